@@ -1,0 +1,13 @@
+"""What the benchmark raises."""
+
+
+class BenchmarkError(Exception):
+    """Base of every deliberate error of this package."""
+
+
+class DatasetError(BenchmarkError, ValueError):
+    """A data file is missing, modified, or not in the schema; the message says where."""
+
+
+class ScoringError(BenchmarkError, ValueError):
+    """A score was asked for something that has none."""

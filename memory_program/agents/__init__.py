@@ -1,0 +1,1 @@
+"""Who writes and reads: the update agent, the QA reader, and the systems they are compared with."""

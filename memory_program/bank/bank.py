@@ -1,0 +1,404 @@
+"""A bank of memories: an append-only log of operations and its fold.
+
+The live memories are a fold over the log. Two snapshots are two versions of one log, an undo is a shorter
+prefix, a rollout is a fork; nothing that anybody deletes is ever lost. State is held in persistent maps
+(Bagwell 2001, hash array mapped tries), so a fork shares everything with its origin and costs O(1).
+"""
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from immutables import Map
+
+from memory_program.bank.memory import (
+    CORE_LIMIT_CHARS,
+    MEMORY_KINDS,
+    Draft,
+    Memory,
+    MemoryKind,
+    Operation,
+    OperationKind,
+    Provenance,
+    memory_number,
+)
+from memory_program.errors import MemoryOperationError, UnknownMemoryError
+
+_CHECKPOINT_EVERY = 64  # at(v) replays fewer operations than this; each checkpoint shares its maps
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The fold of a log prefix. ``memories`` holds superseded ones too; ``live`` only ids that are live."""
+
+    memories: Map[str, Memory] = field(default_factory=Map)
+    live: Map[str, Memory] = field(default_factory=Map)
+    core: str = ""
+    version: int = 0
+    next_number: int = 1
+
+
+@dataclass(slots=True)
+class _Log:
+    """The operations of a bank and of every fork that has not diverged yet."""
+
+    operations: list[Operation] = field(default_factory=list[Operation])
+    checkpoints: list[_State] = field(default_factory=lambda: [_State()])
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass(frozen=True, slots=True)
+class BankDiff:
+    """What changed between two versions of a bank; what was made and ended in between is in neither list."""
+
+    created: tuple[Memory, ...]
+    superseded: tuple[Memory, ...]
+    core_before: str
+    core_after: str
+
+
+class MemoryBank:
+    """The memories of one namespace.
+
+    A bank only grows: ``undo`` and ``at`` return another bank. Reading is safe from any thread; one thread
+    at a time may write to a bank, and its forks may be written at the same time by others.
+
+    Example:
+        >>> bank = MemoryBank("alice")
+        >>> by = Provenance(actor="semantic", session_id="session_1")
+        >>> made = bank.create([Draft("Alice lives in Oslo.", MemoryKind.SEMANTIC)], by)
+        >>> _ = bank.update("m1", Draft("Alice lives in Bergen.", MemoryKind.SEMANTIC), by)
+        >>> [memory.text for memory in bank.live()]
+        ['Alice lives in Bergen.']
+        >>> [memory.text for memory in bank.undo().live()]
+        ['Alice lives in Oslo.']
+    """
+
+    def __init__(self, namespace: str) -> None:
+        """Make an empty bank."""
+        self.namespace = namespace
+        self._log = _Log()
+        self._state = _State()
+        self._sorted_live: list[Memory] | None = None
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """The number of operations in the log."""
+        return self._state.version
+
+    @property
+    def core(self) -> str:
+        """The core block: a short profile that every reader sees."""
+        return self._state.core
+
+    def __len__(self) -> int:
+        """Count the live memories."""
+        return len(self._state.live)
+
+    def __contains__(self, memory_id: object) -> bool:
+        """Say whether a memory of this id is live."""
+        return memory_id in self._state.live
+
+    def get(self, memory_id: str) -> Memory:
+        """Look a memory up, live or superseded.
+
+        Raises:
+            UnknownMemoryError: no operation of this bank ever made it.
+        """
+        memory = self._state.memories.get(memory_id)
+        if memory is None:
+            raise UnknownMemoryError(f"{memory_id!r} is not in bank {self.namespace!r} ({self._known_ids()})")
+        return memory
+
+    def live(self, kind: MemoryKind | None = None) -> list[Memory]:
+        """List the live memories in the order in which they were made."""
+        if self._sorted_live is None:
+            self._sorted_live = sorted(
+                self._state.live.values(), key=lambda memory: memory_number(memory.memory_id)
+            )
+        return [memory for memory in self._sorted_live if kind is None or memory.kind is kind]
+
+    def operations(self, since: int = 0) -> list[Operation]:
+        """List the log from version ``since`` (exclusive) to now."""
+        return self._log.operations[since : self.version]
+
+    def history(self, memory_id: str) -> list[Operation]:
+        """List the operations that led to a memory or followed from it, oldest first.
+
+        Raises:
+            UnknownMemoryError: no operation of this bank ever made it.
+        """
+        self.get(memory_id)
+        operations = self.operations()
+        ancestors = {memory_id}
+        for operation in reversed(operations):
+            if ancestors & {memory.memory_id for memory in operation.created}:
+                ancestors |= set(operation.superseded)
+        family = ancestors
+        for operation in operations:
+            if family & set(operation.superseded):
+                family |= {memory.memory_id for memory in operation.created}
+        return [
+            operation
+            for operation in operations
+            if family & {*operation.superseded, *(memory.memory_id for memory in operation.created)}
+        ]
+
+    def diff(self, older: int, newer: int | None = None) -> BankDiff:
+        """Compare two versions of this bank (``newer`` is now by default)."""
+        before, after = self._state_at(older), self._state_at(self._resolved(newer))
+        order = self._in_order
+        return BankDiff(
+            created=order(m for name, m in after.live.items() if name not in before.live),
+            superseded=order(after.memories[name] for name in before.live if name not in after.live),
+            core_before=before.core,
+            core_after=after.core,
+        )
+
+    # -- other banks -----------------------------------------------------------------------------
+
+    def fork(self, namespace: str | None = None) -> "MemoryBank":
+        """Copy the bank in O(1); what either does afterwards, the other does not see."""
+        return self._with_state(self._state, namespace)
+
+    def at(self, version: int, namespace: str | None = None) -> "MemoryBank":
+        """Give the bank as it was at a version, ready to be read or written.
+
+        Raises:
+            MemoryOperationError: the bank never had that version.
+        """
+        return self._with_state(self._state_at(version), namespace)
+
+    def undo(self, count: int = 1) -> "MemoryBank":
+        """Give the bank without its last operations. This one keeps them.
+
+        Raises:
+            MemoryOperationError: there are fewer operations than that.
+        """
+        if not 0 <= count <= self.version:
+            raise MemoryOperationError(
+                f"count={count} must be from 0 to {self.version}, the operations that there are"
+            )
+        return self.at(self.version - count)
+
+    @classmethod
+    def replay(cls, namespace: str, operations: Iterable[Operation]) -> "MemoryBank":
+        """Fold a log into a bank.
+
+        Raises:
+            MemoryOperationError: an operation does not follow from the ones before it.
+        """
+        bank = cls(namespace)
+        for operation in operations:
+            bank.append(operation)
+        return bank
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def create(self, drafts: Sequence[Draft], by: Provenance) -> Operation:
+        """Add memories in one operation.
+
+        Raises:
+            MemoryOperationError: there is no draft, or one of them is empty or of the core kind.
+        """
+        if not drafts:
+            raise MemoryOperationError("nothing to create: give at least one memory")
+        return self._supersede(OperationKind.CREATE, (), drafts, by)
+
+    def update(self, memory_id: str, draft: Draft, by: Provenance) -> Operation:
+        """Replace a memory; the new one keeps the sources of the old one, and its date if it has none."""
+        old = self._live(memory_id)
+        draft = replace(draft, happened_at=draft.happened_at or old.happened_at)
+        return self._supersede(OperationKind.UPDATE, (old,), (draft,), by)
+
+    def delete(self, memory_id: str, by: Provenance) -> Operation:
+        """End a memory. It stays in the log, and ``undo``, ``at`` and ``get`` still give it."""
+        return self._supersede(OperationKind.DELETE, (self._live(memory_id),), (), by)
+
+    def merge(self, memory_ids: Sequence[str], draft: Draft, by: Provenance) -> Operation:
+        """Replace two or more memories by one, which keeps all their sources and the earliest date.
+
+        Raises:
+            MemoryOperationError: fewer than two different memories, or one is not live.
+        """
+        if len(set(memory_ids)) < 2 or len(set(memory_ids)) != len(memory_ids):
+            raise MemoryOperationError(
+                f"memory_ids={list(memory_ids)!r} must name at least two different memories"
+            )
+        old = tuple(self._live(memory_id) for memory_id in memory_ids)
+        dates = [memory.happened_at for memory in old if memory.happened_at]
+        draft = replace(draft, happened_at=draft.happened_at or min(dates, default=None))
+        return self._supersede(OperationKind.MERGE, old, (draft,), by)
+
+    def split(self, memory_id: str, drafts: Sequence[Draft], by: Provenance) -> Operation:
+        """Replace a memory by two or more, each with its sources, and its date where they have none.
+
+        Raises:
+            MemoryOperationError: fewer than two parts, or the memory is not live.
+        """
+        old = self._live(memory_id)
+        if len(drafts) < 2:
+            raise MemoryOperationError(f"{len(drafts)} parts: a split needs at least two")
+        dated = [replace(draft, happened_at=draft.happened_at or old.happened_at) for draft in drafts]
+        return self._supersede(OperationKind.SPLIT, (old,), dated, by)
+
+    def edit_core(self, text: str, by: Provenance) -> Operation:
+        """Write the whole core block anew.
+
+        Raises:
+            MemoryOperationError: the text is longer than the limit.
+        """
+        if len(text) > CORE_LIMIT_CHARS:
+            raise MemoryOperationError(
+                f"the core block would have {len(text)} characters: at most {CORE_LIMIT_CHARS} fit; "
+                "rewrite it more tersely"
+            )
+        return self.append(Operation(OperationKind.EDIT_CORE, self.version + 1, by, core=text))
+
+    def graft(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Append operations that were recorded on a fork, and renumber the memories that they made.
+
+        Raises:
+            UnknownMemoryError: one of them ends a memory that is not live here. Those before it stay.
+        """
+        renamed: dict[str, str] = {}
+        grafted: list[Operation] = []
+        for operation in operations:
+            number = self._state.next_number
+            created: list[Memory] = []
+            for memory in operation.created:
+                renamed[memory.memory_id] = f"m{number}"
+                created.append(replace(memory, memory_id=f"m{number}", created=self.version + 1))
+                number += 1
+            superseded = tuple(renamed.get(name, name) for name in operation.superseded)
+            grafted.append(
+                self.append(
+                    replace(
+                        operation,
+                        version=self.version + 1,
+                        superseded=superseded,
+                        created=tuple(created),
+                    )
+                )
+            )
+        return grafted
+
+    def append(self, operation: Operation) -> Operation:
+        """Append an operation as it stands (the way in for replays).
+
+        Raises:
+            MemoryOperationError: it does not follow from the state; the bank is unchanged.
+        """
+        state = _folded(self._state, operation)
+        with self._log.lock:
+            if len(self._log.operations) != self.version:  # a fork wrote first: part ways
+                self._log = _Log(
+                    self._log.operations[: self.version],
+                    self._log.checkpoints[: self.version // _CHECKPOINT_EVERY + 1],
+                )
+            self._log.operations.append(operation)
+            if state.version % _CHECKPOINT_EVERY == 0:
+                self._log.checkpoints.append(state)
+        self._state = state
+        self._sorted_live = None
+        return operation
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _supersede(
+        self,
+        kind: OperationKind,
+        old: Sequence[Memory],
+        drafts: Sequence[Draft],
+        by: Provenance,
+    ) -> Operation:
+        inherited = tuple(source for memory in old for source in memory.sources)
+        version = self.version + 1
+        created = tuple(
+            Memory(
+                memory_id=f"m{self._state.next_number + offset}",
+                kind=draft.kind,
+                text=draft.text.strip(),
+                happened_at=draft.happened_at,
+                sources=tuple(dict.fromkeys((*inherited, *draft.sources))),
+                created=version,
+            )
+            for offset, draft in enumerate(drafts)
+        )
+        superseded = tuple(memory.memory_id for memory in old)
+        return self.append(Operation(kind, version, by, superseded, created))
+
+    def _live(self, memory_id: str) -> Memory:
+        memory = self._state.live.get(memory_id)
+        if memory is not None:
+            return memory
+        if memory_id in self._state.memories:
+            raise UnknownMemoryError(
+                f"{memory_id!r} was superseded in version {self.get(memory_id).superseded}: "
+                "search again for what replaced it"
+            )
+        raise UnknownMemoryError(f"{memory_id!r} is not a memory here ({self._known_ids()})")
+
+    def _known_ids(self) -> str:
+        last = self._state.next_number - 1
+        return f"ids run from m1 to m{last}" if last else "it has no memories yet"
+
+    def _with_state(self, state: _State, namespace: str | None) -> "MemoryBank":
+        bank = MemoryBank(self.namespace if namespace is None else namespace)
+        bank._log, bank._state = self._log, state
+        bank._sorted_live = self._sorted_live if state is self._state else None
+        return bank
+
+    def _state_at(self, version: int) -> _State:
+        if not 0 <= version <= self.version:
+            raise MemoryOperationError(f"version={version} must be from 0 to {self.version}, the current one")
+        if version == self.version:
+            return self._state
+        state = self._log.checkpoints[version // _CHECKPOINT_EVERY]
+        for operation in self._log.operations[state.version : version]:
+            state = _folded(state, operation)
+        return state
+
+    def _resolved(self, version: int | None) -> int:
+        return self.version if version is None else version
+
+    @staticmethod
+    def _in_order(memories: Iterable[Memory]) -> tuple[Memory, ...]:
+        return tuple(sorted(memories, key=lambda memory: memory_number(memory.memory_id)))
+
+
+def _folded(state: _State, operation: Operation) -> _State:
+    """Apply one operation to a state.
+
+    Raises:
+        MemoryOperationError: the operation does not follow from the state.
+    """
+    if operation.version != state.version + 1:
+        raise MemoryOperationError(
+            f"operation {operation.version} cannot follow version {state.version}: "
+            f"expected version {state.version + 1}"
+        )
+    memories, live, number = state.memories.mutate(), state.live.mutate(), state.next_number
+    for memory_id in operation.superseded:
+        if memory_id not in live:
+            raise UnknownMemoryError(f"{memory_id!r} is not live in version {state.version}")
+        memories[memory_id] = replace(live.pop(memory_id), superseded=operation.version)
+    for memory in operation.created:
+        if memory.memory_id != f"m{number}":
+            raise MemoryOperationError(f"expected the id 'm{number}', not {memory.memory_id!r}")
+        if not memory.text or memory.kind not in MEMORY_KINDS:
+            raise MemoryOperationError(
+                f"a {memory.kind.value} memory with text {memory.text!r:.80} cannot be stored: give a "
+                f"text, and one of the kinds {', '.join(MEMORY_KINDS)}"
+            )
+        memories[memory.memory_id] = live[memory.memory_id] = memory
+        number += 1
+    return _State(
+        memories.finish(),
+        live.finish(),
+        state.core if operation.core is None else operation.core,
+        operation.version,
+        number,
+    )

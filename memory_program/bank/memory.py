@@ -1,0 +1,165 @@
+"""Memories and the operations that make them: frozen records, nothing else."""
+
+import re
+from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
+from typing import Any
+
+from memory_program.errors import MemoryOperationError
+
+CORE_LIMIT_CHARS = 5000
+"""The most that the core block may hold, in characters (MemBuilder, arXiv 2601.05488, section 3)."""
+
+_MEMORY_ID = re.compile(r"m([1-9][0-9]*)")
+
+
+class MemoryKind(StrEnum):
+    """What sort of thing a memory says. The core block is one text per bank and has no memories."""
+
+    CORE = "core"
+    EPISODIC = "episodic"
+    SEMANTIC = "semantic"
+    PROCEDURAL = "procedural"
+
+
+MEMORY_KINDS = (MemoryKind.EPISODIC, MemoryKind.SEMANTIC, MemoryKind.PROCEDURAL)
+"""The kinds that a single memory can have."""
+
+
+class OperationKind(StrEnum):
+    """What an operation did."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+    MERGE = "merge"
+    SPLIT = "split"
+    EDIT_CORE = "edit_core"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A memory before a bank has numbered it."""
+
+    text: str
+    kind: MemoryKind
+    happened_at: date | None = None
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One remembered thing. Its text never changes: to change it is to supersede it.
+
+    ``created`` and ``superseded`` are versions of the bank: this memory is live in every version ``v`` with
+    ``created <= v`` and (``superseded is None`` or ``v < superseded``).
+    """
+
+    memory_id: str
+    kind: MemoryKind
+    text: str
+    happened_at: date | None
+    sources: tuple[str, ...]
+    created: int
+    superseded: int | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether nothing has superseded it."""
+        return self.superseded is None
+
+    @property
+    def line(self) -> str:
+        """The memory as a reader sees it: ``[2023-05-07] Caroline went to a support group.``."""
+        return f"[{self.happened_at.isoformat()}] {self.text}" if self.happened_at else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Who asked for an operation, in which session, and why."""
+
+    actor: str
+    session_id: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One entry of a bank's log, complete: replaying it needs nothing but the state before it.
+
+    ``version`` is the version of the bank after it. ``superseded`` names the memories that it ended,
+    ``created`` holds those that it made, ``core`` the whole core block after an ``edit_core``.
+    """
+
+    kind: OperationKind
+    version: int
+    provenance: Provenance
+    superseded: tuple[str, ...] = ()
+    created: tuple[Memory, ...] = ()
+    core: str | None = None
+
+
+def memory_number(memory_id: str) -> int:
+    """Read the number in a memory id: ``m12`` is 12.
+
+    Raises:
+        MemoryOperationError: the text is not a memory id.
+    """
+    match = _MEMORY_ID.fullmatch(memory_id)
+    if match is None:
+        raise MemoryOperationError(f"{memory_id!r} is not a memory id: ids look like 'm12'")
+    return int(match[1])
+
+
+def operation_to_json(operation: Operation) -> dict[str, Any]:  # Any: a JSON object
+    """Write an operation as a JSON object; ``operation_from_json`` reads it back unchanged."""
+    return {
+        "kind": operation.kind.value,
+        "version": operation.version,
+        "actor": operation.provenance.actor,
+        "session_id": operation.provenance.session_id,
+        "reason": operation.provenance.reason,
+        "superseded": list(operation.superseded),
+        "created": [
+            {
+                "memory_id": memory.memory_id,
+                "kind": memory.kind.value,
+                "text": memory.text,
+                "happened_at": memory.happened_at.isoformat() if memory.happened_at else None,
+                "sources": list(memory.sources),
+            }
+            for memory in operation.created
+        ],
+        "core": operation.core,
+    }
+
+
+def operation_from_json(record: dict[str, Any]) -> Operation:  # Any: a JSON object
+    """Read an operation that ``operation_to_json`` wrote.
+
+    Raises:
+        MemoryOperationError: a key is missing or holds a value of another type.
+    """
+    try:
+        version = int(record["version"])
+        return Operation(
+            kind=OperationKind(record["kind"]),
+            version=version,
+            provenance=Provenance(record["actor"], record["session_id"], record["reason"]),
+            superseded=tuple(record["superseded"]),
+            created=tuple(
+                Memory(
+                    memory_id=entry["memory_id"],
+                    kind=MemoryKind(entry["kind"]),
+                    text=entry["text"],
+                    happened_at=date.fromisoformat(entry["happened_at"]) if entry["happened_at"] else None,
+                    sources=tuple(entry["sources"]),
+                    created=version,
+                )
+                for entry in record["created"]
+            ),
+            core=record["core"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise MemoryOperationError(f"not a logged operation: {record!r:.200} ({error})") from error

@@ -1,0 +1,67 @@
+"""Everything that is remembered in one namespace: the bank, its index, and the verbatim archive."""
+
+from dataclasses import dataclass
+
+from locomo.conversation import Session
+from memory_program.bank.archive import Archive
+from memory_program.bank.bank import MemoryBank
+from memory_program.bank.outcome import SessionRecord
+from memory_program.bank.retrieval import MemoryIndex
+from memory_program.errors import SessionConflictError
+
+
+@dataclass(frozen=True, slots=True)
+class IngestedSession:
+    """A session that was ingested: its content's hash, the bank's version afterwards, and the record."""
+
+    session: Session
+    version: int
+    record: SessionRecord
+
+
+class MemorySpace:
+    """One namespace in memory. ``BankStore.load`` makes one from a database, ``BankStore.save`` writes it.
+
+    Tools, writers and readers are handed a space and can reach nothing outside it.
+    """
+
+    def __init__(
+        self, namespace: str, bank: MemoryBank | None = None, index: MemoryIndex | None = None
+    ) -> None:
+        """Make a space, empty unless a bank is given."""
+        self.namespace = namespace
+        self.bank = bank if bank is not None else MemoryBank(namespace)
+        self.index = index if index is not None else MemoryIndex()
+        self.archive = Archive()
+        self.sessions: dict[str, IngestedSession] = {}
+        self.revision = 0
+        """How often the namespace had been written when this was loaded; the store compares it on save."""
+
+    def has(self, session: Session) -> bool:
+        """Say whether this very session was ingested.
+
+        Raises:
+            SessionConflictError: a session of the same id but with other content was.
+        """
+        known = self.sessions.get(session.session_id)
+        if known is None:
+            return False
+        if known.session.fingerprint != session.fingerprint:
+            raise SessionConflictError(
+                f"{session.session_id!r} of namespace {self.namespace!r} was ingested with other content: "
+                "give the new session a number of its own, or use another namespace"
+            )
+        return True
+
+    def ingest(self, session: Session, record: SessionRecord) -> None:
+        """Archive a session's turns and remember that it was ingested (its operations are in the bank)."""
+        self.archive.add_session(session)
+        self.sessions[session.session_id] = IngestedSession(session, self.bank.version, record)
+
+    def fork(self) -> "MemorySpace":
+        """Copy the space; what either does afterwards, the other does not see."""
+        space = MemorySpace(self.namespace, self.bank.fork(), self.index.fork())
+        space.archive = self.archive.fork()
+        space.sessions = dict(self.sessions)
+        space.revision = self.revision
+        return space

@@ -1,0 +1,51 @@
+"""Every error that this package raises on purpose.
+
+Each derives from ``MemoryProgramError`` and from the standard type that it refines. A message says what
+was wrong with which value, what was expected, and what to do next.
+"""
+
+
+class MemoryProgramError(Exception):
+    """Base of every deliberate error of this package."""
+
+
+class ConfigError(MemoryProgramError, ValueError):
+    """A setting is out of range, unknown, or contradicts another one."""
+
+
+class MemoryOperationError(MemoryProgramError, ValueError):
+    """An operation on a bank cannot be applied; the bank is unchanged."""
+
+
+class UnknownMemoryError(MemoryOperationError, KeyError):
+    """A memory id names nothing live in this bank."""
+
+    __str__ = Exception.__str__  # KeyError would print the repr of the message
+
+
+class StoreError(MemoryProgramError):
+    """A durable bank cannot be opened or written."""
+
+
+class SchemaVersionError(StoreError):
+    """The database was written by another version of the schema."""
+
+
+class ConflictError(StoreError):
+    """Somebody else wrote to the namespace since it was read; nothing was written."""
+
+
+class SessionConflictError(StoreError, ValueError):
+    """A session with this id but other content was ingested before."""
+
+
+class EmbeddingMismatchError(StoreError, ValueError):
+    """A store was filled with vectors of another model or dimension."""
+
+
+class ModelError(MemoryProgramError):
+    """A model cannot be used as named: unknown, unreachable, or without its key."""
+
+
+class BudgetExceededError(MemoryProgramError):
+    """A run would cost more, or fail more often, than it was allowed to."""
