@@ -1,0 +1,41 @@
+"""Fixtures that every test may use: the real LoCoMo file, and a DSPy that remembers no other test."""
+
+import copy
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def locomo_path() -> Path:
+    """The official locomo10.json; skips where it is not present."""
+    named = os.environ.get("LOCOMO_DATA")
+    path = Path(named) if named else CHECKOUT.parent / "shared/data/locomo/locomo10.json"
+    if path.is_file():
+        return path
+    if named:  # whoever names a file wants its tests to run
+        pytest.fail(f"LOCOMO_DATA={named!r} is not a file")
+    pytest.skip("needs the real LoCoMo file: set LOCOMO_DATA to the path of locomo10.json")
+
+
+@pytest.fixture(autouse=True)
+def _forget_dspy() -> Iterator[None]:
+    """Give each test DSPy's default settings and an empty cache in memory, never the one on disk."""
+    _reset_dspy()
+    yield
+    _reset_dspy()
+
+
+def _reset_dspy() -> None:
+    if "dspy" not in sys.modules:  # a test without DSPy does not pay for its import
+        return
+    import dspy
+    from dspy.dsp.utils.settings import DEFAULT_CONFIG
+
+    dspy.configure(**copy.deepcopy(DEFAULT_CONFIG))
+    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
