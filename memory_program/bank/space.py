@@ -58,6 +58,11 @@ class MemorySpace:
         self.archive.add_session(session)
         self.sessions[session.session_id] = IngestedSession(session, self.bank.version, record)
 
+    def adopt(self, draft: "MemorySpace") -> None:
+        """Become what a fork of this space has become."""
+        self.bank, self.index, self.archive = draft.bank, draft.index, draft.archive
+        self.sessions = draft.sessions
+
     def fork(self) -> "MemorySpace":
         """Copy the space; what either does afterwards, the other does not see."""
         space = MemorySpace(self.namespace, self.bank.fork(), self.index.fork())

@@ -1,0 +1,53 @@
+"""One call of a predictor, and how it can fail."""
+
+import dspy
+from dspy.utils.exceptions import AdapterParseError, LMError
+
+from memory_program.agents.adapter import ADAPTER, TruncatedReplyError
+from memory_program.bank.outcome import CallFailure, Outcome
+from memory_program.errors import MemoryProgramError
+from memory_program.ledger import Meter, metered
+
+
+class CallFailedError(MemoryProgramError):
+    """A call to a model gave nothing usable; ``failure`` says which, how and why."""
+
+    def __init__(self, failure: CallFailure) -> None:
+        """Wrap the failure."""
+        super().__init__(f"{failure.where}: {failure.outcome}: {failure.message}")
+        self.failure = failure
+
+
+def predict(where: str, predictor: dspy.Predict, **inputs: object) -> dspy.Prediction:
+    """Call a predictor through the program's adapter.
+
+    Args:
+        where: the name of the call in records, for example ``writer.semantic``.
+        predictor: what to call.
+        **inputs: its input fields.
+
+    Raises:
+        CallFailedError: the model could not be reached, or its reply was cut off or could not be read.
+    """
+    with dspy.context(adapter=ADAPTER), metered() as meter:
+        try:
+            prediction = predictor(**inputs)
+        except AdapterParseError as error:
+            cut = isinstance(error, TruncatedReplyError) or _was_cut(meter)
+            outcome = Outcome.TRUNCATED if cut else Outcome.UNPARSED
+            raise CallFailedError(CallFailure(where, outcome, _head(error))) from error
+        except LMError as error:
+            raise CallFailedError(CallFailure(where, Outcome.ERROR, _head(error))) from error
+        ends_in_text = list(predictor.signature.output_fields.values())[-1].annotation is str
+        if ends_in_text and _was_cut(meter):
+            message = "the reply reached the limit of tokens"
+            raise CallFailedError(CallFailure(where, Outcome.TRUNCATED, message))
+    return prediction
+
+
+def _was_cut(meter: Meter) -> bool:
+    return bool(meter.calls) and meter.calls[-1].finish_reason == "length"
+
+
+def _head(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

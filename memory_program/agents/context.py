@@ -1,0 +1,141 @@
+"""What a reader is shown, under a token budget.
+
+Every system answers with the same reader; they differ in the context that is built here. The reader never
+sees the category, the gold, or (but for ``WholeConversation``) the conversation itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Protocol
+
+from memory_program.agents.signatures import NOTHING
+from memory_program.bank.archive import ScoredTurn
+from memory_program.bank.budget import count_tokens, pack
+from memory_program.bank.memory import Memory, memory_number
+from memory_program.bank.outcome import RankedItem
+from memory_program.bank.retrieval import reciprocal_rank_fusion
+from memory_program.bank.space import MemorySpace
+
+RANKING_DEPTH = 50
+"""How far rankings go, so that recall can be measured up to 50; the reader is shown the first of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderContext:
+    """The fields of a reader's prompt, and what went into them."""
+
+    core: str = NOTHING
+    memories: str = NOTHING
+    excerpts: str = NOTHING
+    ranked: tuple[RankedItem, ...] | None = None
+    shown: tuple[str, ...] = ()
+    tokens: int = 0
+
+
+class ContextBuilder(Protocol):
+    """Builds a reader's context from a space; several queries mean that the reader searched again."""
+
+    def build(self, space: MemorySpace, queries: Sequence[str]) -> ReaderContext:
+        """Build the context for a question, which is the first of the queries."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryContext:
+    """Core block, packed memories in order of time, and verbatim excerpts when the archive is on."""
+
+    top_k: int = 10
+    budget: int = 2000
+    with_memories: bool = True
+    with_archive: bool = False
+
+    def build(self, space: MemorySpace, queries: Sequence[str]) -> ReaderContext:
+        """Retrieve, fuse, pack."""
+        entries: dict[str, Memory | ScoredTurn] = {}
+        rankings: list[list[str]] = []
+        for query in queries:
+            if self.with_memories:
+                found = space.index.search(space.bank, query, RANKING_DEPTH)
+                entries |= {scored.memory.memory_id: scored.memory for scored in found}
+                rankings.append([scored.memory.memory_id for scored in found])
+            if self.with_archive:
+                turns = space.archive.search(query, RANKING_DEPTH)
+                entries |= {scored.turn.turn_id: scored for scored in turns}
+                rankings.append([scored.turn.turn_id for scored in turns])
+        order = rankings[0] if len(rankings) == 1 else [name for name, _ in reciprocal_rank_fusion(rankings)]
+        core = _first_lines(space.bank.core, self.budget) if self.with_memories else ""
+        lines = {name: shown_line(entries[name]) for name in order[:RANKING_DEPTH]}
+        ranked = tuple(
+            RankedItem(name, _sources(entries[name]), count_tokens(line)) for name, line in lines.items()
+        )
+        # Every ranking has its first top_k candidates; packing keeps the best of all that fit.
+        candidates = ranked[: self.top_k * len(rankings)]
+        core_tokens = count_tokens(core)
+        packed = pack([item.tokens for item in candidates], self.budget - core_tokens)
+        shown = [candidates[position] for position in packed.kept]
+        chosen = [entries[item.item_id] for item in shown]
+        memories = sorted((e for e in chosen if isinstance(e, Memory)), key=_when_remembered)
+        turns = sorted((e for e in chosen if isinstance(e, ScoredTurn)), key=_when_said)
+        return ReaderContext(
+            core=core or NOTHING,
+            memories="\n".join(shown_line(memory) for memory in memories) or NOTHING,
+            excerpts="\n".join(shown_line(turn) for turn in turns) or NOTHING,
+            ranked=ranked,
+            shown=tuple(item.item_id for item in shown),
+            tokens=core_tokens + sum(item.tokens for item in shown),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WholeConversation:
+    """Every turn of every session, whatever it costs: the full-context baseline."""
+
+    def build(self, space: MemorySpace, queries: Sequence[str]) -> ReaderContext:
+        """Spell the conversation out; the queries do not matter."""
+        sessions = space.archive.sessions
+        text = "\n\n".join(f"{spelled_day(s.date_time.date())}\n{s.transcript}" for s in sessions)
+        shown = tuple(turn.turn_id for session in sessions for turn in session.turns)
+        return ReaderContext(excerpts=text or NOTHING, shown=shown, tokens=count_tokens(text))
+
+
+@dataclass(frozen=True, slots=True)
+class NoContext:
+    """Nothing at all: what a model says from its own knowledge, or by luck."""
+
+    def build(self, space: MemorySpace, queries: Sequence[str]) -> ReaderContext:
+        """Give the empty context."""
+        return ReaderContext()
+
+
+def spelled_day(day: date) -> str:
+    """Write a day as answers write it: ``7 May 2023``."""
+    return f"{day.day} {day:%B %Y}"
+
+
+def shown_line(entry: Memory | ScoredTurn) -> str:
+    """Write a memory or a turn as a reader sees it, after its date where it has one."""
+    if isinstance(entry, Memory):
+        return f"[{spelled_day(entry.happened_at)}] {entry.text}" if entry.happened_at else entry.text
+    return f"[{spelled_day(entry.session.date_time.date())}] {entry.turn.line}"
+
+
+def _sources(entry: Memory | ScoredTurn) -> tuple[str, ...]:
+    return entry.sources if isinstance(entry, Memory) else (entry.turn.turn_id,)
+
+
+def _when_remembered(memory: Memory) -> tuple[bool, date, int]:
+    """Undated memories come first, as background; then by day, and by age where the day is the same."""
+    return (memory.happened_at is not None, memory.happened_at or date.min, memory_number(memory.memory_id))
+
+
+def _when_said(scored: ScoredTurn) -> tuple[int, int]:
+    turn_ids = [turn.turn_id for turn in scored.session.turns]
+    return (scored.session.number, turn_ids.index(scored.turn.turn_id))
+
+
+def _first_lines(text: str, budget: int) -> str:
+    """Keep the leading lines of the core block that fit; all of them, but under the tightest budgets."""
+    lines = text.splitlines()
+    kept = pack([count_tokens(line) + 1 for line in lines], budget).kept
+    return "\n".join(lines[position] for position in kept)

@@ -1,0 +1,334 @@
+"""The tools through which a model reads and writes one bank.
+
+Six tools and ``edit_core``, bound to a space, a session and that session's date. A bad call returns an error
+that the model can act on and is counted; it never raises through the agent and never half-applies. What a
+model is told of them stands in ``signatures.TOOLS``.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Literal
+
+from pydantic import ConfigDict, ValidationError, validate_call
+
+from locomo.conversation import Session
+from memory_program.bank.dates import resolve_date
+from memory_program.bank.lexical import BM25Index
+from memory_program.bank.memory import (
+    MEMORY_KINDS,
+    Draft,
+    Memory,
+    MemoryKind,
+    Operation,
+    Provenance,
+)
+from memory_program.bank.space import MemorySpace
+from memory_program.errors import MemoryOperationError
+
+MEMORY_LIMIT_CHARS = 2000
+"""The longest text of one memory. A memory is a fact, not a transcript."""
+
+MAX_MERGED = 5
+"""The most memories that one merge takes, and the most parts that one split makes (MemUpdate)."""
+
+Kind = Literal["episodic", "semantic", "procedural", ""]
+
+_checked = validate_call(config=ConfigDict(strict=True, extra="forbid"))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a call gave: the text for the model, and whether it was refused."""
+
+    tool: str
+    text: str
+    is_error: bool
+
+
+class MemoryTools:
+    """The tools of one agent over one space during one session.
+
+    ``kind`` binds them to one kind of memory (a specialist's); None lets a call name any kind (a
+    generalist's). ``operations`` lists what the calls did to the bank.
+    """
+
+    def __init__(
+        self,
+        space: MemorySpace,
+        session: Session,
+        actor: str,
+        kind: MemoryKind | None = None,
+    ) -> None:
+        """Bind the tools."""
+        self._space = space
+        self._session = session
+        self._actor = actor
+        self._kind = kind
+        self._turn_index: BM25Index | None = None
+        self.operations: list[Operation] = []
+        self.read_results: list[ToolResult] = []
+
+    def call(self, name: str, arguments: dict[str, Any], allowed: Sequence[str]) -> ToolResult:
+        """Run one call as a model made it. ``arguments`` may hold anything; nothing is raised.
+
+        Args:
+            name: the tool's name as the model wrote it.
+            arguments: its arguments as the model wrote them.
+            allowed: the names of the tools that this agent has.
+        """
+        if name not in allowed:
+            return ToolResult(name, f"there is no tool {name!r}: use one of {', '.join(allowed)}", True)
+        tool: Callable[..., str] = getattr(self, name)
+        try:
+            result = ToolResult(name, tool(**arguments), False)
+        except ValidationError as error:
+            result = ToolResult(name, _explained(error), True)
+        except MemoryOperationError as error:
+            result = ToolResult(name, str(error), True)
+        if name in READ_TOOLS:
+            self.read_results.append(result)
+        return result
+
+    # -- the tools -------------------------------------------------------------------------------
+
+    @_checked
+    def search_memory(self, query: str, top_k: int = 10, kind: Kind = "") -> str:
+        """Look for live memories by keywords."""
+        if not 1 <= top_k <= 50:
+            raise MemoryOperationError(f"top_k={top_k} must be from 1 to 50")
+        found = self._space.index.search(self._space.bank, query, top_k, self._wanted(kind))
+        return render_memories([scored.memory for scored in found])
+
+    @_checked
+    def manage_memory(
+        self,
+        action: Literal["create", "update"],
+        text: str,
+        kind: Kind = "",
+        memory_id: str = "",
+        happened_at: str = "",
+    ) -> str:
+        """Store one new memory, or replace the one of ``memory_id`` by a corrected text."""
+        draft = self._draft(text, self._required(kind, memory_id), self._date(happened_at))
+        if action == "update":
+            if not memory_id:
+                raise MemoryOperationError("an update needs the memory_id of the memory that it replaces")
+            self._own(memory_id)
+            return self._applied(self._space.bank.update(memory_id, draft, self._by("update")))
+        if memory_id:
+            raise MemoryOperationError(
+                f"a create takes no memory_id, got {memory_id!r}: use update to replace it"
+            )
+        twin = self._twin(draft)
+        if twin is not None:
+            return f"already stored as {twin.memory_id}"
+        return self._applied(self._space.bank.create([draft], self._by("create")))
+
+    @_checked
+    def delete_memory(self, memory_id: str, reason: str) -> str:
+        """End a memory that was wrong or no longer holds, and say why."""
+        self._own(memory_id)
+        return self._applied(self._space.bank.delete(memory_id, self._by(reason)))
+
+    @_checked
+    def sample_memory(
+        self,
+        mode: Literal["random", "diverse", "recent"],
+        count: int = 5,
+        kind: Kind = "",
+    ) -> str:
+        """Show some live memories: at random, as different from each other as possible, or the newest."""
+        if not 1 <= count <= 50:
+            raise MemoryOperationError(f"count={count} must be from 1 to 50")
+        memories = self._space.bank.live(self._wanted(kind))
+        if mode == "recent":
+            return render_memories(memories[-count:])
+        rng = random.Random(f"{self._space.namespace}:{self._space.bank.version}")
+        if mode == "random":
+            return render_memories(rng.sample(memories, min(count, len(memories))))
+        return render_memories(_diverse(memories, count))
+
+    @_checked
+    def merge_memory(
+        self,
+        memory_ids: list[str],
+        mode: Literal["summarize", "concatenate", "extract_common"],
+        text: str = "",
+    ) -> str:
+        """Replace two to five memories about the same thing by one; ``concatenate`` needs no text."""
+        if not 2 <= len(memory_ids) <= MAX_MERGED:
+            raise MemoryOperationError(f"{len(memory_ids)} memory_ids: a merge takes 2 to {MAX_MERGED}")
+        old = [self._own(memory_id) for memory_id in memory_ids]
+        if len({memory.kind for memory in old}) != 1:
+            raise MemoryOperationError("the memories to merge must all be of one kind")
+        if mode == "concatenate":
+            text = " ".join(memory.text for memory in old)
+        draft = self._draft(text, old[0].kind, None)
+        return self._applied(self._space.bank.merge(memory_ids, draft, self._by(mode)))
+
+    @_checked
+    def split_memory(
+        self,
+        memory_id: str,
+        by: Literal["temporal", "thematic", "speaker"],
+        parts: list[str],
+    ) -> str:
+        """Replace a memory that says several things by two to five that say one each."""
+        if not 2 <= len(parts) <= MAX_MERGED:
+            raise MemoryOperationError(f"{len(parts)} parts: a split makes 2 to {MAX_MERGED}")
+        kind = self._own(memory_id).kind
+        drafts = [self._draft(part, kind, None) for part in parts]
+        return self._applied(self._space.bank.split(memory_id, drafts, self._by(by)))
+
+    @_checked
+    def edit_core(
+        self,
+        action: Literal["append", "replace", "rewrite"],
+        text: str,
+        old_text: str = "",
+    ) -> str:
+        """Append a line to the core block, replace a part of it, or write it anew."""
+        text, core = _clean_block(text), self._space.bank.core
+        if action == "append":
+            if not text:
+                raise MemoryOperationError("text is empty: give the line to append")
+            if text in core.splitlines():
+                return "already in the profile"
+            core = f"{core}\n{text}".strip()
+        elif action == "replace":
+            if not old_text or core.count(old_text) != 1:
+                raise MemoryOperationError(
+                    f"old_text={old_text!r:.80} must be a part of the profile that occurs exactly once: "
+                    f"it occurs {core.count(old_text) if old_text else 0} times"
+                )
+            core = core.replace(old_text, text).strip()
+        else:
+            core = text
+        return self._applied(self._space.bank.edit_core(core, self._by(action)))
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _by(self, reason: str) -> Provenance:
+        return Provenance(self._actor, self._session.session_id, reason)
+
+    def _applied(self, operation: Operation) -> str:
+        self.operations.append(operation)
+        made = ", ".join(memory.memory_id for memory in operation.created)
+        ended = ", ".join(operation.superseded)
+        if made and ended:
+            return f"{ended} is now {made}"
+        return f"stored as {made}" if made else f"ended {ended}" if ended else "profile changed"
+
+    def _own(self, memory_id: str) -> Memory:
+        """Give a live memory that this agent may change."""
+        memory = self._space.bank.get(memory_id)
+        if self._kind is not None and memory.kind is not self._kind:
+            raise MemoryOperationError(
+                f"{memory_id!r} is a {memory.kind} memory: you may only change {self._kind} ones"
+            )
+        return memory
+
+    def _wanted(self, kind: str) -> MemoryKind | None:
+        return MemoryKind(kind) if kind else self._kind
+
+    def _required(self, kind: str, memory_id: str) -> MemoryKind:
+        wanted = self._wanted(kind)
+        if wanted is None and memory_id:
+            wanted = self._space.bank.get(memory_id).kind
+        if wanted is None:
+            raise MemoryOperationError(f"kind is needed: one of {', '.join(MEMORY_KINDS)}")
+        if self._kind is not None and wanted is not self._kind:
+            raise MemoryOperationError(f"kind={kind!r} is not yours: you write {self._kind} memories")
+        return wanted
+
+    def _draft(self, text: str, kind: MemoryKind, happened_at: date | None) -> Draft:
+        text = " ".join(text.replace("\0", " ").split())
+        if not text:
+            raise MemoryOperationError("text is empty: say what is to be remembered in a full sentence")
+        if len(text) > MEMORY_LIMIT_CHARS:
+            raise MemoryOperationError(
+                f"text has {len(text)} characters: a memory holds at most {MEMORY_LIMIT_CHARS}; "
+                "store several short ones"
+            )
+        return Draft(text, kind, happened_at, self._cited(text))
+
+    def _date(self, expression: str) -> date | None:
+        if not expression.strip():
+            return None
+        resolved = resolve_date(expression, self._session.date_time.date())
+        if resolved is None:
+            raise MemoryOperationError(
+                f"happened_at={expression!r:.60} is not a date: write YYYY-MM-DD, or leave it empty"
+            )
+        return resolved
+
+    def _twin(self, draft: Draft) -> Memory | None:
+        """Find a live memory that already says the same, so that a repeated fact does not pile up."""
+        for scored in self._space.index.search(self._space.bank, draft.text, 3, draft.kind):
+            same_text = scored.memory.text.casefold() == draft.text.casefold()
+            if same_text and draft.happened_at in (None, scored.memory.happened_at):
+                return scored.memory
+        return None
+
+    def _cited(self, text: str) -> tuple[str, ...]:
+        """Name the turns of the session that a text comes from: those that match its words best.
+
+        The model is not asked for turn ids: it would have to copy numbers for every fact. At most three
+        turns are cited, each with at least 0.6 times the best turn's BM25 score.
+        """
+        if self._turn_index is None:
+            self._turn_index = BM25Index()
+            for turn in self._session.turns:
+                self._turn_index.add(turn.turn_id, turn.line)
+        hits = self._turn_index.search(text, 3)
+        return tuple(hit.doc_id for hit in hits if hit.score >= 0.6 * hits[0].score)
+
+
+READ_TOOLS = ("search_memory", "sample_memory")
+"""Tools whose result a model has to see to make use of it: offered when it may take several turns."""
+
+MEMORY_TOOLS = ("manage_memory", "delete_memory", "merge_memory", "split_memory")
+"""Tools that write memories."""
+
+CORE_TOOLS = ("edit_core",)
+"""The one tool that writes the core block."""
+
+ALL_TOOLS = (*READ_TOOLS, *MEMORY_TOOLS, *CORE_TOOLS)
+
+
+def render_memories(memories: Sequence[Memory]) -> str:
+    """Write memories one to a line, with the id by which a model can name them."""
+    return "\n".join(f"{memory.memory_id}: {memory.line}" for memory in memories) or "(none)"
+
+
+def _explained(error: ValidationError) -> str:
+    """Write pydantic's findings in one line: which argument, what is wrong."""
+    return "; ".join(
+        f"{'.'.join(str(part) for part in entry['loc'])}: {entry['msg']}" for entry in error.errors()
+    )
+
+
+def _clean_block(text: str) -> str:
+    lines = (" ".join(line.split()) for line in text.replace("\0", " ").splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+def _diverse(memories: Sequence[Memory], count: int) -> list[Memory]:
+    """Choose memories far from each other: greedy max-min over the Jaccard distance of their words.
+
+    Gonzalez 1985, Theoretical Computer Science 38 (farthest-first traversal); starts at the newest.
+    """
+    words = {memory.memory_id: set(memory.text.lower().split()) for memory in memories}
+    rest, chosen = list(memories), list[Memory]()
+    nearest = dict.fromkeys(words, 0.0)
+    while rest and len(chosen) < count:
+        best = rest[-1] if not chosen else min(rest, key=lambda memory: nearest[memory.memory_id])
+        rest.remove(best)
+        chosen.append(best)
+        for memory in rest:
+            mine, other = words[memory.memory_id], words[best.memory_id]
+            overlap = len(mine & other) / max(1, len(mine | other))
+            nearest[memory.memory_id] = max(nearest[memory.memory_id], overlap)
+    return chosen

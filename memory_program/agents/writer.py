@@ -1,0 +1,227 @@
+"""The memory update agent: reads a session, writes memories with tools."""
+
+import contextvars
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal
+
+import dspy
+
+from locomo.conversation import Session
+from memory_program.agents.calls import CallFailedError, predict
+from memory_program.agents.signatures import NOTHING, SPECIALISTS, Consolidate, WriteAll, with_read_tools
+from memory_program.agents.tools import (
+    ALL_TOOLS,
+    CORE_TOOLS,
+    MEMORY_TOOLS,
+    READ_TOOLS,
+    MemoryTools,
+    ToolResult,
+    render_memories,
+)
+from memory_program.bank.budget import count_tokens, overflow
+from memory_program.bank.memory import MemoryKind, Operation, Provenance
+from memory_program.bank.outcome import CallFailure, SessionRecord
+from memory_program.bank.space import MemorySpace
+
+MAX_OPERATIONS = 30
+"""The most operations that one session may cause (MemUpdate's episode limit)."""
+
+CONSOLIDATION_BATCH = 40
+"""How many of the oldest memories one consolidating call sees."""
+
+MAX_CONSOLIDATIONS = 5
+"""How many consolidating calls a session may cause before the deterministic rule takes over."""
+
+WriterMode = Literal["specialists", "generalist"]
+
+
+@dataclass(slots=True)
+class Proposal:
+    """What one agent did to its own fork of the bank, and what went wrong."""
+
+    actor: str
+    operations: list[Operation] = field(default_factory=list[Operation])
+    tool_calls: int = 0
+    tool_errors: list[str] = field(default_factory=list[str])
+    failures: list[CallFailure] = field(default_factory=list[CallFailure])
+
+
+class MemoryWriter(dspy.Module):
+    """Four specialists, one per kind, on the bank before the session; or one generalist with all tools.
+
+    The specialists run in parallel, each on a fork, and their operations are applied in a fixed order, so
+    that the result does not depend on who was faster. A specialist whose call fails is counted; the others'
+    operations still apply. Idea: MemBuilder (arXiv 2601.05488), section 3.
+    """
+
+    def __init__(
+        self,
+        mode: WriterMode = "specialists",
+        max_turns: int = 1,
+        memory_budget: int = 20_000,
+        related: int = 20,
+    ) -> None:
+        """Make a writer.
+
+        Args:
+            mode: ``specialists``, or ``generalist`` for models that are good with many tools.
+            max_turns: calls an agent may make in a session; from 2 on it has the read tools too.
+            memory_budget: tokens that the core block and the live memories may have.
+            related: how many stored memories an agent is shown.
+        """
+        super().__init__()
+        self.mode = mode
+        self.max_turns = max_turns
+        self.memory_budget = memory_budget
+        self.related = related
+        signatures = SPECIALISTS if mode == "specialists" else {"generalist": WriteAll}
+        for name, signature in signatures.items():
+            if max_turns > 1 and name not in ("core", "generalist"):
+                signature = with_read_tools(signature, MEMORY_TOOLS)
+            setattr(self, name, dspy.Predict(signature))
+        self.agents = tuple(signatures)
+        self.consolidate = dspy.Predict(Consolidate)
+
+    def forward(self, space: MemorySpace, session: Session) -> dspy.Prediction:
+        """Write a session's memories into the bank of a space.
+
+        Args:
+            space: what is remembered so far; its bank is changed, once all agents are done.
+            session: the session to remember; it is not archived here.
+
+        Returns:
+            a prediction with ``record`` (a ``SessionRecord``) and ``operations`` (those applied).
+        """
+        start = space.bank.version
+        proposals = self._proposals(space, session)
+        for proposal in proposals:
+            self._apply(space, proposal, MAX_OPERATIONS - (space.bank.version - start))
+        proposals.append(self._consolidated(space, session))
+        left_out = self._packed(space, session)
+        record = SessionRecord(
+            session_id=session.session_id,
+            operations=space.bank.version - start,
+            tool_calls=sum(proposal.tool_calls for proposal in proposals),
+            tool_errors=tuple(error for proposal in proposals for error in proposal.tool_errors),
+            failures=tuple(failure for proposal in proposals for failure in proposal.failures),
+            left_out=left_out,
+        )
+        return dspy.Prediction(record=record, operations=space.bank.operations(since=start))
+
+    # -- proposing -------------------------------------------------------------------------------
+
+    def _proposals(self, space: MemorySpace, session: Session) -> list[Proposal]:
+        """Run the agents side by side; their parts of the trace come in the agents' order, not in time's."""
+        outer_trace: list[object] | None = dspy.settings.trace
+        traces: list[list[object]] = [[] for _ in self.agents]
+
+        def run(name: str, trace: list[object]) -> Proposal:
+            with dspy.context(trace=trace if outer_trace is not None else None):
+                return self._propose(name, space, session)
+
+        with ThreadPoolExecutor(len(self.agents), thread_name_prefix="specialist") as pool:
+            futures = [
+                pool.submit(contextvars.copy_context().run, run, name, trace)
+                for name, trace in zip(self.agents, traces, strict=True)
+            ]
+            proposals = [future.result() for future in futures]
+        if outer_trace is not None:
+            outer_trace.extend(entry for trace in traces for entry in trace)
+        return proposals
+
+    def _propose(self, name: str, space: MemorySpace, session: Session) -> Proposal:
+        """Let one agent work on its own fork of the space."""
+        kind = MemoryKind(name) if name in (kind.value for kind in MemoryKind) else None
+        workspace = space.fork()
+        tools = MemoryTools(workspace, session, name, kind)
+        allowed = self._allowed(name)
+        inputs = {
+            "core_memory": space.bank.core or NOTHING,
+            "session_date": spelled_date(session),
+            "session": session.transcript,
+        }
+        if kind is not MemoryKind.CORE:
+            found = space.index.search(space.bank, session.transcript, self.related, kind)
+            inputs["related_memories"] = render_memories([scored.memory for scored in found])
+        proposal = Proposal(name, tools.operations)
+        results: list[ToolResult] = []
+        for _ in range(self.max_turns):
+            shown = "\n".join(f"{r.tool}: {r.text}" for r in results) or NOTHING
+            try:
+                reply = predict(f"writer.{name}", getattr(self, name), tool_results=shown, **inputs)
+            except CallFailedError as error:
+                proposal.failures.append(error.failure)
+                break
+            new = [tools.call(call.name, call.args, allowed) for call in reply.tool_calls.tool_calls]
+            proposal.tool_calls += len(new)
+            proposal.tool_errors += [f"{name}: {r.tool}: {r.text}" for r in new if r.is_error]
+            results += new
+            if not any(result.tool in READ_TOOLS or result.is_error for result in new):
+                break
+        return proposal
+
+    def _allowed(self, name: str) -> Sequence[str]:
+        if name == "generalist":
+            return ALL_TOOLS
+        if name == "core":
+            return CORE_TOOLS
+        return (*READ_TOOLS, *MEMORY_TOOLS) if self.max_turns > 1 else MEMORY_TOOLS
+
+    # -- applying --------------------------------------------------------------------------------
+
+    def _apply(self, space: MemorySpace, proposal: Proposal, room: int) -> None:
+        applied = space.bank.graft(proposal.operations[: max(0, room)])
+        refused = len(proposal.operations) - len(applied)
+        if refused:
+            proposal.tool_errors.append(
+                f"{proposal.actor}: {refused} operations over the limit of {MAX_OPERATIONS} a session"
+            )
+
+    def _consolidated(self, space: MemorySpace, session: Session) -> Proposal:
+        """Ask for merges and deletions while the memory is over its budget and the asking helps."""
+        total = Proposal("consolidation")
+        names = ("merge_memory", "delete_memory")
+        for _ in range(MAX_CONSOLIDATIONS):
+            surplus = memory_tokens(space) - self.memory_budget
+            if surplus <= 0:
+                break
+            tools = MemoryTools(space, session, total.actor)
+            oldest = space.bank.live()[:CONSOLIDATION_BATCH]
+            try:
+                reply = predict(
+                    "writer.consolidate",
+                    self.consolidate,
+                    tokens_to_save=surplus,
+                    memories=render_memories(oldest),
+                )
+            except CallFailedError as error:
+                total.failures.append(error.failure)
+                break
+            results = [tools.call(call.name, call.args, names) for call in reply.tool_calls.tool_calls]
+            total.tool_calls += len(results)
+            total.tool_errors += [f"{total.actor}: {r.tool}: {r.text}" for r in results if r.is_error]
+            if memory_tokens(space) - self.memory_budget >= surplus:
+                break
+        return total
+
+    def _packed(self, space: MemorySpace, session: Session) -> tuple[str, ...]:
+        """End what does not fit the budget by the deterministic rule; log and record keep what it was."""
+        room = self.memory_budget - count_tokens(space.bank.core)
+        reason = f"over the memory budget of {self.memory_budget} tokens"
+        left_out = overflow(space.bank.live(), room)
+        for memory in left_out:
+            space.bank.delete(memory.memory_id, Provenance("budget", session.session_id, reason))
+        return tuple(memory.memory_id for memory in left_out)
+
+
+def memory_tokens(space: MemorySpace) -> int:
+    """Count the tokens of the memory state: the core block and every live memory as a line."""
+    return count_tokens(space.bank.core) + sum(count_tokens(memory.line) for memory in space.bank.live())
+
+
+def spelled_date(session: Session) -> str:
+    """Write a session's date so that days can be counted: ``Monday, 8 May 2023 (2023-05-08), 13:56``."""
+    moment = session.date_time
+    return f"{moment:%A}, {moment.day} {moment:%B %Y} ({moment:%Y-%m-%d}), {moment:%H:%M}"
