@@ -1,0 +1,227 @@
+"""A model's name -> a ``dspy.LM``: anything that LiteLLM reaches over HTTP, paced and on the meter.
+
+Names are LiteLLM's, ``provider/model``. Keys come from the environment, under the names that the providers
+give them; none is ever taken as an argument, saved or shown. A model that cannot be used as named is an error
+before the first call, and never becomes another model.
+"""
+
+import functools
+import importlib
+import logging
+import os
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlsplit
+
+import dspy
+from dspy.clients.engines.litellm_engine import LiteLLMEngine
+from dspy.lm15 import Message, Request
+from dspy.utils.exceptions import LMError
+
+from memory_program.errors import ConfigError, ModelError
+from memory_program.pacing import AdaptiveLimiter, PacedEngine, RetryPolicy
+
+__all__ = ["AdaptiveLimiter", "LiteLLMModel", "check_model", "language_model"]
+
+_LEAST_REASONING_TOKENS = 16_000  # DSPy refuses reasoning models a limit below: their thoughts count too
+_NO_KEY = "no-key"  # sent to servers of one's own that need none; LiteLLM insists on sending something
+_NAMES = (
+    "a name looks like 'openai/gpt-4.1-mini' or 'anthropic/claude-sonnet-4-5' "
+    "(https://docs.litellm.ai/docs/providers); for a server of your own give 'openai/NAME' and its address, "
+    "api_base"
+)
+
+_logger = logging.getLogger(__name__)
+
+
+def language_model(
+    name: str,
+    *,
+    api_base: str | None = None,
+    temperature: float = 0.0,
+    max_tokens: int = 4096,
+    timeout_s: float = 120.0,
+    max_retries: int = 6,
+    first_wait_s: float = 1.0,
+    limiter: AdaptiveLimiter | None = None,
+) -> dspy.LM:
+    """Make the language model of a name.
+
+    Models that reason (``openai/gpt-5`` and the o-series) fix their temperature and think within
+    ``max_tokens``: for them the temperature is left out, and a limit under 16,000 too.
+
+    Args:
+        name: LiteLLM's ``provider/model``.
+        api_base: the address of an OpenAI-compatible (or the provider's own kind of) server. With it a key
+            is sent if the environment has one for the provider, and none is needed.
+        temperature: of sampling, from 0 to 2.
+        max_tokens: the most tokens of one reply.
+        timeout_s: seconds without a byte from the server until a try counts as failed.
+        max_retries: tries after the first; ``RetryPolicy`` says after which errors.
+        first_wait_s: the longest wait before the second try; it doubles from try to try.
+        limiter: shared by all models under one rate limit; None lets eight calls run at once.
+
+    Raises:
+        ConfigError: a number is out of range.
+        ModelError: no such provider, no key for it, or a kind of model that this version does not have.
+    """
+    if not 0 <= temperature <= 2:
+        raise ConfigError(f"temperature={temperature!r} must be from 0 to 2")
+    if max_tokens < 1:
+        raise ConfigError(f"max_tokens={max_tokens!r} must be at least 1")
+    engine = LiteLLMModel(
+        name,
+        api_base=api_base,
+        timeout_s=timeout_s,
+        retries=RetryPolicy(max_retries, first_wait_s),
+        limiter=limiter or AdaptiveLimiter(8),
+    )
+    reasons = _reasons(name)
+    if reasons:
+        _logger.warning("%s reasons: it runs at its own temperature, not at %g", name, temperature)
+    has_room = not reasons or max_tokens >= _LEAST_REASONING_TOKENS
+    return dspy.LM(
+        name,
+        engine=engine,
+        temperature=None if reasons else temperature,
+        max_tokens=max_tokens if has_room else None,
+        num_retries=0,  # the engine retries, and counts it
+        cache=False,
+    )
+
+
+def check_model(lm: dspy.LM) -> None:
+    """Make one small call, so that a run does not find out item by item that its model does not answer.
+
+    Optimisers swallow failing calls and return a program all the same; check before them too.
+
+    Raises:
+        ModelError: the call failed, after the retries that its policy allows.
+    """
+    try:
+        lm(Request(model=lm.model, messages=(Message.user("Answer with the word: ready"),)))
+    except LMError as error:
+        raise ModelError(f"{lm.model!r} does not answer: {error}") from error
+
+
+class LiteLLMModel(PacedEngine):
+    """One model behind LiteLLM. Saved and sent to other processes by its settings, never with a key."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        api_base: str | None,
+        timeout_s: float,
+        retries: RetryPolicy,
+        limiter: AdaptiveLimiter,
+    ) -> None:
+        """Check that the model can be used as named, and prepare to call it.
+
+        Raises:
+            ConfigError: the timeout is not positive.
+            ModelError: no such provider, no key for it, or a kind of model that this version does not have.
+        """
+        if timeout_s <= 0:
+            raise ConfigError(f"timeout_s={timeout_s!r} must be positive")
+        _check_name(name)
+        _check_address(api_base)
+        needs_none = {"api_key": _NO_KEY} if _lacks_key(name, api_base) else {}
+        engine = LiteLLMEngine(api_base=api_base, timeout=float(timeout_s), **needs_none)
+        super().__init__(engine, limiter, retries, api_base=api_base)
+        self.name = name
+        self.timeout_s = timeout_s
+
+    def dump_state(self) -> dict[str, Any]:  # Any: a JSON object, as DSPy saves engines
+        """Give the settings as JSON."""
+        return {
+            "name": self.name,
+            "api_base": self.api_base,
+            "timeout_s": self.timeout_s,
+            "retries": {field: getattr(self.retries, field) for field in self.retries.__slots__},
+            "concurrency": self.limiter.limit,
+        }
+
+    @classmethod
+    def load_state(cls, state: dict[str, Any]) -> "LiteLLMModel":  # Any: see dump_state
+        """Make the engine that ``dump_state`` described, with a limiter of its own."""
+        return cls(
+            state["name"],
+            api_base=state["api_base"],
+            timeout_s=state["timeout_s"],
+            retries=RetryPolicy(**state["retries"]),
+            limiter=AdaptiveLimiter(state["concurrency"]),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:  # Any: pickle's protocol
+        return LiteLLMModel.load_state, (self.dump_state(),)
+
+    def __repr__(self) -> str:
+        return f"LiteLLMModel({self.name!r}, api_base={self.api_base!r})"
+
+
+def _reasons(name: str) -> bool:
+    """Whether DSPy counts a model among those that reason: it names their token limit differently."""
+    return "max_completion_tokens" in dspy.LM(name).kwargs
+
+
+def _check_name(name: str) -> None:
+    if name == "pocket" or name.startswith("local:"):
+        raise ModelError(f"{name!r}: embedded models are not part of this version; {_NAMES}")
+    provider, slash, rest = name.partition("/")
+    if not name.strip() or (slash and not (provider and rest)):
+        raise ModelError(f"{name!r} is not the name of a model: {_NAMES}")
+
+
+def _check_address(api_base: str | None) -> None:
+    if api_base is None:
+        return
+    address = urlsplit(api_base)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise ModelError(
+            f"api_base={api_base!r} is not an address: one looks like 'http://127.0.0.1:8000/v1'"
+        )
+    if address.password or address.username:
+        raise ModelError(
+            f"api_base at {address.hostname!r} holds a password: leave it out, keys come from the environment"
+        )
+
+
+def _lacks_key(name: str, api_base: str | None) -> bool:
+    """Whether the environment lacks the key that LiteLLM would send to the provider.
+
+    Raises:
+        ModelError: the provider is unknown, or it lacks the key and is not a server of one's own.
+    """
+    litellm = _litellm()
+    try:
+        provider: str = litellm.get_llm_provider(model=name)[1]
+    except litellm.BadRequestError:
+        raise ModelError(f"{name!r} names no provider that LiteLLM knows: {_NAMES}") from None
+    # Clouds with accounts of their own (AWS, Google) are left to find their credentials: only keys are asked.
+    missing = [
+        variable
+        for variable in litellm.validate_environment(model=name)["missing_keys"]
+        if variable.endswith(("_API_KEY", "_API_TOKEN"))
+    ]
+    usual = f"{provider.upper()}_API_KEY"
+    if not missing and not os.environ.get(usual, "(unset)").strip():
+        missing = [usual]  # it is there, but empty
+    if missing and api_base is None:
+        raise ModelError(
+            f"{name!r} needs a key: set {' or '.join(missing)} in the environment, or give the address "
+            "(api_base) of a server of your own that needs none"
+        )
+    return bool(missing)
+
+
+@functools.cache
+def _litellm() -> ModuleType:
+    """Import LiteLLM (6 s, so only once a model is asked for), with no network, telemetry or advertising."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # read while it is imported
+    litellm = importlib.import_module("litellm")
+    vars(litellm).update(telemetry=False, suppress_debug_info=True)
+    logging.getLogger("LiteLLM").setLevel(
+        logging.CRITICAL
+    )  # errors are raised, and may tell keys when logged
+    return litellm

@@ -1,0 +1,44 @@
+"""Keeps keys out of whatever is shown, stored or logged: providers and clients echo them in their errors."""
+
+import os
+import re
+import traceback
+
+REMOVED = "[key removed]"
+
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
+_SHORTEST_SECRET_CHARS = 8  # shorter values are words, and would be cut out of honest text
+_LOOKS_SECRET = re.compile(r"(?i:bearer)\s+\S+|\b(?:sk|gsk|xai|hf)[-_][-\w*]{8,}|\bAIza[-\w]{20,}")
+
+
+def redacted(text: str) -> str:
+    """Replace every key of the environment, and whatever has the shape of one, by ``[key removed]``.
+
+    Example:
+        >>> redacted("Incorrect API key provided: sk-proj-0123456789.")
+        'Incorrect API key provided: [key removed].'
+    """
+    for secret in _secrets_of_the_environment():
+        text = text.replace(secret, REMOVED)
+    return _LOOKS_SECRET.sub(REMOVED, text)
+
+
+def redact(error: Exception) -> None:
+    """Remove keys from an error in place, and cut off the errors that it came from when they tell one."""
+    told = "".join(traceback.format_exception(error))
+    if redacted(told) == told:
+        return
+    error.args = tuple(redacted(arg) if isinstance(arg, str) else arg for arg in error.args)
+    message = getattr(error, "message", None)  # clients keep a second copy, which str() may read
+    if isinstance(message, str):
+        error.message = redacted(message)  # pyright: ignore[reportAttributeAccessIssue]  # see above
+    error.__cause__ = error.__context__ = None
+
+
+def _secrets_of_the_environment() -> list[str]:
+    values = {
+        value
+        for name, value in os.environ.items()
+        if _SECRET_NAME.search(name.upper()) and len(value) >= _SHORTEST_SECRET_CHARS
+    }
+    return sorted(values, key=len, reverse=True)  # a key that contains another goes first
