@@ -23,6 +23,10 @@ class UnknownMemoryError(MemoryOperationError, KeyError):
     __str__ = Exception.__str__  # KeyError would print the repr of the message
 
 
+class IndexingError(MemoryProgramError, ValueError):
+    """An index cannot take a document, or was filled from another bank than it is asked about."""
+
+
 class StoreError(MemoryProgramError):
     """A durable bank cannot be opened or written."""
 
