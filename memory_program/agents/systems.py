@@ -3,36 +3,15 @@
 from collections.abc import Callable
 
 import dspy
-from pydantic import BaseModel, ConfigDict, Field
 
 from memory_program.agents.baselines import ReaderOnly
 from memory_program.agents.context import MemoryContext, NoContext, WholeConversation
 from memory_program.agents.extractive import ExtractiveSystem
 from memory_program.agents.program import MemoryProgram, MemorySystem
 from memory_program.agents.reader import QAReader
-from memory_program.agents.writer import MemoryWriter, WriterMode
+from memory_program.agents.writer import MemoryWriter
+from memory_program.config import SystemSettings
 from memory_program.errors import ConfigError
-
-
-class SystemSettings(BaseModel):
-    """How a system writes and reads; what a system has no use for, it ignores."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    top_k: int = Field(default=10, ge=1, le=50)
-    """Memories (and, with the archive, turns) that the reader is shown at most. MemBuilder's 10."""
-    reader_budget: int = Field(default=2000, ge=1)
-    """Tokens of context that the reader is shown at most."""
-    memory_budget: int = Field(default=20_000, ge=1)
-    """Tokens that the core block and the live memories may have; beyond, the writer consolidates."""
-    archive: bool = False
-    """Whether the reader of the memory system is shown verbatim excerpts too."""
-    max_turns: int = Field(default=1, ge=1)
-    """Calls that an update agent may make in a session; from 2 on it may search before it writes."""
-    max_searches: int = Field(default=0, ge=0)
-    """How often the reader may ask for another search."""
-    writer_mode: WriterMode = "specialists"
-    """Four specialists in parallel, or one generalist with all seven tools."""
 
 
 def _memory(settings: SystemSettings) -> MemorySystem:

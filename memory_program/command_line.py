@@ -1,0 +1,55 @@
+"""What the scripts share: flags made from a config, and errors as one line and an exit status."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import tyro
+
+from locomo.errors import BenchmarkError
+from memory_program.config import Settings
+from memory_program.errors import ConfigError, MemoryProgramError
+
+BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
+"""Exit statuses: nothing was started; the run stopped; the user stopped it (128 + SIGINT)."""
+
+ConfigT = TypeVar("ConfigT", bound=Settings)
+
+
+def parse_flags(config_type: type[ConfigT], arguments: Sequence[str] | None = None) -> ConfigT:
+    """Build a config from the command line; help comes from the docstrings of its fields.
+
+    Args:
+        config_type: the config to build.
+        arguments: what to parse; None takes ``sys.argv``.
+
+    Raises:
+        ConfigError: a setting is out of range, or contradicts another one.
+        SystemExit: help was asked for (0), or a flag is unknown or of another type (2).
+    """
+
+    class Flags(config_type):
+        __doc__ = config_type.__doc__
+
+        def __new__(cls, **values: object) -> dict[str, object]:
+            return values  # the config is built below: errors in here, tyro would put in a box of its own
+
+    markers = (tyro.conf.EnumChoicesFromValues, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)
+    values: Any = tyro.cli(Flags, args=arguments, config=markers)  # Any: what __new__ gives, not a Flags
+    return config_type(**values)
+
+
+def exit_status(run: Callable[[], None]) -> int:
+    """Run something; a deliberate error becomes one line on stderr and an exit status.
+
+    Anything else is a bug, and keeps its traceback.
+    """
+    try:
+        run()
+    except (MemoryProgramError, BenchmarkError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return BAD_INPUT if isinstance(error, ConfigError | BenchmarkError | FileNotFoundError) else FAILED
+    except KeyboardInterrupt:
+        print("interrupted: what is done is kept, and the same command goes on from there", file=sys.stderr)
+        return INTERRUPTED
+    return 0

@@ -1,0 +1,321 @@
+"""The settings of the scripts: one frozen config each, whose docstrings are also the help of its flags.
+
+This module imports neither DSPy nor anything else that is slow, so that ``--help`` answers at once.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from memory_program.errors import ConfigError
+
+WriterMode = Literal["specialists", "generalist"]
+
+LOCOMO = "locomo"
+"""The dataset that is known by name; any other is a file in its schema."""
+
+
+class SystemName(StrEnum):
+    """The systems that can be evaluated. ``agents/systems.py`` says how each is made."""
+
+    MEMORY = "memory"
+    RAG = "rag"
+    FULL_CONTEXT = "full-context"
+    NO_MEMORY = "no-memory"
+    EXTRACTIVE = "extractive"
+
+    @property
+    def writes_with_a_model(self) -> bool:
+        """Whether its memories are written by a model, and so are kept in a database."""
+        return self is SystemName.MEMORY
+
+    @property
+    def reads_with_a_model(self) -> bool:
+        """Whether its answers come from a model."""
+        return self is not SystemName.EXTRACTIVE
+
+
+class Mode(StrEnum):
+    """The stages of a run, each of which picks up what the one before it recorded."""
+
+    BUILD = "build"
+    ANSWER = "answer"
+    JUDGE = "judge"
+    REPORT = "report"
+    FULL = "full"
+
+    @property
+    def makes_systems(self) -> bool:
+        """Whether systems are run; if not, what they recorded is enough and no model of theirs is needed."""
+        return self in (Mode.BUILD, Mode.ANSWER, Mode.FULL)
+
+
+class Settings(BaseModel):
+    """Settings that are checked when they are built, and cannot change afterwards.
+
+    Raises:
+        ConfigError: a setting is unknown, of another type or out of range; the message names the choices.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True
+    )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
+        """Take the line breaks out of the descriptions: whoever shows them wraps them anew."""
+        for field in cls.model_fields.values():
+            field.description = " ".join((field.description or "").split())
+
+    def __init__(self, **values: object) -> None:
+        """Check the values."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            problems = [_explained(dict(problem), type(self)) for problem in error.errors()]
+            raise ConfigError("; ".join(problems)) from error
+
+
+class SystemSettings(Settings):
+    """How a system writes and reads; what a system has no use for, it ignores."""
+
+    top_k: int = Field(default=10, ge=1, le=50)
+    """Memories (and, with the archive, turns) that the reader is shown at most, from 1 to 50. 10 is
+    MemBuilder's number; rankings are recorded up to 50 all the same."""
+
+    reader_budget: int = Field(default=2000, ge=1)
+    """Tokens of context that the reader is shown at most. 2,000 is about what published memory systems use
+    for a question."""
+
+    memory_budget: int = Field(default=20_000, ge=1)
+    """Tokens that the core block and the live memories of a conversation may have; beyond, they are
+    consolidated. 20,000 is about a LoCoMo conversation, so by default little is forced out."""
+
+    archive: bool = False
+    """Show the reader of the memory system verbatim excerpts too. Off: memory is measured alone."""
+
+    max_turns: int = Field(default=1, ge=1)
+    """Calls that an update agent may make in a session. From 2 on it may search before it writes; 1 is the
+    cheapest, and all that a one-shot writer needs."""
+
+    max_searches: int = Field(default=0, ge=0)
+    """How often the reader may ask for another search. 0: one retrieval, one call."""
+
+    writer_mode: WriterMode = "specialists"
+    """Four specialists in parallel, or one generalist with all seven tools. Small models need the
+    narrower prompts."""
+
+
+class EvaluateConfig(SystemSettings):
+    """Build memories from conversations, answer questions from them, and score the answers.
+
+    A run can be stopped at any moment: the same command goes on where it was, and repeats no finished work.
+    Keys of providers come from the environment only.
+    """
+
+    dataset: str = LOCOMO
+    """What to evaluate on: "locomo", or the path of a JSON file of your own in LoCoMo's schema."""
+
+    data: Path | None = None
+    """Path of the official locomo10.json. Without it the file is downloaded once, into a cache."""
+
+    allow_modified: bool = False
+    """Accept a LoCoMo file whose hash is not the official one; every signature then says so."""
+
+    split: Literal["all", "train", "val", "test"] = "all"
+    """Conversations to use: all of them, or one of the reference splits. What was tuned on train is quoted
+    on test."""
+
+    conversations: str = ""
+    """Ids of the conversations to use, separated by commas; without it, all of the split."""
+
+    num_test: int | None = Field(default=None, ge=1)
+    """Ask the first N questions only, and build only what they need. For a quick look, not for a score."""
+
+    systems: str = SystemName.EXTRACTIVE.value
+    """Systems to evaluate, separated by commas: memory, rag, full-context, no-memory, extractive. The
+    default is the one that needs no model."""
+
+    mode: Mode = Mode.FULL
+    """Stage to run; full is all of them. judge and report take up what the last answers recorded, so they
+    need no --model, and report needs no model at all."""
+
+    model: str | None = None
+    """Model of writer, reader and judge, by LiteLLM's name, for example openai/gpt-4.1-mini. Nothing is
+    assumed: a system that needs a model says so."""
+
+    writer_model: str | None = None
+    """Model that writes memories, where it is another than --model."""
+
+    reader_model: str | None = None
+    """Model that answers, where it is another than --model."""
+
+    judge_model: str | None = None
+    """Model that judges answers, where it is another than --model. Without either, nothing is judged."""
+
+    rubrics: str = "lenient,strict"
+    """Rubrics to judge by, separated by commas: lenient is LoCoMo's own and the one that is published,
+    strict forgives no vagueness. With both, their agreement is reported, for twice the calls."""
+
+    api_base: str | None = None
+    """Address of an OpenAI-compatible server of your own, for every model of the run."""
+
+    temperature: float = Field(default=0.0, ge=0, le=2)
+    """Sampling temperature of writer and reader, from 0 to 2. 0 repeats best; the judge always has 0."""
+
+    program: Path | None = None
+    """A saved program (JSON, as optimize.py writes it), loaded into the system "memory"."""
+
+    concurrency: int = Field(default=8, ge=1, le=1024)
+    """Conversations built, or questions answered, at once; and model calls in flight at most. 8 stays under
+    the rate limits of most first-tier accounts."""
+
+    output_dir: Path = Path("runs/evaluate")
+    """Folder of the run: records, banks, results, plots. The same folder continues the same run."""
+
+    db_url: str | None = None
+    """Database of the banks, as an SQLAlchemy URL. Without it, SQLite in the folder of the run."""
+
+    seed: int = Field(default=0, ge=0)
+    """Seed of the intervals and tests. Models are not seeded."""
+
+    max_cost: float | None = Field(default=None, gt=0)
+    """US dollars that the run may cost. It does not start when the estimate is higher, and stops, keeping
+    what it has, when the real cost is."""
+
+    max_errors: int | None = Field(default=None, ge=0)
+    """Stop, keeping what there is, as soon as more calls than this have failed. Without it a run stops only
+    when its first 20 items all failed."""
+
+    retry_errors: bool = False
+    """Do what is recorded as failed once more. Otherwise it stays as it is, counted beside the score."""
+
+    tracking_uri: str | None = None
+    """MLflow's tracking address. Without it, SQLite in mlflow.db beside the folder of the run."""
+
+    mlflow: bool = True
+    """Record the results in MLflow: one run per system under one parent."""
+
+    traces: bool = False
+    """Record every call of every module as a trace in MLflow; slow, and large."""
+
+    @field_validator("systems")
+    @classmethod
+    def _known_systems(cls, value: str) -> str:
+        return _chosen(value, "system", [name.value for name in SystemName])
+
+    @field_validator("rubrics")
+    @classmethod
+    def _known_rubrics(cls, value: str) -> str:
+        return _chosen(value, "rubric", ["lenient", "strict"])
+
+    @model_validator(mode="after")
+    def _has_its_models(self) -> Self:
+        if self.mode.makes_systems:
+            for name in self.system_names:
+                lacks_writer = name.writes_with_a_model and self.writer is None
+                lacks_reader = name.reads_with_a_model and self.reader is None and self.mode is not Mode.BUILD
+                if lacks_writer or lacks_reader:
+                    part = "writer" if lacks_writer else "reader"
+                    raise ConfigError(
+                        f"system {name.value!r} needs a model: name one with --model or --{part}-model "
+                        "(any LiteLLM name, for example openai/gpt-4.1-mini), or choose --systems "
+                        + SystemName.EXTRACTIVE.value
+                    )
+        if self.mode is Mode.JUDGE and self.judge is None:
+            raise ConfigError("mode='judge' needs a judge: name one with --judge-model or --model")
+        return self
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.data is not None and self.dataset != LOCOMO:
+            raise ConfigError(
+                f"dataset={self.dataset!r} is a file itself: leave --data={str(self.data)!r} out, which says "
+                f"where {LOCOMO}'s official file lies"
+            )
+        if self.program is not None and SystemName.MEMORY not in self.system_names:
+            raise ConfigError(
+                f"program={str(self.program)!r} is for the system {SystemName.MEMORY.value!r}, which "
+                f"systems={self.systems!r} does not name: add it to --systems"
+            )
+        return self
+
+    @property
+    def system_names(self) -> tuple[SystemName, ...]:
+        """The systems, in the order in which they were named."""
+        return tuple(SystemName(name) for name in split_list(self.systems))
+
+    @property
+    def writer(self) -> str | None:
+        """The writer's model, if one is named."""
+        return self.writer_model or self.model
+
+    @property
+    def reader(self) -> str | None:
+        """The reader's model, if one is named."""
+        return self.reader_model or self.model
+
+    @property
+    def judge(self) -> str | None:
+        """The judge's model, if one is named."""
+        return self.judge_model or self.model
+
+    @property
+    def system_settings(self) -> SystemSettings:
+        """The part that systems are made with."""
+        return SystemSettings(**{name: getattr(self, name) for name in SystemSettings.model_fields})
+
+
+def split_list(value: str) -> list[str]:
+    """Split a comma-separated setting; blanks around its parts do not count.
+
+    Example:
+        >>> split_list("memory, rag")
+        ['memory', 'rag']
+    """
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def _chosen(value: str, what: str, choices: Sequence[str]) -> str:
+    """Check a comma-separated choice and write it plainly.
+
+    Raises:
+        ConfigError: it names nothing, something unknown, or something twice.
+    """
+    names = split_list(value)
+    offered = f"choose from {', '.join(choices)}"
+    if not names:
+        raise ConfigError(f"{what}s={value!r} names none: {offered}")
+    for name in names:
+        if name not in choices:
+            raise ConfigError(f"unknown {what} {name!r}: {offered}")
+        if names.count(name) > 1:
+            raise ConfigError(f"{what}s={value!r} names {name!r} twice: name each once")
+    return ",".join(names)
+
+
+_BOUNDS = {
+    "greater_than_equal": ("ge", "must be at least"),
+    "greater_than": ("gt", "must be more than"),
+    "less_than_equal": ("le", "must be at most"),
+}
+
+
+def _explained(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:  # Any: pydantic's error details
+    """Write one of pydantic's complaints as this project writes errors."""
+    name, value = ".".join(str(part) for part in problem["loc"]), problem["input"]
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "extra_forbidden":
+        return f"unknown setting {name!r}: choose from {', '.join(settings.model_fields)}"
+    if kind in _BOUNDS:
+        limit, words = _BOUNDS[kind]
+        return f"{name}={value!r} {words} {context[limit]}"
+    if "expected" in context:  # a Literal or an enum
+        choices = str(context["expected"]).replace("'", "").replace(" or ", ", ")
+        return f"unknown {name} {value!r}: choose from {choices}"
+    return f"{name}={value!r} is not allowed: {problem['msg'][0].lower()}{problem['msg'][1:]}"
