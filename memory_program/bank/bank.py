@@ -124,6 +124,14 @@ class MemoryBank:
         """List the log from version ``since`` (exclusive) to now."""
         return self._log.operations[since : self.version]
 
+    def extends(self, other: "MemoryBank") -> bool:
+        """Say whether this bank's log begins with the whole log of another; at once for a fork of it."""
+        if other.version > self.version:
+            return False
+        if self._log is other._log:
+            return True
+        return self._log.operations[: other.version] == other.operations()
+
     def history(self, memory_id: str) -> list[Operation]:
         """List the operations that led to a memory or followed from it, oldest first.
 

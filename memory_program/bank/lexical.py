@@ -126,6 +126,15 @@ class BM25Index:
             raise IndexingError(f"{doc_id!r} is not in the index of {len(self)} documents: add it first")
         return position
 
+    def doc_id(self, position: int) -> str:
+        """Look up which document was added at a position, live or removed."""
+        return self._documents[position].doc_id
+
+    @property
+    def live(self) -> NDArray[np.bool_]:
+        """Whether the document at each position is live, shape (size,)."""
+        return ~self._removed[: self._size]
+
     def add(self, doc_id: str, text: str) -> None:
         """Index one more document, in time that depends on its own length only.
 
@@ -197,7 +206,7 @@ class BM25Index:
         scores = self.score_documents(query)
         if allow is not None:
             scores[~allow] = 0.0
-        return [Hit(self._documents[place].doc_id, float(scores[place])) for place in best(scores, top_k)]
+        return [Hit(self.doc_id(place), float(scores[place])) for place in best(scores, top_k)]
 
     def fork(self) -> "BM25Index":
         """Copy the index in O(1); what either does afterwards, the other does not see."""
@@ -242,7 +251,7 @@ class BM25Index:
         )
 
 
-def best(scores: NDArray[np.float64], top_k: int) -> NDArray[np.intp]:
+def best(scores: NDArray[np.float64], top_k: int) -> list[int]:
     """List the positions of the highest scores above zero, best first; of equals the earlier one first.
 
     Raises:
@@ -254,7 +263,7 @@ def best(scores: NDArray[np.float64], top_k: int) -> NDArray[np.intp]:
     if len(found) > top_k:
         values = scores[found]
         found = found[values >= np.partition(values, -top_k)[-top_k]]  # ties at the edge stay in
-    return found[np.argsort(-scores[found], kind="stable")][:top_k]
+    return found[np.argsort(-scores[found], kind="stable")][:top_k].tolist()
 
 
 def _doubled(array: NDArray[_Scalar]) -> NDArray[_Scalar]:

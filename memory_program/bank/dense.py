@@ -1,0 +1,134 @@
+"""Vectors of memories: cosine similarity under any embedding function."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from immutables import Map
+from numpy.typing import ArrayLike, NDArray
+
+from memory_program.errors import ConfigError, EmbeddingMismatchError
+
+Embed = Callable[[list[str]], ArrayLike]
+"""A function from texts to one vector each, shape (texts, dimension); a ``dspy.Embedder`` is one."""
+
+_FIRST_CAPACITY = 4
+
+
+def digest(text: str) -> str:
+    """Name a text by its SHA-256: what vectors are remembered under, here and in a store."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+class DenseIndex:
+    """Unit vectors by position: 0 for the first text that was ever added.
+
+    A text is embedded once, whatever becomes of its documents: vectors are remembered by the digest of
+    the text, and a store fills and saves that memory (``remember``, ``unsaved``, ``mark_saved``).
+    """
+
+    def __init__(self, embed: Embed, model: str, dimension: int, batch_size: int = 128) -> None:
+        """Make an empty index over an embedding function.
+
+        Args:
+            embed: Called with at most ``batch_size`` texts at a time.
+            model: The name under which a store records whose vectors it holds.
+            dimension: The length of the vectors.
+            batch_size: The most texts in one call.
+
+        Raises:
+            ConfigError: the model has no name, or a number is below 1.
+        """
+        if not model or dimension < 1 or batch_size < 1:
+            raise ConfigError(
+                f"model={model!r}, dimension={dimension}, batch_size={batch_size}: "
+                "name the model, and give numbers of at least 1"
+            )
+        self.model = model
+        self.dimension = dimension
+        self._embed = embed
+        self._batch_size = batch_size
+        self._known: Map[str, NDArray[np.float32]] = Map()
+        self._unsaved: Map[str, NDArray[np.float32]] = Map()
+        self._rows: NDArray[np.float32] = np.zeros((_FIRST_CAPACITY, dimension), dtype=np.float32)
+        self._size = 0
+        self._owns_rows = True
+
+    def __len__(self) -> int:
+        """Count the positions."""
+        return self._size
+
+    def embed(self, texts: Sequence[str]) -> None:
+        """Compute and remember the vectors of texts; those that are remembered cost nothing.
+
+        Raises:
+            EmbeddingMismatchError: the function gives another shape, or numbers that are not finite.
+        """
+        missing = list(dict.fromkeys(text for text in texts if digest(text) not in self._known))
+        for start in range(0, len(missing), self._batch_size):
+            batch = missing[start : start + self._batch_size]
+            fresh = {digest(text): row for text, row in zip(batch, self._vectors_of(batch), strict=True)}
+            self._known, self._unsaved = self._known.update(fresh), self._unsaved.update(fresh)
+
+    def add(self, texts: Sequence[str]) -> None:
+        """Give each text the next position, and embed those that are not remembered.
+
+        Raises:
+            EmbeddingMismatchError: the function gives another shape, or numbers that are not finite;
+                nothing was added.
+        """
+        self.embed(texts)
+        end = self._size + len(texts)
+        if end > len(self._rows) or not self._owns_rows:  # a fork never writes into shared rows
+            rows = np.zeros((max(2 * len(self._rows), end), self.dimension), dtype=np.float32)
+            rows[: self._size] = self._rows[: self._size]
+            self._rows, self._owns_rows = rows, True
+        for position, text in enumerate(texts, start=self._size):
+            self._rows[position] = self._known[digest(text)]
+        self._size = end
+
+    def query_vector(self, query: str) -> NDArray[np.float32]:
+        """Embed a query, shape (dimension,); it is not remembered.
+
+        Raises:
+            EmbeddingMismatchError: the function gives another shape, or numbers that are not finite.
+        """
+        return self._vectors_of([query])[0]
+
+    def score_documents(self, query_vector: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Give the cosine of every position with a unit vector, shape (size,)."""
+        return (self._rows[: self._size] @ query_vector).astype(np.float64)
+
+    def fork(self) -> "DenseIndex":
+        """Copy the index in O(1); what either does afterwards, the other does not see."""
+        copy = DenseIndex(self._embed, self.model, self.dimension, self._batch_size)
+        copy._known, copy._unsaved = self._known, self._unsaved
+        copy._rows, copy._size, copy._owns_rows = self._rows, self._size, False
+        return copy
+
+    def unsaved(self) -> Mapping[str, NDArray[np.float32]]:
+        """Give the vectors, by digest of the text, that were computed and not marked as saved."""
+        return self._unsaved
+
+    def mark_saved(self, digests: Sequence[str]) -> None:
+        """Note that a store holds the vectors of these digests."""
+        unsaved = self._unsaved.mutate()
+        for name in digests:
+            unsaved.pop(name, None)
+        self._unsaved = unsaved.finish()
+
+    def remember(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
+        """Take vectors that a store held, by digest of the text, so that they are not computed again."""
+        self._known = self._known.update(vectors)
+
+    def _vectors_of(self, texts: list[str]) -> NDArray[np.float32]:
+        vectors = np.asarray(self._embed(texts), dtype=np.float32)
+        if vectors.shape != (len(texts), self.dimension):
+            raise EmbeddingMismatchError(
+                f"{self.model!r} gave vectors of shape {vectors.shape} for {len(texts)} texts, expected "
+                f"{(len(texts), self.dimension)}: set the dimension to that of the model"
+            )
+        if not np.isfinite(vectors).all():
+            raise EmbeddingMismatchError(f"{self.model!r} gave numbers that are not finite: try it again")
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)
