@@ -14,8 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import dspy
+from dspy.clients._http import retry_after_seconds
 from dspy.clients.engines.litellm_engine import LiteLLMEngine
-from dspy.lm15 import Message, Request
+from dspy.lm15 import Message, ProviderError, Request, Response
 from dspy.utils.exceptions import LMError
 
 from memory_program.errors import ConfigError, ModelError
@@ -101,7 +102,23 @@ def check_model(lm: dspy.LM) -> None:
     try:
         lm(Request(model=lm.model, messages=(Message.user("Answer with the word: ready"),)))
     except LMError as error:
-        raise ModelError(f"{lm.model!r} does not answer: {error}") from error
+        place = (
+            f" at {lm.engine.api_base}" if isinstance(lm.engine, PacedEngine) and lm.engine.api_base else ""
+        )
+        raise ModelError(f"{lm.model!r}{place} does not answer: {error}") from error
+
+
+class _HintedLiteLLMEngine(LiteLLMEngine):
+    """DSPy's engine, with the provider's Retry-After where LiteLLM keeps it and DSPy does not look."""
+
+    def complete(self, request: Request) -> Response:
+        try:
+            return super().complete(request)
+        except ProviderError as error:
+            if error.retry_after is None:
+                headers = getattr(error.__cause__, "litellm_response_headers", None) or {}
+                error.retry_after = retry_after_seconds(headers.get("retry-after"))
+            raise
 
 
 class LiteLLMModel(PacedEngine):
@@ -127,7 +144,7 @@ class LiteLLMModel(PacedEngine):
         _check_name(name)
         _check_address(api_base)
         needs_none = {"api_key": _NO_KEY} if _lacks_key(name, api_base) else {}
-        engine = LiteLLMEngine(api_base=api_base, timeout=float(timeout_s), **needs_none)
+        engine = _HintedLiteLLMEngine(api_base=api_base, timeout=float(timeout_s), **needs_none)
         super().__init__(engine, limiter, retries, api_base=api_base)
         self.name = name
         self.timeout_s = timeout_s

@@ -182,8 +182,11 @@ class PacedEngine:
         except Exception as error:
             _explain(error, tries, self.retries)
             redact(error)
-            failed = f"{type(error).__name__}: {error}"
-            record_call(CallRecord(request.model, tries.usage + Usage(failed_calls=1), error=failed))
+            said = error.message if isinstance(error, lm15.LM15Error) else str(error)
+            failed = CallRecord(
+                request.model, tries.usage + Usage(failed_calls=1), error=f"{type(error).__name__}: {said}"
+            )
+            record_call(failed)
             raise
         usage = tries.usage + self._billed(response, request.model)
         record_call(CallRecord(request.model, usage, response.finish_reason))

@@ -1,0 +1,298 @@
+"""A small OpenAI-compatible server on loopback that plays a model: competent, scripted, or faulty.
+
+The program reaches it as it reaches any provider, through LiteLLM and HTTP. In a test::
+
+    with ModelServer(behave=always(Behaviour.SERVER_ERROR)) as server:
+        lm = language_model("openai/test", api_base=server.url)
+
+On its own, printing its address: ``python -m tests.model_server --fault-rate 0.05 --latency-s 0.2``.
+"""
+
+import argparse
+import asyncio
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Self
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from tests.competent_model import Prompt, calls_json, chat_format, competent_reply
+
+
+class Behaviour(StrEnum):
+    """What the server does with one request."""
+
+    COMPETENT = "competent"
+    # replies that a careful program can still use, in whole or in part
+    PROSE = "prose"
+    UNKNOWN_TOOL = "unknown-tool"
+    UNKNOWN_MEMORY = "unknown-memory"
+    WRONG_TYPES = "wrong-types"
+    HUGE_MEMORY = "huge-memory"
+    # replies that nothing may be taken from
+    CUT = "cut"
+    CUT_SILENTLY = "cut-silently"
+    EMPTY = "empty"
+    REFUSAL = "refusal"
+    # no reply
+    RATE_LIMIT = "rate-limit"
+    RATE_LIMIT_WITH_HINT = "rate-limit-with-hint"
+    SERVER_ERROR = "server-error"
+    HANG = "hang"
+    DISCONNECT = "disconnect"
+    HTML = "html"
+    NO_CHOICES = "no-choices"
+    BAD_KEY = "bad-key"
+
+
+FAULTS = tuple(b for b in Behaviour if b not in (Behaviour.COMPETENT, Behaviour.BAD_KEY))
+"""What can go wrong with a provider that works on the whole."""
+
+Behave = Callable[[Prompt, int], Behaviour]
+"""Chooses what to do with a prompt; the number says how often it was asked before (0 at first)."""
+
+
+def always(behaviour: Behaviour) -> Behave:
+    """Treat every request the same way."""
+    return lambda prompt, seen: behaviour
+
+
+def scripted(behaviours: Sequence[Behaviour]) -> Behave:
+    """Treat the first requests as the script says, in order of arrival, and be competent afterwards."""
+    left = list(behaviours)
+    return lambda prompt, seen: left.pop(0) if left else Behaviour.COMPETENT
+
+
+def at_random(rate: float, seed: int = 0, faults: Sequence[Behaviour] = FAULTS) -> Behave:
+    """Fail a share of the prompts, each always in the same way: a rerun meets the same faults."""
+
+    def behave(prompt: Prompt, seen: int) -> Behaviour:
+        rng = random.Random(f"{seed}:{prompt.key}")
+        return rng.choice(faults) if rng.random() < rate else Behaviour.COMPETENT
+
+    return behave
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What the server has seen so far."""
+
+    requests: Counter[str] = field(default_factory=Counter[str])
+    """How often each prompt was asked, by its hash."""
+    behaviours: Counter[str] = field(default_factory=Counter[str])
+    in_flight: int = 0
+    most_in_flight: int = 0
+    keys: set[str] = field(default_factory=set[str])
+    """The API keys that came along."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "requests": self.requests.total(),
+            "prompts": len(self.requests),
+            "behaviours": dict(self.behaviours),
+            "most_in_flight": self.most_in_flight,
+        }
+
+
+class ModelServer:
+    """The server in a thread of its own, from ``__enter__`` to ``__exit__``.
+
+    Args:
+        behave: Chooses the behaviour per request; None is always competent.
+        latency_s: How long a reply takes.
+        retry_after_s: What ``RATE_LIMIT_WITH_HINT`` asks for.
+        hang_s: How long ``HANG`` hangs, unless the client goes away before.
+        port: Where to listen; 0 takes a free one.
+    """
+
+    def __init__(
+        self,
+        behave: Behave | None = None,
+        *,
+        latency_s: float = 0.0,
+        retry_after_s: float = 1.0,
+        hang_s: float = 60.0,
+        port: int = 0,
+    ) -> None:
+        self.traffic = Traffic()
+        self._behave = behave or always(Behaviour.COMPETENT)
+        self._latency_s = latency_s
+        self._retry_after_s = retry_after_s
+        self._hang_s = hang_s
+        config = uvicorn.Config(self._app(), port=port, log_level="critical", access_log=False)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, name="model-server", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """The ``api_base`` to give to a client."""
+        host, port = self._server.servers[0].sockets[0].getsockname()
+        return f"http://{host}:{port}/v1"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        deadline = time.monotonic() + 20
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > deadline:
+                raise RuntimeError("the model server did not start")
+            time.sleep(0.01)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.should_exit = self._server.force_exit = True
+        self._thread.join(timeout=10)
+
+    def _app(self) -> FastAPI:
+        app = FastAPI()
+        app.post("/v1/chat/completions", response_model=None)(self._complete)
+        app.get("/traffic")(self.traffic.as_json)
+        return app
+
+    async def _complete(self, request: Request) -> Response:
+        body: dict[str, Any] = await request.json()
+        prompt = _prompt(body["messages"])
+        traffic = self.traffic
+        behaviour = self._behave(prompt, traffic.requests[prompt.key])
+        traffic.requests[prompt.key] += 1
+        traffic.behaviours[behaviour.value] += 1
+        traffic.keys.add(request.headers.get("authorization", "").removeprefix("Bearer "))
+        traffic.in_flight += 1
+        traffic.most_in_flight = max(traffic.most_in_flight, traffic.in_flight)
+        try:
+            await asyncio.sleep(self._latency_s)
+            if behaviour is Behaviour.HANG:
+                await self._hang(request)
+            return self._response(behaviour, prompt, request, str(body["model"]))
+        finally:
+            traffic.in_flight -= 1
+
+    async def _hang(self, request: Request) -> None:
+        until = time.monotonic() + self._hang_s
+        while time.monotonic() < until and not await request.is_disconnected():
+            await asyncio.sleep(0.02)
+
+    def _response(self, behaviour: Behaviour, prompt: Prompt, request: Request, model: str) -> Response:
+        key = request.headers.get("authorization", "")
+        match behaviour:
+            case Behaviour.RATE_LIMIT:
+                return _error(429, "Rate limit reached for requests", "rate_limit_exceeded")
+            case Behaviour.RATE_LIMIT_WITH_HINT:
+                hint = {"retry-after": f"{self._retry_after_s:g}"}
+                return _error(429, "Rate limit reached for requests", "rate_limit_exceeded", hint)
+            case Behaviour.SERVER_ERROR:
+                return _error(500, "The server had an error while processing your request", "server_error")
+            case Behaviour.BAD_KEY:
+                return _error(401, f"Incorrect API key provided: {key}", "invalid_api_key")
+            case Behaviour.HTML:
+                return HTMLResponse("<html><body><h1>502 Bad Gateway</h1></body></html>")
+            case Behaviour.NO_CHOICES:
+                return JSONResponse({"id": "x", "object": "chat.completion", "model": model})
+            case Behaviour.DISCONNECT:
+                return _BrokenResponse(_completion(model, prompt, competent_reply(prompt), "stop"))
+            case _:
+                text, finish_reason = spoken(behaviour, prompt)
+                return JSONResponse(_completion(model, prompt, text, finish_reason))
+
+
+def spoken(behaviour: Behaviour, prompt: Prompt) -> tuple[str, str]:
+    """Give the text of a reply, well or badly behaved, and its finish reason."""
+    reply = competent_reply(prompt)
+    match behaviour:
+        case Behaviour.PROSE:
+            opening, colon, rest = reply.partition("[[ ## tool_calls ## ]]\n")
+            if not colon:
+                return f"Let me think about this.\n\n{reply}\n\nI hope this helps!", "stop"
+            calls, marker, end = rest.partition("\n\n[[ ## ")
+            return f"{opening}{colon}Sure! Here you go:\n```json\n{calls}\n```\nDone.{marker}{end}", "stop"
+        case Behaviour.CUT | Behaviour.CUT_SILENTLY:
+            return reply[: len(reply) // 2], "length" if behaviour is Behaviour.CUT else "stop"
+        case Behaviour.EMPTY:
+            return "", "stop"
+        case Behaviour.REFUSAL:
+            return "I'm sorry, but I can't help with that.", "stop"
+        case _ if behaviour in _BAD_CALLS and prompt.writes:
+            return _with_bad_call(reply, *_BAD_CALLS[behaviour]), "stop"
+        case _:
+            return reply, "stop"
+
+
+_BAD_CALLS: dict[Behaviour, tuple[str, dict[str, object]]] = {
+    Behaviour.UNKNOWN_TOOL: ("drop_database", {"confirm": True}),
+    Behaviour.UNKNOWN_MEMORY: ("delete_memory", {"memory_id": "m999999", "reason": "wrong"}),
+    Behaviour.WRONG_TYPES: ("manage_memory", {"action": "create", "text": 12, "kind": ["episodic"]}),
+    Behaviour.HUGE_MEMORY: ("manage_memory", {"action": "create", "text": "very " * 2000 + "long"}),
+}
+
+
+def _with_bad_call(reply: str, name: str, args: dict[str, object]) -> str:
+    """Put one bad call before the good ones, so that it could spoil all of them."""
+    good = reply.partition('{"tool_calls": [')[2].partition("]}\n\n[[ ## completed")[0]
+    bad = calls_json([(name, args)])
+    return chat_format({"tool_calls": f"{bad[:-2]}, {good}]}}" if good else bad})
+
+
+def _prompt(messages: Sequence[dict[str, Any]]) -> Prompt:
+    systems = [message["content"] for message in messages if message["role"] in ("system", "developer")]
+    return Prompt("\n\n".join(systems), messages[-1]["content"])
+
+
+def _completion(model: str, prompt: Prompt, text: str, finish_reason: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text}
+    prompt_tokens, completion_tokens = (len(prompt.system) + len(prompt.user)) // 4, len(text) // 4
+    return {
+        "id": f"chatcmpl-{prompt.key[:12]}",
+        "object": "chat.completion",
+        "created": 1_683_554_160,
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": finish_reason}],
+        "usage": {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": len(prompt.system) // 4},
+        },
+    }
+
+
+def _error(status: int, message: str, code: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": {"message": message, "code": code}}, status, headers)
+
+
+class _BrokenResponse(JSONResponse):
+    """Send half of the body that the header promises, and drop the connection."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        half = bytes(self.body)[: len(self.body) // 2]
+        await send({"type": "http.response.body", "body": half, "more_body": True})
+        raise ConnectionAbortedError("dropped on purpose")
+
+
+def main() -> None:
+    """Serve until interrupted."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=0, help="where to listen; 0 takes a free port")
+    parser.add_argument("--fault-rate", type=float, default=0.0, help="share of the prompts that fail")
+    parser.add_argument("--seed", type=int, default=0, help="which prompts fail, and how")
+    parser.add_argument("--latency-s", type=float, default=0.0, help="how long a reply takes")
+    parser.add_argument("--hang-s", type=float, default=60.0, help="how long a hanging request hangs")
+    options = parser.parse_args()
+    behave = at_random(options.fault_rate, options.seed)
+    with ModelServer(behave, latency_s=options.latency_s, hang_s=options.hang_s, port=options.port) as server:
+        print(server.url, flush=True)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""What is refused before LiteLLM is asked; what needs LiteLLM is in tests/integration/test_models.py."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from memory_program.errors import ConfigError, ModelError
+from memory_program.models import language_model
+
+
+@pytest.mark.parametrize("name", ["pocket", "local:weights/tiny"])
+def test_an_embedded_model_is_refused_as_not_part_of_this_version(name: str) -> None:
+    with pytest.raises(ModelError, match="embedded models are not part of this version"):
+        language_model(name)
+
+
+@pytest.mark.parametrize("name", ["", "  ", "openai/", "/gpt-4.1-mini", "/"])
+def test_what_is_no_name_is_refused_with_an_example_of_one(name: str) -> None:
+    with pytest.raises(ModelError, match=r"is not the name of a model: .*'openai/gpt-4\.1-mini'"):
+        language_model(name)
+
+
+@pytest.mark.parametrize("address", ["localhost:8000", "127.0.0.1", "ftp://host/v1", "http://", "v1"])
+def test_what_is_no_address_is_refused_with_an_example_of_one(address: str) -> None:
+    with pytest.raises(ModelError, match=r"is not an address: .*'http://127\.0\.0\.1:8000/v1'"):
+        language_model("openai/test", api_base=address)
+
+
+def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
+    with pytest.raises(ModelError, match="holds a password") as caught:
+        language_model("openai/test", api_base="http://me:hunter22@example.org/v1")
+    assert "hunter22" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": -0.1},
+        {"temperature": 2.1},
+        {"max_tokens": 0},
+        {"timeout_s": 0},
+        {"max_retries": -1},
+        {"first_wait_s": -1.0},
+    ],
+)
+def test_a_number_out_of_range_is_refused_by_its_name(settings: dict[str, Any]) -> None:
+    (name,) = settings
+    with pytest.raises(ConfigError, match=name):
+        language_model("openai/test", api_base="http://127.0.0.1:9/v1", **settings)
+
+
+def test_litellm_is_not_imported_before_a_model_is_made() -> None:
+    check = "import sys, memory_program.models; sys.exit('litellm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

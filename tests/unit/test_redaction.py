@@ -1,0 +1,62 @@
+"""Keys in texts and errors."""
+
+import traceback
+
+import pytest
+
+from memory_program.redaction import redact, redacted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Incorrect API key provided: sk-proj-abcdef0123456789",
+        "Authorization: Bearer abc.def.ghi",
+        "headers={'authorization': 'bearer xyz123'}",
+        "key gsk_0123456789abcdef was revoked",
+        "api_key=AIzaSyA-0123456789_abcdefghij",
+    ],
+)
+def test_what_has_the_shape_of_a_key_is_removed(text: str) -> None:
+    assert "[key removed]" in redacted(text)
+    assert not any(part in redacted(text) for part in ("0123456789", "abc.def", "xyz123"))
+
+
+@pytest.mark.parametrize("text", ["", "no key at all", "task-oriented sk-8", "a risk-averse-investor-2024"])
+def test_honest_text_is_left_alone(text: str) -> None:
+    assert redacted(text) == text
+
+
+@pytest.mark.parametrize("name", ["MY_API_KEY", "HF_TOKEN", "aws_secret_access", "DB_PASSWORD"])
+def test_a_key_of_the_environment_is_removed_whatever_its_shape(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "correct horse battery")
+    assert redacted("sent correct horse battery along") == "sent [key removed] along"
+
+
+def test_a_key_that_contains_another_is_removed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", "abcdefgh")
+    monkeypatch.setenv("B_KEY", "abcdefgh-and-more")
+    assert redacted("abcdefgh-and-more") == "[key removed]"
+
+
+def test_short_values_are_words_and_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    assert redacted("that is false") == "that is false"
+
+
+def test_an_error_without_a_key_keeps_its_causes() -> None:
+    error = ValueError("boom")
+    error.__cause__ = KeyError("why")
+    redact(error)
+    assert isinstance(error.__cause__, KeyError)
+    assert error.args == ("boom",)
+
+
+def test_a_key_in_a_cause_cuts_the_causes_off() -> None:
+    error = ValueError("boom", 7)
+    error.__cause__ = KeyError("Bearer sk-0123456789")
+    redact(error)
+    assert "sk-0123456789" not in "".join(traceback.format_exception(error))
+    assert error.args == ("boom", 7)
