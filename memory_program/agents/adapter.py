@@ -15,6 +15,7 @@ from dspy.utils.exceptions import AdapterParseError
 _COMPLETED = "[[ ## completed ## ]]"
 _FIELD_MARKER = re.compile(r"\[\[(\s*##)")
 _CHAT_MARKER = re.compile(r"<\|(?=\w)")
+_CALLS_BEGIN = re.compile(r'\{\s*"(?:tool_calls|name|id|type|function)"|\[\s*[{\]]')
 _DECODER = json.JSONDecoder()
 
 
@@ -72,7 +73,7 @@ def _with_bare_calls(signature: type[dspy.Signature], completion: str, field: st
         return completion
     end = after.find("[[ ## ")
     section, rest = (after, "") if end < 0 else (after[:end], after[end:])
-    bare = _first_json(section)
+    bare = _whole_calls(section)
     if bare is not None:
         return f"{before}{header}\n{bare}\n\n{rest}"
     if "{" in section and _COMPLETED not in rest:
@@ -82,16 +83,20 @@ def _with_bare_calls(signature: type[dspy.Signature], completion: str, field: st
     return completion  # complete but not quite JSON: the library's repair of commas and quotes is welcome
 
 
-def _first_json(section: str) -> str | None:
-    """Find the first whole JSON value that can be a list of calls; None if there is none."""
-    for match in re.finditer(r"[{\[]", section):
-        try:
-            value, end = _DECODER.raw_decode(section, match.start())
-        except json.JSONDecodeError:
-            continue
-        if isinstance(value, list) or "tool_calls" in value or "name" in value:
-            return section[match.start() : end]
-    return None
+def _whole_calls(section: str) -> str | None:
+    """Find the JSON of the calls, if it is whole.
+
+    Only where the calls begin is decoded: inside a list that was cut, the first calls are whole too, and to
+    take them alone would lose the others silently.
+    """
+    begin = _CALLS_BEGIN.search(section)
+    if begin is None:
+        return None
+    try:
+        _, end = _DECODER.raw_decode(section, begin.start())
+    except json.JSONDecodeError:
+        return None
+    return section[begin.start() : end]
 
 
 ADAPTER = StrictChatAdapter()

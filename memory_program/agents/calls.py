@@ -46,7 +46,7 @@ def predict(where: str, predictor: dspy.Predict, **inputs: object) -> dspy.Predi
 
 
 def _was_cut(meter: Meter) -> bool:
-    return bool(meter.calls) and meter.calls[-1].finish_reason == "length"
+    return bool(meter.calls) and meter.calls[-1].was_cut
 
 
 def _head(error: Exception) -> str:

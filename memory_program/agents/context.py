@@ -63,27 +63,28 @@ class MemoryContext:
                 turns = space.archive.search(query, RANKING_DEPTH)
                 entries |= {scored.turn.turn_id: scored for scored in turns}
                 rankings.append([scored.turn.turn_id for scored in turns])
-        order = rankings[0] if len(rankings) == 1 else [name for name, _ in reciprocal_rank_fusion(rankings)]
-        core = _first_lines(space.bank.core, self.budget) if self.with_memories else ""
+        order = (
+            rankings[0] if len(rankings) == 1 else [hit.doc_id for hit in reciprocal_rank_fusion(rankings)]
+        )
         lines = {name: shown_line(entries[name]) for name in order[:RANKING_DEPTH]}
         ranked = tuple(
-            RankedItem(name, _sources(entries[name]), count_tokens(line)) for name, line in lines.items()
+            RankedItem(name, _sources(entries[name]), count_tokens(line + "\n"))
+            for name, line in lines.items()
         )
+        # All lines of the core block, but under the tightest budgets.
+        core = pack(space.bank.core.splitlines() if self.with_memories else [], self.budget)
         # Every ranking has its first top_k candidates; packing keeps the best of all that fit.
-        candidates = ranked[: self.top_k * len(rankings)]
-        core_tokens = count_tokens(core)
-        packed = pack([item.tokens for item in candidates], self.budget - core_tokens)
-        shown = [candidates[position] for position in packed.kept]
-        chosen = [entries[item.item_id] for item in shown]
+        shown = pack(list(lines)[: self.top_k * len(rankings)], self.budget - core.tokens, lines.__getitem__)
+        chosen = [entries[name] for name in shown.kept]
         memories = sorted((e for e in chosen if isinstance(e, Memory)), key=_when_remembered)
         turns = sorted((e for e in chosen if isinstance(e, ScoredTurn)), key=_when_said)
         return ReaderContext(
-            core=core or NOTHING,
+            core="\n".join(core.kept) or NOTHING,
             memories="\n".join(shown_line(memory) for memory in memories) or NOTHING,
             excerpts="\n".join(shown_line(turn) for turn in turns) or NOTHING,
             ranked=ranked,
-            shown=tuple(item.item_id for item in shown),
-            tokens=core_tokens + sum(item.tokens for item in shown),
+            shown=shown.kept,
+            tokens=core.tokens + shown.tokens,
         )
 
 
@@ -132,10 +133,3 @@ def _when_remembered(memory: Memory) -> tuple[bool, date, int]:
 def _when_said(scored: ScoredTurn) -> tuple[int, int]:
     turn_ids = [turn.turn_id for turn in scored.session.turns]
     return (scored.session.number, turn_ids.index(scored.turn.turn_id))
-
-
-def _first_lines(text: str, budget: int) -> str:
-    """Keep the leading lines of the core block that fit; all of them, but under the tightest budgets."""
-    lines = text.splitlines()
-    kept = pack([count_tokens(line) + 1 for line in lines], budget).kept
-    return "\n".join(lines[position] for position in kept)

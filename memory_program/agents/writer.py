@@ -20,8 +20,8 @@ from memory_program.agents.tools import (
     ToolResult,
     render_memories,
 )
-from memory_program.bank.budget import count_tokens, overflow
-from memory_program.bank.memory import MemoryKind, Operation, Provenance
+from memory_program.bank.budget import count_tokens, fit_memories
+from memory_program.bank.memory import Memory, MemoryKind, Operation, Provenance
 from memory_program.bank.outcome import CallFailure, SessionRecord
 from memory_program.bank.space import MemorySpace
 
@@ -184,8 +184,8 @@ class MemoryWriter(dspy.Module):
         total = Proposal("consolidation")
         names = ("merge_memory", "delete_memory")
         for _ in range(MAX_CONSOLIDATIONS):
-            surplus = memory_tokens(space) - self.memory_budget
-            if surplus <= 0:
+            surplus = self._surplus_tokens(space)
+            if not surplus:
                 break
             tools = MemoryTools(space, session, total.actor)
             oldest = space.bank.live()[:CONSOLIDATION_BATCH]
@@ -202,23 +202,23 @@ class MemoryWriter(dspy.Module):
             results = [tools.call(call.name, call.args, names) for call in reply.tool_calls.tool_calls]
             total.tool_calls += len(results)
             total.tool_errors += [f"{total.actor}: {r.tool}: {r.text}" for r in results if r.is_error]
-            if memory_tokens(space) - self.memory_budget >= surplus:
+            if self._surplus_tokens(space) >= surplus:
                 break
         return total
 
     def _packed(self, space: MemorySpace, session: Session) -> tuple[str, ...]:
         """End what does not fit the budget by the deterministic rule; log and record keep what it was."""
-        room = self.memory_budget - count_tokens(space.bank.core)
         reason = f"over the memory budget of {self.memory_budget} tokens"
-        left_out = overflow(space.bank.live(), room)
+        left_out = self._left_out(space)
         for memory in left_out:
             space.bank.delete(memory.memory_id, Provenance("budget", session.session_id, reason))
         return tuple(memory.memory_id for memory in left_out)
 
+    def _left_out(self, space: MemorySpace) -> tuple[Memory, ...]:
+        return fit_memories(space.bank.live(), self.memory_budget, space.bank.core).left_out
 
-def memory_tokens(space: MemorySpace) -> int:
-    """Count the tokens of the memory state: the core block and every live memory as a line."""
-    return count_tokens(space.bank.core) + sum(count_tokens(memory.line) for memory in space.bank.live())
+    def _surplus_tokens(self, space: MemorySpace) -> int:
+        return sum(count_tokens(memory.line) for memory in self._left_out(space))
 
 
 def spelled_date(session: Session) -> str:

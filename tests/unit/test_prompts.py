@@ -1,0 +1,48 @@
+"""The rendered prompts are data: each is pinned by a golden file.
+
+After a deliberate change of a prompt: ``UPDATE_GOLDEN=1 python -m pytest tests/unit/test_prompts.py``, and
+commit the change on its own.
+"""
+
+import os
+from pathlib import Path
+
+import dspy
+import pytest
+
+from memory_program.agents import signatures
+from memory_program.agents.adapter import ADAPTER
+from memory_program.agents.signatures import SPECIALISTS
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "prompts"
+SIGNATURES = [
+    value
+    for value in vars(signatures).values()
+    if isinstance(value, type) and issubclass(value, dspy.Signature) and value is not dspy.Signature
+]
+
+
+def rendered(signature: type[dspy.Signature]) -> str:
+    inputs = {name: f"<{name}>" for name in signature.input_fields}
+    messages = ADAPTER.format(signature, demos=[], inputs=inputs)
+    return "\n".join(f"=== {message['role']}\n{message['content']}" for message in messages) + "\n"
+
+
+@pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.__name__)
+def test_the_prompt_is_the_one_that_was_agreed_on(signature):
+    path = GOLDEN / f"{signature.__name__}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(rendered(signature), encoding="utf-8")
+    assert rendered(signature) == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("signature", SPECIALISTS.values(), ids=lambda signature: signature.__name__)
+def test_what_changes_from_session_to_session_comes_after_what_does_not(signature):
+    first, *_, last = signature.input_fields
+    assert (first, last) == ("core_memory", "tool_results")
+
+
+def test_no_prompt_of_the_reader_has_a_place_for_the_category_or_the_gold():
+    for signature in (signatures.AnswerQuestion, signatures.AnswerOrSearch):
+        assert not {"category", "gold", "evidence"} & set(signature.input_fields)

@@ -1,0 +1,135 @@
+"""The reader: what it is shown under its budget, how it searches, how it fails."""
+
+import json
+from datetime import date
+
+import dspy
+import pytest
+from dspy.lm15 import ServerError
+
+from memory_program.agents.baselines import ReaderOnly
+from memory_program.agents.context import MemoryContext, NoContext, WholeConversation
+from memory_program.agents.program import MemoryProgram
+from memory_program.agents.reader import QAReader
+from memory_program.bank.memory import Draft, MemoryKind, Provenance
+from memory_program.bank.outcome import Outcome, SessionRecord
+from memory_program.bank.space import MemorySpace
+from tests.conversations import session
+from tests.scripted_lm import ScriptedLM, fields
+
+BY = Provenance("test")
+
+
+@pytest.fixture
+def space() -> MemorySpace:
+    space = MemorySpace("mara")
+    space.bank.edit_core("Mara is a nurse.", BY)
+    for text, day, source in (
+        ("Mara sold the red bicycle.", date(2023, 6, 2), "D2:1"),
+        ("Mara bought a red bicycle.", date(2023, 5, 7), "D1:1"),
+        ("Tom plays the violin.", None, "D1:2"),
+    ):
+        space.bank.create([Draft(text, MemoryKind.EPISODIC, day, (source,))], BY)
+    first = session(1, "Mara: I bought a red bicycle yesterday.", "Tom: I play the violin.", day=8)
+    space.ingest(first, SessionRecord("session_1"))
+    space.ingest(session(2, "Mara: The red bicycle is sold.", day=20), SessionRecord("session_2"))
+    return space
+
+
+def test_memories_are_shown_in_order_of_time_with_their_dates(space):
+    context = MemoryContext().build(space, ["Which bicycle did Mara sell?"])
+    assert context.memories.splitlines() == [
+        "[7 May 2023] Mara bought a red bicycle.",
+        "[2 June 2023] Mara sold the red bicycle.",
+    ]
+    assert context.core == "Mara is a nurse."
+    assert context.excerpts == "(none)"
+
+
+def test_the_ranking_names_sources_best_first(space):
+    context = MemoryContext().build(space, ["Who sold a bicycle?"])
+    assert [item.sources for item in context.ranked] == [("D2:1",), ("D1:1",)]
+
+
+def test_the_budget_holds_and_keeps_the_best(space):
+    whole = MemoryContext().build(space, ["Who sold a bicycle?"])
+    tight = MemoryContext(budget=whole.tokens - 1).build(space, ["Who sold a bicycle?"])
+    assert tight.tokens <= whole.tokens - 1
+    assert tight.shown == ("m1",)
+
+
+@pytest.mark.parametrize("budget", [1, 3, 10, 20, 30, 100])
+def test_no_budget_is_ever_exceeded(space, budget):
+    context = MemoryContext(budget=budget, with_archive=True).build(space, ["Who sold a bicycle?"])
+    assert context.tokens <= budget
+
+
+def test_the_archive_adds_excerpts_with_the_day_of_their_session(space):
+    context = MemoryContext(with_archive=True).build(space, ["red bicycle"])
+    assert "[8 May 2023] Mara: I bought a red bicycle yesterday." in context.excerpts.splitlines()
+
+
+def test_the_reader_answers_from_what_it_is_shown(space):
+    with ScriptedLM([fields(answer=" 2 June 2023 ")]) as lm, dspy.context(lm=lm):
+        answer = MemoryProgram().ask(space, "When did Mara sell the bicycle?")
+        (prompt,) = lm.requests
+    assert (answer.text, answer.outcome) == ("2 June 2023", Outcome.OK)
+    assert "[2 June 2023] Mara sold the red bicycle." in prompt.user
+    assert "I bought a red bicycle yesterday" not in prompt.user
+
+
+def test_a_reader_may_search_for_other_words(space):
+    search = {"tool_calls": [{"name": "search_memory", "args": {"query": "violin music"}}]}
+    replies = [
+        fields(tool_calls=json.dumps(search), answer=""),
+        fields(answer="the violin"),
+    ]
+    reader = QAReader(MemoryContext(), max_searches=1)
+    with ScriptedLM(replies) as lm, dspy.context(lm=lm):
+        answer = reader.ask(space, "Which instrument does he have a bicycle for?")
+        assert "Tom plays the violin." not in lm.requests[0].user
+        assert "Tom plays the violin." in lm.requests[1].user
+    assert (answer.text, answer.searches) == ("the violin", 1)
+
+
+def test_a_reader_that_answers_at_once_does_not_search(space):
+    replies = [fields(tool_calls='{"tool_calls": []}', answer="red")]
+    with ScriptedLM(replies) as lm, dspy.context(lm=lm):
+        answer = QAReader(MemoryContext(), max_searches=2).ask(space, "Which bicycle?")
+    assert (answer.text, answer.searches) == ("red", 0)
+
+
+@pytest.mark.parametrize(
+    ("reply", "outcome"),
+    [
+        (ServerError("down", status=500), Outcome.ERROR),
+        ("It was red.", Outcome.UNPARSED),
+        ("", Outcome.UNPARSED),
+    ],
+)
+def test_a_failed_call_is_an_outcome_of_the_answer(space, reply, outcome):
+    with ScriptedLM([reply]) as lm, dspy.context(lm=lm):
+        answer = MemoryProgram().ask(space, "Which bicycle?")
+    assert (answer.text, answer.outcome) == ("", outcome)
+    assert answer.message.startswith("reader.answer: ")
+
+
+def test_the_full_context_is_every_turn_with_dates(space):
+    context = WholeConversation().build(space, ["anything"])
+    assert context.excerpts == (
+        "8 May 2023\nMara: I bought a red bicycle yesterday.\nTom: I play the violin."
+        "\n\n20 May 2023\nMara: The red bicycle is sold."
+    )
+    assert context.ranked is None
+
+
+def test_no_memory_is_nothing_at_all(space):
+    with ScriptedLM([fields(answer="red")]) as lm, dspy.context(lm=lm):
+        ReaderOnly(NoContext()).ask(space, "Which bicycle?")
+        assert "bicycle" not in lm.requests[0].user.split("[[ ## question ## ]]")[0]
+
+
+def test_verbatim_turns_alone_show_no_memory(space):
+    context = MemoryContext(with_memories=False, with_archive=True).build(space, ["red bicycle"])
+    assert (context.core, context.memories) == ("(none)", "(none)")
+    assert {source for item in context.ranked for source in item.sources} <= {"D1:1", "D1:2", "D2:1"}

@@ -1,0 +1,241 @@
+"""The tools: what each does to a bank, and what it answers to a bad call."""
+
+import inspect
+import re
+from datetime import date
+
+import pytest
+
+from memory_program.agents.signatures import TOOLS
+from memory_program.agents.tools import (
+    ALL_TOOLS,
+    MEMORY_LIMIT_CHARS,
+    MEMORY_TOOLS,
+    MemoryTools,
+)
+from memory_program.bank.memory import MemoryKind
+from memory_program.bank.space import MemorySpace
+from tests.conversations import session
+
+SESSION = session(
+    1,
+    "Mara: I adopted a dog yesterday, his name is Pip!",
+    "Tom: Congratulations! I am off to Oslo next week.",
+    "Mara: Enjoy your trip to Oslo, Tom.",
+)
+
+
+@pytest.fixture
+def space() -> MemorySpace:
+    return MemorySpace("mara")
+
+
+def semantic(space: MemorySpace) -> MemoryTools:
+    return MemoryTools(space, SESSION, "semantic", MemoryKind.SEMANTIC)
+
+
+def create(tools: MemoryTools, text: str, **arguments: str) -> str:
+    result = tools.call("manage_memory", {"action": "create", "text": text, **arguments}, ALL_TOOLS)
+    assert not result.is_error, result.text
+    return result.text
+
+
+def refusal(
+    tools: MemoryTools, tool: str, allowed: tuple[str, ...] = ALL_TOOLS, /, **arguments: object
+) -> str:
+    """Make a call that must be refused, and must leave the bank as it was."""
+    space = tools._space
+    version = space.bank.version
+    result = tools.call(tool, dict(arguments), allowed)
+    assert result.is_error
+    assert space.bank.version == version
+    return result.text
+
+
+def test_a_created_memory_cites_the_turn_that_it_comes_from(space):
+    create(semantic(space), "Mara adopted a dog named Pip.")
+    (memory,) = space.bank.live()
+    assert memory.sources == ("D1:1",)
+    assert memory.kind is MemoryKind.SEMANTIC
+
+
+def test_a_relative_date_is_resolved_against_the_session(space):
+    create(semantic(space), "Mara adopted a dog.", happened_at="yesterday")
+    assert space.bank.get("m1").happened_at == date(2023, 5, 7)
+
+
+def test_an_iso_date_is_taken_as_it_is(space):
+    create(semantic(space), "Mara was born.", happened_at="1990-02-03")
+    assert space.bank.get("m1").happened_at == date(1990, 2, 3)
+
+
+def test_what_is_no_date_is_refused_with_the_format(space):
+    said = refusal(semantic(space), "manage_memory", action="create", text="Mara ran.", happened_at="banana")
+    assert "YYYY-MM-DD" in said
+
+
+def test_the_same_fact_twice_is_stored_once(space):
+    tools = semantic(space)
+    create(tools, "Mara likes tea.")
+    assert create(tools, "mara likes  tea.") == "already stored as m1"
+    assert len(space.bank) == 1
+
+
+def test_an_update_supersedes_and_keeps_the_sources(space):
+    tools = semantic(space)
+    create(tools, "Mara adopted a dog named Pip.")
+    result = tools.call(
+        "manage_memory",
+        {"action": "update", "memory_id": "m1", "text": "Tom is off to Oslo next week."},
+        ALL_TOOLS,
+    )
+    assert result.text == "m1 is now m2"
+    assert [memory.memory_id for memory in space.bank.live()] == ["m2"]
+    assert set(space.bank.get("m2").sources) >= {"D1:1", "D1:2"}
+
+
+def test_a_deleted_memory_is_not_found_but_can_be_recovered(space):
+    tools = semantic(space)
+    create(tools, "Mara likes tea.")
+    assert not tools.call("delete_memory", {"memory_id": "m1", "reason": "wrong"}, ALL_TOOLS).is_error
+    assert tools.call("search_memory", {"query": "tea"}, ALL_TOOLS).text == "(none)"
+    assert space.bank.undo().get("m1").is_live
+    assert space.bank.operations()[-1].provenance.reason == "wrong"
+
+
+def test_concatenate_joins_the_texts_without_the_model(space):
+    tools = semantic(space)
+    create(tools, "Mara likes tea.")
+    create(tools, "Mara likes coffee.")
+    tools.call("merge_memory", {"memory_ids": ["m1", "m2"], "mode": "concatenate"}, ALL_TOOLS)
+    assert [memory.text for memory in space.bank.live()] == ["Mara likes tea. Mara likes coffee."]
+
+
+def test_a_merge_keeps_the_union_of_sources_and_the_earliest_date(space):
+    tools = semantic(space)
+    create(tools, "Mara adopted a dog named Pip.", happened_at="2023-05-07")
+    create(tools, "Tom is off to Oslo next week.", happened_at="2023-05-15")
+    merged = {"memory_ids": ["m1", "m2"], "mode": "summarize", "text": "A dog and a trip."}
+    tools.call("merge_memory", merged, ALL_TOOLS)
+    (memory,) = space.bank.live()
+    assert set(memory.sources) >= {"D1:1", "D1:2"}
+    assert memory.happened_at == date(2023, 5, 7)
+
+
+def test_a_split_makes_one_memory_of_each_part(space):
+    tools = semantic(space)
+    create(tools, "Mara adopted Pip and Tom is off to Oslo.")
+    parts = {"memory_id": "m1", "by": "speaker", "parts": ["Mara adopted Pip.", "Tom is off to Oslo."]}
+    assert tools.call("split_memory", parts, ALL_TOOLS).text == "m1 is now m2, m3"
+    assert [memory.text for memory in space.bank.live()] == parts["parts"]
+
+
+def test_sampling_is_the_same_for_the_same_bank(space):
+    tools = semantic(space)
+    for food in ("tea", "coffee", "milk", "rice", "bread", "soup"):
+        create(tools, f"Mara likes {food}.")
+    asked = {"mode": "random", "count": 3}
+    assert tools.call("sample_memory", asked, ALL_TOOLS) == tools.call("sample_memory", asked, ALL_TOOLS)
+
+
+def test_a_recent_sample_holds_the_newest(space):
+    tools = semantic(space)
+    for food in ("tea", "coffee", "milk"):
+        create(tools, f"Mara likes {food}.")
+    result = tools.call("sample_memory", {"mode": "recent", "count": 2}, ALL_TOOLS)
+    assert result.text.splitlines() == ["m2: Mara likes coffee.", "m3: Mara likes milk."]
+
+
+def test_a_diverse_sample_avoids_what_is_alike(space):
+    tools = semantic(space)
+    create(tools, "Tom plays the old violin.")
+    create(tools, "Mara likes green tea.")
+    create(tools, "Mara likes black tea.")
+    result = tools.call("sample_memory", {"mode": "diverse", "count": 2}, ALL_TOOLS)
+    assert result.text.splitlines() == ["m3: Mara likes black tea.", "m1: Tom plays the old violin."]
+
+
+def test_the_profile_grows_and_changes_line_by_line(space):
+    tools = MemoryTools(space, SESSION, "core", MemoryKind.CORE)
+    tools.call("edit_core", {"action": "append", "text": "Mara lives in Oslo."}, ALL_TOOLS)
+    tools.call("edit_core", {"action": "append", "text": "Mara has a dog."}, ALL_TOOLS)
+    tools.call("edit_core", {"action": "replace", "old_text": "Oslo", "text": "Bergen"}, ALL_TOOLS)
+    assert space.bank.core == "Mara lives in Bergen.\nMara has a dog."
+
+
+def test_the_profile_has_a_limit(space):
+    tools = MemoryTools(space, SESSION, "core", MemoryKind.CORE)
+    assert "5000" in refusal(tools, "edit_core", action="rewrite", text="x" * 5001)
+
+
+def test_a_replacement_must_name_a_text_that_occurs_once(space):
+    tools = MemoryTools(space, SESSION, "core", MemoryKind.CORE)
+    tools.call("edit_core", {"action": "append", "text": "tea and tea"}, ALL_TOOLS)
+    assert "2 times" in refusal(tools, "edit_core", action="replace", old_text="tea", text="milk")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("drop_all", {}, "there is no tool 'drop_all'"),
+        ("__init__", {}, "there is no tool"),
+        ("delete_memory", {"memory_id": "m9", "reason": "x"}, "'m9' is not in bank"),
+        ("delete_memory", {"memory_id": "m1"}, "reason: Missing required argument"),
+        ("manage_memory", {"action": "create", "text": "  "}, "text is empty"),
+        ("manage_memory", {"action": "create", "text": "x" * (MEMORY_LIMIT_CHARS + 1)}, "at most 2000"),
+        ("manage_memory", {"action": "create", "text": 7}, "text: Input should be a valid string"),
+        ("manage_memory", {"action": "erase", "text": "x"}, "action: Input should be 'create' or 'update'"),
+        ("manage_memory", {"action": "update", "text": "x"}, "needs the memory_id"),
+        ("manage_memory", {"action": "create", "text": "x", "memory_id": "m1"}, "takes no memory_id"),
+        ("manage_memory", {"action": "create", "text": "x", "namespace": "y"}, "Unexpected keyword"),
+        ("manage_memory", {"action": "create", "text": "x", "kind": "episodic"}, "is not yours"),
+        ("merge_memory", {"memory_ids": ["m1"], "mode": "summarize", "text": "x"}, "a merge takes 2 to 5"),
+        ("merge_memory", {"memory_ids": ["m1", "m1"], "mode": "summarize", "text": "x"}, "different"),
+        ("split_memory", {"memory_id": "m1", "by": "thematic", "parts": ["x"]}, "a split makes 2 to 5"),
+        ("split_memory", {"memory_id": "m1", "by": "thematic", "parts": ["x", " "]}, "text is empty"),
+        ("search_memory", {"query": "tea", "top_k": 0}, "top_k=0 must be from 1 to 50"),
+        ("search_memory", {"query": "tea", "top_k": True}, "top_k"),
+        ("sample_memory", {"mode": "random", "count": -1}, "count=-1 must be from 1 to 50"),
+    ],
+)
+def test_a_bad_call_is_refused_with_what_to_do(space, tool, arguments, said):
+    tools = semantic(space)
+    create(tools, "Mara likes tea.")
+    assert said in refusal(tools, tool, **arguments)
+
+
+def test_a_specialist_cannot_touch_another_kind(space):
+    create(semantic(space), "Mara likes tea.")
+    episodic = MemoryTools(space, SESSION, "episodic", MemoryKind.EPISODIC)
+    assert "you may only change episodic" in refusal(episodic, "delete_memory", memory_id="m1", reason="x")
+
+
+def test_a_tool_that_was_not_offered_is_refused(space):
+    assert "there is no tool 'edit_core'" in refusal(
+        semantic(space), "edit_core", MEMORY_TOOLS, action="append", text="x"
+    )
+
+
+def test_a_generalist_must_say_the_kind(space):
+    tools = MemoryTools(space, SESSION, "generalist")
+    assert "kind is needed: one of episodic, semantic, procedural" in refusal(
+        tools, "manage_memory", action="create", text="Mara likes tea."
+    )
+
+
+def test_a_superseded_id_is_refused_with_the_version(space):
+    tools = semantic(space)
+    create(tools, "Mara likes tea.")
+    tools.call("delete_memory", {"memory_id": "m1", "reason": "wrong"}, ALL_TOOLS)
+    assert "superseded in version 2" in refusal(tools, "delete_memory", memory_id="m1", reason="again")
+
+
+@pytest.mark.parametrize("name", ALL_TOOLS)
+def test_what_the_model_is_told_of_a_tool_is_what_the_tool_takes(name):
+    told = re.match(rf"{name}\((.*?)\): [A-Z]", TOOLS[name])
+    assert told is not None
+    names = re.findall(r"(\w+): ", told[1])
+    real = inspect.signature(getattr(MemoryTools, name)).parameters
+    assert names == [parameter for parameter in real if parameter != "self"]
+    optional = {parameter for parameter in real if real[parameter].default is not inspect.Parameter.empty}
+    assert optional == set(re.findall(r"(\w+): [^,=]* = ", told[1]))

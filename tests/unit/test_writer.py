@@ -1,0 +1,221 @@
+"""The writer: four specialists on one snapshot, applied in order, failures counted."""
+
+import json
+
+import dspy
+import pytest
+from dspy.lm15 import ServerError
+
+from memory_program.agents.program import MemoryProgram
+from memory_program.agents.writer import MAX_OPERATIONS, MemoryWriter
+from memory_program.bank.bank import MemoryBank
+from memory_program.bank.budget import fit_memories
+from memory_program.bank.memory import Draft, MemoryKind, Provenance
+from memory_program.bank.outcome import Outcome
+from memory_program.bank.space import MemorySpace
+from memory_program.errors import SessionConflictError
+from tests.conversations import session
+from tests.scripted_lm import ScriptedLM, Truncated, fields
+
+SESSION = session(1, "Mara: I adopted a dog yesterday, Pip!", "Tom: I bake bread every Sunday.")
+
+CORE, EPISODIC = "Keep the profile of the speakers", "Remember what happened"
+SEMANTIC, PROCEDURAL = "Remember what is true", "Remember how things are done"
+CONSOLIDATE = "Make a long-term memory shorter"
+
+
+def calls(*named: tuple[str, dict]) -> str:
+    return fields(tool_calls=json.dumps({"tool_calls": [{"name": n, "args": a} for n, a in named]}))
+
+
+def create(text: str, **arguments: str) -> tuple[str, dict]:
+    return "manage_memory", {"action": "create", "text": text, **arguments}
+
+
+NOTHING = calls()
+
+
+def script(**replies) -> dict[str, list]:
+    """Give each specialist its replies, by default one that does nothing."""
+    markers = {"core": CORE, "episodic": EPISODIC, "semantic": SEMANTIC, "procedural": PROCEDURAL}
+    return {marker: replies.get(name, [NOTHING]) for name, marker in markers.items()}
+
+
+def written(space: MemorySpace) -> list[str]:
+    return [f"{memory.kind}: {memory.text}" for memory in space.bank.live()]
+
+
+def test_the_specialists_operations_are_applied_in_a_fixed_order():
+    replies = script(
+        core=[calls(("edit_core", {"action": "append", "text": "Mara has a dog."}))],
+        episodic=[calls(create("Mara adopted Pip.", happened_at="2023-05-07"))],
+        semantic=[calls(create("Mara owns a dog named Pip."))],
+        procedural=[calls(create("Tom bakes bread every Sunday."))],
+    )
+    space = MemorySpace("mara")
+    with ScriptedLM(replies) as lm, dspy.context(lm=lm):
+        record = MemoryProgram().remember(space, SESSION)
+    assert [operation.provenance.actor for operation in space.bank.operations()] == [
+        "core",
+        "episodic",
+        "semantic",
+        "procedural",
+    ]
+    assert [memory.memory_id for memory in space.bank.live()] == ["m1", "m2", "m3"]
+    assert (record.operations, record.tool_calls, record.failures) == (4, 4, ())
+
+
+def test_a_specialist_is_shown_what_it_needs_and_no_more():
+    space = MemorySpace("mara")
+    by = Provenance("test")
+    space.bank.create([Draft("Mara wants a dog.", MemoryKind.SEMANTIC)], by)
+    space.bank.create([Draft("Mara looked at a dog.", MemoryKind.EPISODIC)], by)
+    with ScriptedLM(script()) as lm, dspy.context(lm=lm):
+        MemoryProgram().remember(space, SESSION)
+        (prompt,) = [request for request in lm.requests if SEMANTIC in request.text]
+    assert "m1: Mara wants a dog." in prompt.user
+    assert "looked at" not in prompt.user
+    assert "Monday, 8 May 2023 (2023-05-08), 13:56" in prompt.user
+    assert "Tom: I bake bread every Sunday." in prompt.user
+
+
+@pytest.mark.parametrize(
+    ("reply", "outcome"),
+    [
+        (ServerError("down", status=500), Outcome.ERROR),
+        ("I would rather not.", Outcome.UNPARSED),
+        (calls(create("Mara owns a dog named Pip."))[:80], Outcome.TRUNCATED),
+        ("", Outcome.UNPARSED),
+    ],
+)
+def test_a_failed_specialist_is_counted_and_the_others_still_write(reply, outcome):
+    replies = script(semantic=[reply], procedural=[calls(create("Tom bakes bread every Sunday."))])
+    space = MemorySpace("mara")
+    with ScriptedLM(replies) as lm, dspy.context(lm=lm):
+        record = MemoryProgram().remember(space, SESSION)
+    assert written(space) == ["procedural: Tom bakes bread every Sunday."]
+    (failure,) = record.failures
+    assert (failure.where, failure.outcome) == ("writer.semantic", outcome)
+    assert space.has(SESSION)
+
+
+def test_a_bad_call_is_counted_and_the_others_of_the_reply_apply():
+    reply = calls(
+        ("manage_memory", {"action": "update", "memory_id": "m7", "text": "x"}), create("Mara owns Pip.")
+    )
+    space = MemorySpace("mara")
+    with ScriptedLM(script(semantic=[reply])) as lm, dspy.context(lm=lm):
+        record = MemoryProgram().remember(space, SESSION)
+    assert written(space) == ["semantic: Mara owns Pip."]
+    (error,) = record.tool_errors
+    assert error.startswith("semantic: manage_memory: 'm7' is not in bank")
+
+
+def test_the_bank_is_its_log_replayed():
+    replies = script(episodic=[calls(create("Mara adopted Pip."))], semantic=[calls(create("Pip is a dog."))])
+    space = MemorySpace("mara")
+    with ScriptedLM(replies) as lm, dspy.context(lm=lm):
+        MemoryProgram().remember(space, SESSION)
+    assert MemoryBank.replay("mara", space.bank.operations()).live() == space.bank.live()
+
+
+def test_a_session_is_remembered_once():
+    space = MemorySpace("mara")
+    with ScriptedLM(script()) as lm, dspy.context(lm=lm):
+        first = MemoryProgram().remember(space, SESSION)
+        assert MemoryProgram().remember(space, SESSION) == first
+
+
+def test_another_session_of_the_same_number_is_refused():
+    space = MemorySpace("mara")
+    with ScriptedLM(script()) as lm, dspy.context(lm=lm):
+        MemoryProgram().remember(space, SESSION)
+        with pytest.raises(SessionConflictError, match="'session_1'"):
+            MemoryProgram().remember(space, session(1, "Mara: Something else."))
+
+
+def test_an_agent_with_several_turns_sees_what_its_search_found():
+    space = MemorySpace("mara")
+    space.bank.create([Draft("Mara wants a dog.", MemoryKind.SEMANTIC)], Provenance("test"))
+    update = ("manage_memory", {"action": "update", "memory_id": "m1", "text": "Mara has a dog named Pip."})
+    replies = script(semantic=[calls(("search_memory", {"query": "dog"})), calls(update)])
+    with ScriptedLM(replies) as lm, dspy.context(lm=lm):
+        MemoryProgram(MemoryWriter(max_turns=3)).remember(space, SESSION)
+        prompts = [request.user for request in lm.requests if SEMANTIC in request.text]
+    assert "search_memory: m1: Mara wants a dog." in prompts[1]
+    assert written(space) == ["semantic: Mara has a dog named Pip."]
+
+
+def test_an_agent_with_several_turns_may_mend_a_refused_call():
+    space = MemorySpace("mara")
+    bad = ("manage_memory", {"action": "create", "text": ""})
+    replies = script(semantic=[calls(bad), calls(create("Mara owns Pip."))])
+    with ScriptedLM(replies) as lm, dspy.context(lm=lm):
+        record = MemoryProgram(MemoryWriter(max_turns=2)).remember(space, SESSION)
+    assert written(space) == ["semantic: Mara owns Pip."]
+    assert len(record.tool_errors) == 1
+
+
+def test_a_generalist_writes_every_kind_with_one_call():
+    reply = calls(
+        ("edit_core", {"action": "append", "text": "Mara has a dog."}),
+        create("Mara adopted Pip.", kind="episodic"),
+        create("Pip is a dog.", kind="semantic"),
+    )
+    space = MemorySpace("mara")
+    with ScriptedLM([reply]) as lm, dspy.context(lm=lm):
+        MemoryProgram(MemoryWriter(mode="generalist")).remember(space, SESSION)
+    assert written(space) == ["episodic: Mara adopted Pip.", "semantic: Pip is a dog."]
+    assert space.bank.core == "Mara has a dog."
+
+
+def test_operations_over_the_limit_of_a_session_are_refused_and_counted():
+    many = calls(*(create(f"Mara owns thing number {n}.") for n in range(MAX_OPERATIONS + 2)))
+    space = MemorySpace("mara")
+    with ScriptedLM(script(semantic=[many])) as lm, dspy.context(lm=lm):
+        record = MemoryProgram().remember(space, SESSION)
+    assert record.operations == len(space.bank) == MAX_OPERATIONS
+    assert record.tool_errors == (f"semantic: 2 operations over the limit of {MAX_OPERATIONS} a session",)
+
+
+def test_a_bank_over_its_budget_is_consolidated_by_the_writer():
+    space = MemorySpace("mara")
+    for text in ("Mara likes tea a lot.", "Mara likes green tea very much.", "Tom plays the violin."):
+        space.bank.create([Draft(text, MemoryKind.SEMANTIC)], Provenance("test"))
+    merge = ("merge_memory", {"memory_ids": ["m1", "m2"], "mode": "summarize", "text": "Mara likes tea."})
+    replies = script() | {CONSOLIDATE: [calls(merge)]}
+    with ScriptedLM(replies) as lm, dspy.context(lm=lm):
+        record = MemoryProgram(MemoryWriter(memory_budget=14)).remember(space, SESSION)
+    assert written(space) == ["semantic: Tom plays the violin.", "semantic: Mara likes tea."]
+    assert record.left_out == ()
+
+
+def test_what_consolidation_does_not_save_is_packed_by_rule_and_recorded():
+    space = MemorySpace("mara")
+    for n in range(6):
+        space.bank.create(
+            [Draft(f"Mara owns the painting number {n}.", MemoryKind.SEMANTIC)], Provenance("test")
+        )
+    with ScriptedLM(script() | {CONSOLIDATE: ["no"]}) as lm, dspy.context(lm=lm):
+        record = MemoryProgram(MemoryWriter(memory_budget=24)).remember(space, SESSION)
+    assert fit_memories(space.bank.live(), 24).left_out == ()
+    assert record.left_out
+    assert all(space.bank.get(name).text for name in record.left_out)
+    assert [failure.where for failure in record.failures] == ["writer.consolidate"]
+
+
+def test_the_trace_has_the_specialists_in_order():
+    with ScriptedLM(script()) as lm, dspy.context(lm=lm, trace=[]):
+        MemoryWriter()(space=MemorySpace("mara"), session=SESSION)
+        names = [predictor.signature.__name__ for predictor, _, _ in dspy.settings.trace]
+    assert names == ["WriteCore", "WriteEpisodic", "WriteSemantic", "WriteProcedural"]
+
+
+def test_a_cut_reply_is_truncated_even_where_the_library_could_repair_it():
+    whole = calls(create("Mara owns Pip."))
+    cut = whole[: whole.index("Pip") + 2]
+    space = MemorySpace("mara")
+    with ScriptedLM(script(semantic=[Truncated(cut)])) as lm, dspy.context(lm=lm):
+        record = MemoryProgram().remember(space, SESSION)
+    assert [failure.outcome for failure in record.failures] == [Outcome.TRUNCATED]
+    assert written(space) == []
