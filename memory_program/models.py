@@ -108,10 +108,11 @@ def check_model(lm: dspy.LM) -> None:
         raise ModelError(f"{lm.model!r}{place} does not answer: {error}") from error
 
 
-class _HintedLiteLLMEngine(LiteLLMEngine):
-    """DSPy's engine, with the provider's Retry-After where LiteLLM keeps it and DSPy does not look."""
+class _Engine(LiteLLMEngine):
+    """DSPy's LiteLLM engine, mended in two places."""
 
     def complete(self, request: Request) -> Response:
+        """Keep the provider's Retry-After, which LiteLLM stores where DSPy does not look."""
         try:
             return super().complete(request)
         except ProviderError as error:
@@ -119,6 +120,17 @@ class _HintedLiteLLMEngine(LiteLLMEngine):
                 headers = getattr(error.__cause__, "litellm_response_headers", None) or {}
                 error.retry_after = retry_after_seconds(headers.get("retry-after"))
             raise
+
+    def _arguments(self, request: Request, *, streaming: bool = False) -> dict[str, Any]:  # Any: JSON
+        """Call the token limit by the name that every server knows.
+
+        DSPy sends ``max_completion_tokens``. Servers of one's own may ignore it without a word, and a reply
+        then runs until the context is full.
+        """
+        arguments = super()._arguments(request, streaming=streaming)
+        if self.client_options.get("api_base") and not _reasons(request.model):
+            arguments["max_tokens"] = arguments.pop("max_completion_tokens", None)
+        return arguments
 
 
 class LiteLLMModel(PacedEngine):
@@ -144,7 +156,7 @@ class LiteLLMModel(PacedEngine):
         _check_name(name)
         _check_address(api_base)
         needs_none = {"api_key": _NO_KEY} if _lacks_key(name, api_base) else {}
-        engine = _HintedLiteLLMEngine(api_base=api_base, timeout=float(timeout_s), **needs_none)
+        engine = _Engine(api_base=api_base, timeout=float(timeout_s), **needs_none)
         super().__init__(engine, limiter, retries, api_base=api_base)
         self.name = name
         self.timeout_s = timeout_s

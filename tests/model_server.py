@@ -93,6 +93,8 @@ class Traffic:
     most_in_flight: int = 0
     keys: set[str] = field(default_factory=set[str])
     """The API keys that came along."""
+    bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """What was asked, without the messages: model, temperature, limits."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -161,11 +163,12 @@ class ModelServer:
 
     async def _complete(self, request: Request) -> Response:
         body: dict[str, Any] = await request.json()
-        prompt = _prompt(body["messages"])
+        prompt = _prompt(body.pop("messages"))
         traffic = self.traffic
         behaviour = self._behave(prompt, traffic.requests[prompt.key])
         traffic.requests[prompt.key] += 1
         traffic.behaviours[behaviour.value] += 1
+        traffic.bodies.append(body)
         traffic.keys.add(request.headers.get("authorization", "").removeprefix("Bearer "))
         traffic.in_flight += 1
         traffic.most_in_flight = max(traffic.most_in_flight, traffic.in_flight)
