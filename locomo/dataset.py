@@ -1,0 +1,149 @@
+"""LoCoMo from the network, from a cache or from a path; and one's own conversations in the same schema."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from locomo.conversation import Conversation
+from locomo.errors import DatasetError
+from locomo.schema import conversations_in
+
+LOCOMO_FILE = "locomo10.json"
+LOCOMO_SHA256 = "79fa87e90f04081343b8c8debecb80a9a6842b76a7aa537dc9fdf651ea698ff4"
+LOCOMO_BASE_URL = (
+    "https://raw.githubusercontent.com/snap-research/LoCoMo/3eb6f2c585f5e1699204e3c3bdf7adc5c28cb376/data"
+)
+"""The released file's folder at a fixed commit (CC BY-NC 4.0: downloaded for the user, never shipped)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Conversations, and which bytes they were read from.
+
+    ``is_modified`` says that the file passes for a published one without being it.
+    """
+
+    conversations: tuple[Conversation, ...]
+    sha256: str
+    is_modified: bool
+    name: str
+
+    @property
+    def version(self) -> str:
+        """What a score's signature shows of the file: ``79fa87e9``, or ``0c3f9d11-modified``."""
+        return f"{self.sha256[:8]}-modified" if self.is_modified else self.sha256[:8]
+
+
+def load_locomo(
+    path: Path | None = None,
+    *,
+    allow_modified: bool = False,
+    base_url: str = LOCOMO_BASE_URL,
+    cache_dir: Path | None = None,
+) -> Dataset:
+    """Read the official LoCoMo benchmark.
+
+    Args:
+        path: A copy of ``locomo10.json``; None takes the cached one, or downloads it.
+        allow_modified: Accept a copy at ``path`` whose hash is not the official one, and mark it.
+        base_url: The folder to download from.
+        cache_dir: Where the download is kept; the user's own cache folder unless given.
+
+    Raises:
+        DatasetError: no file and no network, a modified file, or one that is not in the schema.
+    """
+    path = path or download_locomo(base_url=base_url, cache_dir=cache_dir)
+    dataset = read_dataset(path)
+    is_modified = dataset.sha256 != LOCOMO_SHA256
+    if is_modified and not allow_modified:
+        raise DatasetError(
+            f"{str(path)!r} is not the official LoCoMo file: its sha256 is {dataset.sha256}, expected "
+            f"{LOCOMO_SHA256}; get that one from {base_url}/{LOCOMO_FILE}, or accept this one with "
+            "--allow-modified"
+        )
+    return Dataset(dataset.conversations, dataset.sha256, is_modified, name="locomo")
+
+
+def download_locomo(*, base_url: str = LOCOMO_BASE_URL, cache_dir: Path | None = None) -> Path:
+    """Fetch the official file, unless an intact copy is in the cache already, and return where it lies.
+
+    Raises:
+        DatasetError: it cannot be fetched, or is not the pinned one; the message says both ways out.
+    """
+    import pooch  # brings requests, which reading a file by path does not need
+
+    url = f"{base_url}/{LOCOMO_FILE}"
+    folder = cache_dir or Path(pooch.os_cache("memory-program"))
+    try:
+        return Path(pooch.retrieve(url, f"sha256:{LOCOMO_SHA256}", fname=LOCOMO_FILE, path=folder))
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # no network, refused, unwritable cache; or other bytes than pinned
+        raise DatasetError(
+            f"cannot get LoCoMo from {url} into {str(folder)!r} ({error}). Either name a copy with --data "
+            f"PATH, or download that URL by hand to {str(folder / LOCOMO_FILE)!r} (sha256 {LOCOMO_SHA256})"
+        ) from error
+
+
+def read_dataset(path: Path) -> Dataset:
+    """Read any file in LoCoMo's schema, named after the file; for conversations of one's own.
+
+    Raises:
+        DatasetError: see ``read_conversations``.
+    """
+    content = _read_bytes(path)
+    conversations = conversations_in(decode_json(content, path.name), path.name)
+    return Dataset(tuple(conversations), hashlib.sha256(content).hexdigest(), False, name=path.stem)
+
+
+def read_conversations(path: Path) -> list[Conversation]:
+    """Read the conversations of any file in LoCoMo's schema; ``qa`` and the annotations may be absent.
+
+    Raises:
+        DatasetError: the file is missing, not JSON, or not in the schema; the message says where.
+    """
+    return list(read_dataset(path).conversations)
+
+
+def decode_json(content: bytes, source: str) -> object:
+    """Decode a JSON file strictly: a key that occurs twice would silently lose what it held first.
+
+    Raises:
+        DatasetError: not JSON, truncated, or with a doubled key.
+    """
+
+    def members_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        members = dict(pairs)
+        if len(members) < len(pairs):
+            names = [name for name, _ in pairs]
+            doubled = next(name for name in names if names.count(name) > 1)
+            raise DatasetError(f"{source}: key {doubled!r} occurs twice in one object; rename or remove one")
+        return members
+
+    try:
+        return json.loads(content.decode("utf-8-sig"), object_pairs_hook=members_once)
+    except json.JSONDecodeError as error:
+        raise DatasetError(
+            f"{source}: not valid JSON at line {error.lineno}, column {error.colno} ({error.msg}); the file "
+            "may be truncated: get it again, or correct that line"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{source}: not UTF-8 at byte {error.start}; save it as UTF-8") from error
+    except RecursionError as error:
+        raise DatasetError(f"{source}: nested too deeply to be LoCoMo's schema; name another file") from error
+    except DatasetError:
+        raise
+    except ValueError as error:  # a number of thousands of digits
+        raise DatasetError(f"{source}: cannot be decoded ({error}); correct the file") from error
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DatasetError(
+            f"cannot read the data file {str(path)!r} ({error.strerror}); name a readable JSON file in "
+            "LoCoMo's schema"
+        ) from error

@@ -1,0 +1,213 @@
+"""Split LoCoMo by conversation: ``python -m locomo.split_data``.
+
+The turns of a conversation answer many of its questions, so a split by question would put what is tested
+into training. Each conversation is therefore wholly in one split.
+"""
+
+import hashlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+import tyro
+
+from locomo.conversation import Category, Conversation, questions_of
+from locomo.dataset import Dataset, decode_json, download_locomo, load_locomo, read_conversations
+from locomo.errors import BenchmarkError, DatasetError
+
+Split = Literal["train", "val", "test"]
+SplitOrAll = Literal["train", "val", "test", "all"]
+
+SPLITS: Mapping[Split, tuple[str, ...]] = {
+    "train": ("conv-26", "conv-30", "conv-41", "conv-42", "conv-43", "conv-44"),
+    "val": ("conv-47",),
+    "test": ("conv-48", "conv-49", "conv-50"),
+}
+"""Which conversation is for what. Train and validation hold 1,347 questions, test 639."""
+
+QUESTIONS: Mapping[Split, int] = {"train": 1157, "val": 190, "test": 639}
+"""How many questions each split of the official file holds."""
+
+MANIFEST = "splits.json"
+
+
+def split_of(conversation_id: str) -> Split:
+    """Name the split that a conversation of LoCoMo belongs to.
+
+    Raises:
+        DatasetError: it is none of LoCoMo's ten.
+
+    Example:
+        >>> split_of("conv-47")
+        'val'
+    """
+    for split, ids in SPLITS.items():
+        if conversation_id in ids:
+            return split
+    known = ", ".join(identity for ids in SPLITS.values() for identity in ids)
+    raise DatasetError(
+        f"conversation {conversation_id!r} is in no split, expected one of {known}; take split 'all' for "
+        "conversations of your own"
+    )
+
+
+def select_split(conversations: Iterable[Conversation], split: SplitOrAll) -> list[Conversation]:
+    """List the conversations of a split, in their order; ``all`` keeps every one.
+
+    Raises:
+        DatasetError: the split is unknown, or a conversation belongs to none.
+    """
+    if split not in get_args(SplitOrAll):
+        raise DatasetError(f"unknown split {split!r}: choose from {', '.join(get_args(SplitOrAll))}")
+    return [c for c in conversations if split == "all" or split_of(c.conversation_id) == split]
+
+
+def write_splits(dataset: Dataset, source: Path, folder: Path) -> None:
+    """Write one file in LoCoMo's schema per split, and a manifest of ids, counts and checksums.
+
+    ``source`` is the file that ``dataset`` was read from: what no reader uses is copied too.
+
+    Raises:
+        DatasetError: a conversation belongs to no split, or the folder cannot be written.
+    """
+    samples = cast(list[dict[str, object]], decode_json(source.read_bytes(), source.name))
+    for split in SPLITS:
+        ids = {c.conversation_id for c in select_split(dataset.conversations, split)}
+        _write_json(_file(folder, split), [sample for sample in samples if sample["sample_id"] in ids])
+    _write_json(folder / MANIFEST, _manifest(dataset, folder))
+
+
+def verify_splits(dataset: Dataset, folder: Path) -> None:
+    """Prove that the written splits are disjoint, complete and true to the data.
+
+    Disjoint: no conversation and no session, by its content, is in two splits. Complete: each split holds
+    exactly its conversations of the data, all turns and questions included, and as many questions as the
+    official file has. The manifest agrees with both.
+
+    Raises:
+        DatasetError: one of these does not hold; the message says which.
+    """
+    written: dict[Split, list[Conversation]] = {
+        split: read_conversations(_file(folder, split)) for split in SPLITS
+    }
+    for one, other in combinations(SPLITS, 2):
+        shared = _identities(written[one]) & _identities(written[other])
+        if shared:
+            raise _unproven(folder, f"{one} and {other} share {', '.join(sorted(shared))}")
+    for split, conversations in written.items():
+        if conversations != select_split(dataset.conversations, split):
+            raise _unproven(
+                folder, f"{split}.json does not hold exactly {', '.join(SPLITS[split])} of the data"
+            )
+        count = len(questions_of(conversations))
+        if count != QUESTIONS[split]:
+            raise _unproven(folder, f"{split}.json holds {count} questions, expected {QUESTIONS[split]}")
+    if decode_json(_read_bytes(folder / MANIFEST), MANIFEST) != _manifest(dataset, folder):
+        raise _unproven(folder, f"{MANIFEST} does not describe these files")
+
+
+def _identities(conversations: Sequence[Conversation]) -> set[str]:
+    """Names of conversations and contents of sessions: what two splits may not have in common."""
+    sessions = {s.fingerprint for conversation in conversations for s in conversation.sessions}
+    return sessions | {conversation.conversation_id for conversation in conversations}
+
+
+def _manifest(dataset: Dataset, folder: Path) -> dict[str, object]:
+    """Describe the files of the splits as they lie in the folder."""
+    source = {"name": dataset.name, "sha256": dataset.sha256, "is_modified": dataset.is_modified}
+    return {"source": source, "splits": {split: _entry(dataset, folder, split) for split in SPLITS}}
+
+
+def _entry(dataset: Dataset, folder: Path, split: Split) -> dict[str, object]:
+    conversations = select_split(dataset.conversations, split)
+    questions = questions_of(conversations)
+    by_category = Counter(question.category for question in questions)
+    return {
+        "file": _file(folder, split).name,
+        "sha256": hashlib.sha256(_read_bytes(_file(folder, split))).hexdigest(),
+        "conversations": [conversation.conversation_id for conversation in conversations],
+        "sessions": sum(len(conversation.sessions) for conversation in conversations),
+        "turns": sum(len(conversation.turns) for conversation in conversations),
+        "questions": len(questions),
+        "questions_by_category": {category.label: by_category[category] for category in Category},
+    }
+
+
+def _file(folder: Path, split: Split) -> Path:
+    return folder / f"{split}.json"
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DatasetError(f"cannot read {str(path)!r} ({error.strerror}); write the splits again") from error
+
+
+def _write_json(path: Path, content: object) -> None:
+    """Write the whole file or none of it."""
+    part = path.with_suffix(".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise DatasetError(
+            f"cannot write {str(path)!r} ({error.strerror}); name another folder by --out"
+        ) from error
+
+
+def _unproven(folder: Path, complaint: str) -> DatasetError:
+    return DatasetError(f"the splits in {str(folder)!r} are not proven: {complaint}; write them again")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitConfig:
+    """Split LoCoMo by conversation into train.json, val.json, test.json and splits.json."""
+
+    data: Path | None = None
+    """A copy of locomo10.json; downloaded if not named."""
+
+    out: Path = Path("splits")
+    """The folder of the splits."""
+
+    verify: bool = False
+    """Prove that the splits in the folder are disjoint, complete and true to the data. They are not
+    rewritten; a folder without splits gets them first."""
+
+    allow_modified: bool = False
+    """Accept a copy of the data that is not the official file."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write or verify the splits as the command line says, and return the exit status."""
+    config = tyro.cli(
+        tyro.conf.FlagCreatePairsOff[SplitConfig], args=arguments, prog="python -m locomo.split_data"
+    )
+    try:
+        source = config.data or download_locomo()
+        dataset = load_locomo(source, allow_modified=config.allow_modified)
+        if not (config.verify and (config.out / MANIFEST).exists()):
+            write_splits(dataset, source, config.out)
+        if config.verify:
+            verify_splits(dataset, config.out)
+    except BenchmarkError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for split in SPLITS:
+        conversations = select_split(dataset.conversations, split)
+        count = len(questions_of(conversations))
+        where = _file(config.out, split)
+        print(f"{split:5}  conversations: {len(conversations)}  questions: {count:4}  {where}")
+    if config.verify:
+        print("verified: the splits are disjoint and complete")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Splits by conversation: names and selection. Files and their proof need the real data."""
+
+import pytest
+from locomo_samples import sample
+
+from locomo.errors import DatasetError
+from locomo.schema import conversations_in
+from locomo.split_data import QUESTIONS, SPLITS, main, select_split, split_of
+
+
+def test_every_conversation_is_in_exactly_one_split():
+    ids = [identity for members in SPLITS.values() for identity in members]
+    assert len(ids) == len(set(ids)) == 10
+
+
+def test_the_counts_are_those_of_memupdate():
+    assert QUESTIONS["train"] + QUESTIONS["val"] == 1347
+    assert QUESTIONS["test"] == 639
+
+
+@pytest.mark.parametrize(("name", "split"), [("conv-26", "train"), ("conv-47", "val"), ("conv-50", "test")])
+def test_a_conversation_knows_its_split(name, split):
+    assert split_of(name) == split
+
+
+def test_a_conversation_of_ones_own_is_in_no_split():
+    with pytest.raises(DatasetError, match=r"'talk-1' is in no split.*'all'"):
+        split_of("talk-1")
+
+
+def test_a_selection_keeps_the_order_of_the_data():
+    conversations = conversations_in([sample(n) for n in ("conv-50", "conv-26", "conv-48")], "talk.json")
+    assert [c.conversation_id for c in select_split(conversations, "test")] == ["conv-50", "conv-48"]
+
+
+def test_all_selects_conversations_of_any_name():
+    conversations = conversations_in([sample("conv-26"), sample("talk-1")], "talk.json")
+    assert select_split(conversations, "all") == conversations
+
+
+def test_an_unknown_split_is_refused_with_the_choices():
+    with pytest.raises(DatasetError, match="unknown split 'dev': choose from train, val, test, all"):
+        select_split([], "dev")
+
+
+def test_a_missing_file_ends_the_command_with_an_error(tmp_path, capsys):
+    assert main(["--data", str(tmp_path / "nowhere.json"), "--out", str(tmp_path)]) == 1
+    assert "error: cannot read the data file" in capsys.readouterr().err
