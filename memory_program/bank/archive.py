@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +10,11 @@ from immutables import Map
 from numpy.typing import NDArray
 
 from locomo.conversation import Session, Turn
-from memory_program.bank.lexical import BM25Index
+from memory_program.bank.lexical import BM25Index, tokenize
 from memory_program.errors import IndexingError, SessionConflictError
 
-_OWN_REPEATS = 4
-_NEIGHBOUR_REPEATS = {-1: 2, 1: 1, -2: 1, 2: 1}
-_DATE_REPEATS = 2
+_LINE_WEIGHTS = {0: 4, -1: 2, 1: 1, -2: 1, 2: 1}
+_DATE_WEIGHT = 2
 _SESSION_WEIGHT = 0.3
 _SPEAKER_BONUS = 0.2
 _ASKING_PENALTY = 0.2
@@ -50,18 +49,20 @@ def _date_words(session: Session) -> str:
     return f"{session.date_time.day} {session.date_time:%B %Y}"
 
 
-def _turn_documents(session: Session) -> Iterator[str]:
-    """Yield the text under which each turn is found, in the order of the turns."""
-    lines = [_searchable_line(turn) for turn in session.turns]
-    dates = [_date_words(session)] * _DATE_REPEATS
-    for place, line in enumerate(lines):
-        around = [
-            lines[place + offset]
-            for offset, repeats in _NEIGHBOUR_REPEATS.items()
-            for _ in range(repeats)
-            if 0 <= place + offset < len(lines)
-        ]
-        yield "\n".join([line] * _OWN_REPEATS + around + dates)
+def _turn_counts(lines: Sequence[Counter[str]], date: Counter[str]) -> Iterator[Counter[str]]:
+    """Yield the weighted stems under which each turn of a session is found, in the order of the turns."""
+    for place in range(len(lines)):
+        document: Counter[str] = Counter()
+        for offset, weight in _LINE_WEIGHTS.items():
+            if 0 <= place + offset < len(lines):
+                _add_weighted(document, lines[place + offset], weight)
+        _add_weighted(document, date, _DATE_WEIGHT)
+        yield document
+
+
+def _add_weighted(document: Counter[str], counts: Counter[str], weight: int) -> None:
+    for stem, count in counts.items():
+        document[stem] += weight * count
 
 
 def _relative(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -80,10 +81,11 @@ def _asks(turn: Turn) -> bool:
 class Archive:
     """The turns of one namespace.
 
-    The document of a turn is, each repeated as often as it counts: its own line with the caption and the
-    search words of its image (4), the line before (2), the lines after, two before and two after (1 each),
-    and the session's date (2). Let ``b`` be the BM25 score of a turn's document and ``B`` that of its whole
-    session, each divided by the best one for this query. The turn's score is
+    The document of a turn counts the stems of its own line, with the caption and the search words of its
+    image, four times; those of the line before twice; those of the line after, of the second before and of
+    the second after once; those of the session's date twice. Let ``b`` be the BM25 score of a turn's
+    document and ``B`` that of its whole session, each divided by the best one for this query. The turn's
+    score is
 
         ``b + 0.3 B + 0.2 [only its speaker is named in the query] - 0.2 [it ends with a question mark]``
 
@@ -124,10 +126,11 @@ class Archive:
             SessionConflictError: the session, or one of its turn ids, is already here; nothing was added.
         """
         self._refuse_known(session)
-        for turn, document in zip(session.turns, _turn_documents(session), strict=True):
-            self._turn_index.add(turn.turn_id, document)
-        lines = "\n".join(_searchable_line(turn) for turn in session.turns)
-        self._session_index.add(session.session_id, f"{_date_words(session)}\n{lines}")
+        lines = [Counter(tokenize(_searchable_line(turn))) for turn in session.turns]
+        date = Counter(tokenize(_date_words(session)))
+        for turn, counts in zip(session.turns, _turn_counts(lines, date), strict=True):
+            self._turn_index.add_counts(turn.turn_id, counts)
+        self._session_index.add_counts(session.session_id, sum(lines, date))
         speakers = [turn.speaker for turn in session.turns]
         self._speakers = tuple(dict.fromkeys([*self._speakers, *speakers]))
         places = {speaker: place for place, speaker in enumerate(self._speakers)}

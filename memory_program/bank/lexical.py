@@ -9,6 +9,7 @@ import math
 import re
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -141,11 +142,17 @@ class BM25Index:
         Raises:
             IndexingError: a live document has this id; nothing was added.
         """
+        self.add_counts(doc_id, Counter(tokenize(text)))
+
+    def add_counts(self, doc_id: str, counts: Mapping[str, int]) -> None:
+        """Index one more document, given how often each stem (of ``tokenize``) stands in it.
+
+        Raises:
+            IndexingError: a live document has this id; nothing was added.
+        """
         if doc_id in self._positions:
             raise IndexingError(f"{doc_id!r} is already in the index: remove it before it is added anew")
-        tokens = tokenize(text)
-        counts = Counter(tokens)
-        position = self._append_document(_Document(doc_id, tuple(counts)), len(tokens))
+        position = self._append_document(_Document(doc_id, tuple(counts)), sum(counts.values()))
         postings = self._postings.mutate()
         for term, count in counts.items():
             postings[term] = self._extended(postings.get(term), position, count)

@@ -1,0 +1,147 @@
+from dataclasses import replace
+
+import pytest
+
+from locomo.conversation import Turn
+from memory_program.bank.archive import Archive
+from memory_program.errors import IndexingError, SessionConflictError
+from tests.conversations import session
+
+
+def archive_of(*sessions):
+    archive = Archive()
+    for one in sessions:
+        archive.add_session(one)
+    return archive
+
+
+def ids(archive, query, top_k=50):
+    return [found.turn.turn_id for found in archive.search(query, top_k)]
+
+
+def test_a_turn_is_found_by_its_own_words_with_its_session():
+    dogs = session(1, "Ana: I adopted a dog.", "Ben: Lovely.")
+    archive = archive_of(dogs, session(2, "Ana: The garden is dry."))
+    best = archive.search("adopted dog")[0]
+    assert (best.turn, best.session) == (dogs.turns[0], dogs)
+
+
+def test_a_turn_that_shares_nothing_with_the_query_is_not_found():
+    archive = archive_of(session(1, "Ana: I adopted a dog."), session(2, "Ana: The garden is dry."))
+    assert ids(archive, "adopted dog") == ["D1:1"]
+    assert ids(archive, "violin") == []
+
+
+def test_an_answer_is_found_by_the_words_of_the_question_before_it():
+    archive = archive_of(
+        session(
+            1, "Ana: Which instrument do you play?", "Ben: Clarinet.", "Ana: Ok.", "Ben: Bye.", "Ana: Bye."
+        ),
+        session(2, "Ana: It rains."),
+    )
+    assert set(ids(archive, "Which instrument was it?")) == {"D1:1", "D1:2", "D1:3"}
+
+
+def test_a_turn_that_tells_comes_before_the_turn_that_asks():
+    archive = archive_of(session(1, "Ben: Did you adopt a dog?", "Ana: I did adopt a dog."))
+    assert ids(archive, "adopt dog") == ["D1:2", "D1:1"]
+
+
+def test_the_named_speaker_comes_first():
+    lines = ["Ana: I adopted a dog.", "Ben: I adopted a dog."]
+    archive = archive_of(session(1, lines[0]), session(2, lines[1]))
+    assert ids(archive, "Whose dog was adopted, Ana's?")[0] == "D1:1"
+    assert ids(archive, "Whose dog was adopted, ben's?")[0] == "D2:1"
+
+
+def test_naming_both_speakers_favours_neither():
+    archive = archive_of(session(1, "Ana: A dog."), session(2, "Ben: A dog."))
+    first, second = archive.search("Do Ana and Ben have a dog?")
+    assert first.score == pytest.approx(second.score)
+
+
+def test_an_image_is_found_by_its_caption_and_by_the_words_it_was_looked_for_with():
+    told = session(1, "Ana: Look at this.")
+    with_image = replace(
+        told, turns=(replace(told.turns[0], caption="a photo of a lighthouse", image_query="stormy harbour"),)
+    )
+    archive = archive_of(with_image, session(2, "Ben: I saw nothing."))
+    assert ids(archive, "lighthouse") == ids(archive, "harbour") == ["D1:1"]
+
+
+def test_a_turn_is_found_by_the_day_of_its_session():
+    archive = archive_of(session(1, "Ana: I ran.", day=8), session(2, "Ana: I swam.", day=23))
+    assert ids(archive, "What happened on 23 May 2023?")[0] == "D2:1"
+
+
+def test_a_turn_of_the_session_that_is_about_the_query_comes_first():
+    about = session(1, "Ana: My violin!", "Ben: a", "Ben: b", "Ben: c", "Ben: Violin violin.", "Ben: Violin.")
+    other = session(2, "Ana: My violin!", "Ben: a", "Ben: b", "Ben: c", "Ben: Flute flute.", "Ben: Flute.")
+    found = {hit.turn.turn_id: hit.score for hit in archive_of(about, other).search("violin")}
+    assert found["D1:1"] > found["D2:1"]
+
+
+def test_a_question_of_nothing_but_question_words_is_searched_as_it_stands():
+    archive = archive_of(session(1, "Ana: Long ago."), session(2, "Ana: Now."))
+    assert ids(archive, "How long?") == ["D1:1"]
+
+
+def test_equal_turns_keep_their_order_and_top_k_cuts_the_rest():
+    archive = archive_of(*(session(number, "Ana: A dog.") for number in (1, 2, 3)))
+    assert ids(archive, "dog", top_k=2) == ["D1:1", "D2:1"]
+
+
+def test_adding_a_session_later_gives_the_scores_of_adding_it_at_once():
+    first, second = (
+        session(1, "Ana: A dog.", "Ben: A cat."),
+        session(2, "Ben: The dog barks.", "Ana: Dogs do."),
+    )
+    grown = archive_of(first)
+    grown.search("dog")
+    grown.add_session(second)
+    assert grown.search("dog cat") == archive_of(first, second).search("dog cat")
+
+
+def test_what_a_fork_adds_is_not_seen_by_its_origin():
+    origin = archive_of(session(1, "Ana: A dog."))
+    fork = origin.fork()
+    fork.add_session(session(2, "Ana: A dog and a cat."))
+    origin.add_session(session(3, "Ben: A dog and a parrot."))
+    assert set(ids(origin, "dog cat parrot")) == {"D1:1", "D3:1"}
+    assert set(ids(fork, "dog cat parrot")) == {"D1:1", "D2:1"}
+    assert [one.number for one in origin.sessions] == [1, 3]
+    assert (len(origin), fork.get("D3:1")) == (2, None)
+
+
+def test_a_session_is_archived_once_and_a_refused_one_leaves_no_trace():
+    archive = archive_of(session(1, "Ana: A dog."))
+    with pytest.raises(SessionConflictError, match="'session_1' is already archived"):
+        archive.add_session(session(1, "Ana: A cat."))
+    assert ids(archive, "cat") == []
+
+
+def test_a_turn_id_that_is_taken_refuses_the_whole_session():
+    archive = archive_of(session(1, "Ana: A dog."))
+    clash = session(2, "Ana: A cat.", "Ana: A parrot.")
+    taken = replace(clash, turns=(clash.turns[0], replace(clash.turns[1], turn_id="D1:1")))
+    twice = replace(clash, turns=(clash.turns[0], replace(clash.turns[1], turn_id="D2:1")))
+    for refused, turn_id in ((taken, "D1:1"), (twice, "D2:1")):
+        with pytest.raises(SessionConflictError, match=f"turn '{turn_id}' of 'session_2'"):
+            archive.add_session(refused)
+    assert (len(archive), ids(archive, "cat parrot")) == (1, [])
+
+
+def test_a_turn_is_looked_up_by_its_id():
+    archive = archive_of(session(1, "Ana: A dog."))
+    assert archive.get("D1:1") == Turn("D1:1", "Ana", "A dog.")
+    assert archive.get("D9:9") is None
+
+
+def test_an_empty_archive_finds_nothing():
+    assert Archive().search("dog") == []
+    assert archive_of(session(1)).search("dog") == []
+
+
+def test_a_top_k_below_one_is_refused():
+    with pytest.raises(IndexingError, match="top_k=0 must be at least 1"):
+        archive_of(session(1, "Ana: A dog.")).search("dog", top_k=0)
