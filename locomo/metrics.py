@@ -178,7 +178,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _normalised(text: str) -> list[str]:
-    """Words as the scorer sees them: no case, no punctuation (deleted, not replaced), no articles, no "and"."""
+    """Words as the scorer sees them: no case, no punctuation (deleted, not replaced), no articles or "and"."""
     lowered = text.replace(",", "").lower()  # commas first: a Greek sigma at the end of a word is another
     return _IGNORED_WORDS.sub(" ", lowered.translate(_DELETE_PUNCTUATION)).split()
 

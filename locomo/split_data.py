@@ -96,9 +96,10 @@ def verify_splits(dataset: Dataset, folder: Path) -> None:
         split: read_conversations(_file(folder, split)) for split in SPLITS
     }
     for one, other in combinations(SPLITS, 2):
-        shared = _identities(written[one]) & _identities(written[other])
+        held = _identities(written[other])
+        shared = [name for content, name in _identities(written[one]).items() if content in held]
         if shared:
-            raise _unproven(folder, f"{one} and {other} share {', '.join(sorted(shared))}")
+            raise _unproven(folder, f"{one} and {other} share {shared[0]} and {len(shared) - 1} more")
     for split, conversations in written.items():
         if conversations != select_split(dataset.conversations, split):
             raise _unproven(
@@ -111,10 +112,13 @@ def verify_splits(dataset: Dataset, folder: Path) -> None:
         raise _unproven(folder, f"{MANIFEST} does not describe these files")
 
 
-def _identities(conversations: Sequence[Conversation]) -> set[str]:
-    """Names of conversations and contents of sessions: what two splits may not have in common."""
-    sessions = {s.fingerprint for conversation in conversations for s in conversation.sessions}
-    return sessions | {conversation.conversation_id for conversation in conversations}
+def _identities(conversations: Sequence[Conversation]) -> dict[str, str]:
+    """Name what two splits may not have in common: conversations by their ids, sessions by their content."""
+    named = {conversation.conversation_id: conversation.conversation_id for conversation in conversations}
+    for conversation in conversations:
+        for session in conversation.sessions:
+            named[session.fingerprint] = f"{conversation.conversation_id} {session.session_id}"
+    return named
 
 
 def _manifest(dataset: Dataset, folder: Path) -> dict[str, object]:
