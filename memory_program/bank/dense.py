@@ -101,10 +101,14 @@ class DenseIndex:
 
     def fork(self) -> "DenseIndex":
         """Copy the index in O(1); what either does afterwards, the other does not see."""
-        copy = DenseIndex(self._embed, self.model, self.dimension, self._batch_size)
+        copy = self.empty_copy()
         copy._known, copy._unsaved = self._known, self._unsaved
         copy._rows, copy._size, copy._owns_rows = self._rows, self._size, False
         return copy
+
+    def empty_copy(self) -> "DenseIndex":
+        """Make an empty index over the same function."""
+        return DenseIndex(self._embed, self.model, self.dimension, self._batch_size)
 
     def unsaved(self) -> Mapping[str, NDArray[np.float32]]:
         """Give the vectors, by digest of the text, that were computed and not marked as saved."""

@@ -7,7 +7,7 @@ from memory_program.bank.archive import Archive
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.outcome import SessionRecord
 from memory_program.bank.retrieval import MemoryIndex
-from memory_program.errors import SessionConflictError
+from memory_program.errors import ConflictError, SessionConflictError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class MemorySpace:
         self.sessions: dict[str, IngestedSession] = {}
         self.revision = 0
         """How often the namespace had been written when this was loaded; the store compares it on save."""
+        self.saved = MemoryBank(namespace)
+        """The bank as the store has it; what the space's own bank has beyond it is what a save writes."""
 
     def has(self, session: Session) -> bool:
         """Say whether this very session was ingested.
@@ -59,7 +61,16 @@ class MemorySpace:
         self.sessions[session.session_id] = IngestedSession(session, self.bank.version, record)
 
     def adopt(self, draft: "MemorySpace") -> None:
-        """Become what a fork of this space has become."""
+        """Become what a fork of this space has become.
+
+        Raises:
+            ConflictError: this space was written since it was forked; it is unchanged.
+        """
+        if not draft.bank.extends(self.bank) or not draft.sessions.keys() >= self.sessions.keys():
+            raise ConflictError(
+                f"namespace {self.namespace!r} was written since the fork was made: fork it again, and "
+                "remember one session at a time"
+            )
         self.bank, self.index, self.archive = draft.bank, draft.index, draft.archive
         self.sessions = draft.sessions
 
@@ -68,5 +79,5 @@ class MemorySpace:
         space = MemorySpace(self.namespace, self.bank.fork(), self.index.fork())
         space.archive = self.archive.fork()
         space.sessions = dict(self.sessions)
-        space.revision = self.revision
+        space.revision, space.saved = self.revision, self.saved
         return space

@@ -1,0 +1,151 @@
+"""A connection to SQLite or PostgreSQL whose every failure is a ``StoreError`` without a password in it."""
+
+import sqlite3
+import threading
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.pool import QueuePool
+
+from memory_program.bank.schema import is_laid_out, lay_out
+from memory_program.errors import StoreError
+
+_DRIVERS = {
+    "sqlite": "sqlite",
+    "sqlite+pysqlite": "sqlite",
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+}
+
+
+class Database:
+    """One database with the tables of a store, laid out when it is new. Any thread may use it."""
+
+    def __init__(self, url: str, busy_timeout_s: float) -> None:
+        """Open a database.
+
+        Raises:
+            SchemaVersionError: its tables are of another version.
+            StoreError: the URL names no database that can be opened.
+        """
+        parsed = _parsed(url)
+        self.where = parsed.render_as_string(hide_password=True)
+        self._busy_timeout_s = busy_timeout_s
+        self._engine = _engine(parsed, busy_timeout_s)
+        is_sqlite = self._engine.dialect.name == "sqlite"
+        # SQLite has one writer at a time: threads queue here, since its own waiting is by polling.
+        self._writer: AbstractContextManager[bool | None] = threading.Lock() if is_sqlite else nullcontext()
+        with self.reading() as connection:
+            is_ready = is_laid_out(connection, self.where)
+        if not is_ready:
+            with self.writing() as connection:
+                lay_out(connection)
+
+    @contextmanager
+    def reading(self) -> Generator[Connection]:
+        """Give a connection that sees one state of the database throughout.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        with self._translated(), self._engine.connect() as connection:
+            if connection.dialect.name == "postgresql":
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def writing(self) -> Generator[Connection]:
+        """Give a connection in one transaction: all of it is written at the end, or nothing.
+
+        Raises:
+            StoreError: the database fails, or stays locked for longer than the busy timeout.
+        """
+        with (
+            self._translated(),
+            self._writer,
+            self._engine.connect() as connection,
+            connection.execution_options(is_writing=True).begin(),
+        ):
+            yield connection
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _translated(self) -> Generator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            raise StoreError(self._message(error)) from error
+
+    def _message(self, error: SQLAlchemyError) -> str:
+        cause = " ".join(str(error.orig if isinstance(error, DBAPIError) else error).split())
+        if "database is locked" in cause or "lock timeout" in cause:
+            return (
+                f"{self.where} is locked by another process and was not freed in {self._busy_timeout_s} s; "
+                "nothing was written: end the other writer, or try again with a longer busy_timeout_s"
+            )
+        if "not a database" in cause:
+            return (
+                f"{self.where} is not a database: give the URL of a store, or of a file that does not exist"
+            )
+        if "unable to open" in cause or "readonly" in cause:
+            return (
+                f"{self.where} cannot be opened for writing ({cause}): its folder must exist and be writable"
+            )
+        return f"{self.where} failed ({cause}); nothing was written"
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        shown = "the text given" if "@" in url else repr(url)  # it may hold a password
+        raise StoreError(
+            f"{shown} is not a database URL: for a file write sqlite:///path/to/bank.sqlite, "
+            "for a server postgresql://user:password@host/name"
+        ) from error
+    if parsed.drivername not in _DRIVERS:
+        raise StoreError(f"unknown database {parsed.drivername!r}: choose from {', '.join(_DRIVERS)}")
+    return parsed.set(drivername=_DRIVERS[parsed.drivername])
+
+
+def _engine(url: URL, busy_timeout_s: float) -> Engine:
+    if url.get_backend_name() == "postgresql":
+        options = f"-c lock_timeout={int(busy_timeout_s * 1000)}"
+        try:
+            return create_engine(url, hide_parameters=True, connect_args={"options": options})
+        except ModuleNotFoundError as error:
+            raise StoreError(
+                "PostgreSQL needs the psycopg driver: pip install 'memory-program[postgres]'"
+            ) from error
+    is_in_memory = url.database in (None, "", ":memory:")
+    engine = create_engine(
+        url,
+        hide_parameters=True,
+        connect_args={"timeout": busy_timeout_s, "check_same_thread": False},
+        poolclass=QueuePool,
+        # A database in memory lives in its one connection.
+        pool_size=1 if is_in_memory else 5,
+        max_overflow=0 if is_in_memory else 10,
+    )
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:
+    connection.isolation_level = None  # the driver's own transactions begin too late: see _begin_sqlite
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")  # what was saved survives a loss of power
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """Take the write lock at the start: a reader that turns writer is refused without any waiting."""
+    is_writing = connection.get_execution_options().get("is_writing", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")

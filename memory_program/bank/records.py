@@ -1,0 +1,60 @@
+"""How sessions and their records are written as JSON, and read back unchanged."""
+
+import json
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from locomo.conversation import Session, Turn
+from memory_program.bank.outcome import CallFailure, Outcome, SessionRecord
+
+
+def session_to_json(session: Session) -> str:
+    """Write a session, its turns included; ``session_from_json`` reads it back equal."""
+    return json.dumps(
+        {
+            "number": session.number,
+            "date_time": session.date_time.isoformat(),
+            "turns": [asdict(turn) for turn in session.turns],
+        }
+    )
+
+
+def session_from_json(document: str) -> Session:
+    """Read a session that ``session_to_json`` wrote.
+
+    Raises:
+        ValueError, KeyError, TypeError: it did not.
+    """
+    record: dict[str, Any] = json.loads(document)  # Any: a JSON object
+    return Session(
+        number=record["number"],
+        date_time=datetime.fromisoformat(record["date_time"]),
+        turns=tuple(Turn(**turn) for turn in record["turns"]),
+    )
+
+
+def record_to_json(record: SessionRecord) -> str:
+    """Write the record of a session; ``record_from_json`` reads it back equal."""
+    return json.dumps(asdict(record))
+
+
+def record_from_json(document: str) -> SessionRecord:
+    """Read a record that ``record_to_json`` wrote.
+
+    Raises:
+        ValueError, KeyError, TypeError: it did not.
+    """
+    record: dict[str, Any] = json.loads(document)  # Any: a JSON object
+    failures = [
+        CallFailure(failure["where"], Outcome(failure["outcome"]), failure["message"])
+        for failure in record["failures"]
+    ]
+    return SessionRecord(
+        session_id=record["session_id"],
+        operations=record["operations"],
+        tool_calls=record["tool_calls"],
+        tool_errors=tuple(record["tool_errors"]),
+        failures=tuple(failures),
+        left_out=tuple(record["left_out"]),
+    )

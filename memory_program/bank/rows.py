@@ -1,0 +1,217 @@
+"""The reads and writes of a store, each inside a transaction that the caller opened."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from memory_program.bank.memory import Operation, operation_from_json, operation_to_json
+from memory_program.bank.records import record_from_json, record_to_json, session_from_json, session_to_json
+from memory_program.bank.schema import META, NAMESPACES, OPERATIONS, SESSIONS, VECTORS
+from memory_program.bank.space import IngestedSession
+from memory_program.errors import ConflictError, SessionConflictError
+
+_LOOKUP_BATCH = 500
+_MODEL_KEYS = ("embedding_model", "embedding_dimension")
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def namespaces(connection: Connection) -> list[str]:
+    """Read the names of the namespaces, sorted."""
+    return sorted(connection.scalars(select(NAMESPACES.c.name)))
+
+
+def revision_of(connection: Connection, namespace: str) -> int:
+    """Read how often a namespace was written: 0 if never."""
+    found = connection.scalar(select(NAMESPACES.c.revision).where(NAMESPACES.c.name == namespace))
+    return found or 0
+
+
+def latest_version(connection: Connection, namespace: str) -> int:
+    """Read the version of the log in force: 0 if it is empty."""
+    found = connection.scalar(select(func.max(OPERATIONS.c.version)).where(*_in_force(OPERATIONS, namespace)))
+    return found or 0
+
+
+def operations_of(connection: Connection, namespace: str) -> list[Operation]:
+    """Read the log in force, oldest first.
+
+    Raises:
+        ValueError: a row holds something else.
+    """
+    query = select(OPERATIONS.c.operation).where(*_in_force(OPERATIONS, namespace))
+    rows = connection.scalars(query.order_by(OPERATIONS.c.version))
+    return [operation_from_json(json.loads(row)) for row in rows]
+
+
+def sessions_of(connection: Connection, namespace: str) -> list[IngestedSession]:
+    """Read the sessions in force, in the order in which they were ingested.
+
+    Raises:
+        ValueError, KeyError, TypeError: a row holds something else.
+    """
+    query = select(SESSIONS.c.session, SESSIONS.c.version, SESSIONS.c.record)
+    rows = connection.execute(query.where(*_in_force(SESSIONS, namespace)).order_by(SESSIONS.c.position))
+    return [
+        IngestedSession(session_from_json(session), version, record_from_json(record))
+        for session, version, record in rows
+    ]
+
+
+def retracted_operations(connection: Connection, namespace: str) -> list[tuple[int, Operation]]:
+    """Read what rewinds took back, each with the revision of its rewind, in that order.
+
+    Raises:
+        ValueError: a row holds something else.
+    """
+    query = select(OPERATIONS.c.retracted, OPERATIONS.c.operation).where(
+        OPERATIONS.c.namespace == namespace, OPERATIONS.c.retracted > 0
+    )
+    rows = connection.execute(query.order_by(OPERATIONS.c.retracted, OPERATIONS.c.version))
+    return [(revision, operation_from_json(json.loads(row))) for revision, row in rows]
+
+
+def vectors_of(connection: Connection, namespace: str) -> dict[str, NDArray[np.float32]]:
+    """Read the vectors of a namespace by the digest of their texts."""
+    query = select(VECTORS.c.digest, VECTORS.c.vector).where(VECTORS.c.namespace == namespace)
+    return {digest: np.frombuffer(vector, dtype="<f4") for digest, vector in connection.execute(query)}
+
+
+def embedding_of(connection: Connection) -> tuple[str, int] | None:
+    """Read the model and the dimension of the stored vectors; None if there are none yet."""
+    query = select(META.c.key, META.c.value).where(META.c.key.in_(_MODEL_KEYS))
+    recorded: dict[str, str] = dict(connection.execute(query).tuples().all())
+    return (recorded[_MODEL_KEYS[0]], int(recorded[_MODEL_KEYS[1]])) if recorded else None
+
+
+def unsaved_sessions(
+    connection: Connection, namespace: str, sessions: Mapping[str, IngestedSession]
+) -> list[IngestedSession]:
+    """List the sessions that the database has not.
+
+    Raises:
+        SessionConflictError: it has one under the same id with other content.
+    """
+    query = select(SESSIONS.c.session_id, SESSIONS.c.fingerprint).where(*_in_force(SESSIONS, namespace))
+    known: dict[str, str] = dict(connection.execute(query).tuples().all())
+    for session_id, ingested in sessions.items():
+        if known.get(session_id, ingested.session.fingerprint) != ingested.session.fingerprint:
+            raise SessionConflictError(
+                f"{session_id!r} of namespace {namespace!r} was saved with other content; nothing was "
+                "written: give the new session a number of its own, or use another namespace"
+            )
+    return [ingested for session_id, ingested in sessions.items() if session_id not in known]
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+def advance(connection: Connection, namespace: str, revision: int) -> None:
+    """Move a namespace from the revision that was loaded (0: it was not there) to the next.
+
+    Raises:
+        ConflictError: it is at another revision.
+    """
+    if revision == 0:
+        try:
+            connection.execute(insert(NAMESPACES), {"name": namespace, "revision": 1})
+        except IntegrityError as error:
+            raise ConflictError(_conflict(namespace, "before it was first saved")) from error
+        return
+    loaded = (NAMESPACES.c.name == namespace, NAMESPACES.c.revision == revision)
+    if connection.execute(update(NAMESPACES).where(*loaded).values(revision=revision + 1)).rowcount != 1:
+        raise ConflictError(_conflict(namespace, f"revision {revision}"))
+
+
+def next_revision(connection: Connection, namespace: str) -> int | None:
+    """Move a namespace to its next revision, whichever it is at; None if it was never saved."""
+    step = update(NAMESPACES).where(NAMESPACES.c.name == namespace)
+    return connection.scalar(step.values(revision=NAMESPACES.c.revision + 1).returning(NAMESPACES.c.revision))
+
+
+def retract(connection: Connection, namespace: str, version: int, revision: int) -> None:
+    """Mark the operations after a version, and the sessions ingested after it, as taken back."""
+    for table in (OPERATIONS, SESSIONS):
+        later = update(table).where(*_in_force(table, namespace), table.c.version > version)
+        connection.execute(later.values(retracted=revision))
+
+
+def insert_operations(connection: Connection, namespace: str, operations: Sequence[Operation]) -> None:
+    """Append operations to the log in force."""
+    rows = [
+        {
+            "namespace": namespace,
+            "version": operation.version,
+            "retracted": 0,
+            "operation": json.dumps(operation_to_json(operation)),
+        }
+        for operation in operations
+    ]
+    if rows:
+        connection.execute(insert(OPERATIONS), rows)
+
+
+def insert_sessions(
+    connection: Connection, namespace: str, sessions: Sequence[IngestedSession], first_position: int
+) -> None:
+    """Append sessions, the first of which takes the given place in the order."""
+    rows = [
+        {
+            "namespace": namespace,
+            "session_id": ingested.session.session_id,
+            "retracted": 0,
+            "position": position,
+            "version": ingested.version,
+            "fingerprint": ingested.session.fingerprint,
+            "session": session_to_json(ingested.session),
+            "record": record_to_json(ingested.record),
+        }
+        for position, ingested in enumerate(sessions, start=first_position)
+    ]
+    if rows:
+        connection.execute(insert(SESSIONS), rows)
+
+
+def insert_vectors(
+    connection: Connection, namespace: str, vectors: Mapping[str, NDArray[np.float32]]
+) -> None:
+    """Add the vectors that the database has not; equal texts have equal vectors, so the first stay."""
+    digests = list(vectors)
+    for start in range(0, len(digests), _LOOKUP_BATCH):
+        batch = digests[start : start + _LOOKUP_BATCH]
+        here = (VECTORS.c.namespace == namespace, VECTORS.c.digest.in_(batch))
+        known = set(connection.scalars(select(VECTORS.c.digest).where(*here)))
+        rows = [
+            {"namespace": namespace, "digest": digest, "vector": vectors[digest].astype("<f4").tobytes()}
+            for digest in batch
+            if digest not in known
+        ]
+        if rows:
+            connection.execute(insert(VECTORS), rows)
+
+
+def record_embedding(connection: Connection, model: str, dimension: int) -> None:
+    """Write down whose vectors the database holds."""
+    values = zip(_MODEL_KEYS, (model, str(dimension)), strict=True)
+    connection.execute(insert(META), [{"key": key, "value": value} for key, value in values])
+
+
+def delete_vectors(connection: Connection) -> None:
+    """Delete every vector, and whose they were."""
+    connection.execute(delete(VECTORS))
+    connection.execute(delete(META).where(META.c.key.in_(_MODEL_KEYS)))
+
+
+def _in_force(table: Table, namespace: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return table.c.namespace == namespace, table.c.retracted == 0
+
+
+def _conflict(namespace: str, loaded: str) -> str:
+    return (
+        f"namespace {namespace!r} was saved by somebody else since it was loaded ({loaded}); nothing was "
+        "written: load it again and remember the session again"
+    )

@@ -1,0 +1,216 @@
+"""Durable banks: namespaces in SQLite or PostgreSQL, each an append-only log with its sessions.
+
+A save is one transaction of whole sessions: after a crash each session is there with all its operations, or
+not at all. Memories are never deleted; what a rewind takes back stays in the database as retracted.
+"""
+
+from dataclasses import dataclass
+from types import TracebackType
+
+from sqlalchemy import Connection
+
+from memory_program.bank import rows
+from memory_program.bank.bank import MemoryBank
+from memory_program.bank.database import Database
+from memory_program.bank.dense import DenseIndex
+from memory_program.bank.memory import Operation
+from memory_program.bank.retrieval import MemoryIndex
+from memory_program.bank.space import MemorySpace
+from memory_program.errors import ConfigError, EmbeddingMismatchError, MemoryOperationError, StoreError
+
+_NAME_LIMIT_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RetractedOperation:
+    """An operation that a rewind took back, and the revision of the namespace which that rewind made."""
+
+    revision: int
+    operation: Operation
+
+
+class BankStore:
+    """The banks of one database. Any thread may use a store, and any number of processes a database.
+
+    Example:
+        >>> from memory_program.bank.memory import Draft, MemoryKind, Provenance
+        >>> with BankStore("sqlite://") as store:
+        ...     space = store.load("alice")
+        ...     draft = Draft("Alice lives in Oslo.", MemoryKind.SEMANTIC)
+        ...     _ = space.bank.create([draft], Provenance(actor="semantic"))
+        ...     store.save(space)
+        ...     print([memory.text for memory in store.load("alice").bank.live()])
+        ['Alice lives in Oslo.']
+    """
+
+    def __init__(self, url: str, dense: DenseIndex | None = None, busy_timeout_s: float = 10.0) -> None:
+        """Open the database of a URL, and lay it out if it is new.
+
+        Args:
+            url: ``sqlite:///path`` keeps a file, in WAL mode; ``sqlite://`` is gone when it is closed;
+                ``postgresql://user:password@host/name`` needs the extra ``postgres``.
+            dense: Every space that is loaded gets an empty copy of it, with the vectors that are stored.
+            busy_timeout_s: How long to wait for another process that is writing.
+
+        Raises:
+            ConfigError: the timeout is negative.
+            EmbeddingMismatchError: the store holds vectors of another model or dimension.
+            SchemaVersionError: the database was written by another version of the schema.
+            StoreError: the URL names no database that can be opened.
+        """
+        if busy_timeout_s < 0:
+            raise ConfigError(f"busy_timeout_s={busy_timeout_s} must be at least 0")
+        self._dense = dense
+        self._database = Database(url, busy_timeout_s)
+        if dense is not None:
+            with self._database.reading() as connection:
+                self._check_embedding(connection, dense)
+
+    def __enter__(self) -> "BankStore":
+        """Give the store itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the store."""
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection; a later call opens new ones."""
+        self._database.close()
+
+    def namespaces(self) -> list[str]:
+        """List the namespaces that were ever saved, sorted."""
+        with self._database.reading() as connection:
+            return rows.namespaces(connection)
+
+    def load(self, namespace: str) -> MemorySpace:
+        """Read a namespace; one that was never saved is empty.
+
+        Raises:
+            ConfigError: the name is empty, too long, or holds a character that cannot be printed.
+            StoreError: the database fails, or holds something that no store wrote.
+        """
+        _check_name(namespace)
+        dense = self._dense.empty_copy() if self._dense is not None else None
+        space = MemorySpace(namespace, index=MemoryIndex(dense))
+        try:
+            with self._database.reading() as connection:
+                space.revision = rows.revision_of(connection, namespace)
+                space.bank = MemoryBank.replay(namespace, rows.operations_of(connection, namespace))
+                for ingested in rows.sessions_of(connection, namespace):
+                    space.archive.add_session(ingested.session)
+                    space.sessions[ingested.session.session_id] = ingested
+                if dense is not None:
+                    dense.remember(rows.vectors_of(connection, namespace))
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"namespace {namespace!r} of {self._database.where} holds what no store wrote ({error}): "
+                "restore the database from a copy"
+            ) from error
+        space.saved = space.bank.fork()
+        return space
+
+    def save(self, space: MemorySpace) -> None:
+        """Write what a space has and the database has not, in one transaction: operations, sessions, vectors.
+
+        With a dense index, memories without a vector are embedded first. If operations or sessions are
+        written, the revision goes up by one; a space without anything new is left alone.
+
+        Raises:
+            ConflictError: somebody else saved the namespace since the space was loaded.
+            SessionConflictError: a session of the same id was saved with other content.
+            EmbeddingMismatchError: the store holds vectors of another model or dimension.
+            StoreError: the bank of the space is another branch than the saved one, or the database fails.
+                Whatever is raised, nothing was written.
+        """
+        _check_name(space.namespace)
+        bank, sessions, dense = space.bank.fork(), dict(space.sessions), space.index.dense
+        if not bank.extends(space.saved):
+            raise StoreError(
+                f"the bank of {space.namespace!r} does not begin with the {space.saved.version} operations "
+                "that were saved: use BankStore.rewind to take operations back, or save it under another name"
+            )
+        if dense is not None:
+            space.index.refresh(bank)
+        vectors = dict(dense.unsaved()) if dense is not None else {}
+        operations = bank.operations(since=space.saved.version)
+        with self._database.writing() as connection:
+            new_sessions = rows.unsaved_sessions(connection, space.namespace, sessions)
+            is_new = bool(operations or new_sessions or space.revision == 0)
+            if is_new:
+                rows.advance(connection, space.namespace, space.revision)
+                rows.insert_operations(connection, space.namespace, operations)
+                first_position = len(sessions) - len(new_sessions)
+                rows.insert_sessions(connection, space.namespace, new_sessions, first_position)
+            if dense is not None and vectors:
+                if not self._check_embedding(connection, dense):
+                    rows.record_embedding(connection, dense.model, dense.dimension)
+                rows.insert_vectors(connection, space.namespace, vectors)
+        space.saved, space.revision = bank, space.revision + is_new
+        if dense is not None:
+            dense.mark_saved(list(vectors))
+
+    def rewind(self, namespace: str, version: int) -> MemorySpace:
+        """Take back every operation after a version, and the sessions that were ingested after it.
+
+        A session of which only the last operations are taken back counts as not ingested. What is taken back
+        stays in the database: see ``retracted``.
+
+        Raises:
+            MemoryOperationError: the bank never had that version; nothing was changed.
+            StoreError: the namespace was never saved, or the database fails.
+        """
+        _check_name(namespace)
+        with self._database.writing() as connection:
+            revision = rows.next_revision(connection, namespace)
+            if revision is None:
+                raise StoreError(
+                    f"namespace {namespace!r} was never saved in {self._database.where}: "
+                    "BankStore.namespaces() lists those that were"
+                )
+            current = rows.latest_version(connection, namespace)
+            if not 0 <= version <= current:
+                raise MemoryOperationError(f"version={version} must be from 0 to {current}, the current one")
+            rows.retract(connection, namespace, version, revision)
+        return self.load(namespace)
+
+    def retracted(self, namespace: str) -> list[RetractedOperation]:
+        """List what rewinds took back, in the order of the rewinds; ``MemoryBank.graft`` brings it back.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        _check_name(namespace)
+        with self._database.reading() as connection:
+            return [RetractedOperation(*row) for row in rows.retracted_operations(connection, namespace)]
+
+    def drop_vectors(self) -> None:
+        """Forget every vector and whose they were: the way from one embedding model to another.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        with self._database.writing() as connection:
+            rows.delete_vectors(connection)
+
+    def _check_embedding(self, connection: Connection, dense: DenseIndex) -> bool:
+        """Say whether the model of the vectors is recorded, which is then this one."""
+        recorded = rows.embedding_of(connection)
+        if recorded not in (None, (dense.model, dense.dimension)):
+            model, dimension = recorded
+            raise EmbeddingMismatchError(
+                f"{self._database.where} holds vectors of {model!r} with dimension {dimension}, not of "
+                f"{dense.model!r} with {dense.dimension}: open it with that model, or open it without one "
+                "and call BankStore.drop_vectors() to have every memory embedded anew"
+            )
+        return recorded is not None
+
+
+def _check_name(namespace: str) -> None:
+    if not 1 <= len(namespace) <= _NAME_LIMIT_CHARS or not namespace.isprintable():
+        raise ConfigError(
+            f"namespace={namespace!r:.60} must have 1 to {_NAME_LIMIT_CHARS} characters, all of which can "
+            "be printed"
+        )
