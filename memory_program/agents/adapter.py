@@ -78,7 +78,10 @@ def _with_bare_calls(signature: type[dspy.Signature], completion: str, field: st
         return f"{before}{header}\n{bare}\n\n{rest}"
     if "{" in section and _COMPLETED not in rest:
         raise TruncatedReplyError(
-            "StrictChatAdapter", signature, completion, f"the reply ends in the middle of `{field}`"
+            adapter_name="StrictChatAdapter",
+            signature=signature,  # pyright: ignore[reportArgumentType]  # DSPy means the class
+            lm_response=completion,
+            message=f"the reply ends in the middle of `{field}`",
         )
     return completion  # complete but not quite JSON: the library's repair of commas and quotes is welcome
 

@@ -1,5 +1,7 @@
 """One call of a predictor, and how it can fail."""
 
+from typing import cast
+
 import dspy
 from dspy.utils.exceptions import AdapterParseError, LMError
 
@@ -38,11 +40,16 @@ def predict(where: str, predictor: dspy.Predict, **inputs: object) -> dspy.Predi
             raise CallFailedError(CallFailure(where, outcome, _head(error))) from error
         except LMError as error:
             raise CallFailedError(CallFailure(where, Outcome.ERROR, _head(error))) from error
-        ends_in_text = list(predictor.signature.output_fields.values())[-1].annotation is str
-        if ends_in_text and _was_cut(meter):
+        if _was_cut(meter) and _ends_in_text(predictor):
             message = "the reply reached the limit of tokens"
             raise CallFailedError(CallFailure(where, Outcome.TRUNCATED, message))
     return prediction
+
+
+def _ends_in_text(predictor: dspy.Predict) -> bool:
+    """Whether a cut reply can look whole: text has no end of its own, tool calls have."""
+    signature = cast(type[dspy.Signature], predictor.signature)
+    return list(signature.output_fields.values())[-1].annotation is str
 
 
 def _was_cut(meter: Meter) -> bool:

@@ -3,7 +3,7 @@
 import dspy
 
 from memory_program.agents.calls import CallFailedError, predict
-from memory_program.agents.context import ContextBuilder
+from memory_program.agents.context import ContextBuilder, ReaderContext
 from memory_program.agents.signatures import AnswerOrSearch, AnswerQuestion
 from memory_program.bank.outcome import Answer
 from memory_program.bank.space import MemorySpace
@@ -36,32 +36,22 @@ class QAReader(dspy.Module):
             CallFailedError: a call gave nothing usable; there is no answer.
         """
         queries = [question]
-        for searches in range(self.max_searches + 1):
+        while len(queries) <= self.max_searches:
             context = self.context.build(space, queries)
-            fields = {
-                "core_memory": context.core,
-                "memories": context.memories,
-                "excerpts": context.excerpts,
-                "question": question,
-            }
-            left = self.max_searches - searches
-            if not left:
-                reply = predict("reader.answer", self.answer, **fields)
-                break
-            reply = predict("reader.answer_or_search", self.answer_or_search, searches_left=left, **fields)
+            left = 1 + self.max_searches - len(queries)
+            reply = predict(
+                "reader.answer_or_search",
+                self.answer_or_search,
+                **_shown(context, question),
+                searches_left=left,
+            )
             wanted = [call.args.get("query") for call in reply.tool_calls.tool_calls]
             new = [query for query in wanted if isinstance(query, str) and query and query not in queries]
             if reply.answer.strip() or not new:
-                break
+                return _answered(reply, context, queries)
             queries.append(new[0])
-        record = Answer(
-            text=reply.answer.strip(),
-            ranked=context.ranked,
-            shown=context.shown,
-            context_tokens=context.tokens,
-            searches=len(queries) - 1,
-        )
-        return dspy.Prediction(answer=record.text, record=record)
+        context = self.context.build(space, queries)
+        return _answered(predict("reader.answer", self.answer, **_shown(context, question)), context, queries)
 
     def ask(self, space: MemorySpace, question: str) -> Answer:
         """Answer a question; a failed call is an outcome of the answer, not an exception."""
@@ -70,3 +60,23 @@ class QAReader(dspy.Module):
         except CallFailedError as error:
             failure = error.failure
             return Answer("", failure.outcome, f"{failure.where}: {failure.message}")
+
+
+def _shown(context: ReaderContext, question: str) -> dict[str, str]:
+    return {
+        "core_memory": context.core,
+        "memories": context.memories,
+        "excerpts": context.excerpts,
+        "question": question,
+    }
+
+
+def _answered(reply: dspy.Prediction, context: ReaderContext, queries: list[str]) -> dspy.Prediction:
+    record = Answer(
+        text=reply.answer.strip(),
+        ranked=context.ranked,
+        shown=context.shown,
+        context_tokens=context.tokens,
+        searches=len(queries) - 1,
+    )
+    return dspy.Prediction(answer=record.text, record=record)

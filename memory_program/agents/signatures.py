@@ -4,6 +4,8 @@ The docstring of a signature is its instruction and is data: a golden file pins 
 come in the order in which they change: what is the same in every call first, so that providers can cache it.
 """
 
+from typing import Any
+
 import dspy
 
 from memory_program.agents.tools import ALL_TOOLS, CORE_TOOLS, MEMORY_TOOLS, READ_TOOLS
@@ -182,4 +184,5 @@ SPECIALISTS: dict[str, type[dspy.Signature]] = {
 
 def with_read_tools(signature: type[dspy.Signature], names: tuple[str, ...]) -> type[dspy.Signature]:
     """Offer the read tools too, for agents that may take several turns."""
-    return signature.with_updated_fields("tool_calls", desc=describe_tools((*READ_TOOLS, *names)))
+    described: Any = describe_tools((*READ_TOOLS, *names))  # Any: DSPy annotates its keywords as dicts
+    return signature.with_updated_fields("tool_calls", desc=described)
