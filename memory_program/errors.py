@@ -47,6 +47,14 @@ class EmbeddingMismatchError(StoreError, ValueError):
     """A store was filled with vectors of another model or dimension."""
 
 
+class RecordError(MemoryProgramError, ValueError):
+    """A file of a run's records holds something else, or the run that it belongs to is not there."""
+
+
+class RunInUseError(MemoryProgramError):
+    """Another process is working in the folder of the run."""
+
+
 class ModelError(MemoryProgramError):
     """A model cannot be used as named: unknown, unreachable, or without its key."""
 
