@@ -164,6 +164,17 @@ def test_question_ids_are_unique_though_texts_are_not(questions):
     assert len({q.text for q in questions}) == 1_974
 
 
+def test_the_vectors_of_the_official_scorer_are_reproduced(locomo_path):
+    path = locomo_path.parent / "f1_vectors.json"
+    if not path.exists():
+        pytest.skip("needs f1_vectors.json beside the LoCoMo file")
+    vectors = json.loads(path.read_text())["vectors"]
+    assert len(vectors) == 24
+    for vector in vectors:
+        score = locomo_f1(vector["prediction"], vector["gold"], vector["category"])
+        assert score == pytest.approx(vector["score"], abs=1e-12), vector
+
+
 def test_the_gold_itself_scores_as_the_official_scorer_has_it(questions):
     scores = {
         category: [locomo_f1(str(q.answer), q.answer, category) for q in questions if q.category is category]
