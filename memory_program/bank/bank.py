@@ -8,6 +8,7 @@ prefix, a rollout is a fork; nothing that anybody deletes is ever lost. State is
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from immutables import Map
 
@@ -79,7 +80,7 @@ class MemoryBank:
         self.namespace = namespace
         self._log = _Log()
         self._state = _State()
-        self._sorted_live: list[Memory] | None = None
+        self._sorted_live: tuple[_State, list[Memory]] | None = None  # of which state, and what
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -114,11 +115,10 @@ class MemoryBank:
 
     def live(self, kind: MemoryKind | None = None) -> list[Memory]:
         """List the live memories in the order in which they were made."""
-        if self._sorted_live is None:
-            self._sorted_live = sorted(
-                self._state.live.values(), key=lambda memory: memory_number(memory.memory_id)
-            )
-        return [memory for memory in self._sorted_live if kind is None or memory.kind is kind]
+        state, cached = self._state, self._sorted_live
+        if cached is None or cached[0] is not state:
+            self._sorted_live = cached = (state, list(self._in_order(state.live.values())))
+        return [memory for memory in cached[1] if kind is None or memory.kind is kind]
 
     def operations(self, since: int = 0) -> list[Operation]:
         """List the log from version ``since`` (exclusive) to now."""
@@ -138,25 +138,30 @@ class MemoryBank:
         Raises:
             UnknownMemoryError: no operation of this bank ever made it.
         """
-        self.get(memory_id)
-        operations = self.operations()
-        ancestors = {memory_id}
-        for operation in reversed(operations):
-            if ancestors & {memory.memory_id for memory in operation.created}:
-                ancestors |= set(operation.superseded)
-        family = ancestors
-        for operation in operations:
-            if family & set(operation.superseded):
-                family |= {memory.memory_id for memory in operation.created}
-        return [
-            operation
-            for operation in operations
-            if family & {*operation.superseded, *(memory.memory_id for memory in operation.created)}
-        ]
+        made_in = self.get(memory_id).created
+        ancestors, descendants = {memory_id}, {memory_id}
+        led: list[Operation] = []
+        for operation in reversed(self.operations()[:made_in]):
+            if not ancestors.isdisjoint(memory.memory_id for memory in operation.created):
+                ancestors.update(operation.superseded)
+                led.append(operation)
+        followed: list[Operation] = []
+        for operation in self.operations(since=made_in):
+            if not descendants.isdisjoint(operation.superseded):
+                descendants.update(memory.memory_id for memory in operation.created)
+                followed.append(operation)
+        return [*reversed(led), *followed]
 
     def diff(self, older: int, newer: int | None = None) -> BankDiff:
-        """Compare two versions of this bank (``newer`` is now by default)."""
-        before, after = self._state_at(older), self._state_at(self._resolved(newer))
+        """Compare two versions of this bank (``newer`` is now by default).
+
+        Raises:
+            MemoryOperationError: the bank never had one of them, or ``older`` is the later one.
+        """
+        newer = self.version if newer is None else newer
+        if older > newer:
+            raise MemoryOperationError(f"older={older} must not be above newer={newer}: swap them")
+        before, after = self._state_at(older), self._state_at(newer)
         order = self._in_order
         return BankDiff(
             created=order(m for name, m in after.live.items() if name not in before.live),
@@ -226,7 +231,7 @@ class MemoryBank:
         return self._supersede(OperationKind.DELETE, (self._live(memory_id),), (), by)
 
     def merge(self, memory_ids: Sequence[str], draft: Draft, by: Provenance) -> Operation:
-        """Replace two or more memories by one, which keeps all their sources and the earliest date.
+        """Replace two or more memories by one: it keeps all sources, and the earliest date if it has none.
 
         Raises:
             MemoryOperationError: fewer than two different memories, or one is not live.
@@ -268,30 +273,24 @@ class MemoryBank:
     def graft(self, operations: Sequence[Operation]) -> list[Operation]:
         """Append operations that were recorded on a fork, and renumber the memories that they made.
 
+        They are all operations since the fork, or the first of them: an id that none of them made means the
+        memory that both banks had when they parted.
+
         Raises:
-            UnknownMemoryError: one of them ends a memory that is not live here. Those before it stay.
+            UnknownMemoryError: one of them ends a memory that is not live here; the bank is unchanged.
         """
+        grafted = self.fork()
         renamed: dict[str, str] = {}
-        grafted: list[Operation] = []
         for operation in operations:
-            number = self._state.next_number
-            created: list[Memory] = []
-            for memory in operation.created:
+            version, created = grafted.version + 1, list[Memory]()
+            for number, memory in enumerate(operation.created, start=grafted._state.next_number):
                 renamed[memory.memory_id] = f"m{number}"
-                created.append(replace(memory, memory_id=f"m{number}", created=self.version + 1))
-                number += 1
+                created.append(replace(memory, memory_id=f"m{number}", created=version))
             superseded = tuple(renamed.get(name, name) for name in operation.superseded)
-            grafted.append(
-                self.append(
-                    replace(
-                        operation,
-                        version=self.version + 1,
-                        superseded=superseded,
-                        created=tuple(created),
-                    )
-                )
-            )
-        return grafted
+            grafted.append(replace(operation, version=version, superseded=superseded, created=tuple(created)))
+        added = grafted.operations(since=self.version)
+        self._log, self._state = grafted._log, grafted._state
+        return added
 
     def append(self, operation: Operation) -> Operation:
         """Append an operation as it stands (the way in for replays).
@@ -310,7 +309,6 @@ class MemoryBank:
             if state.version % _CHECKPOINT_EVERY == 0:
                 self._log.checkpoints.append(state)
         self._state = state
-        self._sorted_live = None
         return operation
 
     # -- inside ----------------------------------------------------------------------------------
@@ -356,7 +354,7 @@ class MemoryBank:
     def _with_state(self, state: _State, namespace: str | None) -> "MemoryBank":
         bank = MemoryBank(self.namespace if namespace is None else namespace)
         bank._log, bank._state = self._log, state
-        bank._sorted_live = self._sorted_live if state is self._state else None
+        bank._sorted_live = self._sorted_live
         return bank
 
     def _state_at(self, version: int) -> _State:
@@ -368,9 +366,6 @@ class MemoryBank:
         for operation in self._log.operations[state.version : version]:
             state = _folded(state, operation)
         return state
-
-    def _resolved(self, version: int | None) -> int:
-        return self.version if version is None else version
 
     @staticmethod
     def _in_order(memories: Iterable[Memory]) -> tuple[Memory, ...]:
@@ -400,6 +395,11 @@ def _folded(state: _State, operation: Operation) -> _State:
             raise MemoryOperationError(
                 f"a {memory.kind.value} memory with text {memory.text!r:.80} cannot be stored: give a "
                 f"text, and one of the kinds {', '.join(MEMORY_KINDS)}"
+            )
+        if isinstance(memory.happened_at, datetime) or memory.created != operation.version:
+            raise MemoryOperationError(
+                f"happened_at={memory.happened_at!r} must be a date without a time, and "
+                f"created={memory.created} the version of the operation, {operation.version}"
             )
         memories[memory.memory_id] = live[memory.memory_id] = memory
         number += 1

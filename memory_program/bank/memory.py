@@ -1,6 +1,7 @@
 """Memories and the operations that make them: frozen records, nothing else."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
@@ -11,7 +12,7 @@ from memory_program.errors import MemoryOperationError
 CORE_LIMIT_CHARS = 5000
 """The most that the core block may hold, in characters (MemBuilder, arXiv 2601.05488, section 3)."""
 
-_MEMORY_ID = re.compile(r"m([1-9][0-9]*)")
+_MEMORY_ID = re.compile(r"m([1-9][0-9]{0,17})")
 
 
 class MemoryKind(StrEnum):
@@ -146,20 +147,34 @@ def operation_from_json(record: dict[str, Any]) -> Operation:  # Any: a JSON obj
         return Operation(
             kind=OperationKind(record["kind"]),
             version=version,
-            provenance=Provenance(record["actor"], record["session_id"], record["reason"]),
-            superseded=tuple(record["superseded"]),
+            provenance=Provenance(
+                _text(record["actor"]), _text(record["session_id"]), _text(record["reason"])
+            ),
+            superseded=_texts(record["superseded"]),
             created=tuple(
                 Memory(
-                    memory_id=entry["memory_id"],
+                    memory_id=_text(entry["memory_id"]),
                     kind=MemoryKind(entry["kind"]),
-                    text=entry["text"],
+                    text=_text(entry["text"]),
                     happened_at=date.fromisoformat(entry["happened_at"]) if entry["happened_at"] else None,
-                    sources=tuple(entry["sources"]),
+                    sources=_texts(entry["sources"]),
                     created=version,
                 )
                 for entry in record["created"]
             ),
-            core=record["core"],
+            core=None if record["core"] is None else _text(record["core"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise MemoryOperationError(f"not a logged operation: {record!r:.200} ({error})") from error
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.80} is not a text")
+    return value
+
+
+def _texts(values: Sequence[object]) -> tuple[str, ...]:
+    if isinstance(values, str):
+        raise TypeError(f"{values!r:.80} is not a list of texts")
+    return tuple(_text(value) for value in values)
