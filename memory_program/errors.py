@@ -51,6 +51,10 @@ class RecordError(MemoryProgramError, ValueError):
     """A file of a run's records holds something else, or the run that it belongs to is not there."""
 
 
+class TrackingError(MemoryProgramError):
+    """MLflow cannot be reached, or refuses what it is given."""
+
+
 class RunInUseError(MemoryProgramError):
     """Another process is working in the folder of the run."""
 
