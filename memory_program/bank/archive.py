@@ -10,6 +10,7 @@ from immutables import Map
 from numpy.typing import NDArray
 
 from locomo.conversation import Session, Turn
+from memory_program.bank.dates import spelled_day
 from memory_program.bank.lexical import BM25Index, tokenize
 from memory_program.errors import IndexingError, SessionConflictError
 
@@ -42,11 +43,6 @@ class ScoredTurn:
 def _searchable_line(turn: Turn) -> str:
     """The turn's line, and the words with which its image was once looked for."""
     return f"{turn.line} {turn.image_query}" if turn.image_query else turn.line
-
-
-def _date_words(session: Session) -> str:
-    """The session's day as people write it: ``8 May 2023``."""
-    return f"{session.date_time.day} {session.date_time:%B %Y}"
 
 
 def _turn_counts(lines: Sequence[Counter[str]], date: Counter[str]) -> Iterator[Counter[str]]:
@@ -127,7 +123,7 @@ class Archive:
         """
         self._refuse_known(session)
         lines = [Counter(tokenize(_searchable_line(turn))) for turn in session.turns]
-        date = Counter(tokenize(_date_words(session)))
+        date = Counter(tokenize(spelled_day(session.date_time.date())))
         for turn, counts in zip(session.turns, _turn_counts(lines, date), strict=True):
             self._turn_index.add_counts(turn.turn_id, counts)
         self._session_index.add_counts(session.session_id, sum(lines, date))

@@ -1,0 +1,142 @@
+from datetime import date
+
+import pytest
+
+from memory_program.bank.dates import find_dates, resolve_date, spelled_day
+
+FRIDAY = date(2023, 6, 9)
+
+
+def phrases(text, anchor=FRIDAY):
+    return [found.stretch.phrase for found in find_dates(text, anchor)]
+
+
+@pytest.mark.parametrize(
+    ("said", "phrase", "first", "last"),
+    [
+        ("yesterday", "8 June 2023", (2023, 6, 8), (2023, 6, 8)),
+        ("last night", "8 June 2023", (2023, 6, 8), (2023, 6, 8)),
+        ("this morning", "9 June 2023", (2023, 6, 9), (2023, 6, 9)),
+        ("tomorrow", "10 June 2023", (2023, 6, 10), (2023, 6, 10)),
+        ("the day before yesterday", "7 June 2023", (2023, 6, 7), (2023, 6, 7)),
+        ("two days ago", "7 June 2023", (2023, 6, 7), (2023, 6, 7)),
+        ("in 3 days", "12 June 2023", (2023, 6, 12), (2023, 6, 12)),
+        ("a few days ago", "A few days before 9 June 2023", (2023, 6, 6), (2023, 6, 6)),
+        ("last Friday", "The Friday before 9 June 2023", (2023, 6, 2), (2023, 6, 2)),
+        ("last Tues", "The Tuesday before 9 June 2023", (2023, 6, 6), (2023, 6, 6)),
+        ("next Tuesday", "The Tuesday after 9 June 2023", (2023, 6, 13), (2023, 6, 13)),
+        ("on Monday", "The Monday before 9 June 2023", (2023, 6, 5), (2023, 6, 5)),
+        ("last week", "The week before 9 June 2023", (2023, 5, 29), (2023, 6, 4)),
+        ("this week", "The week of 9 June 2023", (2023, 6, 5), (2023, 6, 11)),
+        ("next week", "The week after 9 June 2023", (2023, 6, 12), (2023, 6, 18)),
+        ("two weeks ago", "Two weeks before 9 June 2023", (2023, 5, 26), (2023, 5, 26)),
+        ("this past weekend", "The weekend before 9 June 2023", (2023, 6, 3), (2023, 6, 4)),
+        ("two weekends ago", "Two weekends before 9 June 2023", (2023, 5, 26), (2023, 5, 26)),
+        ("next month", "July 2023", (2023, 7, 1), (2023, 7, 31)),
+        ("2 months ago", "April 2023", (2023, 4, 1), (2023, 4, 30)),
+        (
+            "a couple of months ago",
+            "A couple of months before June 2023",
+            (2023, 4, 1),
+            (2023, 4, 30),
+        ),
+        ("in December", "December 2023", (2023, 12, 1), (2023, 12, 31)),
+        ("last June", "June 2022", (2022, 6, 1), (2022, 6, 30)),
+        ("last August", "August 2022", (2022, 8, 1), (2022, 8, 31)),
+        ("next May", "May 2024", (2024, 5, 1), (2024, 5, 31)),
+        ("February 2024", "February 2024", (2024, 2, 1), (2024, 2, 29)),
+        ("last summer", "summer 2022", (2022, 6, 1), (2022, 8, 31)),
+        ("next summer", "summer 2024", (2024, 6, 1), (2024, 8, 31)),
+        ("fall of 2021", "fall 2021", (2021, 9, 1), (2021, 11, 30)),
+        ("last year", "2022", (2022, 1, 1), (2022, 12, 31)),
+        ("ten years ago", "2013", (2013, 1, 1), (2013, 12, 31)),
+        ("a few years ago", "A few years before 2023", (2020, 1, 1), (2020, 12, 31)),
+        ("since 2016", "2016", (2016, 1, 1), (2016, 12, 31)),
+        ("7 May", "7 May 2023", (2023, 5, 7), (2023, 5, 7)),
+        ("May 7th, 2021", "7 May 2021", (2021, 5, 7), (2021, 5, 7)),
+        ("2020-02-29", "29 February 2020", (2020, 2, 29), (2020, 2, 29)),
+        ("on the 15th", "15 May 2023", (2023, 5, 15), (2023, 5, 15)),
+        ("on the 9th", "9 June 2023", (2023, 6, 9), (2023, 6, 9)),
+        ("on the 31st", "31 May 2023", (2023, 5, 31), (2023, 5, 31)),
+    ],
+)
+def test_an_expression_names_a_stretch_of_days_and_is_written_as_answers_write_it(said, phrase, first, last):
+    (found,) = find_dates(f"We talked {said}, you know.", FRIDAY)
+    stretch = found.stretch
+    assert (stretch.phrase, stretch.first, stretch.last) == (phrase, date(*first), date(*last))
+
+
+def test_a_mention_says_where_it_stands():
+    text = "Well, we met two weeks ago."
+    (found,) = find_dates(text, FRIDAY)
+    assert text[found.start : found.end] == "two weeks ago"
+
+
+def test_several_mentions_come_in_their_order_and_never_overlap():
+    text = "Since 2016 I paint; last Friday, on 2 June 2023, I sold one, and yesterday another."
+    assert phrases(text) == ["2016", "The Friday before 9 June 2023", "2 June 2023", "8 June 2023"]
+
+
+def test_a_day_without_a_year_is_the_closest_to_the_anchor():
+    new_year = date(2024, 1, 2)
+    assert phrases("on 28 December", new_year) == ["28 December 2023"]
+    assert phrases("on 5 February", new_year) == ["5 February 2024"]
+    assert phrases("in December", new_year) == ["December 2023"]
+
+
+def test_a_season_that_is_not_over_is_not_the_last_one():
+    assert phrases("last summer", date(2023, 7, 20)) == ["summer 2022"]
+    assert phrases("last summer", date(2023, 12, 26)) == ["summer 2023"]
+    assert phrases("this summer", date(2023, 5, 2)) == ["summer 2023"]
+
+
+@pytest.mark.parametrize(
+    "text", ["I may go", "the sun is out", "he sat down", "31 February", "a march", "12"]
+)
+def test_words_that_only_look_like_dates_are_left_alone(text):
+    assert find_dates(text, FRIDAY) == []
+
+
+def test_what_lies_beyond_the_calendar_is_no_date():
+    assert find_dates("999 weeks ago, 99 months ago, 20 years ago", date(2, 1, 1)) == []
+    assert find_dates("in 12 years", date(9999, 1, 1)) == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "day"),
+    [
+        ("2023-05-07", date(2023, 5, 7)),
+        ("20230507", date(2023, 5, 7)),
+        ("2023-05-07T13:56:00", date(2023, 5, 7)),
+        ("2023-05", date(2023, 5, 1)),
+        ("2022", date(2022, 1, 1)),
+        ("  7 May 2023.", date(2023, 5, 7)),
+        ("mid-May 2022", date(2022, 5, 1)),
+        ("about three years ago", date(2020, 1, 1)),
+        ("last week", date(2023, 5, 29)),
+        ("two hours ago", FRIDAY),
+        ("yesterday", date(2023, 6, 8)),
+    ],
+)
+def test_an_expression_resolves_to_its_day_or_to_the_first_of_its_stretch(expression, day):
+    assert resolve_date(expression, FRIDAY) == day
+
+
+@pytest.mark.parametrize("expression", ["", "unknown", "soon", "n/a", "10", "no", "when yesterday was young"])
+def test_what_is_no_date_resolves_to_nothing(expression):
+    assert resolve_date(expression, FRIDAY) is None
+
+
+@pytest.mark.parametrize(
+    "expression", ["yesterday", "Friday", "7 May", "May", "last month", "2 hours ago", "now"]
+)
+@pytest.mark.parametrize("year", [1950, 1999, 2061])
+def test_only_the_anchor_decides_never_the_clock_of_the_machine(expression, year):
+    anchor = date(year, 5, 20)
+    resolved = resolve_date(expression, anchor)
+    assert resolved is not None
+    assert abs((resolved - anchor).days) <= 50
+
+
+def test_a_day_is_spelled_as_answers_spell_it():
+    assert spelled_day(date(2023, 5, 7)) == "7 May 2023"
