@@ -276,6 +276,13 @@ def test_a_manifest_of_other_files_is_found(splits, capsys):
     assert "splits.json does not describe these files" in capsys.readouterr().err
 
 
+def test_an_unwritable_folder_is_an_error(locomo_path, tmp_path, capsys):
+    taken = tmp_path / "splits"
+    taken.write_text("a file stands where the folder should be")
+    assert main(["--data", str(locomo_path), "--out", str(taken)]) == 1
+    assert "name another folder by --out" in capsys.readouterr().err
+
+
 def test_the_command_writes_and_verifies_in_a_process_of_its_own(locomo_path, tmp_path):
     command = [sys.executable, "-m", "locomo.split_data", "--data", str(locomo_path), "--verify"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

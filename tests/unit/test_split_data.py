@@ -1,5 +1,8 @@
 """Splits by conversation: names and selection. Files and their proof need the real data."""
 
+import subprocess
+import sys
+
 import pytest
 from locomo_samples import sample
 
@@ -46,3 +49,10 @@ def test_an_unknown_split_is_refused_with_the_choices():
 def test_a_missing_file_ends_the_command_with_an_error(tmp_path, capsys):
     assert main(["--data", str(tmp_path / "nowhere.json"), "--out", str(tmp_path)]) == 1
     assert "error: cannot read the data file" in capsys.readouterr().err
+
+
+def test_the_command_starts_without_what_it_does_not_need():
+    heavy = ("numpy", "dspy", "pooch", "nltk", "torch")
+    code = f"import sys, locomo.split_data; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
