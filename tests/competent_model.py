@@ -7,7 +7,7 @@ told scores worse with it, and a test can see that.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cached_property
@@ -73,11 +73,11 @@ def calls_json(calls: Iterable[tuple[str, Mapping[str, object]]]) -> str:
 
 def _field(name: str, prompt: Prompt) -> str:
     if name == "tool_calls":
-        return calls_json(_written(prompt) if prompt.writes else [])
+        return calls_json(_written(prompt) if prompt.writes else _searches(prompt.fields))
     if name == "answer":
-        return _answer(prompt.fields)
+        return "" if "tool_calls" in prompt.wanted and _searches(prompt.fields) else _answer(prompt.fields)
     if name == "verdict":
-        return _verdict(prompt.fields)
+        return _verdict(prompt)
     return "Compared word by word."
 
 
@@ -132,15 +132,19 @@ def _answer(fields: Mapping[str, str]) -> str:
     return " ".join(re.sub(r"^(\[[^]]*\] )?(\w+: )?", "", best).split()[:20])
 
 
-def _verdict(fields: Mapping[str, str]) -> str:
-    """Say CORRECT if the answer has at least half of the gold's words."""
-    gold = content_words(_first(fields, ("gold", "gold_answer", "reference")))
-    given = content_words(_first(fields, ("prediction", "answer", "response")))
-    return "CORRECT" if gold and len(gold & given) * 2 >= len(gold) else "WRONG"
+def _searches(fields: Mapping[str, str]) -> list[tuple[str, dict[str, object]]]:
+    """Look for the question's longest word when nothing that is shown fits, if that is still allowed."""
+    if fields.get("searches_left", "0") == "0" or _answer(fields) != NOT_MENTIONED:
+        return []
+    longest = max(sorted(content_words(fields["question"])), key=len, default="")
+    return [("search_memory", {"query": longest})] if longest else []
 
 
-def _first(fields: Mapping[str, str], names: Sequence[str]) -> str:
-    return next((fields[name] for name in names if name in fields), "")
+def _verdict(prompt: Prompt) -> str:
+    """Say CORRECT if the answer has half of the gold's words, or all of them where the rubric is exact."""
+    gold, given = (content_words(prompt.fields.get(name, "")) for name in ("gold_answer", "given_answer"))
+    needed = 1.0 if "Be exact" in prompt.system else 0.5
+    return "CORRECT" if gold and len(gold & given) >= needed * len(gold) else "WRONG"
 
 
 def content_words(text: str) -> set[str]:

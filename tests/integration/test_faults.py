@@ -15,7 +15,10 @@ import dspy
 import pytest
 
 from locomo.conversation import Session
+from locomo.judge import Judge, Rubric, Verdict
+from memory_program.agents.context import MemoryContext
 from memory_program.agents.program import MemoryProgram
+from memory_program.agents.reader import QAReader
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.outcome import Outcome, SessionRecord
 from memory_program.bank.space import MemorySpace
@@ -77,12 +80,21 @@ def over(server: ModelServer, **settings: Any) -> dspy.LM:
     )
 
 
-def good_weather() -> MemorySpace:
-    """A space that remembers the two earlier sessions."""
+@pytest.fixture(scope="module")
+def two() -> MemorySpace:
+    """A space that remembers the two earlier sessions; fork it."""
     space = MemorySpace("mara")
     with ModelServer() as server, dspy.context(lm=over(server)):
         records = [MemoryProgram().remember(space, earlier) for earlier in EARLIER]
     assert all(record.operations and not record.failures for record in records)
+    return space
+
+
+@pytest.fixture(scope="module")
+def three(two: MemorySpace) -> MemorySpace:
+    """The same space after the third session, without a fault."""
+    space = two.fork()
+    third_session(space, always(Behaviour.COMPETENT))
     return space
 
 
@@ -137,20 +149,18 @@ def assert_same(left: MemoryBank, right: MemoryBank) -> None:
 
 @pytest.mark.parametrize("behaviour", USELESS)
 def test_a_specialist_whose_call_gives_nothing_is_counted_and_costs_the_others_nothing(
-    behaviour: Behaviour,
+    behaviour: Behaviour, two: MemorySpace, three: MemorySpace
 ) -> None:
-    space = good_weather()
-    before, clear = space.bank, space.fork()
-    third_session(clear, always(Behaviour.COMPETENT))
+    space, before = two.fork(), two.bank
     record = third_session(space, only(EPISODIC, behaviour))
 
     (failure,) = record.failures
     assert (failure.where, failure.outcome) == ("writer.episodic", USELESS[behaviour])
     assert failure.message
-    expected = [entry for entry in written(clear, before.version) if entry[0] != "episodic"]
+    expected = [entry for entry in written(three, before.version) if entry[0] != "episodic"]
     assert written(space, before.version) == expected
     assert expected
-    assert len(expected) < len(written(clear, before.version))
+    assert len(expected) < len(written(three, before.version))
     assert space.bank.extends(before)
     assert set(before.live()) <= set(space.bank.live())
     assert_whole(space, (*EARLIER, THIRD))
@@ -158,11 +168,10 @@ def test_a_specialist_whose_call_gives_nothing_is_counted_and_costs_the_others_n
 
 @pytest.mark.parametrize("behaviour", BAD_CALLS)
 def test_a_bad_call_is_refused_and_counted_and_the_other_calls_of_its_reply_apply(
-    behaviour: Behaviour,
+    behaviour: Behaviour, two: MemorySpace, three: MemorySpace
 ) -> None:
-    space = good_weather()
-    before, clear = space.bank, space.fork()
-    good = third_session(clear, always(Behaviour.COMPETENT))
+    space, before = two.fork(), two.bank
+    good = three.sessions[THIRD.session_id].record
     record = third_session(space, only(EPISODIC, behaviour))
 
     (told,) = record.tool_errors
@@ -170,25 +179,22 @@ def test_a_bad_call_is_refused_and_counted_and_the_other_calls_of_its_reply_appl
     assert BAD_CALLS[behaviour] in told
     assert record.failures == ()
     assert record.tool_calls == good.tool_calls + 1
-    assert written(space, before.version) == written(clear, before.version)
+    assert written(space, before.version) == written(three, before.version)
     assert_whole(space, (*EARLIER, THIRD))
 
 
-def test_prose_around_the_calls_changes_nothing() -> None:
-    space = good_weather()
-    clear = space.fork()
-    good = third_session(clear, always(Behaviour.COMPETENT))
+def test_prose_around_the_calls_changes_nothing(two: MemorySpace, three: MemorySpace) -> None:
+    space = two.fork()
     record = third_session(space, always(Behaviour.PROSE))
-    assert record == good
-    assert_same(space.bank, clear.bank)
+    assert record == three.sessions[THIRD.session_id].record
+    assert_same(space.bank, three.bank)
 
 
 @pytest.mark.parametrize("behaviour", [Behaviour.CUT, Behaviour.SERVER_ERROR, Behaviour.REFUSAL])
 def test_a_session_in_which_every_call_fails_is_archived_with_its_failures_and_changes_no_memory(
-    behaviour: Behaviour,
+    behaviour: Behaviour, two: MemorySpace
 ) -> None:
-    space = good_weather()
-    before = space.bank
+    space, before = two.fork(), two.bank
     record = third_session(space, always(behaviour))
     assert Counter(failure.where for failure in record.failures) == {
         "writer.core": 1,
@@ -201,8 +207,8 @@ def test_a_session_in_which_every_call_fails_is_archived_with_its_failures_and_c
     assert_whole(space, (*EARLIER, THIRD))
 
 
-def test_a_failed_session_is_not_written_a_second_time() -> None:
-    space = good_weather()
+def test_a_failed_session_is_not_written_a_second_time(two: MemorySpace) -> None:
+    space = two.fork()
     first = third_session(space, only(EPISODIC, Behaviour.SERVER_ERROR))
     version = space.bank.version
     with ModelServer() as server, dspy.context(lm=over(server)):
@@ -214,20 +220,13 @@ def test_a_failed_session_is_not_written_a_second_time() -> None:
 # -- the reader ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def remembered() -> MemorySpace:
-    space = good_weather()
-    third_session(space, always(Behaviour.COMPETENT))
-    return space
-
-
 @pytest.mark.parametrize(
     "behaviour", [behaviour for behaviour in USELESS if behaviour is not Behaviour.CUT_SILENTLY]
 )
 def test_an_answer_that_does_not_come_is_an_outcome_and_leaves_the_space_alone(
-    behaviour: Behaviour, remembered: MemorySpace
+    behaviour: Behaviour, three: MemorySpace
 ) -> None:
-    space = remembered.fork()
+    space = three.fork()
     timeout_s = 0.3 if behaviour is Behaviour.HANG else 5.0
     with (
         ModelServer(only(READER, behaviour), retry_after_s=0.01) as server,
@@ -236,18 +235,67 @@ def test_an_answer_that_does_not_come_is_an_outcome_and_leaves_the_space_alone(
         answer = MemoryProgram().ask(space, QUESTION)
     assert (answer.text, answer.outcome) == ("", USELESS[behaviour])
     assert answer.message.startswith("reader.answer: ")
-    assert_same(space.bank, remembered.bank)
+    assert_same(space.bank, three.bank)
 
 
 @pytest.mark.parametrize("behaviour", [Behaviour.COMPETENT, Behaviour.PROSE])
 def test_an_answer_is_found_among_the_memories_with_or_without_prose_around_it(
-    behaviour: Behaviour, remembered: MemorySpace
+    behaviour: Behaviour, three: MemorySpace
 ) -> None:
     with ModelServer(always(behaviour)) as server, dspy.context(lm=over(server)):
-        answer = MemoryProgram().ask(remembered, QUESTION)
-        unknown = MemoryProgram().ask(remembered, "Which violin did Lena's neighbour repair?")
+        answer = MemoryProgram().ask(three, QUESTION)
+        unknown = MemoryProgram().ask(three, "Which violin did Lena's neighbour repair?")
     assert (answer.text, answer.outcome) == ("I bought 3 green bicycles for the shop last week.", Outcome.OK)
     assert (unknown.text, unknown.outcome) == (NOT_MENTIONED, Outcome.OK)
+
+
+def test_a_reader_that_may_search_again_does_so_over_http_and_a_fault_on_the_way_is_the_outcome(
+    three: MemorySpace,
+) -> None:
+    program = MemoryProgram(reader=QAReader(MemoryContext(top_k=1), max_searches=1))
+    question = "Which museum do they visit with bicycles from the mayor?"
+    with ModelServer() as server, dspy.context(lm=over(server)):
+        answer = program.ask(three, "Where does the violinist rehearse?")
+    assert (answer.text, answer.outcome, answer.searches) == (NOT_MENTIONED, Outcome.OK, 1)
+    with ModelServer(only("searches_left", Behaviour.EMPTY)) as server, dspy.context(lm=over(server)):
+        failed = program.ask(three, question)
+    assert (failed.text, failed.outcome) == ("", Outcome.UNPARSED)
+
+
+# -- the judge -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prediction", "lenient", "strict"),
+    [
+        ("green bicycles", Verdict.CORRECT, Verdict.CORRECT),
+        ("some bicycles", Verdict.CORRECT, Verdict.WRONG),
+        ("a red scooter", Verdict.WRONG, Verdict.WRONG),
+    ],
+)
+def test_a_judge_over_http_grades_by_its_rubric(prediction: str, lenient: Verdict, strict: Verdict) -> None:
+    with ModelServer() as server:
+        lm = over(server)
+        verdicts = [
+            Judge(rubric, lm).grade("What did Tom buy?", "green bicycles", prediction).verdict
+            for rubric in (Rubric.LENIENT, Rubric.STRICT)
+        ]
+    assert verdicts == [lenient, strict]
+
+
+@pytest.mark.parametrize("behaviour", [Behaviour.EMPTY, Behaviour.REFUSAL])
+def test_a_judge_that_gives_no_verdict_is_unparsed_and_never_wrong(behaviour: Behaviour) -> None:
+    with ModelServer(always(behaviour)) as server:
+        judgement = Judge(lm=over(server)).grade("What did Tom buy?", "green bicycles", "green bicycles")
+    assert judgement.verdict is Verdict.UNPARSED
+
+
+def test_a_judge_that_cannot_be_reached_is_an_error_and_no_verdict() -> None:
+    with (
+        ModelServer(always(Behaviour.DISCONNECT)) as server,
+        pytest.raises(dspy.LMError, match="tried 2 times"),
+    ):
+        Judge(lm=over(server)).grade("What did Tom buy?", "green bicycles", "green bicycles")
 
 
 # -- many conversations at once ------------------------------------------------------------------
@@ -312,9 +360,11 @@ def _sessions_of(name: str) -> Iterator[Session]:
         )
 
 
-def test_a_database_file_written_between_faulty_sessions_holds_exactly_the_bank(tmp_path: Path) -> None:
+def test_a_database_file_written_between_faulty_sessions_holds_exactly_the_bank(
+    tmp_path: Path, two: MemorySpace
+) -> None:
     url = f"sqlite:///{tmp_path / 'banks.sqlite'}"
-    space = good_weather()
+    space = two.fork()
     with BankStore(url) as store:
         store.save(space)
         loaded = store.load(space.namespace)
