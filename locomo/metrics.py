@@ -9,7 +9,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from itertools import accumulate, chain
+from itertools import chain
 
 import numpy as np
 
@@ -135,9 +135,10 @@ def evidence_recall_under_budget(
     tokens_per_item: Sequence[int],
     budget_tokens: int,
 ) -> float:
-    """Compute evidence recall over the longest prefix of the ranking whose tokens fit the budget.
+    """Compute evidence recall over what a reader with this budget is shown of the ranking.
 
-    The prefix ends before the first item that does not fit, so that recall never falls as the budget grows.
+    Items are taken from the top as long as they fit; after one that does not, a shorter one still may, which
+    is how readers pack. Recall may therefore fall a little as the budget grows.
 
     Raises:
         ScoringError: no evidence, a negative budget, or another number of token counts than of items.
@@ -148,8 +149,12 @@ def evidence_recall_under_budget(
         raise ScoringError(
             f"{len(tokens_per_item)} token counts for {len(ranked_sources)} ranked items; give one for each"
         )
-    fitting = sum(total <= budget_tokens for total in accumulate(tokens_per_item))
-    return _share_found(evidence, ranked_sources[:fitting])
+    shown: list[Sequence[str]] = []
+    for sources, tokens in zip(ranked_sources, tokens_per_item, strict=True):
+        if tokens <= budget_tokens:
+            budget_tokens -= tokens
+            shown.append(sources)
+    return _share_found(evidence, shown)
 
 
 def _share_found(evidence: Sequence[str], sources: Sequence[Sequence[str]]) -> float:
@@ -178,7 +183,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _normalised(text: str) -> list[str]:
-    """Words as the scorer sees them: no case, no punctuation (deleted, not replaced), no articles or "and"."""
+    """Words as the scorer sees them: no case, no punctuation (deleted, not replaced), no ignored words."""
     lowered = text.replace(",", "").lower()  # commas first: a Greek sigma at the end of a word is another
     return _IGNORED_WORDS.sub(" ", lowered.translate(_DELETE_PUNCTUATION)).split()
 
