@@ -1,0 +1,217 @@
+"""The incremental index equals bm25s, whatever was added, removed and forked before."""
+
+import random
+import threading
+
+import bm25s
+import numpy as np
+import pytest
+from Stemmer import Stemmer
+
+from memory_program.bank.lexical import BM25Index, best, tokenize
+from memory_program.errors import IndexingError
+
+WORDS = """
+alice alice's bob dog dogs adopted running run runs painting the of and was Oslo café 東京 naïve x 7 42 happy
+happily happiness session caroline melanie group support lgbtq beach sunset charity race mental health
+"""
+VOCABULARY = WORDS.split()
+
+
+def sentence(rng: random.Random, longest: int = 25) -> str:
+    return " ".join(rng.choices(VOCABULARY, k=rng.randint(0, longest)))
+
+
+def scores_of_bm25s(documents: list[str], query: str, k1: float, b: float) -> np.ndarray:
+    stem = Stemmer("english")
+    retriever = bm25s.BM25(method="lucene", k1=k1, b=b)
+    retriever.index(
+        bm25s.tokenize(documents, stopwords="english", stemmer=stem, return_ids=False, show_progress=False),
+        show_progress=False,
+    )
+    words = bm25s.tokenize([query], stopwords="english", stemmer=stem, return_ids=False, show_progress=False)
+    known = [word for word in words[0] if word in retriever.vocab_dict]
+    return retriever.get_scores(known) if known else np.zeros(len(documents))
+
+
+def assert_equals_bm25s(index: BM25Index, documents: dict[str, str], rng: random.Random) -> None:
+    assert len(index) == len(documents)
+    if not any(tokenize(text) for text in documents.values()):
+        return
+    for _ in range(3):
+        query = sentence(rng, 8)
+        expected = scores_of_bm25s(list(documents.values()), query, index.k1, index.b)
+        scores = index.score_documents(query)
+        got = [scores[index.position(doc_id)] for doc_id in documents]
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("text", [sentence(random.Random(seed)) for seed in range(20)])
+def test_the_tokens_are_those_of_bm25s(text: str) -> None:
+    expected = bm25s.tokenize(
+        [text], stopwords="english", stemmer=Stemmer("english"), return_ids=False, show_progress=False
+    )
+    assert tokenize(text) == expected[0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_scores_equal_bm25s_after_any_sequence_of_adds_and_removes(seed: int) -> None:
+    rng = random.Random(seed)
+    index = BM25Index(k1=rng.choice([0.9, 1.5, 2.0]), b=rng.choice([0.0, 0.4, 0.75, 1.0]))
+    documents: dict[str, str] = {}
+    for step in range(150):
+        if documents and rng.random() < 0.4:
+            gone = rng.choice(list(documents))
+            index.remove(gone)
+            del documents[gone]
+        else:
+            documents[f"d{step}"] = sentence(rng)
+            index.add(f"d{step}", documents[f"d{step}"])
+        if step % 10 == 9:
+            assert_equals_bm25s(index, documents, rng)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_forks_go_their_own_ways_and_each_equals_bm25s(seed: int) -> None:
+    rng = random.Random(seed)
+    lines: list[tuple[BM25Index, dict[str, str]]] = [(BM25Index(), {})]
+    for step in range(200):
+        index, documents = rng.choice(lines)
+        choice = rng.random()
+        if choice < 0.05 and len(lines) < 6:
+            lines.append((index.fork(), dict(documents)))
+        elif choice < 0.35 and documents:
+            gone = rng.choice(list(documents))
+            index.remove(gone)
+            del documents[gone]
+        else:
+            documents[f"d{step}"] = sentence(rng)
+            index.add(f"d{step}", documents[f"d{step}"])
+    assert len(lines) > 2
+    for index, documents in lines:
+        assert_equals_bm25s(index, documents, rng)
+
+
+def test_a_word_that_stands_twice_in_the_query_counts_twice() -> None:
+    index = BM25Index()
+    index.add("d1", "the beach")
+    assert index.score_documents("beach beach")[0] == pytest.approx(2 * index.score_documents("beach")[0])
+
+
+def test_the_best_come_first_and_nothing_without_a_common_word() -> None:
+    index = BM25Index()
+    index.add("d1", "beach and sunset")
+    index.add("d2", "charity race")
+    index.add("d3", "beach beach beach")
+    assert [hit.doc_id for hit in index.search("a beach", top_k=10)] == ["d3", "d1"]
+
+
+def test_of_equals_the_earlier_document_comes_first() -> None:
+    index = BM25Index()
+    for number in range(50):
+        index.add(f"d{number}", "the same words" if number % 2 else "other text here")
+    found = [hit.doc_id for hit in index.search("same words", top_k=7)]
+    assert found == [f"d{number}" for number in range(1, 15, 2)]
+
+
+def test_the_first_k_are_the_start_of_the_whole_ranking() -> None:
+    rng = random.Random(0)
+    index = BM25Index()
+    for number in range(300):
+        index.add(f"d{number}", sentence(rng))
+    whole = index.search("happy dogs running to the beach", top_k=300)
+    for top_k in (1, 2, 10, 100):
+        assert index.search("happy dogs running to the beach", top_k) == whole[:top_k]
+
+
+def test_a_removed_document_is_not_found_and_may_come_back() -> None:
+    index = BM25Index()
+    index.add("d1", "beach")
+    index.add("d2", "beach sunset")
+    index.remove("d1")
+    assert [hit.doc_id for hit in index.search("beach", 5)] == ["d2"]
+    index.add("d1", "beach")
+    assert [hit.doc_id for hit in index.search("beach", 5)] == ["d1", "d2"]
+    assert (index.position("d1"), index.size, len(index)) == (2, 3, 2)
+
+
+def test_only_allowed_positions_are_found() -> None:
+    index = BM25Index()
+    for number in range(6):
+        index.add(f"d{number}", "beach")
+    allowed = np.array([False, True, False, True, False, True])
+    assert [hit.doc_id for hit in index.search("beach", 2, allowed)] == ["d1", "d3"]
+
+
+def test_empty_documents_and_queries_find_nothing() -> None:
+    index = BM25Index()
+    assert index.search("beach", 5) == []
+    index.add("d1", "")
+    index.add("d2", "the of and !?")
+    assert index.search("beach", 5) == []
+    index.add("d3", "beach")
+    assert index.search("", 5) == []
+    assert [hit.doc_id for hit in index.search("beach", 5)] == ["d3"]
+
+
+def test_any_text_can_be_a_document() -> None:
+    index = BM25Index()
+    for number, text in enumerate(["nul\0byte", "\ud800 half", "🏖️ beach שלום", "word " * 100_000]):
+        index.add(f"d{number}", text)
+    assert [hit.doc_id for hit in index.search("שלום", 5)] == ["d2"]
+    assert [hit.doc_id for hit in index.search("byte", 5)] == ["d0"]
+
+
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [
+        (lambda index: index.add("d1", "again"), "already in the index"),
+        (lambda index: index.remove("d9"), "'d9' is not in the index of 1 documents"),
+        (lambda index: index.search("beach", 0), "top_k=0 must be at least 1"),
+    ],
+)
+def test_a_wrong_call_says_what_is_wrong_and_changes_nothing(act, says: str) -> None:
+    index = BM25Index()
+    index.add("d1", "beach")
+    with pytest.raises(IndexingError, match=says):
+        act(index)
+    assert [hit.doc_id for hit in index.search("beach again", 5)] == ["d1"]
+    assert len(index) == index.size == 1
+
+
+def test_postings_of_removed_documents_are_given_back() -> None:
+    index = BM25Index()
+    for number in range(1000):
+        index.add(f"d{number}", "beach")
+        if number >= 10:
+            index.remove(f"d{number - 10}")
+    assert index._postings["beach"].size <= 2 * 10 + 1
+
+
+def test_forks_may_be_written_by_many_threads() -> None:
+    origin = BM25Index()
+    for number in range(200):
+        origin.add(f"d{number}", sentence(random.Random(number)))
+    alone = [BM25Index() for _ in range(6)]
+    for index in alone:
+        for number in range(200):
+            index.add(f"d{number}", sentence(random.Random(number)))
+    lines = [origin, *(origin.fork() for _ in range(5))]
+
+    def write(index: BM25Index, seed: int) -> None:
+        rng = random.Random(seed)
+        for number in range(200):
+            index.add(f"f{number}", sentence(rng))
+
+    threads = [threading.Thread(target=write, args=(index, seed)) for seed, index in enumerate(lines)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for seed, (index, expected) in enumerate(zip(lines, alone, strict=True)):
+        write(expected, seed)
+        assert index.search("happy dogs at the beach", 50) == expected.search("happy dogs at the beach", 50)
+
+
+def test_best_keeps_every_tie_at_the_edge_in_order() -> None:
+    assert best(np.array([0.0, 2.0, 1.0, 1.0, 2.0, 1.0]), 4) == [1, 4, 2, 3]
