@@ -40,9 +40,6 @@ SYSTEMS: dict[str, Callable[[SystemSettings], MemorySystem]] = {
 }
 """Every system that can be evaluated. To add one: a MemorySystem, and a line here."""
 
-MODEL_FREE = frozenset({"extractive"})
-"""Systems that call no language model."""
-
 
 def make_system(
     name: str,
@@ -65,7 +62,14 @@ def make_system(
     if name not in SYSTEMS:
         raise ConfigError(f"unknown system {name!r}: choose from {', '.join(SYSTEMS)}")
     system = SYSTEMS[name](settings)
+    set_models(system, writer_lm=writer_lm, reader_lm=reader_lm)
+    return system
+
+
+def set_models(
+    system: MemorySystem, *, writer_lm: dspy.LM | None = None, reader_lm: dspy.LM | None = None
+) -> None:
+    """Give the parts of a system their models; None, or a part that it does not have, changes nothing."""
     for part, lm in (("writer", writer_lm), ("reader", reader_lm)):
         if lm is not None and hasattr(system, part):
             getattr(system, part).set_lm(lm)
-    return system

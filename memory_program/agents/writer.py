@@ -4,7 +4,6 @@ import contextvars
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal
 
 import dspy
 
@@ -24,6 +23,7 @@ from memory_program.bank.budget import count_tokens, fit_memories
 from memory_program.bank.memory import Memory, MemoryKind, Operation, Provenance
 from memory_program.bank.outcome import CallFailure, SessionRecord
 from memory_program.bank.space import MemorySpace
+from memory_program.config import WriterMode
 
 MAX_OPERATIONS = 30
 """The most operations that one session may cause (MemUpdate's episode limit)."""
@@ -33,8 +33,6 @@ CONSOLIDATION_BATCH = 40
 
 MAX_CONSOLIDATIONS = 5
 """How many consolidating calls a session may cause before the deterministic rule takes over."""
-
-WriterMode = Literal["specialists", "generalist"]
 
 
 @dataclass(slots=True)
