@@ -189,6 +189,7 @@ class LiteLLMModel(PacedEngine):
         return f"LiteLLMModel({self.name!r}, api_base={self.api_base!r})"
 
 
+@functools.cache
 def _reasons(name: str) -> bool:
     """Whether DSPy counts a model among those that reason: it names their token limit differently."""
     return "max_completion_tokens" in dspy.LM(name).kwargs
