@@ -1,7 +1,9 @@
 """A bank is its log: every law of fork, at, undo, diff, replay and graft."""
 
 import random
+import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import date, datetime
 
@@ -366,19 +368,24 @@ def test_forks_may_be_written_by_many_threads() -> None:
 
 
 def test_a_reader_in_another_thread_never_leaves_a_stale_list_behind() -> None:
-    bank = bank_of("A.")
+    bank = bank_of()
+    bank.create([fact(f"text {number}") for number in range(500)], BY)
     has_ended = threading.Event()
 
     def read() -> None:
         while not has_ended.is_set():
             bank.live()
 
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # else a switch in the short moment that matters is rare
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        for number in range(2000):
-            bank.create([fact(f"text {number}")], BY)
-            assert bank.live()[-1].text == f"text {number}"
+        for number in range(200):
+            bank.create([fact(f"more {number}")], BY)
+            time.sleep(0.0005)
+            assert bank.live()[-1].text == f"more {number}"
     finally:
         has_ended.set()
         reader.join()
+        sys.setswitchinterval(interval)
