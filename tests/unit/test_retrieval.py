@@ -1,0 +1,352 @@
+"""Memories are found as the bank is now, by words and by meaning, and never from another branch."""
+
+import random
+import threading
+from datetime import date
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from memory_program.bank.bank import MemoryBank
+from memory_program.bank.dense import DenseIndex, digest
+from memory_program.bank.lexical import Hit
+from memory_program.bank.memory import MEMORY_KINDS, Draft, Memory, MemoryKind, Provenance
+from memory_program.bank.retrieval import MemoryIndex, document_of, reciprocal_rank_fusion
+from memory_program.errors import ConfigError, EmbeddingMismatchError, IndexingError
+
+BY = Provenance("semantic")
+WORDS = (
+    "beach",
+    "sunset",
+    "charity",
+    "race",
+    "dog",
+    "cat",
+    "adopt",
+    "paint",
+    "run",
+    "music",
+    "piano",
+    "oslo",
+)
+THEMES = {"beach": 0, "sea": 0, "swim": 0, "dog": 1, "puppy": 1, "music": 2, "piano": 2}
+
+
+class ThemeEmbedder:
+    """Embed a text as how often it speaks of each theme; a log of the calls."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+
+    def __call__(self, texts: list[str]) -> NDArray[np.float64]:
+        self.batches.append(list(texts))
+        vectors = np.zeros((len(texts), 4))
+        vectors[:, 3] = 0.1
+        for row, text in enumerate(texts):
+            for word in text.lower().rstrip(".").split():
+                if word in THEMES:
+                    vectors[row, THEMES[word]] += 1
+        return vectors
+
+
+def fact(text: str, kind: MemoryKind = MemoryKind.SEMANTIC, at: date | None = None) -> Draft:
+    return Draft(text, kind, at)
+
+
+def bank_of(*texts: str) -> MemoryBank:
+    bank = MemoryBank("test")
+    for text in texts:
+        bank.create([fact(text)], BY)
+    return bank
+
+
+def found(index: MemoryIndex, bank: MemoryBank, query: str, kind: MemoryKind | None = None) -> list[str]:
+    return [scored.memory.memory_id for scored in index.search(bank, query, kind=kind)]
+
+
+def write_at_random(bank: MemoryBank, rng: random.Random, count: int) -> None:
+    for _ in range(count):
+        live = [memory.memory_id for memory in bank.live()]
+        draft = fact(" ".join(rng.choices(WORDS, k=6)), rng.choice(MEMORY_KINDS))
+        if live and rng.random() < 0.3:
+            bank.update(rng.choice(live), draft, BY)
+        elif live and rng.random() < 0.2:
+            bank.delete(rng.choice(live), BY)
+        else:
+            bank.create([draft], BY)
+
+
+# -- by words ------------------------------------------------------------------------------------
+
+
+def test_a_search_sees_every_operation_before_it() -> None:
+    bank, index = bank_of("Alice lives in Oslo."), MemoryIndex()
+    assert found(index, bank, "oslo") == ["m1"]
+    bank.update("m1", fact("Alice lives in Bergen."), BY)
+    assert found(index, bank, "oslo") == []
+    assert found(index, bank, "bergen") == ["m2"]
+    bank.delete("m2", BY)
+    assert found(index, bank, "alice bergen") == []
+    assert len(index) == 0
+
+
+def test_what_was_made_and_ended_between_two_searches_is_not_found() -> None:
+    bank, index = bank_of("Alice lives in Oslo."), MemoryIndex()
+    bank.update("m1", fact("Alice lives in Bergen."), BY)
+    bank.update("m2", fact("Alice lives in Tromsø."), BY)
+    assert found(index, bank, "alice oslo bergen") == ["m3"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_index_that_followed_the_bank_equals_a_new_one(seed: int) -> None:
+    rng = random.Random(seed)
+    bank, index = MemoryBank("test"), MemoryIndex()
+    for _ in range(12):
+        write_at_random(bank, rng, rng.randint(0, 15))
+        query, kind = " ".join(rng.choices(WORDS, k=3)), rng.choice([None, *MEMORY_KINDS])
+        assert index.search(bank, query, 20, kind) == MemoryIndex().search(bank, query, 20, kind)
+        assert len(index) == len(bank)
+
+
+def test_a_kind_filters_before_the_best_are_chosen() -> None:
+    bank = MemoryBank("test")
+    bank.create([fact("beach " * 3) for _ in range(20)], BY)
+    bank.create([fact("a beach, once", MemoryKind.EPISODIC)], BY)
+    assert [s.memory.memory_id for s in MemoryIndex().search(bank, "beach", 1, MemoryKind.EPISODIC)] == [
+        "m21"
+    ]
+    assert found(MemoryIndex(), bank, "beach", MemoryKind.PROCEDURAL) == []
+
+
+def test_a_memory_is_found_by_the_words_of_its_date() -> None:
+    bank = MemoryBank("test")
+    bank.create([fact("Alice ran.", at=date(2023, 5, 7)), fact("Alice ran.", at=date(2022, 11, 30))], BY)
+    assert found(MemoryIndex(), bank, "What happened in November 2022?") == ["m2"]
+    assert document_of(bank.get("m1")) == "Alice ran. 7 May 2023"
+
+
+def test_equal_memories_are_ranked_in_the_order_in_which_they_were_made() -> None:
+    assert found(MemoryIndex(), bank_of(*["the same words"] * 12), "same words") == [
+        f"m{number}" for number in range(1, 11)
+    ]
+
+
+def test_the_core_kind_has_no_memories_to_search() -> None:
+    with pytest.raises(ConfigError, match="choose from episodic, semantic, procedural"):
+        MemoryIndex().search(bank_of("A."), "a", kind=MemoryKind.CORE)
+
+
+def test_top_k_must_be_at_least_one() -> None:
+    for index in (MemoryIndex(), MemoryIndex(DenseIndex(ThemeEmbedder(), "themes", 4))):
+        with pytest.raises(IndexingError, match="top_k=0"):
+            index.search(bank_of("A."), "a", top_k=0)
+
+
+# -- branches ------------------------------------------------------------------------------------
+
+
+def test_an_earlier_version_of_the_bank_is_refused() -> None:
+    bank, index = bank_of("Oslo.", "Bergen."), MemoryIndex()
+    index.search(bank, "oslo")
+    with pytest.raises(
+        IndexingError, match="holds version 2 of another branch of bank 'test': fork the index"
+    ):
+        index.search(bank.undo(), "oslo")
+    assert found(index, bank, "bergen") == ["m2"]
+
+
+def test_a_branch_that_has_caught_up_in_length_is_refused() -> None:
+    bank, index = bank_of("Oslo.", "Bergen."), MemoryIndex()
+    index.refresh(bank)
+    other = bank.undo()
+    other.create([fact("Tromsø.")], BY)
+    other.create([fact("Bodø.")], BY)
+    with pytest.raises(IndexingError, match="another branch"):
+        index.search(other, "tromsø")
+
+
+def test_the_same_log_read_again_is_the_same_branch() -> None:
+    bank, index = bank_of("Oslo.", "Bergen."), MemoryIndex()
+    index.refresh(bank)
+    again = MemoryBank.replay("test", bank.operations())
+    again.create([fact("Tromsø.")], BY)
+    assert found(index, again, "tromsø bergen") == ["m2", "m3"]
+
+
+def test_a_bank_and_its_index_are_forked_together() -> None:
+    bank, index = bank_of("Oslo."), MemoryIndex()
+    index.refresh(bank)
+    other_bank, other_index = bank.fork(), index.fork()
+    other_bank.update("m1", fact("Bergen."), BY)
+    bank.create([fact("Tromsø.")], BY)
+    assert found(other_index, other_bank, "oslo bergen tromsø") == ["m2"]
+    assert sorted(found(index, bank, "oslo bergen tromsø")) == ["m1", "m2"]
+    assert bank.get("m2").text == "Tromsø."
+
+
+def test_many_threads_may_search_while_one_writes() -> None:
+    bank, index = bank_of("beach zero"), MemoryIndex()
+    has_ended, failures = threading.Event(), list[str]()
+
+    def search() -> None:
+        while not has_ended.is_set():
+            scored = index.search(bank, "beach", 1000)
+            if [s.memory.memory_id for s in scored] != [f"m{n}" for n in range(1, len(scored) + 1)]:
+                failures.append(repr(scored))
+
+    threads = [threading.Thread(target=search) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(200):
+        bank.create([fact(f"beach {number:03}")], BY)
+    has_ended.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert len(index.search(bank, "beach", 1000)) == 201
+
+
+# -- by meaning ----------------------------------------------------------------------------------
+
+
+def dense_index(embedder: ThemeEmbedder | None = None, batch_size: int = 128) -> DenseIndex:
+    return DenseIndex(embedder or ThemeEmbedder(), "themes", 4, batch_size)
+
+
+def test_a_memory_without_a_common_word_is_found_by_meaning() -> None:
+    bank = bank_of("They adopted a puppy.", "She plays the piano.", "They swim.")
+    assert found(MemoryIndex(), bank, "dog") == []
+    assert found(MemoryIndex(dense_index()), bank, "dog")[0] == "m1"
+
+
+def test_words_weigh_double_in_the_fusion() -> None:
+    bank = bank_of("puppy", "a dog unlike any beach dog")
+    scored = MemoryIndex(dense_index()).search(bank, "dog")
+    assert [(s.memory.memory_id, s.score) for s in scored] == [
+        ("m2", pytest.approx(2 / 61 + 1 / 62)),
+        ("m1", pytest.approx(1 / 61)),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_fused_index_that_followed_the_bank_equals_a_new_one(seed: int) -> None:
+    rng = random.Random(seed)
+    bank, index = MemoryBank("test"), MemoryIndex(dense_index())
+    for step in range(10):
+        write_at_random(bank, rng, 8)
+        if step == 5:
+            bank, index = bank.fork(), index.fork()
+        query, kind = " ".join(rng.choices([*THEMES, *WORDS], k=3)), rng.choice([None, *MEMORY_KINDS])
+        assert index.search(bank, query, 20, kind) == MemoryIndex(dense_index()).search(bank, query, 20, kind)
+
+
+def test_forks_of_a_dense_index_never_see_each_other() -> None:
+    bank, index = bank_of("dog"), MemoryIndex(dense_index())
+    index.refresh(bank)
+    other_bank, other_index = bank.fork(), index.fork()
+    bank.create([fact("beach")], BY)
+    other_bank.create([fact("piano")], BY)
+    assert found(index, bank, "sea") == ["m2", "m1"]
+    assert found(other_index, other_bank, "music") == ["m2", "m1"]
+    assert found(index, bank, "sea") == ["m2", "m1"]
+
+
+def test_each_text_is_embedded_once_and_in_batches() -> None:
+    embedder = ThemeEmbedder()
+    dense = dense_index(embedder, batch_size=2)
+    bank, index = bank_of("dog", "beach", "dog", "piano", "sea"), MemoryIndex(dense)
+    bank.delete("m5", BY)
+    index.refresh(bank)
+    bank.create([fact("beach"), fact("puppy")], BY)
+    index.fork().refresh(bank)
+    assert embedder.batches == [["dog", "beach"], ["piano"], ["puppy"]]
+
+
+def test_vectors_that_were_remembered_are_not_computed_again() -> None:
+    first = dense_index()
+    first.add(["dog", "beach"])
+    assert set(first.unsaved()) == {digest("dog"), digest("beach")}
+    embedder = ThemeEmbedder()
+    second = dense_index(embedder)
+    second.remember(first.unsaved())
+    second.add(["beach", "dog"])
+    assert embedder.batches == []
+    assert not second.unsaved()
+    np.testing.assert_allclose(second.score_documents(second.query_vector("sea")), [1.0, 0.0099], atol=1e-3)
+    first.mark_saved([digest("dog")])
+    assert set(first.unsaved()) == {digest("beach")}
+
+
+@pytest.mark.parametrize(
+    ("vectors", "says"),
+    [
+        (np.ones((1, 3)), r"shape \(1, 3\) for 1 texts, expected \(1, 4\)"),
+        (np.ones(4), r"shape \(4,\)"),
+        (np.full((1, 4), np.nan), "not finite"),
+    ],
+)
+def test_an_embedder_that_breaks_its_contract_is_refused_and_nothing_is_indexed(vectors, says: str) -> None:
+    bank = bank_of("dog")
+    index = MemoryIndex(DenseIndex(lambda _: vectors, "broken", 4))
+    for _ in range(2):
+        with pytest.raises(EmbeddingMismatchError, match=says):
+            index.refresh(bank)
+    assert len(index) == 0
+
+
+def test_an_embedder_that_fails_once_is_asked_again() -> None:
+    embedder, calls = ThemeEmbedder(), list[int]()
+
+    def flaky(texts: list[str]) -> NDArray[np.float64]:
+        calls.append(len(texts))
+        if len(calls) == 2:
+            raise ConnectionError("no network")
+        return embedder(texts)
+
+    bank, index = bank_of("dog", "beach"), MemoryIndex(DenseIndex(flaky, "flaky", 4, batch_size=1))
+    with pytest.raises(ConnectionError):
+        index.refresh(bank)
+    assert found(index, bank, "puppy") == ["m1", "m2"]
+    assert embedder.batches == [["dog"], ["puppy"], ["beach"]]
+
+
+def test_a_vector_of_zeros_is_like_nothing() -> None:
+    dense = DenseIndex(lambda texts: np.zeros((len(texts), 4)), "zero", 4)
+    assert found(MemoryIndex(dense), bank_of("dog"), "dog") == ["m1"]
+    assert found(MemoryIndex(dense.empty_copy()), bank_of("dog"), "puppy") == []
+
+
+@pytest.mark.parametrize(("model", "dimension", "batch"), [("", 4, 1), ("m", 0, 1), ("m", 4, 0)])
+def test_a_dense_index_without_a_name_or_size_is_refused(model: str, dimension: int, batch: int) -> None:
+    with pytest.raises(ConfigError, match="name the model"):
+        DenseIndex(ThemeEmbedder(), model, dimension, batch)
+
+
+# -- fusion --------------------------------------------------------------------------------------
+
+
+def test_fusion_adds_reciprocal_ranks() -> None:
+    assert reciprocal_rank_fusion([["a", "b"], ["b", "c"]]) == [
+        Hit("b", 1 / 62 + 1 / 61),
+        Hit("a", 1 / 61),
+        Hit("c", 1 / 62),
+    ]
+
+
+def test_fusion_weighs_rankings_and_keeps_first_seen_order_on_ties() -> None:
+    assert [hit.doc_id for hit in reciprocal_rank_fusion([["a"], ["b"]], weights=[1, 2])] == ["b", "a"]
+    assert [hit.doc_id for hit in reciprocal_rank_fusion([["a"], ["b"]])] == ["a", "b"]
+    assert reciprocal_rank_fusion([["a"]], k=0) == [Hit("a", 1.0)]
+    assert reciprocal_rank_fusion([]) == []
+
+
+def test_fusion_needs_one_weight_for_each_ranking() -> None:
+    with pytest.raises(ConfigError, match="1 weights for 2 rankings"):
+        reciprocal_rank_fusion([["a"], ["b"]], weights=[1])
+
+
+def test_a_digest_names_any_text() -> None:
+    assert digest("\ud800") != digest("\udfff")
+    assert len(digest("")) == 64
+    assert document_of(Memory("m1", MemoryKind.SEMANTIC, "A.", None, (), 1)) == "A."
