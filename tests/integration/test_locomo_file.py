@@ -276,6 +276,16 @@ def test_a_manifest_of_other_files_is_found(splits, capsys):
     assert "splits.json does not describe these files" in capsys.readouterr().err
 
 
+def test_modified_data_does_not_pass_for_the_official_counts(locomo_path, tmp_path, capsys):
+    samples = json.loads(locomo_path.read_text(encoding="utf-8"))
+    next(sample for sample in samples if sample["sample_id"] == "conv-47")["qa"].pop()
+    (tmp_path / "fewer.json").write_text(json.dumps(samples))
+    arguments = ["--data", str(tmp_path / "fewer.json"), "--out", str(tmp_path), "--allow-modified"]
+    assert main(arguments) == 0
+    assert main([*arguments, "--verify"]) == 1
+    assert "val.json holds 189 questions, expected 190" in capsys.readouterr().err
+
+
 def test_an_unwritable_folder_is_an_error(locomo_path, tmp_path, capsys):
     taken = tmp_path / "splits"
     taken.write_text("a file stands where the folder should be")
