@@ -62,6 +62,18 @@ def sessions_of(connection: Connection, namespace: str) -> list[IngestedSession]
     ]
 
 
+def place_of(connection: Connection, namespace: str, session_id: str) -> tuple[int, int] | None:
+    """Read where a session stands among those in force, and the version of the bank after the one before."""
+    query = select(SESSIONS.c.session_id, SESSIONS.c.position, SESSIONS.c.version)
+    rows = connection.execute(query.where(*_in_force(SESSIONS, namespace)).order_by(SESSIONS.c.position))
+    version_before = 0
+    for known_id, position, version in rows:
+        if known_id == session_id:
+            return position, version_before
+        version_before = version
+    return None
+
+
 def retracted_operations(connection: Connection, namespace: str) -> list[tuple[int, Operation]]:
     """Read what rewinds took back, each with the revision of its rewind, in that order.
 
@@ -133,11 +145,19 @@ def next_revision(connection: Connection, namespace: str) -> int | None:
     return connection.scalar(step.values(revision=NAMESPACES.c.revision + 1).returning(NAMESPACES.c.revision))
 
 
-def retract(connection: Connection, namespace: str, version: int, revision: int) -> None:
-    """Mark the operations after a version, and the sessions ingested after it, as taken back."""
-    for table in (OPERATIONS, SESSIONS):
-        later = update(table).where(*_in_force(table, namespace), table.c.version > version)
-        connection.execute(later.values(retracted=revision))
+def retract(
+    connection: Connection, namespace: str, version: int, revision: int, *, position: int | None = None
+) -> None:
+    """Mark the operations after a version, and the sessions ingested after it, as taken back.
+
+    With a ``position``, the sessions from that place on are taken back: one without any operation has the
+    version of the one before it, and only its place tells them apart.
+    """
+    is_later = SESSIONS.c.version > version if position is None else SESSIONS.c.position >= position
+    for table, later in ((OPERATIONS, OPERATIONS.c.version > version), (SESSIONS, is_later)):
+        connection.execute(
+            update(table).where(*_in_force(table, namespace), later).values(retracted=revision)
+        )
 
 
 def insert_operations(connection: Connection, namespace: str, operations: Sequence[Operation]) -> None:

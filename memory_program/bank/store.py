@@ -176,6 +176,27 @@ class BankStore:
             rows.retract(connection, namespace, version, revision)
         return self.load(namespace)
 
+    def rewind_session(self, namespace: str, session_id: str) -> MemorySpace:
+        """Take back a session and every session after it, with all operations since the one before.
+
+        As ``rewind``, also for a session without operations, which no version tells from the one before it.
+
+        Raises:
+            StoreError: no such session was saved, or the database fails; nothing was changed.
+        """
+        _check_name(namespace)
+        with self._database.writing() as connection:
+            place = rows.place_of(connection, namespace, session_id)
+            revision = rows.next_revision(connection, namespace)
+            if place is None or revision is None:
+                raise StoreError(
+                    f"session {session_id!r} was never saved in namespace {namespace!r} of "
+                    f"{self._database.where}: BankStore.load(namespace).sessions lists those that were"
+                )
+            position, version = place
+            rows.retract(connection, namespace, version, revision, position=position)
+        return self.load(namespace)
+
     def retracted(self, namespace: str) -> list[RetractedOperation]:
         """List what rewinds took back, in the order of the rewinds; ``MemoryBank.graft`` brings it back.
 

@@ -1,0 +1,1 @@
+"""Build, answer, judge, report: resumable stages over any dataset in LoCoMo's schema."""

@@ -1,0 +1,136 @@
+"""What a system is, as far as its records depend on it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from locomo.conversation import Conversation, Question
+from locomo.judge import Judge, Rubric
+from memory_program import __version__
+from memory_program.agents.program import MemorySystem
+from memory_program.config import EvaluateConfig, SystemName, split_list
+from memory_program.errors import RecordError
+from memory_program.evaluation.records import content_hash
+
+BUILD_SETTINGS = ("memory_budget", "max_turns", "writer_mode")
+"""The settings that change what is written; the others only change how it is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemIdentity:
+    """A system under its settings and models.
+
+    ``build`` is a hash of what its banks depend on, ``answer`` of what its answers depend on besides the
+    bank and the question. The address of a server is part of neither: a model is known by its name.
+    """
+
+    name: str
+    writer: str | None
+    reader: str | None
+    temperature: float
+    settings: dict[str, Any]  # Any: the JSON of SystemSettings
+    program: str
+    build: str
+    answer: str
+
+    def build_key(self, conversation: Conversation) -> str:
+        """Hash what the bank of a conversation depends on."""
+        return content_hash("build", self.build, conversation.fingerprint)
+
+    def namespace(self, conversation: Conversation) -> str:
+        """Name the bank of a conversation, such that no other run shares it unless it would be the same."""
+        return f"{self.build_key(conversation)[:12]}/{conversation.conversation_id}"
+
+    def session_key(self, conversation: Conversation, session_id: str) -> str:
+        """Name the record of a session."""
+        return content_hash(self.build_key(conversation), session_id)
+
+    def answer_key(self, question: Question, bank: str) -> str:
+        """Name the record of an answer, given the hash of the bank that it comes from."""
+        return content_hash("answer", self.answer, bank, question.question_id, question.text)
+
+
+def identify(system: MemorySystem, name: SystemName, config: EvaluateConfig) -> SystemIdentity:
+    """Describe a system that was made from a config."""
+    state = system.dump_state()
+    writer_state = {part: value for part, value in state.items() if part.split(".")[0] == "writer"}
+    settings = config.system_settings.model_dump(mode="json")
+    writer = config.writer if name.writes_with_a_model else None
+    reader = config.reader if name.reads_with_a_model else None
+    written_with = (writer, config.temperature, [settings[key] for key in BUILD_SETTINGS], writer_state)
+    build = content_hash(__version__, name.value, written_with if system.writes_memories else None)
+    return SystemIdentity(
+        name=name.value,
+        writer=writer,
+        reader=reader,
+        temperature=config.temperature,
+        settings=settings,
+        program=content_hash(state),
+        build=build,
+        answer=content_hash(build, reader, config.temperature, settings, state),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeIdentity:
+    """The judge of a run: its model, and a hash of the prompt of each rubric."""
+
+    model: str
+    rubrics: dict[str, str]
+
+    def key(self, rubric: str, question: Question, prediction: str) -> str:
+        """Name the record of a verdict."""
+        prompt = (self.model, rubric, self.rubrics[rubric])
+        return content_hash("judge", prompt, question.question_id, question.text, question.answer, prediction)
+
+
+def identify_judge(config: EvaluateConfig) -> JudgeIdentity | None:
+    """Describe the judge of a config; None if it names no model for one."""
+    if config.judge is None:
+        return None
+    rubrics = [Rubric(name) for name in split_list(config.rubrics)]
+    return JudgeIdentity(
+        config.judge, {rubric.value: content_hash(Judge(rubric).dump_state()) for rubric in rubrics}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SystemRun:
+    """What the folder of a system belongs to: enough to find its records again without a model."""
+
+    system: SystemIdentity
+    judge: JudgeIdentity | None = None
+
+
+_RUN = TypeAdapter(SystemRun)
+_FILE = "run.json"
+
+
+def write_run(folder: Path, run: SystemRun) -> None:
+    """Write down what the records in a folder belong to."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{_FILE}.part"
+    part.write_bytes(_RUN.dump_json(run, indent=1) + b"\n")
+    part.replace(folder / _FILE)
+
+
+def read_run(folder: Path) -> SystemRun:
+    """Read what the records in a folder belong to.
+
+    Raises:
+        RecordError: nothing was recorded there, or the file is not one that ``write_run`` wrote.
+    """
+    path = folder / _FILE
+    try:
+        return _RUN.validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise RecordError(
+            f"no run is recorded in {str(folder)!r}: run --mode full (or build and answer) there first, or "
+            "name the folder of another run with --output-dir"
+        ) from error
+    except ValueError as error:
+        raise RecordError(
+            f"{str(path)!r} does not describe a run ({error}): run --mode full again; records are kept"
+        ) from error

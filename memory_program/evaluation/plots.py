@@ -1,0 +1,79 @@
+"""The results as pictures (PNG)."""
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from memory_program.evaluation.scoring import Json
+from memory_program.evaluation.table import CATEGORIES
+
+
+def write_plots(folder: Path, results: Json) -> list[Path]:
+    """Draw the plots of a run into its folder, and list the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {
+        "score_by_category.png": score_by_category(results),
+        "tokens_against_score.png": tokens_against_score(results),
+    }
+    for name, figure in figures.items():
+        figure.savefig(folder / name, dpi=120, bbox_inches="tight")
+    return [folder / name for name in figures]
+
+
+def score_by_category(results: Json) -> Figure:
+    """Draw official F1 by category as bars, one colour per system, with their intervals."""
+    figure = Figure(figsize=(9, 4.5))
+    axes = figure.subplots()
+    systems: Json = results["systems"]
+    groups = (*CATEGORIES, "abstention")
+    width = 0.8 / max(len(systems), 1)
+    for place, (name, system) in enumerate(systems.items()):
+        scores = {**system["locomo_f1"], "abstention": system["abstention"]}
+        shown = [group for group, category in enumerate(groups) if scores[category]["value"] is not None]
+        bars = [scores[groups[group]] for group in shown]
+        axes.bar(
+            [group + (place - (len(systems) - 1) / 2) * width for group in shown],
+            [bar["value"] for bar in bars],
+            0.92 * width,
+            yerr=list(zip(*map(_error_bar, bars), strict=True)) or None,
+            capsize=2,
+            label=name,
+        )
+    axes.set_xticks(range(len(groups)), groups)
+    axes.set_ylabel("official F1 (abstention: accuracy)")
+    axes.set_ylim(0, 1)
+    axes.set_title(_title(results))
+    axes.legend()
+    return figure
+
+
+def tokens_against_score(results: Json) -> Figure:
+    """Draw each system's official F1 over its tokens per question."""
+    figure = Figure(figsize=(6.5, 4.5))
+    axes = figure.subplots()
+    for place, (name, system) in enumerate(results["systems"].items()):
+        score, tokens = system["locomo_f1"]["all"], system["tokens_per_question"]
+        if score["value"] is None or tokens is None:
+            continue
+        axes.plot(tokens, score["value"], "o", color=f"C{place}")
+        if score["low"] is not None:
+            axes.vlines(tokens, score["low"], score["high"], color=f"C{place}", linewidth=1)
+        axes.annotate(name, (tokens, score["value"]), (6, 4), textcoords="offset points")
+    axes.set_xscale("symlog", linthresh=10)
+    axes.set_xlabel("tokens per question")
+    axes.set_ylabel("official F1, categories 1 to 4")
+    axes.set_ylim(0, 1)
+    axes.set_title(_title(results))
+    return figure
+
+
+def _error_bar(score: Json) -> tuple[float, float]:
+    """Give the lengths below and above; a percentile interval need not hold the mean, an error bar must."""
+    if score["low"] is None:
+        return 0.0, 0.0
+    return max(score["value"] - score["low"], 0.0), max(score["high"] - score["value"], 0.0)
+
+
+def _title(results: Json) -> str:
+    dataset = results["dataset"]
+    return f"{dataset['name']}, {dataset['questions']:,} questions"

@@ -1,0 +1,33 @@
+"""What a result came from: the commit of the code, and the versions of everything it runs on."""
+
+import hashlib
+import subprocess
+from importlib.metadata import distributions
+from pathlib import Path
+
+
+def git_commit() -> str | None:
+    """Give the commit of the checkout that this package lies in, ``+changes`` if it was edited since.
+
+    None outside a checkout, and where there is no git.
+    """
+    folder = Path(__file__).resolve().parents[2]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        commit = _git(folder, "rev-parse", "HEAD")
+        changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{commit}+changes" if changes else commit
+
+
+def lock_hash() -> str:
+    """Hash the name and version of every installed distribution, as a lock file would list them."""
+    installed = sorted({f"{d.name.lower()}=={d.version}" for d in distributions()})
+    return hashlib.sha256("\n".join(installed).encode()).hexdigest()
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, check=True, text=True, timeout=10).stdout.strip()

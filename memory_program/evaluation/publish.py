@@ -1,0 +1,138 @@
+"""Where results go: files, a terminal, MLflow."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from memory_program.config import EvaluateConfig
+from memory_program.evaluation.plots import write_plots
+from memory_program.evaluation.recorded import RecordedSystem
+from memory_program.evaluation.records import content_hash
+from memory_program.evaluation.report import RESULTS, make_results, write_json, write_questions
+from memory_program.evaluation.scoring import Json
+from memory_program.evaluation.selection import Selection
+from memory_program.evaluation.table import print_results
+from memory_program.tracking import TrackedRun, Tracker, note_logged, was_logged
+
+
+class Publisher:
+    """Turns records into results, and hands them out."""
+
+    def __init__(self, config: EvaluateConfig, selection: Selection, console: Console) -> None:
+        """Prepare; nothing is opened or written yet."""
+        self._config = config
+        self._selection = selection
+        self._console = console
+        self._tracker: Tracker | None = None
+
+    def open_tracker(self) -> None:
+        """Begin to open MLflow in the background, since it takes seconds; and trace from now on, if asked."""
+        if self._config.mlflow and self._tracker is None:
+            self._tracker = Tracker(self._uri, self._artifact_root)
+            if self._config.traces:
+                self._tracker.trace()
+
+    def close(self) -> None:
+        """Let go of MLflow."""
+        if self._tracker is not None:
+            self._tracker.close()
+
+    def publish(self, recorded: Sequence[RecordedSystem]) -> Json:
+        """Score the records, write the files, print the tables, and log to MLflow.
+
+        Raises:
+            TrackingError: MLflow fails; everything else is done.
+        """
+        scored = [system.scored() for system in recorded]
+        results = make_results(self._config, self._selection, scored)
+        folder = self._config.output_dir
+        write_json(folder / RESULTS, results)
+        for system, of_system in zip(recorded, scored, strict=True):
+            write_questions(system.folder / "questions.jsonl", of_system)
+        plots = write_plots(folder, results)
+        print_results(self._console, results)
+        self._console.print(f"results: {folder / RESULTS}", highlight=False, soft_wrap=True)
+        if self._config.mlflow:
+            self._track(results, recorded, plots)
+        return results
+
+    @property
+    def _uri(self) -> str:
+        database = self._config.output_dir.parent / "mlflow.db"
+        return self._config.tracking_uri or f"sqlite:///{database.as_posix()}"
+
+    @property
+    def _artifact_root(self) -> Path | None:
+        return self._config.output_dir.parent / "mlartifacts" if self._config.tracking_uri is None else None
+
+    def _track(self, results: Json, recorded: Sequence[RecordedSystem], plots: Sequence[Path]) -> None:
+        """Log the results, unless just these went to the same place before."""
+        folder = self._config.output_dir
+        digest = content_hash(results["systems"], results["comparisons"], results["dataset"])
+        if not was_logged(folder, self._uri, digest):
+            self.open_tracker()
+            assert self._tracker is not None
+            name = f"{self._config.output_dir.name} on {results['dataset']['name']}"
+            parent = TrackedRun(name, {}, {}, _tags(results), [folder / RESULTS, *plots])
+            children = [_tracked(system, results) for system in recorded]
+            note_logged(folder, self._uri, digest, self._tracker.log(parent, children))
+        self._console.print(
+            f"compare in MLflow: mlflow ui --backend-store-uri {self._uri}", highlight=False, soft_wrap=True
+        )
+
+
+def _tracked(system: RecordedSystem, results: Json) -> TrackedRun:
+    identity = system.run.system
+    result = results["systems"][identity.name]
+    files = (system.folder / name for name in _FILES)
+    return TrackedRun(
+        name=identity.name,
+        params={
+            "system": identity.name,
+            "writer": identity.writer,
+            "reader": identity.reader,
+            "judge": system.run.judge.model if system.run.judge is not None else None,
+            "temperature": identity.temperature,
+            "program": identity.program[:12],
+            "seed": results["seed"],
+            **identity.settings,
+        },
+        metrics=dict(_metrics(result)),
+        tags={**_tags(results), "signature": result["signature"]},
+        artifacts=[path for path in files if path.exists()],
+    )
+
+
+_FILES = ("run.json", "program.json", "build.jsonl", "answers.jsonl", "judgements.jsonl", "questions.jsonl")
+
+
+def _tags(results: Json) -> dict[str, str]:
+    dataset = results["dataset"]
+    return {
+        "dataset.name": dataset["name"],
+        "dataset.sha256": dataset["sha256"],
+        "git_commit": str(results["git_commit"]),
+        "lock_hash": results["lock_hash"],
+        "version": results["version"],
+    }
+
+
+def _metrics(result: Json) -> Iterator[tuple[str, float]]:
+    """List the numbers of a system under names that are the same for every system; what is None is absent."""
+    intervals = {f"locomo_f1/{name}": score for name, score in result["locomo_f1"].items()}
+    intervals |= {f"bleu1/{name}": score for name, score in result["bleu1"].items()}
+    intervals |= {f"recall/{key}": score for key, score in result["recall_intervals"].items()}
+    for name in ("abstention", "overall_with_abstention", "set_f1"):
+        intervals[name] = result[name]
+    judge: Json = result["judge"] or {}
+    for rubric in (name for name in judge if name != "kappa"):
+        intervals |= {f"judge/{rubric}/{name}": judge[rubric][name] for name in result["locomo_f1"]}
+    numbers = {name: score["value"] for name, score in intervals.items()}
+    for end in ("low", "high"):
+        numbers[f"locomo_f1/all/{end}"] = result["locomo_f1"]["all"][end]
+    numbers |= {name: result[name] for name in ("tokens_per_question", "calls", "cost_usd", "seconds")}
+    numbers |= {"failures": result["failures"]["all"], "judge/kappa": judge.get("kappa")}
+    for name, value in numbers.items():
+        if value is not None:
+            yield name, float(value)

@@ -1,0 +1,80 @@
+"""What a run recorded of one system, found by key: all that judging and reporting need."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from locomo.conversation import Conversation, Question
+from memory_program.evaluation.identity import SystemRun
+from memory_program.evaluation.records import AnswerRecord, BuildRecord, Journals, JudgeRecord
+from memory_program.evaluation.scoring import ScoredQuestion, score_question
+from memory_program.evaluation.selection import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredSystem:
+    """A system's questions scored, and its sessions, in the order of the selection."""
+
+    run: SystemRun
+    scored: tuple[ScoredQuestion, ...]
+    builds: tuple[BuildRecord | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSystem:
+    """The records of a system in a folder, those of the run ``run`` about ``selection``."""
+
+    folder: Path
+    run: SystemRun
+    journals: Journals
+    selection: Selection
+
+    def builds(self) -> list[BuildRecord | None]:
+        """List the record of every session; None for one that is not built."""
+        return [record for c in self.selection.conversations for record in self._builds_of(c)]
+
+    def answer_keys(self) -> dict[str, str]:
+        """Name the record of each question, by its id; a question whose bank is not finished has none."""
+        banks = {c.conversation_id: self._bank(c) for c in self.selection.conversations}
+        return {
+            question.question_id: self.run.system.answer_key(question, bank)
+            for question in self.selection.questions
+            if (bank := banks[question.conversation_id]) is not None
+        }
+
+    def answers(self) -> list[tuple[Question, AnswerRecord | None]]:
+        """List every question with its answer; None for one that has none."""
+        keys, records = self.answer_keys(), self.journals.answers.records
+        return [(q, records.get(keys.get(q.question_id, ""))) for q in self.selection.questions]
+
+    def scored(self) -> ScoredSystem:
+        """Score what is recorded."""
+        scored = [self._scored(question, record) for question, record in self.answers()]
+        return ScoredSystem(self.run, tuple(scored), tuple(self.builds()))
+
+    def spent_usd(self) -> float:
+        """Sum up what the records have cost; calls without a known price count as nothing."""
+        answers = self.answers()
+        judgements = [j for q, record in answers for j in self._judgements(q, record).values()]
+        records = [*self.builds(), *(record for _, record in answers), *judgements]
+        return sum(record.usage.cost_usd or 0.0 for record in records if record is not None)
+
+    def _scored(self, question: Question, record: AnswerRecord | None) -> ScoredQuestion:
+        return score_question(question, record, self._judgements(question, record))
+
+    def _judgements(self, question: Question, record: AnswerRecord | None) -> dict[str, JudgeRecord | None]:
+        judge, records = self.run.judge, self.journals.judgements.records
+        if judge is None:
+            return {}
+        prediction = record.answer.text if record is not None else ""
+        return {rubric: records.get(judge.key(rubric, question, prediction)) for rubric in judge.rubrics}
+
+    def _builds_of(self, conversation: Conversation) -> list[BuildRecord | None]:
+        records: Mapping[str, BuildRecord] = self.journals.builds.records
+        keys = [self.run.system.session_key(conversation, s.session_id) for s in conversation.sessions]
+        return [records.get(key) for key in keys]
+
+    def _bank(self, conversation: Conversation) -> str | None:
+        """Give the hash of what the bank of a conversation holds; None while sessions are missing."""
+        builds = self._builds_of(conversation)
+        return builds[-1].bank if builds[-1] is not None and None not in builds else None

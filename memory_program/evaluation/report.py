@@ -1,0 +1,125 @@
+"""The report of a run: what the records say, as results.json and one line per question."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from memory_program import __version__
+from memory_program.config import EvaluateConfig
+from memory_program.evaluation.identity import SystemRun
+from memory_program.evaluation.provenance import git_commit, lock_hash
+from memory_program.evaluation.recorded import ScoredSystem
+from memory_program.evaluation.scoring import (
+    Json,
+    Resampling,
+    ScoredQuestion,
+    compare,
+    correctness,
+    summarise,
+)
+from memory_program.evaluation.selection import Selection
+
+RESULTS = "results.json"
+
+
+def make_results(
+    config: EvaluateConfig, selection: Selection, scored_systems: Sequence[ScoredSystem]
+) -> Json:
+    """Compute results.json; the same records, selection and seed give the same numbers, to the last digit."""
+    resampling = Resampling(config.seed)
+    systems: Json = {}
+    for system in scored_systems:
+        summary = summarise(system.scored, system.builds, resampling)
+        n = summary["locomo_f1"]["all"]["n"]
+        systems[system.run.system.name] = {
+            **summary,
+            "signature": signature(config, selection, system.run, n),
+            "run": asdict(system.run),
+        }
+    rubrics = sorted({rubric for s in scored_systems if s.run.judge for rubric in s.run.judge.rubrics})
+    scored = {system.run.system.name: system.scored for system in scored_systems}
+    return {
+        "config": config.model_dump(mode="json"),
+        "dataset": {
+            "name": selection.dataset.name,
+            "sha256": selection.dataset.sha256,
+            "is_modified": selection.dataset.is_modified,
+            "conversations": [conversation.conversation_id for conversation in selection.conversations],
+            "questions": len(selection.questions),
+        },
+        "version": __version__,
+        "git_commit": git_commit(),
+        "lock_hash": lock_hash(),
+        "lm_cache": "off",
+        "seed": config.seed,
+        "systems": systems,
+        "comparisons": compare(scored, rubrics, resampling),
+    }
+
+
+def signature(config: EvaluateConfig, selection: Selection, run: SystemRun, n: int) -> str:
+    """Write what a score depends on, as one line to quote with it.
+
+    Whatever is not in it (threads, addresses, folders) does not change the score.
+    """
+    system = run.system
+    parts = {
+        "cat": "1-4",
+        "n": n,
+        "judge": run.judge.model if run.judge is not None else "none",
+        "data": selection.dataset.version,
+        "v": __version__,
+        "system": system.name,
+    }
+    if config.split != "all":
+        parts["split"] = config.split
+    if config.conversations:
+        parts["conversations"] = "+".join(c.conversation_id for c in selection.conversations)
+    if config.num_test is not None:
+        parts["first"] = config.num_test
+    if system.writer is not None:
+        parts |= {"writer": system.writer, "memory_budget": system.settings["memory_budget"]}
+        parts |= {"writer_mode": system.settings["writer_mode"], "max_turns": system.settings["max_turns"]}
+    if system.reader is not None:
+        parts |= {"reader": system.reader, "temperature": f"{system.temperature:g}"}
+        parts |= {"max_searches": system.settings["max_searches"], "program": system.program[:8]}
+    parts |= {"top_k": system.settings["top_k"], "reader_budget": system.settings["reader_budget"]}
+    if system.settings["archive"]:
+        parts["archive"] = "on"
+    return "|".join(["locomo_f1", *(f"{name}:{value}" for name, value in parts.items())])
+
+
+def write_json(path: Path, content: Json) -> None:
+    """Write a JSON file, the whole of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def write_questions(path: Path, system: ScoredSystem) -> None:
+    """Write one line per question: what was asked, wanted and answered, and what that is worth."""
+    lines = [json.dumps(_line(item), ensure_ascii=True) for item in system.scored]
+    part = path.with_name(f"{path.name}.part")
+    part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    part.replace(path)
+
+
+def _line(item: ScoredQuestion) -> Json:
+    question = item.question
+    answer = item.record.answer if item.record is not None else None
+    return {
+        "question_id": question.question_id,
+        "category": question.category.label,
+        "question": question.text,
+        "gold": question.answer,
+        "answer": answer.text if answer is not None else None,
+        "outcome": answer.outcome.value if answer is not None else "missing",
+        "locomo_f1": item.locomo_f1,
+        "bleu1": item.bleu1,
+        "judge": {rubric: correctness(item, rubric) for rubric in item.judgements},
+        "recall": item.recall,
+        "tokens": item.tokens,
+        "evidence": list(question.evidence),
+    }

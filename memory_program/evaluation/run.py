@@ -1,0 +1,203 @@
+"""A whole run: the stages that a config asks for, over every system, and the report."""
+
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import dspy
+from filelock import FileLock, Timeout
+from rich.console import Console
+
+from memory_program.agents.systems import make_system
+from memory_program.bank.store import BankStore
+from memory_program.config import EvaluateConfig, Mode
+from memory_program.errors import ConfigError, RunInUseError
+from memory_program.evaluation.cost import StageEstimate, check_affordable, described
+from memory_program.evaluation.identity import identify_judge, read_run, write_run
+from memory_program.evaluation.judging import JudgeStage
+from memory_program.evaluation.limits import Limits
+from memory_program.evaluation.live import LiveSystem, ModelMaker, SystemMaker
+from memory_program.evaluation.publish import Publisher
+from memory_program.evaluation.recorded import RecordedSystem
+from memory_program.evaluation.records import Journals
+from memory_program.evaluation.report import write_json
+from memory_program.evaluation.scoring import Json
+from memory_program.evaluation.selection import Selection, select
+from memory_program.evaluation.workers import Workers
+from memory_program.models import AdaptiveLimiter, check_model, language_model
+
+
+def evaluate(
+    config: EvaluateConfig,
+    *,
+    console: Console | None = None,
+    make: SystemMaker = make_system,
+    models: ModelMaker | None = None,
+) -> Json | None:
+    """Run the stages of a config, and return the results when it asks for a report.
+
+    Args:
+        config: what to do.
+        console: where progress and tables go; standard output by default.
+        make: makes the systems.
+        models: makes the language models; by default those of the config, each checked by one small call.
+
+    Raises:
+        ConfigError: the config does not fit the data or the folder.
+        DatasetError: the data cannot be read.
+        ModelError: a model cannot be used.
+        RecordError: the records are damaged, or a stage lacks what the one before it makes.
+        BudgetExceededError: a limit of the run is passed; what was done is kept.
+        RunInUseError: another process works in the folder.
+        StoreError: the database fails.
+        TrackingError: MLflow fails; the results are written.
+    """
+    console = console or _console()
+    models = models or _models_of(config)
+    selection = select(config)
+    counts = (len(selection.conversations), sum(len(c.sessions) for c in selection.conversations))
+    console.print(
+        f"{selection.dataset.name}: {counts[0]:,} conversations, {counts[1]:,} sessions, "
+        f"{len(selection.questions):,} questions",
+        highlight=False,
+    )
+    if config.mode is Mode.REPORT:
+        with closing(Publisher(config, selection, console)) as publisher:
+            return publisher.publish(_recorded(config, selection))
+    with _held(config.output_dir):
+        write_json(config.output_dir / "config.json", config.model_dump(mode="json"))
+        if config.mode is Mode.JUDGE:
+            _judge(config, selection, console, models)
+            return None
+        return _run(config, selection, console, make, models)
+
+
+def _run(
+    config: EvaluateConfig, selection: Selection, console: Console, make: SystemMaker, models: ModelMaker
+) -> Json | None:
+    """Build, answer and judge, as far as the mode goes, one system after the other; then report."""
+    with ExitStack() as stack:
+        store = None
+        if any(name.writes_with_a_model for name in config.system_names):
+            store = stack.enter_context(BankStore(config.db_url or _default_database(config.output_dir)))
+        systems = [LiveSystem(name, config, selection, make, store) for name in config.system_names]
+        recorded = [system.recorded for system in systems]
+        for system in recorded:
+            stack.callback(system.journals.close)
+        estimates = [system.estimates() for system in systems]
+        workers = _workers(config, console, recorded, [e for of_system in estimates for e in of_system])
+        for system, to_call in zip(systems, estimates, strict=True):
+            if to_call:
+                system.connect(models)
+        publisher = stack.enter_context(closing(Publisher(config, selection, console)))
+        if config.mode is Mode.FULL and not all(system.is_finished for system in systems):
+            publisher.open_tracker()
+        for system in systems:
+            system.write_down()
+            if config.mode is not Mode.ANSWER:
+                system.build(workers)
+            if config.mode is not Mode.BUILD:
+                system.answer(workers)
+            if config.mode is Mode.FULL:
+                _judge_one(system.recorded, config, models, workers)
+        return publisher.publish(recorded) if config.mode is Mode.FULL else None
+
+
+def _judge(config: EvaluateConfig, selection: Selection, console: Console, models: ModelMaker) -> None:
+    """Judge what the last answers of each system were."""
+    judge = identify_judge(config)
+    recorded = [replace(r, run=replace(r.run, judge=judge)) for r in _recorded(config, selection)]
+    workers = _workers(config, console, recorded, [])
+    for system in recorded:
+        write_run(system.folder, system.run)
+        with closing(system.journals):
+            _judge_one(system, config, models, workers)
+
+
+def _judge_one(
+    recorded: RecordedSystem, config: EvaluateConfig, models: ModelMaker, workers: Workers
+) -> None:
+    judge = recorded.run.judge
+    if judge is not None:
+        stage = JudgeStage(recorded, retry_errors=config.retry_errors)
+        stage.judge(models(judge.model, 0.0) if stage.missing() else None, workers)
+
+
+def _recorded(config: EvaluateConfig, selection: Selection) -> list[RecordedSystem]:
+    """Find what the last answers of each system recorded."""
+    folders = [config.output_dir / name.value for name in config.system_names]
+    return [RecordedSystem(folder, read_run(folder), Journals.read(folder), selection) for folder in folders]
+
+
+def _workers(
+    config: EvaluateConfig,
+    console: Console,
+    recorded: Sequence[RecordedSystem],
+    estimates: Sequence[StageEstimate],
+) -> Workers:
+    """Say what was found and what is to come, and refuse what would cost too much."""
+    for system in recorded:
+        for journal in system.journals:
+            if journal.lost_bytes:
+                console.print(
+                    f"{journal.path}: an incomplete last line of {journal.lost_bytes} bytes was dropped; its "
+                    "item is done again",
+                    highlight=False,
+                )
+    for line in described(estimates):
+        console.print(line, highlight=False)
+    spent_usd = sum(system.spent_usd() for system in recorded)
+    check_affordable(estimates, spent_usd, config.max_cost)
+    limits = Limits(max_errors=config.max_errors, max_cost_usd=config.max_cost, spent_usd=spent_usd)
+    return Workers(console, limits, config.concurrency)
+
+
+def _models_of(config: EvaluateConfig) -> ModelMaker:
+    """Make models under one limit of calls in flight; a model that does not answer is an error at once."""
+    limiter = AdaptiveLimiter(config.concurrency)
+
+    @cache
+    def make_model(name: str, temperature: float) -> dspy.LM:
+        lm = language_model(name, api_base=config.api_base, temperature=temperature, limiter=limiter)
+        check_model(lm)
+        return lm
+
+    return make_model
+
+
+def _console() -> Console:
+    """Give standard output; a file or a pipe is as wide as the tables need."""
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
+
+
+def _default_database(folder: Path) -> str:
+    return f"sqlite:///{(folder / 'banks.sqlite').as_posix()}"
+
+
+@contextmanager
+def _held(folder: Path) -> Generator[None]:
+    """Make the folder of the run, and keep other processes out of it; a killed process lets go of it.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+        RunInUseError: another process works in it.
+    """
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        raise RunInUseError(
+            f"another process is working in {str(folder)!r}: wait for it, or name another --output-dir"
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"output_dir={str(folder)!r} cannot be written ({error.strerror}): name another --output-dir"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()

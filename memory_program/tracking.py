@@ -1,0 +1,146 @@
+"""MLflow: one run per system under one parent, so that its compare view shows systems side by side."""
+
+import importlib
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from memory_program.errors import TrackingError
+
+EXPERIMENT = "memory-program"
+_RECEIPT = "tracking.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedRun:
+    """What is logged of one system, or of the parent of all of them."""
+
+    name: str
+    params: Mapping[str, object]
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str]
+    artifacts: Sequence[Path]
+
+
+class Tracker:
+    """Logs finished results to MLflow.
+
+    Importing MLflow and laying out a new database take seconds, so both begin in the background when the
+    tracker is made; ``log`` waits for them.
+    """
+
+    def __init__(self, uri: str, artifact_root: Path | None = None) -> None:
+        """Begin to open MLflow.
+
+        Args:
+            uri: MLflow's tracking address, for example ``sqlite:///runs/mlflow.db``.
+            artifact_root: where a new experiment keeps its files; None leaves it to the server.
+        """
+        self.uri = uri
+        self._artifact_root = artifact_root
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="mlflow")
+        self._opened: Future[_Opened] = self._pool.submit(self._open)
+
+    def log(self, parent: TrackedRun, children: Sequence[TrackedRun]) -> str:
+        """Log a parent run and its children, and return the parent's id.
+
+        Raises:
+            TrackingError: MLflow cannot be reached, or refuses something.
+        """
+        opened = self._wait()
+        try:
+            parent_id = opened.log(parent, {})
+            for child in children:
+                opened.log(child, {"mlflow.parentRunId": parent_id})
+        except opened.mlflow.exceptions.MlflowException as error:
+            raise TrackingError(self._complaint(error)) from error
+        return parent_id
+
+    def trace(self) -> None:
+        """Record every DSPy module call from now on as a trace.
+
+        Raises:
+            TrackingError: MLflow cannot be reached.
+        """
+        opened = self._wait()
+        opened.mlflow.set_tracking_uri(self.uri)
+        opened.mlflow.set_experiment(experiment_id=opened.experiment_id)
+        opened.mlflow.dspy.autolog(silent=True)
+
+    def close(self) -> None:
+        """Wait for what is being opened, and forget it."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _wait(self) -> "_Opened":
+        try:
+            return self._opened.result()
+        except (OSError, RuntimeError, ValueError) as error:
+            raise TrackingError(self._complaint(error)) from error
+
+    def _open(self) -> "_Opened":
+        mlflow = import_mlflow()
+        client = mlflow.MlflowClient(tracking_uri=self.uri)
+        try:
+            experiment = client.get_experiment_by_name(EXPERIMENT)
+            if experiment is not None:
+                return _Opened(mlflow, client, experiment.experiment_id)
+            location = self._artifact_root.resolve().as_uri() if self._artifact_root is not None else None
+            return _Opened(mlflow, client, client.create_experiment(EXPERIMENT, artifact_location=location))
+        except mlflow.exceptions.MlflowException as error:
+            raise TrackingError(self._complaint(error)) from error
+
+    def _complaint(self, error: Exception) -> str:
+        text = " ".join(str(error).split())[:300]
+        return (
+            f"MLflow at {self.uri!r} failed: {text}; the results are written all the same: correct "
+            "--tracking-uri and run the same command again, or leave MLflow out with --no-mlflow"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    mlflow: ModuleType
+    client: Any  # Any: MLflow's client, which has no types
+    experiment_id: str
+
+    def log(self, run: TrackedRun, tags: Mapping[str, str]) -> str:
+        entities = self.mlflow.entities
+        named = {"mlflow.runName": run.name, **run.tags, **tags}
+        run_id: str = self.client.create_run(self.experiment_id, tags=named, run_name=run.name).info.run_id
+        params = [entities.Param(name, str(value)) for name, value in run.params.items()]
+        metrics = [entities.Metric(name, value, 0, 0) for name, value in run.metrics.items()]
+        self.client.log_batch(run_id, metrics=metrics, params=params)
+        for path in run.artifacts:
+            self.client.log_artifact(run_id, str(path))
+        self.client.set_terminated(run_id)
+        return run_id
+
+
+def import_mlflow() -> ModuleType:
+    """Import MLflow without telemetry, and without the log of its database's migrations."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read while it is imported
+    mlflow = importlib.import_module("mlflow")
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return mlflow
+
+
+def was_logged(folder: Path, uri: str, digest: str) -> bool:
+    """Say whether these results went to this address before."""
+    try:
+        receipt = json.loads((folder / _RECEIPT).read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return False
+    return receipt.get("uri") == uri and receipt.get("digest") == digest
+
+
+def note_logged(folder: Path, uri: str, digest: str, run_id: str) -> None:
+    """Note that these results went to this address."""
+    receipt = {"uri": uri, "digest": digest, "run_id": run_id}
+    (folder / _RECEIPT).write_text(json.dumps(receipt, indent=1) + "\n", encoding="utf-8")
