@@ -11,3 +11,7 @@ class DatasetError(BenchmarkError, ValueError):
 
 class ScoringError(BenchmarkError, ValueError):
     """A score was asked for something that has none."""
+
+
+class WorldError(BenchmarkError, ValueError):
+    """A made-up world cannot be made as asked, or not be written."""

@@ -1,0 +1,88 @@
+"""``python -m locomo.world``: write made-up conversations to a file in LoCoMo's schema."""
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from locomo.errors import BenchmarkError, WorldError
+from locomo.world.export import as_locomo_json
+from locomo.world.generator import MAX_SESSIONS, MIN_SESSIONS, World, generate
+
+
+@dataclass(frozen=True, slots=True)
+class WorldConfig:
+    """Make up conversations in LoCoMo's schema whose truth is known; the same seed gives the same file."""
+
+    out: Path
+    """The file to write."""
+
+    seed: int = 0
+    """Chooses the conversations."""
+
+    conversations: int = 10
+    """How many conversations."""
+
+    sessions: str = f"{MIN_SESSIONS}-{MAX_SESSIONS}"
+    """The fewest and the most sessions of a conversation."""
+
+    turns: int | None = None
+    """Let each conversation go on until it has so many turns, whatever --sessions says."""
+
+    held_out: bool = False
+    """Furnish them with names, places and things that no other world contains."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the file that the command line asks for, say what is in it, and return the exit status."""
+    config = tyro.cli(
+        tyro.conf.FlagCreatePairsOff[WorldConfig], args=arguments, prog="python -m locomo.world"
+    )
+    try:
+        worlds = generate(
+            config.seed,
+            config.conversations,
+            sessions=_range(config.sessions),
+            turns=config.turns,
+            held_out=config.held_out,
+        )
+        _write(worlds, config.out)
+    except BenchmarkError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    conversations = [world.conversation for world in worlds]
+    print(
+        f"{config.out}  conversations: {len(conversations)}"
+        f"  sessions: {sum(len(c.sessions) for c in conversations)}"
+        f"  turns: {sum(len(c.turns) for c in conversations)}"
+        f"  questions: {sum(len(c.questions) for c in conversations)}"
+    )
+    return 0
+
+
+def _range(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)-(\d+)", text)
+    if match is None:
+        raise WorldError(f"sessions={text!r} is not a range: write it like {MIN_SESSIONS}-{MAX_SESSIONS}")
+    return int(match[1]), int(match[2])
+
+
+def _write(worlds: Sequence[World], path: Path) -> None:
+    """Write the whole file or none of it."""
+    document = as_locomo_json([world.conversation for world in worlds])
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise WorldError(
+            f"cannot write {str(path)!r} ({error.strerror}); name another file by --out"
+        ) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

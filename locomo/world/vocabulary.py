@@ -1,0 +1,196 @@
+"""Open vocabularies: names, places and things by the thousand, a fixed part of them kept out of training."""
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+from locomo.world.words import (
+    ANIMALS,
+    BAND_SUFFIXES,
+    COMPANY_SUFFIXES,
+    CRAFTS,
+    DISH_FORMS,
+    FIRST_NAMES,
+    HOBBIES,
+    INGREDIENTS,
+    JOBS,
+    MODIFIERS,
+    MONTHS,
+    RELATIONS,
+    ROOMS,
+    THINGS,
+    TITLE_NOUNS,
+    TOWNS,
+    WEEKDAYS,
+)
+
+HELD_OUT_SHARE = 0.25
+"""The share of open-class words that no training world ever contains."""
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_ONSETS = _parts("b d f g h j k l m n p r s t v w z br dr gr kr tr pl fl gl kl sh th st sk sn sv")
+_VOWELS = _parts("a e i o u a e i o u ai ei ou")
+_CODAS = ("", "", "", *_parts("n r l s m k t"))
+_CLOSES = ("", "", *_parts("x d v th sh nd rk lm"))
+_PERSON_ENDS = _parts("a o i us an el in ek or is ia un ette ard ois ael")
+_PLACE_ENDS = _parts("vik ton burg mere stad holm ford dal nova sund gard by minster haven field ora isk")
+_TRIES = 60
+
+
+@lru_cache(maxsize=200_000)
+def is_held_out(word: str) -> bool:
+    """Say whether a word is kept out of training worlds; the same in every process, by SHA-256."""
+    first = int.from_bytes(hashlib.sha256(word.lower().encode()).digest()[:4])
+    return first < HELD_OUT_SHARE * 2**32
+
+
+def _syllable(rng: random.Random) -> str:
+    return rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS)
+
+
+def _person(rng: random.Random) -> str:
+    if rng.random() < 0.2:
+        return rng.choice(FIRST_NAMES)
+    return (_syllable(rng) + rng.choice(_ONSETS) + rng.choice(_PERSON_ENDS)).capitalize()
+
+
+def _place(rng: random.Random) -> str:
+    if rng.random() < 0.15:
+        return rng.choice(TOWNS)
+    middle = _syllable(rng) if rng.random() < 0.3 else ""
+    return (_syllable(rng) + middle + rng.choice(_PLACE_ENDS)).capitalize()
+
+
+def _invented(rng: random.Random) -> str:
+    return (_syllable(rng) + _syllable(rng) + rng.choice(_CLOSES)).capitalize()
+
+
+def _pet(rng: random.Random) -> str:
+    ending = rng.choice(("o", "y", "i", "ie", "a"))
+    return (rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_ONSETS) + ending).capitalize()
+
+
+def _title_before_name(rng: random.Random) -> str:
+    return f"The {rng.choice(TITLE_NOUNS)} of "
+
+
+# An entry is (what stands before, the word that identifies it, what stands after). Only that word is open.
+_Entry = tuple[str, str, str]
+_MAKERS: dict[str, Callable[[random.Random], _Entry]] = {
+    "person": lambda rng: ("", _person(rng), ""),
+    "place": lambda rng: ("", _place(rng), ""),
+    "pet": lambda rng: ("", _pet(rng), ""),
+    "company": lambda rng: ("", _invented(rng), f" {rng.choice(COMPANY_SUFFIXES)}"),
+    "band": lambda rng: ("", _invented(rng), f" {rng.choice(BAND_SUFFIXES)}"),
+    "title": lambda rng: (_title_before_name(rng), _invented(rng), ""),
+    "thing": lambda rng: (f"{rng.choice(MODIFIERS)} ", rng.choice(THINGS), ""),
+    "dish": lambda rng: ("", rng.choice(INGREDIENTS), f" {rng.choice(DISH_FORMS)}"),
+}
+_OPEN_LISTS: dict[str, tuple[str, ...]] = {
+    "ingredient": INGREDIENTS,
+    "job": JOBS,
+    "hobby": HOBBIES,
+    "craft": CRAFTS,
+}
+_CLOSED: dict[str, tuple[str, ...]] = {
+    "animal": ANIMALS,
+    "room": ROOMS,
+    "relation": RELATIONS,
+    "weekday": WEEKDAYS,
+    "child": ("son", "daughter"),
+    "minutes": tuple(f"{minutes} minutes" for minutes in range(5, 100, 5)),
+    "clock": tuple(f"{hour}{past} am" for hour in range(4, 12) for past in ("", ":15", ":30", ":45")),
+    "birthday": tuple(f"{day} {month}" for month in MONTHS for day in range(1, 29)),
+}
+VOCABULARIES = (*_MAKERS, *_OPEN_LISTS, *_CLOSED)
+"""The names of all vocabularies."""
+
+_GENERATED = ("person", "place", "pet", "company", "band", "title")
+_ENGLISH = frozenset(
+    word.lower()
+    for words in (
+        *(THINGS, INGREDIENTS, DISH_FORMS, JOBS, HOBBIES, CRAFTS, MODIFIERS, MONTHS, WEEKDAYS),
+        *(TITLE_NOUNS, ANIMALS, RELATIONS, ROOMS),
+    )
+    for word in words
+)
+
+
+@lru_cache(maxsize=16)
+def _open_words(name: str, held_out: bool) -> tuple[str, ...]:
+    return tuple(word for word in _OPEN_LISTS[name] if is_held_out(word) == held_out)
+
+
+class Vocabulary:
+    """Draws for one conversation; nothing of an open class is drawn twice.
+
+    ``held_out`` worlds are made of held-out words alone, training worlds of the others, so that no name,
+    place or thing occurs in both.
+    """
+
+    def __init__(self, rng: random.Random, *, held_out: bool = False) -> None:
+        """Start with nothing used."""
+        self._rng = rng
+        self._held_out = held_out
+        self._used: set[str] = set()
+        self._pools: dict[str, list[str]] = {}
+
+    def draw(self, name: str, exclude: Iterable[str] = ()) -> str | None:
+        """Draw an entry of a vocabulary; None once there is nothing left.
+
+        Args:
+            name: one of ``VOCABULARIES``.
+            exclude: entries of a closed vocabulary that will not do (open ones never repeat anyway).
+        """
+        if name in _CLOSED:
+            choices = [word for word in _CLOSED[name] if word not in exclude]
+            return self._rng.choice(choices) if choices else None
+        return self._from_pool(name) if name in _OPEN_LISTS else self._made(name)
+
+    def _from_pool(self, name: str) -> str | None:
+        pool = self._pools.get(name)
+        if pool is None:
+            pool = self._pools[name] = list(_open_words(name, self._held_out))
+        if not pool:
+            return None
+        position = self._rng.randrange(len(pool))
+        pool[position], pool[-1] = pool[-1], pool[position]
+        return pool.pop()
+
+    def _made(self, name: str) -> str | None:
+        make = _MAKERS[name]
+        for _ in range(_TRIES):
+            before, word, after = make(self._rng)
+            is_invented = name in _GENERATED
+            if is_held_out(word) != self._held_out or (is_invented and not _is_name(word)):
+                continue
+            entry = before + word + after
+            key = word.lower() if is_invented else entry
+            if key not in self._used:
+                self._used.add(key)
+                return entry
+        return None
+
+
+def _is_name(word: str) -> bool:
+    """Refuse inventions that are too short to be told apart, too long, or an English word of ours."""
+    return 4 <= len(word) <= 11 and word.lower() not in _ENGLISH
+
+
+def open_word(name: str, entry: str) -> str | None:
+    """Give the word of an entry that ``is_held_out`` decides on; None for a closed vocabulary."""
+    if name in _CLOSED:
+        return None
+    if name in ("company", "band", "dish"):
+        return entry.split()[0]
+    return entry.split()[-1] if name in ("title", "thing") else entry
+
+
+def with_article(noun: str) -> str:
+    """Put a or an before a noun."""
+    return f"an {noun}" if noun[0].lower() in "aeiou" and not noun.startswith("uni") else f"a {noun}"
