@@ -117,7 +117,7 @@ def _parsed(url: str) -> URL:
 
 def _engine(url: URL, busy_timeout_s: float) -> Engine:
     if url.get_backend_name() == "postgresql":
-        options = f"-c lock_timeout={int(busy_timeout_s * 1000)}"
+        options = f"{url.query.get('options', '')} -c lock_timeout={int(busy_timeout_s * 1000)}".strip()
         try:
             return create_engine(url, hide_parameters=True, connect_args={"options": options})
         except ModuleNotFoundError as error:

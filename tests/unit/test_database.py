@@ -1,0 +1,144 @@
+"""A database that cannot be opened, read or written is refused by a message that says the way out."""
+
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from memory_program.bank.memory import Draft, MemoryKind, Provenance
+from memory_program.bank.space import MemorySpace
+from memory_program.bank.store import BankStore
+from memory_program.errors import ConfigError, SchemaVersionError, StoreError
+
+
+def write(space: MemorySpace, *texts: str) -> None:
+    for text in texts:
+        space.bank.create([Draft(text, MemoryKind.SEMANTIC)], Provenance("semantic"))
+
+
+def texts(space: MemorySpace) -> list[str]:
+    return [memory.text for memory in space.bank.live()]
+
+
+def test_a_newer_schema_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    BankStore(f"sqlite:///{path}").close()
+    for version, way_out in [
+        ("2", "update memory-program"),
+        ("0", "with the version of memory-program that wrote"),
+    ]:
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE memory_meta SET value = ? WHERE key = 'schema_version'", (version,))
+        with pytest.raises(
+            SchemaVersionError, match=f"schema version '{version}', this code reads 1: .*{way_out}"
+        ):
+            BankStore(f"sqlite:///{path}")
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("these are my notes\n" * 100)
+    with pytest.raises(StoreError, match=r"notes\.txt is not a database"):
+        BankStore(f"sqlite:///{path}")
+    assert path.read_text() == "these are my notes\n" * 100
+
+
+def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        StoreError, match=r"nowhere/bank\.sqlite cannot be opened .* must exist and be writable"
+    ):
+        BankStore(f"sqlite:///{tmp_path}/nowhere/bank.sqlite")
+
+
+def test_a_database_that_cannot_be_written_is_refused_on_save(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    with BankStore(f"sqlite:///{path}") as store:
+        store.save(store.load("test"))
+    with BankStore(f"sqlite:///file:{path}?mode=ro&uri=true") as store:
+        assert store.namespaces() == ["test"]
+        write(space := store.load("test"), "A fact.")
+        with pytest.raises(StoreError, match=r"cannot be opened for writing .*readonly"):
+            store.save(space)
+        assert space.revision == 1
+
+
+def test_a_locked_database_is_waited_for_and_then_named(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    with BankStore(f"sqlite:///{path}", busy_timeout_s=0.3) as store:
+        space = store.load("test")
+        write(space, "A fact.")
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        started = time.monotonic()
+        with pytest.raises(
+            StoreError, match=r"bank\.sqlite is locked by another process .* 0\.3 s; nothing was"
+        ):
+            store.save(space)
+        assert 0.25 < time.monotonic() - started < 5
+        assert store.load("test").revision == 0  # readers are not locked out
+        other.execute("COMMIT")
+        other.close()
+        store.save(space)
+        assert texts(store.load("test")) == ["A fact."]
+
+
+def test_a_lock_that_is_freed_in_time_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    with BankStore(f"sqlite:///{path}", busy_timeout_s=10) as store:
+        space = store.load("test")
+        other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN IMMEDIATE")
+        timer = threading.Timer(0.2, lambda: other.execute("COMMIT"))
+        timer.start()
+        store.save(space)
+        timer.join()
+        other.close()
+        assert store.namespaces() == ["test"]
+
+
+def test_sqlite_keeps_a_write_ahead_log(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    BankStore(f"sqlite:///{path}").close()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_row_that_no_store_wrote_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "bank.sqlite"
+    with BankStore(f"sqlite:///{path}") as store:
+        write(space := store.load("test"), "A fact.", "Another.")
+        store.save(space)
+        for broken in ("{", '{"kind": "create"}', "[]"):
+            with sqlite3.connect(path) as connection:
+                connection.execute("UPDATE memory_operations SET operation = ? WHERE version = 2", (broken,))
+            with pytest.raises(StoreError, match=r"namespace 'test' of .* holds what no store wrote"):
+                store.load("test")
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("memories.sqlite", r"'memories\.sqlite' is not a database URL: for a file write sqlite:///"),
+        ("user:secret@host", "the text given is not a database URL"),
+        ("mysql://user:secret@host/name", r"unknown database 'mysql': choose from sqlite, .*postgresql"),
+        (
+            "postgresql://user:secret@127.0.0.1:1/name",
+            r"postgresql\+psycopg://user:\*\*\*@127.0.0.1:1/name failed",
+        ),
+    ],
+)
+def test_a_url_that_names_no_database_is_refused_without_its_password(url: str, says: str) -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(StoreError, match=says) as caught:
+        BankStore(url)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "secret" not in f"{error} {error!r}"
+        error = error.__cause__ or error.__context__
+
+
+def test_a_negative_timeout_is_refused() -> None:
+    with pytest.raises(ConfigError, match="busy_timeout_s=-1"):
+        BankStore("sqlite://", busy_timeout_s=-1)

@@ -1,0 +1,464 @@
+"""What is saved is loaded unchanged, once, in order; what is refused writes nothing.
+
+Every test of ``store_url`` runs on SQLite, and on PostgreSQL where TEST_POSTGRES_URL names a database.
+"""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from locomo.conversation import Session, Turn
+from memory_program.bank.dense import DenseIndex
+from memory_program.bank.memory import MEMORY_KINDS, Draft, MemoryKind, Provenance
+from memory_program.bank.outcome import CallFailure, Outcome, SessionRecord
+from memory_program.bank.space import MemorySpace
+from memory_program.bank.store import BankStore, RetractedOperation
+from memory_program.errors import (
+    ConfigError,
+    ConflictError,
+    EmbeddingMismatchError,
+    MemoryOperationError,
+    SessionConflictError,
+    StoreError,
+)
+from tests.conversations import session
+from tests.databases import DATABASES, NO_POSTGRES, POSTGRES_URL, empty_database
+
+BY = Provenance("semantic", "session_1", "because")
+ODD_TEXTS = ["nul\0byte", "\ud800 half", "🏖️ beach", "שלום עולם", "a'b\"c; DROP TABLE x --", "é" * 100_000]
+
+
+@pytest.fixture(params=DATABASES)
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with empty_database(request.param, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[BankStore]:
+    with BankStore(store_url) as store:
+        yield store
+
+
+def remember(space: MemorySpace, number: int, *texts: str, lines: tuple[str, ...] = ()) -> None:
+    """Ingest session ``number`` with a memory for each text."""
+    spoken = session(number, *(lines or (f"Mara: line of session {number}", "Tom: I see.")))
+    for line in texts:
+        draft = Draft(line, MemoryKind.SEMANTIC, date(2023, 5, 7), (f"D{number}:1",))
+        space.bank.create([draft], Provenance("semantic", spoken.session_id, "said so"))
+    space.ingest(spoken, SessionRecord(spoken.session_id, operations=len(texts)))
+
+
+def assert_same(got: MemorySpace, expected: MemorySpace) -> None:
+    assert got.bank.operations() == expected.bank.operations()
+    assert got.bank.live() == expected.bank.live()
+    assert got.bank.core == expected.bank.core
+    assert list(got.sessions.items()) == list(expected.sessions.items())
+    assert got.archive.sessions == expected.archive.sessions
+    assert got.revision == expected.revision
+
+
+def texts(space: MemorySpace) -> list[str]:
+    return [memory.text for memory in space.bank.live()]
+
+
+@pytest.mark.skipif(POSTGRES_URL is None, reason=NO_POSTGRES)
+def test_everything_here_runs_on_postgresql_too() -> None:
+    assert "postgresql" in DATABASES
+
+
+# -- save and load -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_space_is_loaded_as_it_was_saved(store_url: str, seed: int) -> None:
+    rng = random.Random(seed)
+    with BankStore(store_url) as store:
+        space = store.load("test")
+        for number in range(1, 8):
+            for _ in range(rng.randint(0, 12)):
+                draft = Draft(rng.choice(ODD_TEXTS), rng.choice(MEMORY_KINDS), None, ("D1:1", "D1:2"))
+                live = [memory.memory_id for memory in space.bank.live()]
+                if live and rng.random() < 0.3:
+                    space.bank.update(rng.choice(live), draft, BY)
+                elif live and rng.random() < 0.2:
+                    space.bank.delete(rng.choice(live), BY)
+                else:
+                    space.bank.create([draft] * rng.randint(1, 3), BY)
+            space.bank.edit_core(f"core {number} \0 \ud800", BY)
+            remember(space, number)
+            if rng.random() < 0.6:
+                store.save(space)
+        store.save(space)
+    with BankStore(store_url) as store:
+        assert_same(store.load("test"), space)
+
+
+def test_sessions_and_records_come_back_with_every_field(store: BankStore) -> None:
+    when = session(1).date_time.replace(second=7)
+    turns = tuple(
+        Turn(f"D1:{n}", "Zoë \0", odd, "a cap\0tion", "https://x/y.png", "query")
+        for n, odd in enumerate(ODD_TEXTS)
+    )
+    spoken = Session(1, when, turns)
+    record = SessionRecord(
+        "session_1",
+        operations=3,
+        tool_calls=5,
+        tool_errors=("semantic: unknown id",),
+        failures=(CallFailure("writer.core", Outcome.TRUNCATED, "cut\0 off"),),
+        left_out=("m1", "m2"),
+    )
+    space = store.load("test")
+    space.ingest(spoken, record)
+    store.save(space)
+    assert_same(store.load("test"), space)
+    assert store.load("test").has(spoken)
+
+
+def test_a_namespace_that_was_never_saved_is_empty(store: BankStore) -> None:
+    space = store.load("nobody")
+    assert (space.revision, space.bank.version, space.sessions) == (0, 0, {})
+    assert store.namespaces() == []
+
+
+def test_namespaces_keep_apart_and_are_listed_in_order(store: BankStore) -> None:
+    for name in ("zoe", "alice", "Bob's %_ 'x'"):
+        space = store.load(name)
+        remember(space, 1, f"fact of {name}")
+        store.save(space)
+    assert store.namespaces() == sorted(["zoe", "alice", "Bob's %_ 'x'"])
+    assert texts(store.load("alice")) == ["fact of alice"]
+
+
+def test_a_save_without_anything_new_writes_nothing(store: BankStore) -> None:
+    space = store.load("test")
+    store.save(space)
+    assert (store.namespaces(), space.revision) == (["test"], 1)
+    store.save(space)
+    assert space.revision == store.load("test").revision == 1
+    remember(space, 1, "A fact.")
+    store.save(space)
+    assert space.revision == store.load("test").revision == 2
+
+
+def test_a_session_without_operations_is_saved(store: BankStore) -> None:
+    space = store.load("test")
+    remember(space, 1)
+    store.save(space)
+    assert list(store.load("test").sessions) == ["session_1"]
+
+
+def test_a_fork_can_be_saved_in_the_place_of_its_origin(store: BankStore) -> None:
+    space = store.load("test")
+    remember(space, 1, "A fact.")
+    store.save(space)
+    fork = space.fork()
+    remember(fork, 2, "Another.")
+    space.adopt(fork)
+    store.save(space)
+    assert texts(store.load("test")) == ["A fact.", "Another."]
+
+
+def test_a_search_after_loading_finds_what_was_saved(store: BankStore) -> None:
+    space = store.load("test")
+    remember(space, 1, "Mara lives in Oslo.", lines=("Mara: I moved to Oslo.",))
+    store.save(space)
+    loaded = store.load("test")
+    assert [found.memory.text for found in loaded.index.search(loaded.bank, "oslo")] == [
+        "Mara lives in Oslo."
+    ]
+    assert [found.turn.turn_id for found in loaded.archive.search("oslo")] == ["D1:1"]
+
+
+# -- conflicts -----------------------------------------------------------------------------------
+
+
+def test_the_second_of_two_writers_is_refused_and_writes_nothing(store: BankStore) -> None:
+    first = store.load("test")
+    store.save(first)
+    second = store.load("test")
+    remember(first, 1, "From the first.")
+    remember(second, 2, "From the second.")
+    store.save(first)
+    with pytest.raises(ConflictError, match=r"'test' was saved by somebody else .*revision 1.*load it again"):
+        store.save(second)
+    assert_same(store.load("test"), first)
+    again = store.load("test")
+    remember(again, 2, "From the second.")
+    store.save(again)
+    assert texts(store.load("test")) == ["From the first.", "From the second."]
+
+
+def test_the_second_of_two_founders_is_refused(store: BankStore) -> None:
+    first, second = store.load("test"), store.load("test")
+    remember(first, 1, "From the first.")
+    remember(second, 2, "From the second.")
+    store.save(first)
+    with pytest.raises(ConflictError, match="before it was first saved"):
+        store.save(second)
+    assert texts(store.load("test")) == ["From the first."]
+
+
+def test_a_session_saved_by_somebody_else_is_known_after_loading_again(store: BankStore) -> None:
+    first, second = store.load("test"), store.load("test")
+    remember(first, 1, "A fact.")
+    remember(second, 1, "The same fact.")
+    store.save(first)
+    with pytest.raises(ConflictError):
+        store.save(second)
+    spoken = first.sessions["session_1"].session
+    assert store.load("test").has(spoken)
+    assert texts(store.load("test")) == ["A fact."]
+
+
+def test_a_session_with_other_content_is_refused_and_nothing_is_written(store: BankStore) -> None:
+    first, second = store.load("test"), store.load("test")
+    remember(first, 1, "A fact.")
+    store.save(first)
+    remember(second, 1, "Another fact.", lines=("Mara: something else",))
+    with pytest.raises(
+        SessionConflictError, match="'session_1' of namespace 'test' was saved with other content"
+    ):
+        store.save(second)
+    assert_same(store.load("test"), first)
+
+
+def test_a_bank_that_was_undone_is_refused(store: BankStore) -> None:
+    space = store.load("test")
+    remember(space, 1, "A fact.", "Another.")
+    store.save(space)
+    space.bank = space.bank.undo()
+    for _ in range(2):  # shorter than the saved log, then as long with another end
+        with pytest.raises(
+            StoreError, match=r"does not begin with the 2 operations .* use BankStore\.rewind"
+        ):
+            store.save(space)
+        space.bank.create([Draft("Something else.", MemoryKind.SEMANTIC)], BY)
+    assert texts(store.load("test")) == ["A fact.", "Another."]
+
+
+# -- rewind --------------------------------------------------------------------------------------
+
+
+def space_of_three_sessions(store: BankStore) -> MemorySpace:
+    space = store.load("test")
+    for number in (1, 2, 3):
+        remember(space, number, f"one of {number}", f"two of {number}")
+        store.save(space)
+    return space
+
+
+def test_a_rewind_takes_back_operations_and_sessions_and_keeps_them(store: BankStore) -> None:
+    space = space_of_three_sessions(store)
+    log = space.bank.operations()
+    rewound = store.rewind("test", 4)
+    assert texts(rewound) == ["one of 1", "two of 1", "one of 2", "two of 2"]
+    assert list(rewound.sessions) == ["session_1", "session_2"]
+    assert len(rewound.archive) == 4
+    assert store.retracted("test") == [RetractedOperation(4, operation) for operation in log[4:]]
+    assert_same(store.load("test"), rewound)
+
+
+def test_after_a_rewind_the_session_can_be_remembered_anew(store: BankStore) -> None:
+    space_of_three_sessions(store)
+    space = store.rewind("test", 4)
+    remember(space, 3, "three, told anew")
+    store.save(space)
+    assert_same(store.load("test"), space)
+    again = store.rewind("test", 0)
+    assert (again.bank.version, again.sessions, again.revision) == (0, {}, 6)
+    revisions = [retracted.revision for retracted in store.retracted("test")]
+    assert revisions == [4, 4, 6, 6, 6, 6, 6]
+
+
+def test_what_was_taken_back_can_be_grafted_again(store: BankStore) -> None:
+    space_of_three_sessions(store)
+    space = store.rewind("test", 4)
+    space.bank.create([Draft("new", MemoryKind.SEMANTIC)], BY)
+    space.bank.graft([retracted.operation for retracted in store.retracted("test")])
+    store.save(space)
+    assert texts(store.load("test"))[4:] == ["new", "one of 3", "two of 3"]
+
+
+def test_a_session_that_is_rewound_in_the_middle_counts_as_not_ingested(store: BankStore) -> None:
+    space_of_three_sessions(store)
+    rewound = store.rewind("test", 3)
+    assert list(rewound.sessions) == ["session_1"]
+    assert texts(rewound) == ["one of 1", "two of 1", "one of 2"]
+
+
+def test_a_writer_that_does_not_know_of_the_rewind_is_refused(store: BankStore) -> None:
+    space = space_of_three_sessions(store)
+    store.rewind("test", 6)
+    remember(space, 4, "too late")
+    with pytest.raises(ConflictError):
+        store.save(space)
+
+
+def test_a_rewind_to_a_version_that_never_was_changes_nothing(store: BankStore) -> None:
+    space = space_of_three_sessions(store)
+    for version in (-1, 7):
+        with pytest.raises(MemoryOperationError, match=f"version={version} must be from 0 to 6"):
+            store.rewind("test", version)
+    assert_same(store.load("test"), space)
+    with pytest.raises(StoreError, match="'nobody' was never saved"):
+        store.rewind("nobody", 0)
+
+
+# -- vectors -------------------------------------------------------------------------------------
+
+
+class CountingEmbedder:
+    """Embed a text by its length and its vowels, and count the texts."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def __call__(self, texts: list[str]) -> np.ndarray:
+        self.texts += texts
+        return np.array([[len(text), text.count("a"), text.count("e")] for text in texts], dtype=float)
+
+
+def dense(embedder: CountingEmbedder, model: str = "counting", dimension: int = 3) -> DenseIndex:
+    return DenseIndex(embedder, model, dimension)
+
+
+def test_a_reopened_store_embeds_no_memory_again(store_url: str) -> None:
+    with BankStore(store_url, dense(first := CountingEmbedder())) as store:
+        space = store.load("test")
+        remember(space, 1, "A beach.", "A sea.")
+        store.save(space)
+        before = space.index.search(space.bank, "beach")
+    assert first.texts == ["A beach. 7 May 2023", "A sea. 7 May 2023", "beach"]
+    with BankStore(store_url, dense(second := CountingEmbedder())) as store:
+        loaded = store.load("test")
+        assert loaded.index.search(loaded.bank, "beach") == before
+        assert second.texts == ["beach"]
+        remember(loaded, 2, "A lake.")
+        store.save(loaded)
+        assert second.texts == ["beach", "A lake. 7 May 2023"]
+
+
+def test_memories_saved_without_a_model_are_embedded_later_and_once(store_url: str) -> None:
+    with BankStore(store_url) as store:
+        remember(space := store.load("test"), 1, "A beach.")
+        store.save(space)
+    with BankStore(store_url, dense(embedder := CountingEmbedder())) as store:
+        one, two = store.load("test"), store.load("test")
+        store.save(one)
+        store.save(two)  # vectors alone are no conflict
+        assert one.revision == two.revision == 1
+        assert embedder.texts == ["A beach. 7 May 2023"] * 2
+    with BankStore(store_url, dense(later := CountingEmbedder())) as store:
+        store.save(store.load("test"))
+        assert later.texts == []
+
+
+@pytest.mark.parametrize(("model", "dimension"), [("other", 3), ("counting", 4)])
+def test_another_model_is_refused_with_the_way_out(store_url: str, model: str, dimension: int) -> None:
+    with BankStore(store_url, dense(CountingEmbedder())) as store:
+        remember(space := store.load("test"), 1, "A beach.")
+        store.save(space)
+    with pytest.raises(
+        EmbeddingMismatchError,
+        match=rf"of 'counting' with dimension 3, not of '{model}' with {dimension}: .*drop_vectors",
+    ):
+        BankStore(store_url, dense(CountingEmbedder(), model, dimension))
+    with BankStore(store_url) as store:
+        assert texts(store.load("test")) == ["A beach."]
+        store.drop_vectors()
+    with BankStore(store_url, dense(CountingEmbedder(), model, dimension)) as store:
+        assert store.load("test").index.dense is not None
+
+
+def test_a_model_that_became_another_meanwhile_writes_nothing(store_url: str) -> None:
+    with (
+        BankStore(store_url, dense(CountingEmbedder())) as one,
+        BankStore(store_url, dense(CountingEmbedder(), "other")) as two,
+    ):
+        remember(space := one.load("test"), 1, "A beach.")
+        one.save(space)
+        remember(late := two.load("test"), 2, "A sea.")
+        with pytest.raises(EmbeddingMismatchError):
+            two.save(late)
+        assert_same(one.load("test"), space)
+
+
+# -- threads -------------------------------------------------------------------------------------
+
+
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:  # noqa: BLE001 - handed to the test's own thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+@pytest.mark.parametrize("is_in_memory", [False, True])
+def test_many_threads_use_one_store(store_url: str, is_in_memory: bool) -> None:
+    if is_in_memory and store_url.startswith("postgresql"):
+        pytest.skip("only SQLite keeps a database in memory")
+    with BankStore("sqlite://" if is_in_memory else store_url) as store:
+
+        def work(which: int) -> None:
+            for number in range(1, 6):
+                space = store.load(f"space {which}")
+                remember(space, number, f"fact {number}")
+                store.save(space)
+
+        in_threads(12, work)
+        assert len(store.namespaces()) == 12
+        for name in store.namespaces():
+            assert texts(store.load(name)) == [f"fact {number}" for number in range(1, 6)]
+
+
+def test_threads_that_share_a_namespace_lose_and_double_nothing(store: BankStore) -> None:
+    def work(which: int) -> None:
+        for number in range(4):
+            while True:
+                space = store.load("shared")
+                remember(space, 10 * which + number, f"fact {which} {number}")
+                try:
+                    store.save(space)
+                    break
+                except ConflictError:
+                    continue
+
+    in_threads(5, work)
+    space = store.load("shared")
+    assert sorted(texts(space)) == [f"fact {which} {number}" for which in range(5) for number in range(4)]
+    assert space.revision == 20
+
+
+# -- edges ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "nul\0byte", "half \ud800", "two\nlines"])
+def test_a_namespace_that_no_database_takes_is_refused(store: BankStore, name: str) -> None:
+    for act in (store.load, store.retracted, lambda name: store.rewind(name, 0)):
+        with pytest.raises(ConfigError, match="1 to 200 characters"):
+            act(name)
+    with pytest.raises(ConfigError):
+        store.save(MemorySpace(name))
+
+
+def test_a_closed_store_opens_again_when_it_is_used(store: BankStore) -> None:
+    store.save(store.load("test"))
+    store.close()
+    assert store.namespaces() == ["test"]
