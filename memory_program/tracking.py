@@ -85,15 +85,37 @@ class Tracker:
 
     def _open(self) -> "_Opened":
         mlflow = import_mlflow()
-        client = mlflow.MlflowClient(tracking_uri=self.uri)
         try:
-            experiment = client.get_experiment_by_name(EXPERIMENT)
-            if experiment is not None:
-                return _Opened(mlflow, client, experiment.experiment_id)
-            location = self._artifact_root.resolve().as_uri() if self._artifact_root is not None else None
-            return _Opened(mlflow, client, client.create_experiment(EXPERIMENT, artifact_location=location))
+            database = database_of(self.uri)
+            if database is not None and not database.exists():
+                self._lay_out(mlflow, database)
+            return self._experiment(mlflow, self.uri)
         except mlflow.exceptions.MlflowException as error:
             raise TrackingError(self._complaint(error)) from error
+
+    def _lay_out(self, mlflow: ModuleType, database: Path) -> None:
+        """Make a new SQLite database aside, and move it into place.
+
+        It takes seconds, in which a process may be killed, and MLflow cannot read one that is half made.
+        """
+        database.parent.mkdir(parents=True, exist_ok=True)
+        part = database.with_name(f"{database.name}.{os.getpid()}.part")
+        self._experiment(mlflow, f"sqlite:///{part.as_posix()}")
+        try:
+            os.link(part, database)  # unlike a rename, it leaves what somebody else made meanwhile
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            part.replace(database)
+        part.unlink(missing_ok=True)
+
+    def _experiment(self, mlflow: ModuleType, uri: str) -> "_Opened":
+        client = mlflow.MlflowClient(tracking_uri=uri)
+        experiment = client.get_experiment_by_name(EXPERIMENT)
+        if experiment is not None:
+            return _Opened(mlflow, client, experiment.experiment_id)
+        location = self._artifact_root.resolve().as_uri() if self._artifact_root is not None else None
+        return _Opened(mlflow, client, client.create_experiment(EXPERIMENT, artifact_location=location))
 
     def _complaint(self, error: Exception) -> str:
         text = " ".join(str(error).split())[:300]
@@ -122,6 +144,16 @@ class _Opened:
         return run_id
 
 
+def database_of(uri: str) -> Path | None:
+    """Give the file of an SQLite address; None for any other address.
+
+    Example:
+        >>> database_of("sqlite:///runs/mlflow.db").as_posix()
+        'runs/mlflow.db'
+    """
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
+
+
 def import_mlflow() -> ModuleType:
     """Import MLflow without telemetry, and without the log of its database's migrations."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read while it is imported
@@ -132,7 +164,10 @@ def import_mlflow() -> ModuleType:
 
 
 def was_logged(folder: Path, uri: str, digest: str) -> bool:
-    """Say whether these results went to this address before."""
+    """Say whether these results went to this address before, and are still there as far as files tell."""
+    database = database_of(uri)
+    if database is not None and not database.exists():
+        return False
     try:
         receipt = json.loads((folder / _RECEIPT).read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
