@@ -1,6 +1,7 @@
 """A database that cannot be opened, read or written is refused by a message that says the way out."""
 
 import sqlite3
+import sys
 import threading
 import time
 from pathlib import Path
@@ -130,13 +131,20 @@ def test_a_row_that_no_store_wrote_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_url_that_names_no_database_is_refused_without_its_password(url: str, says: str) -> None:
-    pytest.importorskip("psycopg")
+    if url.startswith("postgresql"):
+        pytest.importorskip("psycopg")
     with pytest.raises(StoreError, match=says) as caught:
         BankStore(url)
     error: BaseException | None = caught.value
     while error is not None:
         assert "secret" not in f"{error} {error!r}"
         error = error.__cause__ or error.__context__
+
+
+def test_a_missing_driver_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreError, match=r"pip install 'memory-program\[postgres\]'"):
+        BankStore("postgresql://host/name")
 
 
 def test_a_negative_timeout_is_refused() -> None:
