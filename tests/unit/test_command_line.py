@@ -1,0 +1,103 @@
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from locomo.errors import DatasetError
+from memory_program.command_line import exit_status, parse_flags
+from memory_program.config import EvaluateConfig, Mode
+from memory_program.errors import BudgetExceededError, ConfigError
+
+EVALUATE = Path(__file__).parents[2] / "evaluate.py"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(EVALUATE), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_flags_become_a_config():
+    flags = (
+        "--mode build --systems memory,rag --model openai/m --top-k 7 --no-mlflow --archive "
+        "--max-cost 1.5 --data x.json --writer-mode generalist"
+    )
+    config = parse_flags(EvaluateConfig, shlex.split(flags))
+    assert config == EvaluateConfig(
+        mode=Mode.BUILD,
+        systems="memory,rag",
+        model="openai/m",
+        top_k=7,
+        mlflow=False,
+        archive=True,
+        max_cost=1.5,
+        data=Path("x.json"),
+        writer_mode="generalist",
+    )
+
+
+def test_a_bad_setting_is_an_error_of_the_config_not_a_box():
+    with pytest.raises(ConfigError, match="top_k=0 must be at least 1"):
+        parse_flags(EvaluateConfig, ["--top-k", "0"])
+
+
+def test_every_setting_is_a_flag_with_the_text_of_its_docstring(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")
+    with pytest.raises(SystemExit) as caught:
+        parse_flags(EvaluateConfig, ["--help"])
+    assert caught.value.code == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for name, field in EvaluateConfig.model_fields.items():
+        assert f"--{name.replace('_', '-')}" in shown
+        assert field.description is not None
+        assert field.description in shown
+
+
+def test_help_imports_nothing_that_is_slow():
+    command = [sys.executable, "-X", "importtime", str(EVALUATE), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    slow = {"dspy", "litellm", "mlflow", "matplotlib", "torch", "numpy", "sqlalchemy", "nltk", "tiktoken"}
+    assert "tyro" in imported
+    assert not imported & slow
+
+
+def test_bad_input_is_one_line_on_stderr_and_status_2(tmp_path):
+    done = run("--dataset", str(tmp_path / "none.json"), "--output-dir", str(tmp_path / "run"))
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: cannot read the data file")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ConfigError("top_k=0\nmust be at least 1"), 2),
+        (DatasetError("no file"), 2),
+        (BudgetExceededError("too dear"), 1),
+        (PermissionError(13, "Permission denied", "runs"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_an_error_becomes_a_line_and_a_status(error, status, capsys):
+    def fail() -> None:
+        raise error
+
+    assert exit_status(fail) == status
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_bug_keeps_its_traceback():
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        exit_status(fail)
+
+
+def test_success_is_status_0():
+    assert exit_status(lambda: None) == 0

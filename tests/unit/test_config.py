@@ -1,0 +1,108 @@
+from typing import get_args
+
+import pytest
+from pydantic import ValidationError
+
+from locomo.judge import Rubric
+from locomo.split_data import SplitOrAll
+from memory_program.agents.systems import SYSTEMS
+from memory_program.config import EvaluateConfig, SystemName, SystemSettings, split_list
+from memory_program.errors import ConfigError
+
+
+def test_without_any_flag_the_system_that_needs_no_model_is_evaluated():
+    config = EvaluateConfig()
+    assert config.system_names == (SystemName.EXTRACTIVE,)
+    assert config.writer is config.reader is config.judge is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"top_k": 0}, "top_k=0 must be at least 1"),
+        ({"top_k": 51}, "top_k=51 must be at most 50"),
+        ({"max_cost": 0}, "max_cost=0 must be more than 0"),
+        ({"temperature": 2.5}, "temperature=2.5 must be at most 2.0"),
+        ({"split": "dev"}, "unknown split 'dev': choose from all, train, val, test"),
+        ({"mode": "fast"}, "unknown mode 'fast': choose from build, answer, judge, report, full"),
+        ({"writer_mode": "crowd"}, "unknown writer_mode 'crowd': choose from specialists, generalist"),
+        (
+            {"systems": "rag,bm52", "model": "m"},
+            "unknown system 'bm52': choose from memory, rag, full-context, no-memory, extractive",
+        ),
+        ({"systems": "rag,rag", "model": "m"}, "systems='rag,rag' names 'rag' twice: name each once"),
+        ({"systems": ","}, "systems=',' names none: choose from"),
+        ({"rubrics": "kind"}, "unknown rubric 'kind': choose from lenient, strict"),
+        ({"top_n": 3}, "unknown setting 'top_n': choose from top_k, reader_budget,"),
+        ({"top_k": "many"}, "top_k='many' is not allowed: input should be a valid integer"),
+        ({"program": "p.json"}, "program='p.json' is for the system 'memory', which systems='extractive'"),
+        ({"dataset": "own.json", "data": "x.json"}, "dataset='own.json' is a file itself"),
+        ({"mode": "judge"}, "mode='judge' needs a judge: name one with --judge-model or --model"),
+    ],
+)
+def test_a_bad_setting_is_refused_with_the_value_and_the_way_out(settings, message):
+    with pytest.raises(ConfigError) as caught:
+        EvaluateConfig(**settings)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_bad_settings_are_both_told():
+    with pytest.raises(ConfigError, match="top_k=0 must be at least 1; seed=-1 must be at least 0"):
+        EvaluateConfig(top_k=0, seed=-1)
+
+
+@pytest.mark.parametrize("systems", ["memory", "rag", "full-context", "no-memory", "extractive,no-memory"])
+def test_a_system_that_needs_a_model_says_so(systems):
+    with pytest.raises(ConfigError, match="needs a model: name one with --model"):
+        EvaluateConfig(systems=systems)
+    assert EvaluateConfig(systems=systems, model="openai/m").reader == "openai/m"
+
+
+def test_a_build_needs_a_writer_only_and_only_for_systems_that_write():
+    assert EvaluateConfig(systems="memory", mode="build", writer_model="openai/m").reader is None
+    assert EvaluateConfig(systems="rag", mode="build").writer is None
+    with pytest.raises(ConfigError, match="--writer-model"):
+        EvaluateConfig(systems="memory", mode="build", reader_model="openai/m")
+
+
+@pytest.mark.parametrize("mode", ["report", "judge"])
+def test_what_is_recorded_is_judged_and_reported_without_the_models_that_made_it(mode):
+    assert EvaluateConfig(systems="memory,rag", mode=mode, judge_model="openai/j").reader is None
+
+
+def test_a_model_for_one_role_goes_before_the_model_for_all():
+    config = EvaluateConfig(systems="memory", model="openai/a", judge_model="openai/b")
+    assert (config.writer, config.reader, config.judge) == ("openai/a", "openai/a", "openai/b")
+
+
+def test_a_config_cannot_change():
+    with pytest.raises(ValidationError, match="frozen"):
+        EvaluateConfig().top_k = 3
+
+
+def test_the_settings_of_a_system_are_the_flags_of_the_run():
+    config = EvaluateConfig(top_k=7, archive=True)
+    assert config.system_settings == SystemSettings(top_k=7, archive=True)
+
+
+def test_every_setting_says_what_it_means():
+    for name, field in EvaluateConfig.model_fields.items():
+        assert len(field.description or "") > 30, name
+        assert "\n" not in (field.description or ""), name
+
+
+def test_the_names_of_systems_are_those_that_can_be_made():
+    assert [name.value for name in SystemName] == list(SYSTEMS)
+    for name in SystemName:
+        system = SYSTEMS[name.value](SystemSettings())
+        assert system.writes_memories == name.writes_with_a_model
+        assert bool(system.predictors()) == name.reads_with_a_model
+    assert all(
+        name.value in (EvaluateConfig.model_fields["systems"].description or "") for name in SystemName
+    )
+
+
+def test_the_splits_and_rubrics_are_those_of_the_benchmark():
+    assert set(get_args(EvaluateConfig.model_fields["split"].annotation)) == set(get_args(SplitOrAll))
+    assert split_list(EvaluateConfig().rubrics) == [rubric.value for rubric in Rubric]
