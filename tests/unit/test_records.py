@@ -1,0 +1,156 @@
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from locomo.judge import Rubric, Verdict
+from memory_program.bank.outcome import Answer, CallFailure, Outcome, RankedItem, SessionRecord
+from memory_program.errors import RecordError
+from memory_program.evaluation.records import (
+    AnswerRecord,
+    BuildRecord,
+    Journal,
+    Journals,
+    JudgeRecord,
+    content_hash,
+)
+from memory_program.ledger import Usage
+
+
+def answer(key: str, text: str = "7 May 2023") -> AnswerRecord:
+    ranked = (RankedItem("m1", ("D1:1", "D1:2"), 12),)
+    usage = Usage(calls=1, input_tokens=90, output_tokens=5, cost_usd=None, seconds=0.25, unpriced_calls=1)
+    return AnswerRecord(key, "talk-1:q0", Answer(text, ranked=ranked, shown=("m1",)), usage, 0.5)
+
+
+def journal(path: Path) -> Journal[AnswerRecord]:
+    return Journal(path, AnswerRecord)
+
+
+def filled(path: Path, *keys: str) -> Path:
+    written = journal(path)
+    for key in keys:
+        written.add(answer(key))
+    written.close()
+    return path
+
+
+def test_a_record_is_read_back_as_it_was(tmp_path):
+    records = {
+        "build.jsonl": BuildRecord(
+            "k",
+            "talk-1",
+            "session_1",
+            "hash",
+            SessionRecord(
+                "session_1",
+                2,
+                3,
+                ("bad id",),
+                (CallFailure("writer.core", Outcome.TRUNCATED, "cut"),),
+                ("m1",),
+            ),
+            Usage(calls=4, cost_usd=0.01),
+            1.5,
+        ),
+        "answers.jsonl": answer("k"),
+        "judgements.jsonl": JudgeRecord(
+            "k", "talk-1:q0", Rubric.STRICT, Verdict.WRONG, Outcome.OK, "no", Usage(), 0.1
+        ),
+    }
+    written = Journals.read(tmp_path)
+    written.builds.add(records["build.jsonl"])
+    written.answers.add(records["answers.jsonl"])
+    written.judgements.add(records["judgements.jsonl"])
+    written.close()
+    assert [list(found.records.values()) for found in Journals.read(tmp_path)] == [
+        [record] for record in records.values()
+    ]
+
+
+@pytest.mark.parametrize("text", ["half an emoji \ud83d", "line\nend \r \x00 \u2028", "שלום 🐕", ""])
+def test_any_text_survives(tmp_path, text):
+    written = journal(tmp_path / "a.jsonl")
+    written.add(answer("k", text))
+    assert journal(tmp_path / "a.jsonl").records["k"].answer.text == text
+
+
+def test_a_record_is_with_the_system_as_soon_as_it_is_added(tmp_path):
+    written = journal(tmp_path / "a.jsonl")
+    written.add(answer("k"))
+    assert journal(tmp_path / "a.jsonl").records == {"k": answer("k")}  # not closed, as after a kill
+
+
+def test_of_two_records_with_one_key_the_later_one_counts(tmp_path):
+    written = journal(tmp_path / "a.jsonl")
+    written.add(answer("k", "first"))
+    written.add(answer("k", "second"))
+    assert written.records["k"].answer.text == "second"
+    assert journal(tmp_path / "a.jsonl").records["k"].answer.text == "second"
+
+
+def test_reading_creates_and_changes_nothing(tmp_path):
+    path = filled(tmp_path / "a.jsonl", "k1")
+    path.write_bytes(path.read_bytes() + b'{"key": "k2"')
+    before = path.read_bytes()
+    journal(path)
+    journal(tmp_path / "folder" / "b.jsonl")
+    assert path.read_bytes() == before
+    assert not (tmp_path / "folder").exists()
+
+
+def test_wherever_the_last_line_is_torn_the_lines_before_it_stay(tmp_path):
+    whole = filled(tmp_path / "a.jsonl", "k1", "k2", "k3").read_bytes()
+    second_end = len(b"".join(whole.splitlines(keepends=True)[:2]))
+    torn = tmp_path / "torn.jsonl"
+    for length in range(second_end, len(whole)):
+        torn.write_bytes(whole[:length])
+        found = journal(torn)
+        assert list(found.records) == ["k1", "k2"]
+        assert found.lost_bytes == length - second_end
+    torn.write_bytes(whole)
+    assert list(journal(torn).records) == ["k1", "k2", "k3"]
+
+
+def test_what_is_added_after_a_torn_line_does_not_stick_to_it(tmp_path):
+    path = filled(tmp_path / "a.jsonl", "k1")
+    path.write_bytes(path.read_bytes() + b'{"key": "k2", "answer')
+    journal(path).add(answer("k3"))
+    assert list(journal(path).records) == ["k1", "k3"]
+    assert journal(path).lost_bytes == 0
+
+
+def test_adding_after_closing_goes_on_behind_the_last_record(tmp_path):
+    written = journal(tmp_path / "a.jsonl")
+    written.add(answer("k1"))
+    written.close()
+    written.add(answer("k2"))
+    assert list(journal(tmp_path / "a.jsonl").records) == ["k1", "k2"]
+
+
+@pytest.mark.parametrize("damage", [b"{", b"", b"null", b'{"key": "k"}', b"\xff\xfe", b'{"key": 3}'])
+def test_a_damaged_line_that_is_not_the_last_is_an_error_that_names_it(tmp_path, damage):
+    path = filled(tmp_path / "a.jsonl", "k1", "k2")
+    first, second = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([first, damage, second, b""]))
+    with pytest.raises(RecordError, match=r"line 2 of '.*a.jsonl' is not a record .*delete that line"):
+        journal(path)
+
+
+def test_many_threads_write_whole_lines(tmp_path):
+    written = journal(tmp_path / "a.jsonl")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: written.add(answer(f"k{number}", "x" * number)), range(300)))
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert {json.loads(line)["key"] for line in lines} == {f"k{number}" for number in range(300)}
+    assert journal(tmp_path / "a.jsonl").records == written.records
+
+
+def test_a_content_hash_depends_on_every_part_and_its_place():
+    hashes = {
+        content_hash(*parts) for parts in [("a",), ("b",), ("a", "b"), ("b", "a"), ("ab",), (["a", "b"],)]
+    }
+    assert len(hashes) == 6
+    assert content_hash("é") == content_hash("é")
+    assert len(content_hash("\ud83d")) == 64
