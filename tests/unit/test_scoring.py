@@ -1,0 +1,240 @@
+from collections.abc import Sequence
+
+import pytest
+
+from locomo.conversation import Category, Question
+from locomo.judge import Rubric, Verdict
+from memory_program.bank.outcome import Answer, CallFailure, Outcome, RankedItem, SessionRecord
+from memory_program.evaluation.records import AnswerRecord, BuildRecord, JudgeRecord
+from memory_program.evaluation.scoring import (
+    Json,
+    Resampling,
+    ScoredQuestion,
+    compare,
+    score_question,
+    summarise,
+)
+from memory_program.ledger import Usage
+
+RESAMPLING = Resampling(seed=0)
+
+
+def question(
+    index: int, category: Category = Category.SINGLE_HOP, gold: str | None = "a red kite", talk: str = "t1"
+) -> Question:
+    evidence = ("D1:1", "D1:2") if index % 2 == 0 else ()
+    return Question(talk, index, f"Question {index}?", category, gold, evidence)
+
+
+def record(
+    text: str,
+    *,
+    outcome: Outcome = Outcome.OK,
+    ranked: Sequence[Sequence[str]] | None = None,
+    usage: Usage | None = None,
+) -> AnswerRecord:
+    items = None if ranked is None else tuple(RankedItem(str(n), tuple(s), 900) for n, s in enumerate(ranked))
+    answer = Answer(text, outcome, "why", ranked=items, context_tokens=40)
+    return AnswerRecord("k", "q", answer, usage or Usage(), 0.5)
+
+
+def verdict(value: Verdict | None, outcome: Outcome = Outcome.OK, usage: Usage | None = None) -> JudgeRecord:
+    return JudgeRecord("k", "q", Rubric.LENIENT, value, outcome, "", usage or Usage(), 0.25)
+
+
+def scored(
+    *answers: str | AnswerRecord | None, category: Category = Category.SINGLE_HOP
+) -> list[ScoredQuestion]:
+    records = [record(a) if isinstance(a, str) else a for a in answers]
+    return [score_question(question(n, category), r, {}) for n, r in enumerate(records)]
+
+
+def test_the_mean_runs_over_the_answers_that_there_are():
+    summary = summarise(
+        scored("a red kite", "blue", record("a red kite", outcome=Outcome.ERROR), None), [], RESAMPLING
+    )
+    assert summary["locomo_f1"]["all"]["value"] == 0.5
+    assert summary["locomo_f1"]["all"]["n"] == 2
+    assert summary["failures"]["answer"] == {"error": 1, "unparsed": 0, "truncated": 0, "missing": 1}
+    assert summary["failures"]["all"] == 2
+
+
+def test_the_headline_is_the_micro_average_of_the_four_answerable_categories():
+    wanted = [
+        (Category.MULTI_HOP, "red, blue", "red"),  # 0.5: one of two parts
+        (Category.TEMPORAL, "7 May 2023", "May 7th, 2023"),  # 2/3
+        (Category.OPEN_DOMAIN, "yes; she said so", "yes"),  # 1: the gold is cut at the semicolon
+        (Category.SINGLE_HOP, "a red kite", "a red kite"),  # 1
+        (Category.SINGLE_HOP, "a red kite", "nothing"),  # 0
+        (Category.ADVERSARIAL, None, "Not mentioned in the conversation"),  # 1, apart
+        (Category.ADVERSARIAL, None, "red"),  # 0, apart
+    ]
+    items = [
+        score_question(question(n, category, gold), record(text), {})
+        for n, (category, gold, text) in enumerate(wanted)
+    ]
+    summary = summarise(items, [], RESAMPLING)
+    values = {name: score["value"] for name, score in summary["locomo_f1"].items()}
+    assert values == {
+        "all": pytest.approx((0.5 + 2 / 3 + 1 + 1 + 0) / 5),
+        "multi-hop": 0.5,
+        "temporal": pytest.approx(2 / 3),
+        "open-domain": 1.0,
+        "single-hop": 0.5,
+    }
+    assert (summary["abstention"]["value"], summary["abstention"]["n"]) == (0.5, 2)
+    overall = summary["overall_with_abstention"]
+    assert overall == {**overall, "value": pytest.approx((0.5 + 2 / 3 + 1 + 1 + 0 + 1 + 0) / 7), "n": 7}
+
+
+def test_the_set_score_and_bleu_are_of_the_questions_that_have_them():
+    items = [
+        score_question(question(0, Category.MULTI_HOP, "red, blue"), record("red, blue, green, pink"), {}),
+        score_question(question(1, Category.SINGLE_HOP, "red kite"), record("red kite"), {}),
+        score_question(question(2, Category.ADVERSARIAL, None), record("red"), {}),
+    ]
+    summary = summarise(items, [], RESAMPLING)
+    assert summary["set_f1"]["value"] == pytest.approx(2 * 2 / (4 + 2))
+    assert summary["set_f1"]["n"] == 1
+    assert summary["bleu1"]["all"]["value"] == pytest.approx((0.5 + 1) / 2)
+    assert summary["bleu1"]["all"]["n"] == 2
+
+
+def test_a_category_without_questions_has_no_score_and_is_not_zero():
+    summary = summarise(scored("a red kite"), [], RESAMPLING)
+    assert summary["locomo_f1"]["temporal"] == {"value": None, "low": None, "high": None, "n": 0}
+
+
+def test_the_gold_of_an_adversarial_question_is_not_looked_at():
+    with_gold = score_question(question(0, Category.ADVERSARIAL, "No"), record("No"), {})
+    assert (with_gold.locomo_f1, with_gold.bleu1) == (0.0, None)
+
+
+def test_recall_is_over_the_ranking_of_the_questions_with_evidence():
+    ranking = [["D9:1"]] * 4 + [["D1:1"]] + [["D9:1"]] * 3 + [["D1:2", "D9:2"]]
+    items = [
+        score_question(question(0), record("x", ranked=ranking), {}),
+        score_question(question(1), record("x", ranked=ranking), {}),  # no evidence
+        score_question(question(2), record("x", ranked=[["D1:1", "D1:2"]]), {}),
+        score_question(question(4), record("x"), {}),  # does not retrieve
+    ]
+    summary = summarise(items, [], RESAMPLING)
+    # The second of two evidence turns is found at rank 9; two items of 900 tokens fit 2,000.
+    expected = {"5": (0.5 + 1) / 2, "10": 1.0, "25": 1.0, "50": 1.0, "2000tok": (0 + 1) / 2}
+    assert summary["recall"] == expected
+    assert {interval["n"] for interval in summary["recall_intervals"].values()} == {2}
+
+
+def test_tokens_are_those_of_the_reader_or_without_a_model_those_looked_at():
+    paid = Usage(calls=1, input_tokens=500, output_tokens=20)
+    items = scored(record("x", usage=paid), record("y"), record("", outcome=Outcome.ERROR, usage=paid))
+    assert summarise(items, [], RESAMPLING)["tokens_per_question"] == (520 + 40) / 2
+    assert summarise(scored(None), [], RESAMPLING)["tokens_per_question"] is None
+
+
+def test_usage_is_summed_by_stage_and_failed_calls_cost_too():
+    build = BuildRecord(
+        "k", "t1", "session_1", "h", SessionRecord("session_1"), Usage(calls=4, cost_usd=0.4), 2
+    )
+    failed = record("", outcome=Outcome.ERROR, usage=Usage(calls=1, cost_usd=0.1))
+    judged = verdict(Verdict.CORRECT, usage=Usage(calls=1, cost_usd=0.01))
+    item = score_question(question(0), failed, {"lenient": judged})
+    summary = summarise([item], [build, None], RESAMPLING)
+    assert summary["calls"] == 6
+    assert summary["cost_usd"] == pytest.approx(0.51)
+    assert summary["seconds"] == 2.75
+    assert [summary["usage"][stage]["calls"] for stage in ("build", "answer", "judge")] == [4, 1, 1]
+
+
+def test_a_cost_that_nobody_knows_is_not_a_number():
+    item = scored(record("x", usage=Usage(calls=1, cost_usd=None, unpriced_calls=1)))
+    assert summarise(item, [], RESAMPLING)["cost_usd"] is None
+
+
+def test_building_is_summed_up_with_its_failures():
+    failures = (
+        CallFailure("writer.core", Outcome.UNPARSED, "?"),
+        CallFailure("writer.core", Outcome.ERROR, "!"),
+    )
+    built = SessionRecord("session_1", 3, 5, ("bad id", "empty"), failures, ("m1",))
+    record = BuildRecord("k", "t1", "session_1", "h", built, Usage(), 1)
+    summary = summarise([], [record, record, None], RESAMPLING)
+    assert summary["memory"] == {
+        "sessions": 2,
+        "operations": 6,
+        "tool_calls": 10,
+        "tool_errors": 4,
+        "left_out": 2,
+    }
+    assert summary["failures"]["build"] == {"error": 2, "unparsed": 2, "truncated": 0, "missing": 1}
+
+
+def judged(*verdicts: tuple[Verdict | None, Verdict | None]) -> Json:
+    items = [
+        score_question(
+            question(n),
+            record("x"),
+            {"lenient": lenient and verdict(lenient), "strict": strict and verdict(strict)},
+        )
+        for n, (lenient, strict) in enumerate(verdicts)
+    ]
+    return summarise(items, [], RESAMPLING)
+
+
+def test_an_unparsed_verdict_is_counted_apart_and_is_not_wrong():
+    right, wrong, unparsed = Verdict.CORRECT, Verdict.WRONG, Verdict.UNPARSED
+    summary = judged((right, right), (right, wrong), (wrong, wrong), (unparsed, right), (None, wrong))
+    lenient, strict = summary["judge"]["lenient"], summary["judge"]["strict"]
+    assert (lenient["all"]["value"], lenient["all"]["n"], lenient["unparsed"]) == (pytest.approx(2 / 3), 3, 1)
+    assert (strict["all"]["value"], strict["all"]["n"], strict["unparsed"]) == (0.4, 5, 0)
+    # Over the three that both graded: agreement 2/3, by chance (2*1 + 1*2) / 9 = 4/9.
+    assert summary["judge"]["kappa"] == pytest.approx((2 / 3 - 4 / 9) / (1 - 4 / 9))
+    assert summary["failures"]["judge"] == {"error": 0, "unparsed": 1, "truncated": 0, "missing": 1}
+
+
+def test_a_judge_that_could_not_be_asked_is_an_error_and_no_verdict():
+    item = score_question(question(0), record("x"), {"lenient": verdict(None, Outcome.ERROR)})
+    summary = summarise([item], [], RESAMPLING)
+    assert summary["judge"]["lenient"]["all"]["value"] is None
+    assert summary["judge"]["kappa"] is None
+    assert summary["failures"]["judge"]["error"] == 1
+
+
+def test_an_answer_that_failed_is_not_missing_a_verdict():
+    item = score_question(question(0), record("", outcome=Outcome.ERROR), {"lenient": None})
+    assert summarise([item], [], RESAMPLING)["failures"]["judge"]["missing"] == 0
+
+
+def test_without_a_judge_there_is_no_judge_score():
+    assert summarise(scored("x"), [], RESAMPLING)["judge"] is None
+
+
+def many(text: str, talks: Sequence[str] = ("t1", "t2", "t3")) -> list[ScoredQuestion]:
+    return [
+        score_question(question(n, talk=talk), record(text if n % 3 else "a red kite"), {})
+        for talk in talks
+        for n in range(10)
+    ]
+
+
+def test_equal_records_and_seed_give_equal_numbers_whatever_else_is_scored():
+    first = summarise(many("blue"), [], RESAMPLING)
+    summarise(many("a red"), [], RESAMPLING)
+    assert summarise(many("blue"), [], RESAMPLING) == first
+
+
+def test_systems_are_compared_on_the_questions_that_both_answered():
+    better, worse = many("a red kite"), many("blue")
+    worse[0] = score_question(better[0].question, None, {})
+    (pair,) = compare({"rag": better, "no-memory": worse}, [], RESAMPLING)
+    assert (pair["a"], pair["b"], pair["metric"], pair["n"]) == ("rag", "no-memory", "locomo_f1", 29)
+    assert pair["difference"] == pytest.approx(18 / 29)
+    assert pair["low"] <= pair["difference"] <= pair["high"]
+    assert pair["p_value"] == 0.25  # the least that three conversations can give
+
+
+def test_every_two_of_three_systems_are_compared_by_what_both_have():
+    systems = {name: many("blue") for name in ("a", "b", "c")}
+    pairs = compare(systems, ["lenient"], RESAMPLING)
+    assert [(pair["a"], pair["b"]) for pair in pairs] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert {pair["difference"] for pair in pairs} == {0.0}
