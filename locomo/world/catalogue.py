@@ -2,17 +2,22 @@
 
 from collections.abc import Mapping
 
-from locomo.world.events import EPISODIC
+from locomo.world.consequences import CONSEQUENCES
+from locomo.world.events import EVENTS
+from locomo.world.people import PEOPLE
+from locomo.world.plans import PLANS
 from locomo.world.procedures import PROCEDURAL
 from locomo.world.profile import CORE
-from locomo.world.schema import Kind, Schema
-from locomo.world.truths import SEMANTIC
+from locomo.world.schema import KINDS, Kind, Schema
+from locomo.world.truths import TRUTHS
 
-SCHEMAS: Mapping[str, Schema] = {schema.name: schema for schema in (*CORE, *EPISODIC, *SEMANTIC, *PROCEDURAL)}
+SCHEMAS: Mapping[str, Schema] = {
+    schema.name: schema for schema in (*CORE, *EVENTS, *PLANS, *CONSEQUENCES, *PEOPLE, *TRUTHS, *PROCEDURAL)
+}
 """Every schema by its name."""
 
 TOLD: Mapping[Kind, tuple[Schema, ...]] = {
     kind: tuple(schema for schema in SCHEMAS.values() if schema.kind == kind and schema.weight)
-    for kind in ("core", "episodic", "semantic", "procedural")
+    for kind in KINDS
 }
 """The schemas of facts that are told as such, by kind; the others are consequences of changes."""

@@ -68,7 +68,7 @@ def _exact(expression: str, day: date) -> Mention:
 
 
 def _today(rng: random.Random, today: date) -> Mention:
-    return _exact(rng.choice(("today", "this morning", "earlier today")), today)
+    return _exact(rng.choice(("today", "this morning")), today)
 
 
 def _yesterday(rng: random.Random, today: date) -> Mention:

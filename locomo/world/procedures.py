@@ -23,7 +23,13 @@ ROUTINE = Schema(
             "{weekday}",
         ),
         Probe(("What does {name} practice every {weekday}?",), "{craft}"),
-        Probe(("What does {name} practice every week?", "Which skills does {name} practice?"), "{craft}"),
+        Probe(
+            (
+                "What does {name} practice every week?",
+                "What are the things that {name} practices every week?",
+            ),
+            "{craft}",
+        ),
     ),
     key=("craft",),
     changes=(
@@ -77,40 +83,76 @@ RECIPE = Schema(
     corrects="third",
     weight=1.2,
 )
-BAKING = Schema(
-    name="baking",
+SOAKING = Schema(
+    name="soaking",
     kind="procedural",
-    text="{name} bakes {dish} for {minutes}.",
-    slots={"dish": "dish", "minutes": "minutes"},
+    text="{name} soaks {ingredient} for {minutes}.",
+    slots={"ingredient": "ingredient", "minutes": "minutes"},
     says=(
-        "I bake {dish} for {minutes}",
-        "my {dish} needs {minutes} in the oven",
-        "I leave {dish} in the oven for {minutes}",
-        "{minutes} of baking make my {dish} perfect",
+        "I soak {ingredient} for {minutes} before I cook it",
+        "before cooking I leave {ingredient} in water for {minutes}",
+        "my {ingredient} needs {minutes} of soaking first",
+        "give {ingredient} a bath of {minutes}, that is how I do it",
     ),
-    asked=(("How long do you bake {dish}?", "I bake {dish} for {minutes}."),),
+    asked=(("How long do you soak {ingredient}?", "I soak {ingredient} for {minutes}."),),
     probes=(
         Probe(
-            ("How long does {name} bake {dish}?", "For how many minutes does {name} bake {dish}?"),
+            ("How long does {name} soak {ingredient}?", "For how long does {name} soak {ingredient}?"),
             "{minutes}",
         ),
         Probe(
-            ("What does {name} bake for {minutes}?", "Which dish does {name} bake for {minutes}?"), "{dish}"
+            ("What does {name} soak for {minutes}?", "Which food does {name} soak for {minutes}?"),
+            "{ingredient}",
         ),
-        Probe(("Which dishes does {name} bake?", "What are the dishes that {name} bakes?"), "{dish}"),
     ),
-    key=("dish",),
+    key=("ingredient",),
     changes=(
         Change(
             says=(
-                "I bake {dish} for {minutes} now, {old_minutes} was wrong for my oven",
-                "my {dish} turns out better after {minutes} of baking than after {old_minutes}",
+                "I soak {ingredient} for {minutes} now, {old_minutes} was not right",
+                "my {ingredient} turns out better after {minutes} of soaking than after {old_minutes}",
             ),
             reason="another time",
             replaces=("minutes",),
         ),
     ),
     corrects="minutes",
+    weight=0.9,
+)
+CALLING = Schema(
+    name="calling",
+    kind="procedural",
+    text="{name} calls {person} every {weekday}.",
+    slots={"person": "person", "weekday": "weekday"},
+    says=(
+        "I call {person} every {weekday}",
+        "every {weekday} I call {person}",
+        "I never miss my {weekday} call with {person}",
+        "{person} gets a call from me every {weekday}",
+    ),
+    asked=(("On which day do you call {person}?", "I call {person} every {weekday}."),),
+    probes=(
+        Probe(
+            ("On which day does {name} call {person}?", "Which day of the week does {name} call {person}?"),
+            "{weekday}",
+        ),
+        Probe(
+            ("Who does {name} call every {weekday}?", "Who gets a call from {name} every {weekday}?"),
+            "{person}",
+        ),
+    ),
+    key=("person",),
+    changes=(
+        Change(
+            says=(
+                "I call {person} every {weekday} now, not every {old_weekday}",
+                "my call with {person} moved from {old_weekday} to {weekday}",
+            ),
+            reason="another day",
+            replaces=("weekday",),
+        ),
+    ),
+    corrects="weekday",
 )
 CLEANING = Schema(
     name="cleaning",
@@ -161,4 +203,4 @@ RISING = Schema(
     weight=0.6,
 )
 
-PROCEDURAL = (ROUTINE, RECIPE, BAKING, CLEANING, RISING)
+PROCEDURAL = (ROUTINE, RECIPE, SOAKING, CALLING, CLEANING, RISING)

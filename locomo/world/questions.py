@@ -68,10 +68,10 @@ def choose(
 ) -> list[Candidate]:
     """Choose about so many questions in LoCoMo's proportions.
 
-    A category that has too few makes the others' share smaller too, down to half of what is wanted.
+    A category that has too few makes the others' share smaller too, down to a quarter of what is wanted.
     """
     possible = min(len(found[category]) / share for category, share in PROPORTIONS.items())
-    wanted = min(wanted, max(possible, wanted / 2))
+    wanted = min(wanted, max(possible, wanted / 4))
     chosen: list[Candidate] = []
     for category, share in PROPORTIONS.items():
         count = int(wanted * share + rng.random())

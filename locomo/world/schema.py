@@ -100,6 +100,11 @@ class Schema:
     weight: float = 1.0
 
 
+def when_probe(*texts: str) -> Probe:
+    """Make the probe that asks for a fact's date."""
+    return Probe(texts, WHEN)
+
+
 @lru_cache(maxsize=4096)
 def fields_of(template: str) -> tuple[str, ...]:
     """List the fields of a template."""

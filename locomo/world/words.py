@@ -74,7 +74,7 @@ INGREDIENTS = _words(
     beet blackberry blueberry broccoli buckwheat butter cabbage caper caramel caraway cardamom carrot
     cashew cauliflower caviar celery cheddar cherry chestnut chickpea chicory chili chive chocolate
     cinnamon clam clove coconut cod coriander corn couscous crab cranberry cream cucumber cumin currant
-    date dill duck edamame eggplant elderberry endive fennel fig garlic ginger gooseberry grape grapefruit
+    dill duck edamame eggplant elderberry endive fennel fig garlic ginger gooseberry grape grapefruit
     guava haddock halibut ham hazelnut herring honey horseradish kale kiwi kohlrabi lamb lavender leek
     lemon lentil lime lobster lychee mackerel mango maple marjoram melon millet mint molasses mushroom
     mussel mustard nectarine nutmeg oat okra olive onion orange oregano oyster papaya paprika parsley
