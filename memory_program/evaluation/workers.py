@@ -52,11 +52,20 @@ class Workers:
         ):
             pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="worker")
             try:
-                for future in as_completed([pool.submit(task) for task in tasks]):
+                for future in as_completed([pool.submit(self._run, task) for task in tasks]):
                     future.result()
             finally:
                 self._stop.set()
                 pool.shutdown(cancel_futures=True)
+
+    def _run(self, task: Callable[[], None]) -> None:
+        if self.should_stop:
+            return
+        try:
+            task()
+        except BaseException:
+            self._stop.set()  # at once, not only when the stage notices: the next task may cost money
+            raise
 
     def finished(self, usage: Usage, failures: Sequence[str] = (), *, is_lost: bool = False) -> None:
         """Report an item that is recorded.

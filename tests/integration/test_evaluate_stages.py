@@ -1,0 +1,343 @@
+"""The stages of a run over real files and a real database, with systems that need no model."""
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from memory_program.agents.program import MemorySystem
+from memory_program.bank.bank import MemoryBank
+from memory_program.bank.store import BankStore
+from memory_program.config import EvaluateConfig
+from memory_program.errors import BudgetExceededError, ConfigError, RecordError, RunInUseError
+from memory_program.evaluation.report import RESULTS
+from memory_program.evaluation.run import evaluate
+from memory_program.evaluation.scoring import Json
+from tests.evaluation_samples import Failing, FailingNotes, NoteTaking, Quoting, maker, write_conversations
+
+SESSIONS, QUESTIONS = 4, 9  # of each conversation
+
+
+def no_model(name: str, temperature: float) -> Any:
+    raise AssertionError(f"nothing here needs the model {name!r}")
+
+
+def any_model(name: str, temperature: float) -> Any:
+    return None  # the systems of these tests have no part that takes one
+
+
+class Bench:
+    """A data file, a folder, and runs of one system over them."""
+
+    def __init__(self, folder: Path, conversations: int = 3) -> None:
+        self.folder = folder
+        self.data = write_conversations(folder / "talks.json", conversations, SESSIONS)
+        self.output = ""
+
+    def config(self, **settings: Any) -> EvaluateConfig:
+        defaults = {"dataset": str(self.data), "mlflow": False, "output_dir": self.folder / "run"}
+        return EvaluateConfig(**{**defaults, **settings})
+
+    def run(
+        self, system: MemorySystem, models: Callable[[str, float], Any] = no_model, **settings: Any
+    ) -> Json | None:
+        console = Console(file=io.StringIO(), width=120)
+        try:
+            return evaluate(self.config(**settings), console=console, make=maker(system), models=models)
+        finally:
+            self.output = console.file.getvalue()
+
+    def run_memory(self, system: MemorySystem, **settings: Any) -> Json | None:
+        models = {"writer_model": "openai/writer", "reader_model": "openai/reader"}
+        return self.run(system, any_model, systems="memory", **{**models, **settings})
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def numbers(results: Json | None) -> Json:
+    """The results without what differs from one process to the next."""
+    assert results is not None
+    kept = {name: value for name, value in results.items() if name not in ("git_commit", "config")}
+    return json.loads(json.dumps(kept), object_hook=_untimed)
+
+
+def _untimed(found: Json) -> Json:
+    return {name: value for name, value in found.items() if name != "seconds"}
+
+
+def test_a_full_run_scores_every_question_and_writes_the_results(bench):
+    results = bench.run(Quoting())
+    assert results is not None
+    system = results["systems"]["extractive"]
+    assert system["locomo_f1"]["all"]["n"] == 3 * (QUESTIONS - 1)
+    assert system["abstention"]["n"] == 3
+    assert system["recall"]["5"] == 1.0
+    assert system["calls"] == 0
+    assert system["tokens_per_question"] == 20
+    assert system["failures"]["all"] == 0
+    assert system["memory"]["sessions"] == 3 * SESSIONS
+    assert json.loads((bench.folder / "run" / RESULTS).read_text()) == results
+    lines = (bench.folder / "run/extractive/questions.jsonl").read_text().splitlines()
+    assert len(lines) == 3 * QUESTIONS
+    assert json.loads(lines[0])["gold"] == "photographed a dolphin"
+    for plot in ("score_by_category.png", "tokens_against_score.png"):
+        assert (bench.folder / "run" / plot).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_results_say_what_they_came_from(bench):
+    results = bench.run(Quoting(), seed=7, top_k=3)
+    assert results is not None
+    assert results["dataset"]["conversations"] == ["talk-1", "talk-2", "talk-3"]
+    assert len(results["dataset"]["sha256"]) == len(results["lock_hash"]) == 64
+    assert (results["seed"], results["config"]["top_k"], results["lm_cache"]) == (7, 3, "off")
+    signature = results["systems"]["extractive"]["signature"]
+    version = results["dataset"]["sha256"][:8]
+    assert signature.startswith(f"locomo_f1|cat:1-4|n:24|judge:none|data:{version}|v:")
+    assert "|system:extractive|top_k:3|" in signature
+
+
+@pytest.mark.parametrize("system", [Quoting, NoteTaking])
+def test_the_second_run_does_no_work_and_gives_identical_numbers(bench, system):
+    run = bench.run_memory if system is NoteTaking else bench.run
+    first = run(system())
+    again = system()
+    second = run(again)
+    assert again.asked == again.remembered == []
+    assert second == first
+    assert bench.output.count(f": 0 of {3 * SESSIONS} to do") == 1
+    assert bench.output.count(f": 0 of {3 * QUESTIONS} to do") == 1
+
+
+def test_threads_change_nothing(bench, tmp_path):
+    one = bench.run_memory(NoteTaking(), concurrency=1)
+    eight = bench.run_memory(NoteTaking(), concurrency=8, output_dir=tmp_path / "other")
+    assert numbers(one) == numbers(eight)
+
+
+def test_a_bank_is_built_once_and_is_its_log_replayed(bench):
+    system = NoteTaking()
+    bench.run_memory(system)
+    assert len(system.remembered) == len(set(system.remembered)) == 3 * SESSIONS
+    with BankStore(f"sqlite:///{bench.folder / 'run/banks.sqlite'}") as store:
+        assert [name.partition("/")[2] for name in sorted(store.namespaces())]
+        for namespace in store.namespaces():
+            bank = store.load(namespace).bank
+            assert bank.version == SESSIONS * 3
+            replayed = MemoryBank.replay(namespace, bank.operations())
+            assert replayed.live() == bank.live()
+
+
+def test_another_reader_answers_anew_from_the_same_banks(bench):
+    bench.run_memory(NoteTaking())
+    other = NoteTaking()
+    bench.run_memory(other, reader_model="openai/another")
+    assert other.remembered == []
+    assert len(other.asked) == 3 * QUESTIONS
+
+
+@pytest.mark.parametrize(
+    "change", [{"writer_model": "openai/other"}, {"memory_budget": 99}, {"max_turns": 2}]
+)
+def test_another_writer_builds_anew(bench, change):
+    bench.run_memory(NoteTaking())
+    other = NoteTaking()
+    bench.run_memory(other, **change)
+    assert len(other.remembered) == 3 * SESSIONS
+
+
+def test_another_conversation_builds_only_itself(bench):
+    bench.run_memory(NoteTaking())
+    talks = json.loads(bench.data.read_text())
+    talks[1]["conversation"]["session_2"][0]["text"] = "Yesterday I photographed a comet!"
+    bench.data.write_text(json.dumps(talks))
+    other = NoteTaking()
+    bench.run_memory(other)
+    assert sorted(other.remembered) == [f"talk-2:session_{number}" for number in range(1, SESSIONS + 1)]
+    assert len(other.asked) == QUESTIONS
+
+
+def test_each_stage_picks_up_what_the_one_before_it_recorded(bench):
+    builder, answerer = NoteTaking(), NoteTaking()
+    assert bench.run_memory(builder, mode="build") is None
+    assert builder.asked == []
+    assert bench.run_memory(answerer, mode="answer") is None
+    assert answerer.remembered == []
+    assert len(answerer.asked) == 3 * QUESTIONS
+    reported = bench.run(NoteTaking(), mode="report", systems="memory")
+    assert numbers(reported) == numbers(bench.run_memory(NoteTaking()))
+
+
+def test_answers_without_banks_are_refused_with_the_way_out(bench):
+    with pytest.raises(RecordError, match=r"12 sessions of system 'memory' are not built .*--mode build"):
+        bench.run_memory(NoteTaking(), mode="answer")
+
+
+@pytest.mark.parametrize("mode", ["report", "judge"])
+def test_without_records_there_is_nothing_to_report_or_judge(bench, mode):
+    with pytest.raises(RecordError, match=r"no run is recorded in .*extractive.*--mode full"):
+        bench.run(Quoting(), mode=mode, judge_model="openai/judge")
+
+
+def test_a_report_of_a_part_is_the_score_of_that_part(bench):
+    whole = bench.run(Quoting())
+    part = bench.run(Quoting(), mode="report", conversations="talk-2")
+    assert whole is not None
+    assert part is not None
+    assert part["systems"]["extractive"]["locomo_f1"]["all"]["n"] == QUESTIONS - 1
+    assert "|conversations:talk-2" in part["systems"]["extractive"]["signature"]
+
+
+def test_a_report_says_what_is_missing(bench):
+    bench.run(Quoting(), conversations="talk-1")
+    results = bench.run(Quoting(), mode="report")
+    assert results is not None
+    failures = results["systems"]["extractive"]["failures"]
+    assert failures["answer"]["missing"] == 2 * QUESTIONS
+    assert failures["build"]["missing"] == 2 * SESSIONS
+    assert f"extractive: {2 * QUESTIONS} missing in answer: run the same with --mode full" in bench.output
+
+
+def test_the_first_questions_build_only_their_conversation(bench):
+    system = Quoting()
+    results = bench.run(system, num_test=4)
+    assert len(system.asked) == len(system.remembered) == 4
+    assert results is not None
+    assert results["dataset"]["conversations"] == ["talk-1"]
+
+
+def test_an_unknown_conversation_is_refused_with_those_that_there_are(bench):
+    with pytest.raises(
+        ConfigError, match=r"unknown conversation 'talk-9' .*choose from talk-1, talk-2, talk-3"
+    ):
+        bench.run(Quoting(), conversations="talk-9")
+
+
+# -- failures ------------------------------------------------------------------------------------
+
+
+def about_moving(question: str) -> bool:
+    return "Who is moving" in question
+
+
+def test_a_failed_answer_is_counted_beside_the_score_and_never_scored(bench):
+    results = bench.run(Failing(about_moving))
+    assert results is not None
+    system = results["systems"]["extractive"]
+    assert system["failures"]["answer"]["error"] == system["failures"]["all"] == 3 * SESSIONS
+    assert system["locomo_f1"]["all"]["n"] == 3 * (QUESTIONS - 1) - 3 * SESSIONS
+    assert "12 failed in answer (12 error), counted and not scored; --retry-errors" in bench.output
+
+
+def test_failed_answers_stay_until_they_are_retried(bench):
+    failed = bench.run(Failing(about_moving))
+    again = Quoting()
+    assert bench.run(again) == failed
+    assert again.asked == []
+    retried = Quoting()
+    results = bench.run(retried, retry_errors=True)
+    assert len(retried.asked) == 3 * SESSIONS
+    assert results is not None
+    assert results["systems"]["extractive"]["failures"]["all"] == 0
+
+
+def test_too_many_errors_end_the_run_with_the_first_cause_and_keep_what_is_done(bench):
+    with pytest.raises(BudgetExceededError, match=r"3 calls failed, and max_errors=2; .*no route"):
+        bench.run(Failing(about_moving), max_errors=2, concurrency=1)
+    kept = (bench.folder / "run/extractive/answers.jsonl").read_text().splitlines()
+    assert 3 <= len(kept) < 3 * QUESTIONS
+    rest = Quoting()
+    bench.run(rest)
+    assert len(rest.asked) == 3 * QUESTIONS - len(kept)
+
+
+def test_a_system_that_never_works_is_stopped(bench):
+    system = Failing(lambda question: True)
+    with pytest.raises(
+        BudgetExceededError, match=r"the first 20 items all failed; the first one: .*no route"
+    ):
+        bench.run(system, concurrency=1)
+    assert len(system.asked) == 20
+
+
+@pytest.mark.parametrize("lost", ["session_1", "session_2", "session_4"])
+def test_sessions_that_failed_are_rebuilt_with_those_after_them(bench, tmp_path, lost):
+    results = bench.run_memory(FailingNotes(lambda session_id: session_id == lost))
+    assert results is not None
+    system = results["systems"]["memory"]
+    assert system["failures"]["build"] == {"error": 3, "unparsed": 0, "truncated": 0, "missing": 0}
+    assert system["memory"]["operations"] == 3 * 3 * (SESSIONS - 1)
+    again = NoteTaking()
+    retried = bench.run_memory(again, retry_errors=True)
+    after = [f"session_{number}" for number in range(int(lost[-1]), SESSIONS + 1)]
+    assert sorted(again.remembered) == [f"talk-{talk}:{name}" for talk in (1, 2, 3) for name in after]
+    assert len(again.asked) == 3 * QUESTIONS  # from other banks than before
+    assert numbers(retried) == numbers(bench.run_memory(NoteTaking(), output_dir=tmp_path / "untroubled"))
+
+
+# -- damage --------------------------------------------------------------------------------------
+
+
+def test_a_torn_last_line_is_done_again_and_said(bench):
+    first = bench.run(Quoting())
+    path = bench.folder / "run/extractive/answers.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
+    again = Quoting()
+    assert numbers(bench.run(again)) == numbers(first)
+    assert len(again.asked) == 1
+    assert "an incomplete last line of" in bench.output.replace("\n", " ")
+
+
+def test_a_lost_journal_of_builds_is_derived_from_the_database(bench):
+    first = numbers(bench.run_memory(NoteTaking()))
+    (bench.folder / "run/memory/build.jsonl").unlink()
+    again = NoteTaking()
+    second = numbers(bench.run_memory(again))
+    assert again.remembered == again.asked == []
+    system = second["systems"]["memory"]
+    assert system["memory"] == first["systems"]["memory"]["memory"]
+    assert system["locomo_f1"] == first["systems"]["memory"]["locomo_f1"]
+    assert system["cost_usd"] is None  # what the sessions took was only in the journal
+
+
+def test_a_session_that_only_the_journal_knows_is_built_again(bench):
+    first = numbers(bench.run_memory(NoteTaking(), mode="full"))
+    for path in (bench.folder / "run").glob("banks.sqlite*"):
+        path.unlink()
+    again = NoteTaking()
+    assert numbers(bench.run_memory(again)) == first
+    assert len(again.remembered) == 3 * SESSIONS
+    assert again.asked == []  # the banks are the same, so are the answers
+
+
+def test_a_moved_folder_goes_on_where_it_was(bench, tmp_path):
+    first = numbers(bench.run_memory(NoteTaking()))
+    shutil.move(tmp_path / "run", tmp_path / "moved")
+    again = NoteTaking()
+    assert numbers(bench.run_memory(again, output_dir=tmp_path / "moved")) == first
+    assert again.remembered == again.asked == []
+
+
+def test_two_processes_cannot_work_in_one_folder(bench):
+    class Intruding(Quoting):
+        def ask(self, space, question):
+            with pytest.raises(RunInUseError, match="another process is working in"):
+                bench.run(Quoting())
+            return super().ask(space, question)
+
+    bench.run(Intruding(), num_test=1)
+
+
+def test_an_unwritable_folder_is_refused_before_anything_is_done(bench, tmp_path):
+    (tmp_path / "file").write_text("")
+    system = Quoting()
+    with pytest.raises(ConfigError, match=r"output_dir=.*file/run' cannot be written .*--output-dir"):
+        bench.run(system, output_dir=tmp_path / "file/run")
+    assert system.remembered == []
