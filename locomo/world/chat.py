@@ -23,8 +23,8 @@ GREETINGS_BACK = (
 )
 PROMPTS = (
     "So, what is going on with you?",
-    "Tell me, what have you been up to?",
-    "How is everything on your side?",
+    "What about you, {other}?",
+    "And how are things on your side?",
     "What is on your mind, {other}?",
     "Do you have any news?",
     "I am all ears, {other}.",
@@ -52,7 +52,7 @@ REACTIONS = (
     "I did not expect that.",
 )
 ECHOES = (
-    "Oh, {value}? I have heard of that.",
+    "Oh, {value}? Good to know.",
     "Did you say {value}?",
     "Ah, {value}, I see.",
     "So it is {value}, then.",

@@ -96,7 +96,7 @@ READ = Schema(
     says=(
         "I finished the book {title} by {person} {when}",
         "{when} I read the last page of {title} by {person}",
-        "I got through {title}, a book by {person}, {when}",
+        "the book by {person} that I finished {when} is {title}",
         "{when} I finished reading {title} by {person}",
     ),
     shown=(("I finished this book by {person} {when}.", "a photo of a book cover that says {title}"),),

@@ -4,21 +4,20 @@ from locomo.world.schema import Change, Probe, Schema, when_probe
 
 
 def _plan(
-    verb: str, slot: str, becomes: str, done: str, *, noun: str, question: str, says: tuple[str, ...]
+    slot: str, *, action: str, done: str, cancelled: str, becomes: str, question: str, says: tuple[str, ...]
 ) -> Schema:
-    value = f"{{{slot}}}"
+    """Make the schema of a plan; ``action`` is what follows to, ``done`` the same when it came true."""
     return Schema(
         name=f"plan_{becomes}",
         kind="episodic",
-        text=f"{{name}} plans to {verb} {value}{{when}}.",
+        text=f"{{name}} plans to {action}{{when}}.",
         slots={slot: slot},
-        says=(f"I plan to {verb} {value} {{when}}", f"{{when}} I am going to {verb} {value}", *says),
+        says=(f"I plan to {action} {{when}}", f"{{when}} I am going to {action}", *says),
         probes=(
             when_probe(
-                f"When does {{name}} plan to {verb} {value}?",
-                f"On which day is {{name}} planning to {verb} {value}?",
+                f"When does {{name}} plan to {action}?", f"On which day is {{name}} planning to {action}?"
             ),
-            Probe((question,), value),
+            Probe((question,), f"{{{slot}}}"),
         ),
         key=(slot,),
         at_most=2,
@@ -26,22 +25,22 @@ def _plan(
         changes=(
             Change(
                 says=(
-                    f"I dropped the plan to {verb} {value}",
-                    f"I will not {verb} {value} after all",
-                    f"I had to cancel {noun} {value}",
+                    f"I dropped the plan to {action}",
+                    f"I will not {action} after all",
+                    f"I had to cancel {cancelled}",
                 ),
                 reason="plan dropped",
             ),
             Change(
-                says=(f"I {done} {value} {{when}}, as planned", f"{{when}} I finally {done} {value}"),
+                says=(f"I {done} {{when}}, as planned", f"{{when}} I finally {done}"),
                 reason="plan came true",
                 becomes=becomes,
                 tense="past",
             ),
             Change(
                 says=(
-                    f"the plan to {verb} {value} has a new date, it is {{when}}",
-                    f"I will {verb} {value} {{when}}, not on the day I told you",
+                    f"the plan to {action} has a new date, it is {{when}}",
+                    f"I will {action} {{when}}, not on the day I told you",
                 ),
                 reason="put off",
                 redates=True,
@@ -54,21 +53,30 @@ def _plan(
 
 PLANS = (
     _plan(
-        *("visit", "place", "visit", "visited"),
-        noun="my trip to",
+        "place",
+        action="visit {place}",
+        done="visited {place}",
+        cancelled="my trip to {place}",
+        becomes="visit",
         question="Which towns does {name} plan to visit?",
         says=("I will travel to {place} {when}", "{when} I want to visit {place}"),
     ),
     _plan(
-        *("meet", "person", "met", "met"),
-        noun="lunch with",
-        question="Who does {name} plan to meet?",
-        says=("{person} and I will meet {when}", "{when} I want to meet {person} for lunch"),
+        "person",
+        action="meet {person} for lunch",
+        done="met {person} for lunch",
+        cancelled="my lunch with {person}",
+        becomes="met",
+        question="Who does {name} plan to meet for lunch?",
+        says=("{person} and I will have lunch {when}", "{when} I want to meet {person} for lunch"),
     ),
     _plan(
-        *("see", "band", "concert", "saw"),
-        noun="the concert of",
-        question="Which bands does {name} plan to see?",
+        "band",
+        action="see {band} play live",
+        done="saw {band} play live",
+        cancelled="the concert of {band}",
+        becomes="concert",
+        question="Which bands does {name} plan to see play live?",
         says=("I will go to a concert of {band} {when}", "I have tickets to see {band} {when}"),
     ),
 )

@@ -17,8 +17,6 @@ from locomo.world.chat import (
     sentence,
 )
 
-_GREETING_TURNS = 2
-
 
 class SessionBook:
     """The turns of a session, as they are said. Two turns in a row never have the same speaker."""
@@ -28,6 +26,7 @@ class SessionBook:
         self.number = number
         self.moment = moment
         self.turns: list[Turn] = []
+        self._is_news = False
         self._speakers = speakers
         self._rng = rng
 
@@ -40,11 +39,15 @@ class SessionBook:
         """Name whom a speaker talks to."""
         return self._speakers[1] if speaker == self._speakers[0] else self._speakers[0]
 
-    def say(self, speaker: str, text: str, caption: str | None = None) -> str:
-        """Add a turn, after a filler of the other's if need be, and give its id."""
+    def say(self, speaker: str, text: str, caption: str | None = None, *, is_news: bool = True) -> str:
+        """Add a turn, after a filler of the other's if need be, and give its id.
+
+        ``is_news`` says that there is something in it to react to.
+        """
         if self.turns and self.turns[-1].speaker == speaker:
-            fillers = REACTIONS if len(self.turns) > _GREETING_TURNS else PROMPTS
+            fillers = REACTIONS if self._is_news else PROMPTS
             self._add(self.other(speaker), self._chosen(fillers, self.other(speaker)))
+        self._is_news = is_news
         return self._add(speaker, text, caption)
 
     def state(self, speaker: str, body: str) -> str:
@@ -56,17 +59,17 @@ class SessionBook:
     def greet(self) -> None:
         """Open the talk."""
         first = self._rng.choice(self._speakers)
-        self.say(first, self._chosen(GREETINGS, first))
-        self.say(self.other(first), self._chosen(GREETINGS_BACK, self.other(first)))
+        self.say(first, self._chosen(GREETINGS, first), is_news=False)
+        self.say(self.other(first), self._chosen(GREETINGS_BACK, self.other(first)), is_news=False)
 
     def react(self, value: str) -> None:
         """Let the listener react now and then, or repeat what was said in a word."""
         listener = self.other(self.turns[-1].speaker)
         chance = self._rng.random()
         if chance < 0.12:
-            self.say(listener, self._rng.choice(ECHOES).format(value=value))
+            self.say(listener, self._rng.choice(ECHOES).format(value=value), is_news=False)
         elif chance < 0.5:
-            self.say(listener, self._chosen(REACTIONS, listener))
+            self.say(listener, self._chosen(REACTIONS, listener), is_news=False)
 
     def take_leave(self) -> None:
         """Close the talk, or let it break off."""

@@ -163,8 +163,8 @@ class Teller:
             book.say(fact.speaker, sentence(self._rng.choice(REMINDERS), body))
             return
         listener = book.other(fact.speaker)
-        book.say(listener, self._rng.choice(RECALLS).format(body=second_person(body)))
-        book.say(fact.speaker, self._rng.choice(CONFIRMATIONS).format(other=listener))
+        book.say(listener, self._rng.choice(RECALLS).format(body=second_person(body)), is_news=False)
+        book.say(fact.speaker, self._rng.choice(CONFIRMATIONS).format(other=listener), is_news=False)
 
     def _distract(self, book: SessionBook) -> None:
         """Let something be said that sounds like a fact about a speaker and is none."""

@@ -36,7 +36,7 @@ def _parts(text: str) -> tuple[str, ...]:
 _ONSETS = _parts("b d f g h j k l m n p r s t v w z br dr gr kr tr pl fl gl kl sh th st sk sn sv")
 _VOWELS = _parts("a e i o u a e i o u ai ei ou")
 _CODAS = ("", "", "", *_parts("n r l s m k t"))
-_CLOSES = ("", "", *_parts("x d v th sh nd rk lm"))
+_CLOSES = ("", "", *_parts("n r l m x d v th sh nd rk"))
 _PERSON_ENDS = _parts("a o i us an el in ek or is ia un ette ard ois ael")
 _PLACE_ENDS = _parts("vik ton burg mere stad holm ford dal nova sund gard by minster haven field ora isk")
 _TRIES = 60
@@ -67,7 +67,7 @@ def _place(rng: random.Random) -> str:
 
 
 def _invented(rng: random.Random) -> str:
-    return (_syllable(rng) + _syllable(rng) + rng.choice(_CLOSES)).capitalize()
+    return (_syllable(rng) + rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CLOSES)).capitalize()
 
 
 def _pet(rng: random.Random) -> str:

@@ -11,7 +11,7 @@ import pytest
 from locomo.conversation import Category
 from locomo.errors import WorldError
 from locomo.world import KINDS, PROPORTIONS, Action, World, generate, is_held_out
-from locomo.world.chat import DISTRACTORS
+from locomo.world.chat import DISTRACTORS, REACTIONS
 from locomo.world.mentions import spelled
 from locomo.world.vocabulary import open_word
 
@@ -20,12 +20,12 @@ WORD = re.compile(r"[\w'-]+")
 
 @pytest.fixture(scope="module")
 def worlds() -> list[World]:
-    return generate(21, 60)
+    return generate(21, 30)
 
 
 @pytest.fixture(scope="module")
 def held_out_worlds() -> list[World]:
-    return generate(21, 60, held_out=True)
+    return generate(21, 30, held_out=True)
 
 
 def evidence_text(world: World, turn_ids: tuple[str, ...]) -> str:
@@ -234,13 +234,13 @@ def test_a_slip_of_the_tongue_is_not_remembered(worlds: list[World]) -> None:
                 if ", not " in correction:
                     slips += 1
                     assert correction.rpartition(", not ")[2] not in operation.text
-    assert slips > 20
+    assert slips > 10
 
 
 def test_plans_and_possessions_end_and_homes_change(worlds: list[World]) -> None:
     reasons = Counter(operation.reason for world in worlds for operation in world.operations)
     for reason in ("plan dropped", "plan came true", "put off", "moved", "changed jobs", "sold", "corrected"):
-        assert reasons[reason] > 5, reason
+        assert reasons[reason] > 2, reason
 
 
 def test_earlier_states_are_asked_for_too(worlds: list[World]) -> None:
@@ -256,7 +256,7 @@ def test_captions_carry_facts_that_the_text_leaves_out(worlds: list[World]) -> N
             turns = [world.conversation.turns[turn_id] for turn_id in fact.evidence]
             in_text = all(any(value in turn.text for turn in turns) for value in fact.slots.values())
             carried += not in_text
-    assert carried > 50
+    assert carried > 30
 
 
 def test_distractors_name_nothing_that_a_fact_names(worlds: list[World]) -> None:
@@ -275,7 +275,7 @@ def test_distractors_name_nothing_that_a_fact_names(worlds: list[World]) -> None
                 if match:
                     found += 1
                     assert match[1] not in values
-    assert found > 100
+    assert found > 60
 
 
 def test_what_is_said_again_is_not_written_again(worlds: list[World]) -> None:
@@ -287,11 +287,11 @@ def test_what_is_said_again_is_not_written_again(worlds: list[World]) -> None:
             if turn.text.startswith(("As I said,", "You told me that", "As you know,")):
                 restated += 1
                 assert turn.turn_id not in cited
-    assert restated > 50
+    assert restated > 30
 
 
 def test_categories_are_asked_in_locomo_s_proportions() -> None:
-    counts = Counter(q.category for world in generate(5, 150) for q in world.conversation.questions)
+    counts = Counter(q.category for world in generate(5, 80) for q in world.conversation.questions)
     for category, share in PROPORTIONS.items():
         assert counts[category] / counts.total() == pytest.approx(share, abs=0.01)
 
@@ -312,7 +312,7 @@ def test_held_out_worlds_share_no_open_word_with_training_worlds(
 ) -> None:
     training = set[str]().union(*(all_words(world) for world in worlds))
     held_out = set[str]().union(*(open_words(world) for world in held_out_worlds))
-    assert len(held_out) > 1000
+    assert len(held_out) > 800
     assert not training & held_out
 
 
@@ -339,6 +339,25 @@ def test_a_conversation_goes_on_until_it_has_the_turns_asked_for() -> None:
     assert 10_000 <= len(world.conversation.turns) < 10_050
     assert len(world.conversation.questions) > 1000
     assert world.conversation.sessions[-1].date_time.date() < date(2035, 1, 1)
+
+
+def test_turns_are_written_cleanly(worlds: list[World]) -> None:
+    for world in worlds:
+        for turn in world.conversation.turns.values():
+            assert not re.search(r"\s\s|\s[,.!?]|[,.!?;:][,.;:]|[{}]", turn.text), turn.text
+            assert not turn.text[0].islower()
+
+
+def test_nobody_reacts_to_what_the_other_only_replied(worlds: list[World]) -> None:
+    """A reaction follows news; after a greeting or a reaction the other is asked for theirs."""
+    for world in worlds:
+        for session in world.conversation.sessions:
+            for turn, reply in pairwise(session.turns):
+                is_reaction = [
+                    any(t.text == r.format(other=o) for r in REACTIONS for o in world.conversation.speakers)
+                    for t in (turn, reply)
+                ]
+                assert not all(is_reaction), (turn.text, reply.text)
 
 
 def test_memories_are_plain_sentences(worlds: list[World]) -> None:
