@@ -4,7 +4,6 @@ O: computed by executing the official scorer's logic (snap-research/LoCoMo at 3e
 """
 
 import math
-import time
 
 import pytest
 from hypothesis import given
@@ -107,14 +106,6 @@ def test_the_order_of_the_parts_does_not_matter_in_multi_hop(parts, random):
     assert locomo_f1(", ".join(shuffled), "red, green dog", 1) == locomo_f1(
         ", ".join(parts), "red, green dog", 1
     )
-
-
-def test_two_thousand_answers_are_scored_in_well_under_a_second():
-    locomo_f1("load the stemmer", "load the stemmer", 4)
-    began = time.perf_counter()
-    for i in range(2_000):
-        locomo_f1(f"She went hiking, camping and swimming in {i}", f"hiking, painting, word{i}", 1 + i % 4)
-    assert time.perf_counter() - began < 1
 
 
 SET_F1 = [  # worked out: 2 * matched / (predicted + gold parts)
