@@ -95,13 +95,13 @@ class BM25Index:
         self.b = b
         self._postings: Map[str, _Posting] = Map()
         self._positions: Map[str, int] = Map()
-        self._documents: list[_Document] = []
+        self._documents: Map[int, _Document] = Map()
         self._lengths: NDArray[np.float64] = np.zeros(_FIRST_CAPACITY)
         self._removed: NDArray[np.bool_] = np.zeros(_FIRST_CAPACITY, dtype=np.bool_)
         self._size = 0
         self._total_length = 0
         self._owner = object()
-        self._owns_documents = True
+        self._owns_lengths = True
 
     def __len__(self) -> int:
         """Count the live documents."""
@@ -221,17 +221,16 @@ class BM25Index:
         copy._postings, copy._positions = self._postings, self._positions
         copy._documents, copy._lengths, copy._removed = self._documents, self._lengths, self._removed
         copy._size, copy._total_length = self._size, self._total_length
-        copy._owns_documents = False
+        copy._owns_lengths = False
         return copy
 
     def _append_document(self, document: _Document, length: int) -> int:
         position = self._size
-        if not self._owns_documents:  # somebody else writes behind our last position
-            self._documents, self._lengths = self._documents[:position], self._lengths.copy()
-            self._owns_documents = True
+        if not self._owns_lengths:  # somebody else writes behind our last position
+            self._lengths, self._owns_lengths = self._lengths.copy(), True
         if position == len(self._lengths):
             self._lengths, self._removed = _doubled(self._lengths), _doubled(self._removed)
-        self._documents.append(document)
+        self._documents = self._documents.set(position, document)
         self._lengths[position] = length
         self._size += 1
         self._total_length += length
