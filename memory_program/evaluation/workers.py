@@ -118,7 +118,8 @@ class _Lines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._show()
+        if self._to_do:
+            self._show()
 
     def advance(self, *, failed: bool) -> None:
         self._done += 1

@@ -1,0 +1,108 @@
+"""``kill -9`` at any moment: the same command finishes, with the numbers of an uninterrupted run."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory_program.bank.bank import MemoryBank
+from memory_program.bank.store import BankStore
+from tests.conftest import CHECKOUT
+from tests.evaluation_samples import write_conversations
+
+CONVERSATIONS, SESSIONS = 4, 6  # 52 questions
+SESSIONS_IN_ALL = CONVERSATIONS * SESSIONS
+DELAY_S = 0.02
+
+
+def start(system: str, data: Path, output_dir: Path) -> subprocess.Popen[str]:
+    settings = {
+        "dataset": str(data),
+        "output_dir": str(output_dir),
+        "mlflow": False,
+        "concurrency": 3,
+        "writer_model": "openai/writer",
+        "reader_model": "openai/reader",
+    }
+    command = [sys.executable, "-m", "tests.slow_run", system, str(DELAY_S), json.dumps(settings)]
+    return subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    return output
+
+
+def kill_after(process: subprocess.Popen[str], journal: Path, records: int, more_s: float) -> bool:
+    """Kill a run as soon as its journal has so many lines, and a moment later; say whether it still ran."""
+    deadline = time.monotonic() + 120
+    while _lines(journal) < records and process.poll() is None:
+        assert time.monotonic() < deadline, f"{journal} never got {records} lines"
+        time.sleep(0.001)
+    time.sleep(more_s)
+    was_running = process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    return was_running
+
+
+def _lines(journal: Path) -> int:
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0
+
+
+def numbers(output_dir: Path) -> Any:
+    """results.json without times, and without what names the folder and the commit."""
+    results = json.loads(
+        (output_dir / "results.json").read_text(),
+        object_hook=lambda found: {name: value for name, value in found.items() if name != "seconds"},
+    )
+    return {name: value for name, value in results.items() if name not in ("config", "git_commit")}
+
+
+@pytest.mark.parametrize(
+    ("system", "kills"),
+    [
+        ("memory", [("build", 14), ("build", SESSIONS_IN_ALL), ("answers", 30), ("answers", 45)]),
+        ("rag", [("answers", 25), ("answers", 45)]),
+    ],
+)
+def test_a_run_killed_at_random_points_ends_like_one_that_was_not(system, kills, tmp_path):
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # pytest shows it when the test fails
+    rng = random.Random(seed)
+    data = write_conversations(tmp_path / "talks.json", CONVERSATIONS, SESSIONS)
+    uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
+    process = start(system, data, uninterrupted)
+
+    for stage, before in kills:
+        journal = killed / system / f"{stage}.jsonl"
+        records = rng.randrange(_lines(journal) + 1, before - 3)
+        was_running = kill_after(start(system, data, killed), journal, records, rng.uniform(0, 0.05))
+        assert was_running, f"the run was over before {records} {stage} were recorded"
+    output = finish(start(system, data, killed))
+    finish(process)
+
+    assert numbers(killed) == numbers(uninterrupted)
+    assert f"{system}: build: 0 of {SESSIONS_IN_ALL} to do" in output
+    for journal in (killed / system).glob("*.jsonl"):
+        assert all(json.loads(line) for line in journal.read_text().splitlines())
+    if system == "memory":
+        _assert_whole_sessions(killed)
+
+
+def _assert_whole_sessions(output_dir: Path) -> None:
+    with BankStore(f"sqlite:///{output_dir / 'banks.sqlite'}") as store:
+        assert len(store.namespaces()) == CONVERSATIONS
+        for namespace in store.namespaces():
+            space = store.load(namespace)
+            assert [entry.version for entry in space.sessions.values()] == [
+                3 * n for n in range(1, SESSIONS + 1)
+            ]
+            assert MemoryBank.replay(namespace, space.bank.operations()).live() == space.bank.live()
