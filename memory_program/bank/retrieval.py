@@ -8,15 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memory_program.bank.bank import MemoryBank
+from memory_program.bank.dates import spelled_day
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.lexical import BM25Index, Hit, best
 from memory_program.bank.memory import MEMORY_KINDS, Memory, MemoryKind
 from memory_program.errors import ConfigError, IndexingError
 
-_MONTHS = (
-    *("January", "February", "March", "April", "May", "June"),
-    *("July", "August", "September", "October", "November", "December"),
-)
 _LEXICAL_WEIGHT = 2.0
 _DENSE_WEIGHT = 1.0
 _FUSION_DEPTH = 100
@@ -55,8 +52,7 @@ def document_of(memory: Memory) -> str:
     """Write the text by which a memory is found: its own, and the words of its date."""
     if memory.happened_at is None:
         return memory.text
-    day = memory.happened_at
-    return f"{memory.text} {day.day} {_MONTHS[day.month - 1]} {day.year}"
+    return f"{memory.text} {spelled_day(memory.happened_at)}"
 
 
 class MemoryIndex:
