@@ -1,0 +1,92 @@
+"""The README is true: its commands parse or run, its Python runs, its table of flags is the config's.
+
+After a change of a flag: ``UPDATE_GOLDEN=1 python -m pytest tests/integration/test_readme.py``.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memory_program.command_line import parse_flags
+from memory_program.config import EvaluateConfig
+from tests.conftest import CHECKOUT
+from tests.model_server import ModelServer
+
+README = CHECKOUT / "README.md"
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+COMMANDS = [
+    part.strip()
+    for language, block in BLOCKS
+    if not language
+    for line in block.splitlines()
+    for part in line.split("&&")
+    if part.strip().startswith(("python ", "pip "))
+]
+FLAGS = "<!-- flags: made from memory_program/config.py -->\n", "<!-- end of flags -->"
+
+
+def flag_table() -> str:
+    rows = ["| flag | default | meaning |", "|---|---|---|"]
+    for name, field in EvaluateConfig.model_fields.items():
+        default = "" if field.default is None else getattr(field.default, "value", field.default)
+        shown = f"`{default}`" if default != "" else ""
+        rows.append(f"| `--{name.replace('_', '-')}` | {shown} | {field.description} |")
+    return "\n".join(rows) + "\n"
+
+
+def test_the_table_of_flags_is_that_of_the_config():
+    text = README.read_text(encoding="utf-8")
+    begin, end = FLAGS
+    before, rest = text.split(begin)
+    table, after = rest.split(end)
+    if os.environ.get("UPDATE_GOLDEN"):
+        README.write_text(before + begin + flag_table() + end + after, encoding="utf-8")
+        table = flag_table()
+    assert table == flag_table()
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python evaluate.py")])
+def test_every_evaluation_in_the_readme_has_valid_flags(command):
+    arguments = shlex.split(command)[2:]
+    config = parse_flags(EvaluateConfig, arguments)
+    assert config.system_names
+
+
+def test_the_first_block_is_the_main_job_and_is_complete_in_itself():
+    assert BLOCKS[0][1].startswith("pip install -e . && python evaluate.py ")
+
+
+def test_the_tests_are_one_command():
+    assert 'pip install -e ".[dev]" && python -m pytest' in README.read_text(encoding="utf-8")
+
+
+def test_the_made_up_dataset_of_the_readme_is_evaluated(tmp_path):
+    wanted = [c for c in COMMANDS if "locomo.world" in c or "sample.json" in c]
+    assert len(wanted) == 2
+    for command in wanted:
+        python, *arguments = shlex.split(command.replace("evaluate.py", str(CHECKOUT / "evaluate.py")))
+        assert python == "python"
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "evaluate" / "results.json").is_file()
+
+
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+    (code,) = [block for language, block in BLOCKS if language == "python"]
+    monkeypatch.chdir(tmp_path)
+    with ModelServer() as server:
+        here = code.replace(
+            'language_model("openai/gpt-4.1-mini")', f'language_model("openai/test", api_base="{server.url}")'
+        )
+        assert here != code
+        exec(compile(here, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert "m1" in printed
+    assert "openai/test" not in Path("program.json").read_text(encoding="utf-8")
