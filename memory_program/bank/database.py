@@ -32,17 +32,17 @@ class Database:
             StoreError: the URL names no database that can be opened.
         """
         parsed = _parsed(url)
-        self.where = parsed.render_as_string(hide_password=True)
+        self.where = parsed.set(query={}).render_as_string(hide_password=True)  # a query may hold one, too
         self._busy_timeout_s = busy_timeout_s
         self._engine = _engine(parsed, busy_timeout_s)
         is_sqlite = self._engine.dialect.name == "sqlite"
         # SQLite has one writer at a time: threads queue here, since its own waiting is by polling.
         self._writer: AbstractContextManager[bool | None] = threading.Lock() if is_sqlite else nullcontext()
-        with self.reading() as connection:
-            is_ready = is_laid_out(connection, self.where)
-        if not is_ready:
-            with self.writing() as connection:
-                lay_out(connection)
+        try:
+            self._prepare()
+        except StoreError:
+            self.close()
+            raise
 
     @contextmanager
     def reading(self) -> Generator[Connection]:
@@ -75,6 +75,13 @@ class Database:
     def close(self) -> None:
         """Close every connection."""
         self._engine.dispose()
+
+    def _prepare(self) -> None:
+        with self.reading() as connection:
+            is_ready = is_laid_out(connection, self.where)
+        if not is_ready:
+            with self.writing() as connection:
+                lay_out(connection)
 
     @contextmanager
     def _translated(self) -> Generator[None]:
@@ -117,7 +124,8 @@ def _parsed(url: str) -> URL:
 
 def _engine(url: URL, busy_timeout_s: float) -> Engine:
     if url.get_backend_name() == "postgresql":
-        options = f"{url.query.get('options', '')} -c lock_timeout={int(busy_timeout_s * 1000)}".strip()
+        timeout_ms = max(int(busy_timeout_s * 1000), 1)  # 0 would mean to wait for ever
+        options = f"{url.query.get('options', '')} -c lock_timeout={timeout_ms}".strip()
         try:
             return create_engine(url, hide_parameters=True, connect_args={"options": options})
         except ModuleNotFoundError as error:

@@ -63,8 +63,12 @@ class BankStore:
         self._dense = dense
         self._database = Database(url, busy_timeout_s)
         if dense is not None:
-            with self._database.reading() as connection:
-                self._check_embedding(connection, dense)
+            try:
+                with self._database.reading() as connection:
+                    self._check_embedding(connection, dense)
+            except StoreError:
+                self.close()
+                raise
 
     def __enter__(self) -> "BankStore":
         """Give the store itself."""

@@ -124,6 +124,7 @@ def test_a_row_that_no_store_wrote_is_named(tmp_path: Path) -> None:
         ("memories.sqlite", r"'memories\.sqlite' is not a database URL: for a file write sqlite:///"),
         ("user:secret@host", "the text given is not a database URL"),
         ("mysql://user:secret@host/name", r"unknown database 'mysql': choose from sqlite, .*postgresql"),
+        ("postgresql://user@127.0.0.1:1/name?password=secret", r"://user@127\.0\.0\.1:1/name failed"),
         (
             "postgresql://user:secret@127.0.0.1:1/name",
             r"postgresql\+psycopg://user:\*\*\*@127.0.0.1:1/name failed",

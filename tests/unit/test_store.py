@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sqlalchemy import create_engine, make_url, text
 
 from locomo.conversation import Session, Turn
 from memory_program.bank.dense import DenseIndex
@@ -410,22 +411,26 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
     assert errors == []
 
 
-@pytest.mark.parametrize("is_in_memory", [False, True])
-def test_many_threads_use_one_store(store_url: str, is_in_memory: bool) -> None:
-    if is_in_memory and store_url.startswith("postgresql"):
-        pytest.skip("only SQLite keeps a database in memory")
-    with BankStore("sqlite://" if is_in_memory else store_url) as store:
+def write_five_sessions_in_each_of_twelve_threads(store: BankStore) -> None:
+    def work(which: int) -> None:
+        for number in range(1, 6):
+            space = store.load(f"space {which}")
+            remember(space, number, f"fact {number}")
+            store.save(space)
 
-        def work(which: int) -> None:
-            for number in range(1, 6):
-                space = store.load(f"space {which}")
-                remember(space, number, f"fact {number}")
-                store.save(space)
+    in_threads(12, work)
+    assert len(store.namespaces()) == 12
+    for name in store.namespaces():
+        assert texts(store.load(name)) == [f"fact {number}" for number in range(1, 6)]
 
-        in_threads(12, work)
-        assert len(store.namespaces()) == 12
-        for name in store.namespaces():
-            assert texts(store.load(name)) == [f"fact {number}" for number in range(1, 6)]
+
+def test_many_threads_use_one_store(store: BankStore) -> None:
+    write_five_sessions_in_each_of_twelve_threads(store)
+
+
+def test_many_threads_use_one_database_in_memory() -> None:
+    with BankStore("sqlite://") as store:
+        write_five_sessions_in_each_of_twelve_threads(store)
 
 
 def test_threads_that_share_a_namespace_lose_and_double_nothing(store: BankStore) -> None:
@@ -462,3 +467,23 @@ def test_a_closed_store_opens_again_when_it_is_used(store: BankStore) -> None:
     store.save(store.load("test"))
     store.close()
     assert store.namespaces() == ["test"]
+
+
+@pytest.mark.skipif(POSTGRES_URL is None, reason=NO_POSTGRES)
+def test_a_row_locked_on_postgresql_is_waited_for_and_then_named(tmp_path: Path) -> None:
+    with (
+        empty_database("postgresql", tmp_path) as store_url,
+        BankStore(store_url, busy_timeout_s=0.2) as store,
+    ):
+        store.save(store.load("test"))
+        remember(space := store.load("test"), 1, "A fact.")
+        other = create_engine(make_url(store_url).set(drivername="postgresql+psycopg"))
+        with other.begin() as connection:
+            connection.execute(text("SELECT * FROM memory_namespaces FOR UPDATE"))
+            with pytest.raises(
+                StoreError, match=r"is locked by another process .* 0\.2 s; nothing was written"
+            ):
+                store.save(space)
+        other.dispose()
+        store.save(space)
+        assert texts(store.load("test")) == ["A fact."]
