@@ -72,7 +72,8 @@ class LiveSystem:
         run = SystemRun(identify(self._system, name, config), self._judge(folder))
         self.recorded = RecordedSystem(folder, run, Journals.read(folder), selection)
         retry_errors = config.retry_errors
-        self._builder = Builder(self._system, self.recorded, store, retry_errors=retry_errors)
+        banks = store if self._system.writes_memories else None
+        self._builder = Builder(self._system, self.recorded, banks, retry_errors=retry_errors)
         self._answerer = Answerer(self._system, self.recorded, self._builder, retry_errors=retry_errors)
 
     def write_down(self) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
 from memory_program.config import EvaluateConfig, Mode
-from memory_program.errors import ConfigError, RunInUseError
+from memory_program.errors import ConfigError, ModelError, RunInUseError
 from memory_program.evaluation.cost import StageEstimate, check_affordable, described
 from memory_program.evaluation.identity import identify_judge, read_run, write_run
 from memory_program.evaluation.judging import JudgeStage
@@ -161,7 +161,10 @@ def _models_of(config: EvaluateConfig) -> ModelMaker:
     @cache
     def make_model(name: str, temperature: float) -> dspy.LM:
         lm = language_model(name, api_base=config.api_base, temperature=temperature, limiter=limiter)
-        check_model(lm)
+        try:
+            check_model(lm)
+        except ModelError:
+            check_model(lm)  # a provider that garbles a reply in a hundred is good enough to begin
         return lm
 
     return make_model

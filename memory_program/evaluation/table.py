@@ -86,11 +86,14 @@ def _judgements(systems: Mapping[str, Json]) -> Table:
 
 def _comparisons(results: Json) -> Table:
     title = "The first minus the second, on the same questions"
-    table = _table(title, ["first", "second", "metric"], ["difference", "p", "n"])
+    table = _table(title, ["first", "second", "metric"], ["difference", "95 % interval", "p", "n"])
     for pair in results["comparisons"]:
-        difference = spelled_interval({**pair, "value": pair["difference"]}, sign="+")
+        low, high = pair["low"], pair["high"]
+        interval = "-" if low is None else f"{low:+.3f}..{high:+.3f}"
         names = (pair["a"], pair["b"], pair["metric"])
-        table.add_row(*names, difference, f"{pair['p_value']:.3f}", str(pair["n"]))
+        table.add_row(
+            *names, f"{pair['difference']:+.3f}", interval, f"{pair['p_value']:.3f}", str(pair["n"])
+        )
     return table
 
 
@@ -103,14 +106,14 @@ def _table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
     return table
 
 
-def spelled_interval(score: Json, sign: str = "") -> str:
+def spelled_interval(score: Json) -> str:
     """Write a score over its interval, for a cell of two lines; a dash where there is none."""
     if score["value"] is None:
         return "-"
-    value = f"{score['value']:{sign}.3f}"
+    value = f"{score['value']:.3f}"
     if score["low"] is None:
         return value
-    return f"{value}\n{score['low']:{sign}.2f}..{score['high']:{sign}.2f}"
+    return f"{value}\n{score['low']:.2f}..{score['high']:.2f}"
 
 
 def _number(value: float | None, form: str = ".3f") -> str:

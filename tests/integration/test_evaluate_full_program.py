@@ -1,0 +1,260 @@
+"""Every system with every stage, over real HTTP, against a server that fails one call in twenty."""
+
+import io
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from rich.console import Console
+
+from memory_program.bank.bank import MemoryBank
+from memory_program.bank.store import BankStore
+from memory_program.config import EvaluateConfig
+from memory_program.errors import BudgetExceededError
+from memory_program.evaluation.live import ModelMaker
+from memory_program.evaluation.run import evaluate
+from memory_program.evaluation.scoring import Json
+from memory_program.models import AdaptiveLimiter, language_model
+from memory_program.tracking import EXPERIMENT, import_mlflow
+from tests.conftest import CHECKOUT
+from tests.evaluation_samples import write_conversations
+from tests.model_server import Behaviour, ModelServer, always, at_random
+
+SYSTEMS = ("memory", "rag", "full-context", "no-memory")
+GIVES_NOTHING = (
+    Behaviour.CUT,
+    Behaviour.CUT_SILENTLY,
+    Behaviour.EMPTY,
+    Behaviour.REFUSAL,
+    Behaviour.RATE_LIMIT,
+    Behaviour.SERVER_ERROR,
+    Behaviour.DISCONNECT,
+    Behaviour.HTML,
+    Behaviour.NO_CHOICES,
+)
+
+
+def impatient(url: str) -> ModelMaker:
+    """Make real models of a server, which retry soon and wait briefly."""
+    limiter = AdaptiveLimiter(8)
+
+    def make(name: str, temperature: float) -> dspy.LM:
+        return language_model(
+            name,
+            api_base=url,
+            temperature=temperature,
+            timeout_s=5.0,
+            max_retries=2,
+            first_wait_s=0.02,
+            limiter=limiter,
+        )
+
+    return make
+
+
+def run(config: EvaluateConfig, server: ModelServer) -> tuple[Json, str]:
+    console = Console(file=io.StringIO(), width=120)
+    results = evaluate(config, console=console, models=impatient(server.url))
+    assert results is not None
+    return results, console.file.getvalue()
+
+
+def settings(data: Path, output_dir: Path, **more: Any) -> dict[str, Any]:
+    defaults = {"dataset": str(data), "model": "openai/test", "output_dir": output_dir, "mlflow": False}
+    return {**defaults, "systems": ",".join(SYSTEMS), **more}
+
+
+def assert_banks_are_their_logs(output_dir: Path, conversations: int) -> None:
+    with BankStore(f"sqlite:///{output_dir / 'banks.sqlite'}") as store:
+        assert len(store.namespaces()) == conversations
+        for namespace in store.namespaces():
+            bank = store.load(namespace).bank
+            replayed = MemoryBank.replay(namespace, bank.operations())
+            assert (replayed.live(), replayed.core) == (bank.live(), bank.core)
+            assert bank.live()
+
+
+def assert_four_comparable_runs(output_dir: Path, results: Json) -> None:
+    client = import_mlflow().MlflowClient(tracking_uri=f"sqlite:///{output_dir.parent / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name(EXPERIMENT)
+    runs = client.search_runs([experiment.experiment_id])
+    (parent,) = (run for run in runs if "mlflow.parentRunId" not in run.data.tags)
+    children = {run.data.params["system"]: run for run in runs if run is not parent}
+    assert sorted(children) == sorted(SYSTEMS)
+    for name, child in children.items():
+        assert child.info.status == "FINISHED"
+        assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+        assert child.data.tags["dataset.sha256"] == results["dataset"]["sha256"]
+        score = results["systems"][name]["locomo_f1"]["all"]["value"]
+        assert child.data.metrics["locomo_f1/all"] == pytest.approx(score)
+        assert child.data.metrics["failures"] == results["systems"][name]["failures"]["all"]
+        files = {entry.path for entry in client.list_artifacts(child.info.run_id)}
+        assert {"answers.jsonl", "judgements.jsonl", "program.json", "questions.jsonl"} <= files
+    names = [frozenset(name for name in c.data.metrics if "recall" not in name) for c in children.values()]
+    assert len(set(names)) == 1  # side by side in the compare view
+    assert {"results.json", "score_by_category.png", "tokens_against_score.png"} <= {
+        entry.path for entry in client.list_artifacts(parent.info.run_id)
+    }
+
+
+def assert_failures_are_those_of_the_records(output_dir: Path, results: Json) -> None:
+    for name in SYSTEMS:
+        found: dict[str, Counter[str]] = {"build": Counter(), "answer": Counter(), "judge": Counter()}
+        for line in (output_dir / name / "build.jsonl").read_text().splitlines():
+            found["build"].update(failure["outcome"] for failure in json.loads(line)["record"]["failures"])
+        for line in (output_dir / name / "answers.jsonl").read_text().splitlines():
+            found["answer"][json.loads(line)["answer"]["outcome"]] += 1
+        for line in (output_dir / name / "judgements.jsonl").read_text().splitlines():
+            found["judge"][json.loads(line)["outcome"]] += 1
+        failures = results["systems"][name]["failures"]
+        for stage, counts in found.items():
+            assert failures[stage] == {
+                kind: counts[kind] for kind in ("error", "unparsed", "truncated", "missing")
+            }
+
+
+def test_every_stage_of_every_system_over_a_faulty_server(tmp_path):
+    data, output_dir = write_conversations(tmp_path / "talks.json", 2, sessions=8), tmp_path / "runs/one"
+    with ModelServer(at_random(0.05, seed=1, faults=GIVES_NOTHING)) as server:
+        config = EvaluateConfig(**settings(data, output_dir, mlflow=True))
+        results, output = run(config, server)
+        asked = server.traffic.behaviours.total()
+        again, second_output = run(config, server)
+        assert server.traffic.behaviours.total() == asked  # the second run asks nothing
+    failed = sum(results["systems"][name]["failures"]["all"] for name in SYSTEMS)
+    assert failed > 0
+    assert "counted and not scored; --retry-errors does them again" in output
+    assert again == results
+    assert second_output.count(": 0 of ") == 3 * len(SYSTEMS)
+    assert_failures_are_those_of_the_records(output_dir, results)
+    assert_banks_are_their_logs(output_dir, conversations=2)
+    assert_four_comparable_runs(output_dir, results)
+    for name in SYSTEMS:
+        system = results["systems"][name]
+        unanswered = sum(system["failures"]["answer"].values())
+        assert system["locomo_f1"]["all"]["n"] + system["abstention"]["n"] == 2 * 17 - unanswered
+        assert system["judge"]["lenient"]["all"]["n"] <= system["locomo_f1"]["all"]["n"]
+    assert (
+        results["systems"]["memory"]["tokens_per_question"]
+        > results["systems"]["no-memory"]["tokens_per_question"]
+    )
+    assert results["systems"]["memory"]["calls"] > results["systems"]["rag"]["calls"]
+    assert len(results["comparisons"]) == 6 * 3
+
+
+@pytest.mark.dataset
+@pytest.mark.timeout(900)
+def test_two_conversations_of_locomo_over_a_faulty_server(locomo_path, tmp_path):
+    output_dir = tmp_path / "runs/locomo"
+    with ModelServer(at_random(0.05, seed=2)) as server:
+        config = EvaluateConfig(
+            dataset="locomo",
+            data=locomo_path,
+            conversations="conv-26,conv-30",
+            systems=",".join(SYSTEMS),
+            model="openai/test",
+            rubrics="lenient",
+            output_dir=output_dir,
+        )
+        results, _ = run(config, server)
+        asked = server.traffic.requests.total()
+    assert len(server.traffic.behaviours) > 8  # all sorts of faults were met
+    assert results["dataset"]["questions"] == 304
+    failed = sum(results["systems"][name]["failures"]["all"] for name in SYSTEMS)
+    assert 0.005 * asked < failed < 0.06 * asked
+    assert_failures_are_those_of_the_records(output_dir, results)
+    assert_banks_are_their_logs(output_dir, conversations=2)
+    assert_four_comparable_runs(output_dir, results)
+
+
+def test_a_server_without_faults_gives_no_failure_and_a_retry_repairs_those_that_were(tmp_path):
+    data, output_dir = write_conversations(tmp_path / "talks.json", 2), tmp_path / "run"
+    config = settings(data, output_dir, systems="memory,rag")
+    with ModelServer(at_random(0.2, seed=3, faults=GIVES_NOTHING)) as server:
+        faulty, _ = run(EvaluateConfig(**config), server)
+    assert all(faulty["systems"][name]["failures"]["all"] for name in ("memory", "rag"))
+    with ModelServer() as server:
+        repaired, _ = run(EvaluateConfig(**config, retry_errors=True), server)
+        untroubled, _ = run(EvaluateConfig(**{**config, "output_dir": tmp_path / "other"}), server)
+    for name in ("memory", "rag"):
+        assert repaired["systems"][name]["failures"]["all"] == 0
+        for score in ("locomo_f1", "abstention", "judge", "recall", "memory"):
+            assert repaired["systems"][name][score] == untroubled["systems"][name][score]
+
+
+def test_a_key_that_is_refused_ends_the_run_before_it_has_cost_much(tmp_path):
+    data = write_conversations(tmp_path / "talks.json", 3)
+    with ModelServer(always(Behaviour.BAD_KEY)) as server:
+        config = EvaluateConfig(**settings(data, tmp_path / "run", systems="no-memory", concurrency=1))
+        with pytest.raises(BudgetExceededError, match=r"the first 20 items all failed; .*API key"):
+            run(config, server)
+        assert server.traffic.requests.total() == 20
+
+
+# -- the script itself, in processes of its own ---------------------------------------------------
+
+
+def start(arguments: list[str], server: ModelServer) -> subprocess.Popen[str]:
+    command = [sys.executable, str(CHECKOUT / "evaluate.py"), *arguments, "--api-base", server.url]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    output, errors = process.communicate(timeout=250)
+    assert process.returncode == 0, errors
+    return output
+
+
+def flags(data: Path, output_dir: Path) -> list[str]:
+    fixed = "--systems memory --model openai/test --no-mlflow --rubrics lenient"
+    return [*shlex.split(fixed), "--dataset", str(data), "--output-dir", str(output_dir)]
+
+
+def untimed(output_dir: Path) -> Json:
+    results = json.loads(
+        (output_dir / "results.json").read_text(),
+        object_hook=lambda found: {name: value for name, value in found.items() if name != "seconds"},
+    )
+    return results["systems"]
+
+
+def test_the_script_killed_while_it_builds_and_while_it_answers_ends_the_same(tmp_path):
+    data = write_conversations(tmp_path / "talks.json", 3, sessions=6)
+    with ModelServer(
+        at_random(0.1, seed=4, faults=(Behaviour.CUT, Behaviour.REFUSAL)), latency_s=0.1
+    ) as server:
+        whole = start(flags(data, tmp_path / "whole"), server)
+        for journal, lines in (("build.jsonl", 7), ("answers.jsonl", 5)):
+            process = start(flags(data, tmp_path / "killed"), server)
+            path = tmp_path / "killed/memory" / journal
+            while not (path.exists() and path.read_bytes().count(b"\n") >= lines):
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.005)
+            os.kill(process.pid, signal.SIGKILL)
+            process.communicate(timeout=60)
+        finish(start(flags(data, tmp_path / "killed"), server))
+        finish(whole)
+    assert untimed(tmp_path / "killed") == untimed(tmp_path / "whole")
+    assert_banks_are_their_logs(tmp_path / "killed", conversations=3)
+
+
+def test_the_script_writes_traces_when_asked(tmp_path):
+    data = write_conversations(tmp_path / "talks.json", 1, sessions=1)
+    arguments = [flag for flag in flags(data, tmp_path / "runs/one") if flag != "--no-mlflow"]
+    with ModelServer() as server:
+        finish(start([*arguments, "--traces"], server))
+    client = import_mlflow().MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'runs/mlflow.db'}")
+    experiment = client.get_experiment_by_name(EXPERIMENT)
+    traces = client.search_traces([experiment.experiment_id])
+    spans = {span.name for trace in traces for span in trace.data.spans}
+    assert len(traces) >= 4
+    assert any("Predict" in name for name in spans), spans
