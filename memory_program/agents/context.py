@@ -12,6 +12,7 @@ from typing import Protocol
 from memory_program.agents.signatures import NOTHING
 from memory_program.bank.archive import ScoredTurn
 from memory_program.bank.budget import count_tokens, pack
+from memory_program.bank.dates import spelled_day
 from memory_program.bank.memory import Memory, memory_number
 from memory_program.bank.outcome import RankedItem
 from memory_program.bank.retrieval import reciprocal_rank_fusion
@@ -107,11 +108,6 @@ class NoContext:
     def build(self, space: MemorySpace, queries: Sequence[str]) -> ReaderContext:
         """Give the empty context."""
         return ReaderContext()
-
-
-def spelled_day(day: date) -> str:
-    """Write a day as answers write it: ``7 May 2023``."""
-    return f"{day.day} {day:%B %Y}"
 
 
 def shown_line(entry: Memory | ScoredTurn) -> str:

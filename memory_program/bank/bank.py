@@ -1,20 +1,16 @@
 """A bank of memories: an append-only log of operations and its fold.
 
 The live memories are a fold over the log. Two snapshots are two versions of one log, an undo is a shorter
-prefix, a rollout is a fork; nothing that anybody deletes is ever lost. State is held in persistent maps
-(Bagwell 2001, hash array mapped tries), so a fork shares everything with its origin and costs O(1).
+prefix, a rollout is a fork; nothing that anybody deletes is ever lost.
 """
 
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 
-from immutables import Map
-
+from memory_program.bank.fold import BankState, folded
 from memory_program.bank.memory import (
     CORE_LIMIT_CHARS,
-    MEMORY_KINDS,
     Draft,
     Memory,
     MemoryKind,
@@ -28,23 +24,12 @@ from memory_program.errors import MemoryOperationError, UnknownMemoryError
 _CHECKPOINT_EVERY = 64  # at(v) replays fewer operations than this; each checkpoint shares its maps
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """The fold of a log prefix. ``memories`` holds superseded ones too; ``live`` only ids that are live."""
-
-    memories: Map[str, Memory] = field(default_factory=Map)
-    live: Map[str, Memory] = field(default_factory=Map)
-    core: str = ""
-    version: int = 0
-    next_number: int = 1
-
-
 @dataclass(slots=True)
 class _Log:
     """The operations of a bank and of every fork that has not diverged yet."""
 
     operations: list[Operation] = field(default_factory=list[Operation])
-    checkpoints: list[_State] = field(default_factory=lambda: [_State()])
+    checkpoints: list[BankState] = field(default_factory=lambda: [BankState()])
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -79,8 +64,8 @@ class MemoryBank:
         """Make an empty bank."""
         self.namespace = namespace
         self._log = _Log()
-        self._state = _State()
-        self._sorted_live: tuple[_State, list[Memory]] | None = None  # of which state, and what
+        self._state = BankState()
+        self._sorted_live: tuple[BankState, list[Memory]] | None = None  # of which state, and what
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -298,7 +283,7 @@ class MemoryBank:
         Raises:
             MemoryOperationError: it does not follow from the state; the bank is unchanged.
         """
-        state = _folded(self._state, operation)
+        state = folded(self._state, operation)
         with self._log.lock:
             if len(self._log.operations) != self.version:  # a fork wrote first: part ways
                 self._log = _Log(
@@ -351,62 +336,22 @@ class MemoryBank:
         last = self._state.next_number - 1
         return f"ids run from m1 to m{last}" if last else "it has no memories yet"
 
-    def _with_state(self, state: _State, namespace: str | None) -> "MemoryBank":
+    def _with_state(self, state: BankState, namespace: str | None) -> "MemoryBank":
         bank = MemoryBank(self.namespace if namespace is None else namespace)
         bank._log, bank._state = self._log, state
         bank._sorted_live = self._sorted_live
         return bank
 
-    def _state_at(self, version: int) -> _State:
+    def _state_at(self, version: int) -> BankState:
         if not 0 <= version <= self.version:
             raise MemoryOperationError(f"version={version} must be from 0 to {self.version}, the current one")
         if version == self.version:
             return self._state
         state = self._log.checkpoints[version // _CHECKPOINT_EVERY]
         for operation in self._log.operations[state.version : version]:
-            state = _folded(state, operation)
+            state = folded(state, operation)
         return state
 
     @staticmethod
     def _in_order(memories: Iterable[Memory]) -> tuple[Memory, ...]:
         return tuple(sorted(memories, key=lambda memory: memory_number(memory.memory_id)))
-
-
-def _folded(state: _State, operation: Operation) -> _State:
-    """Apply one operation to a state.
-
-    Raises:
-        MemoryOperationError: the operation does not follow from the state.
-    """
-    if operation.version != state.version + 1:
-        raise MemoryOperationError(
-            f"operation {operation.version} cannot follow version {state.version}: "
-            f"expected version {state.version + 1}"
-        )
-    memories, live, number = state.memories.mutate(), state.live.mutate(), state.next_number
-    for memory_id in operation.superseded:
-        if memory_id not in live:
-            raise UnknownMemoryError(f"{memory_id!r} is not live in version {state.version}")
-        memories[memory_id] = replace(live.pop(memory_id), superseded=operation.version)
-    for memory in operation.created:
-        if memory.memory_id != f"m{number}":
-            raise MemoryOperationError(f"expected the id 'm{number}', not {memory.memory_id!r}")
-        if not memory.text or memory.kind not in MEMORY_KINDS:
-            raise MemoryOperationError(
-                f"a {memory.kind.value} memory with text {memory.text!r:.80} cannot be stored: give a "
-                f"text, and one of the kinds {', '.join(MEMORY_KINDS)}"
-            )
-        if isinstance(memory.happened_at, datetime) or memory.created != operation.version:
-            raise MemoryOperationError(
-                f"happened_at={memory.happened_at!r} must be a date without a time, and "
-                f"created={memory.created} the version of the operation, {operation.version}"
-            )
-        memories[memory.memory_id] = live[memory.memory_id] = memory
-        number += 1
-    return _State(
-        memories.finish(),
-        live.finish(),
-        state.core if operation.core is None else operation.core,
-        operation.version,
-        number,
-    )
