@@ -12,6 +12,7 @@ from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcome import Answer, CallFailure, Outcome, RankedItem, SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.config import SystemSettings
+from memory_program.ledger import CallRecord, Usage, record_call
 
 ANIMALS = ("badger", "cormorant", "dolphin", "ermine", "falcon", "gecko", "heron", "ibex", "jackal", "koala")
 CITIES = ("Oslo", "Porto", "Quito", "Riga", "Seoul", "Turin", "Utrecht", "Vienna", "Warsaw", "Yerevan")
@@ -129,6 +130,15 @@ class Failing(Quoting):
     def ask(self, space: MemorySpace, question: str) -> Answer:
         answer = super().ask(space, question)
         return Answer("", Outcome.ERROR, "reader.answer: no route") if self.fails(question) else answer
+
+
+class Paid(Quoting):
+    """Calls a model once for each answer, for ten cents."""
+
+    def ask(self, space: MemorySpace, question: str) -> Answer:
+        usage = Usage(calls=1, input_tokens=1000, output_tokens=20, cost_usd=0.1)
+        record_call(CallRecord("openai/gpt-4.1-mini", usage))
+        return super().ask(space, question)
 
 
 class FailingNotes(NoteTaking):

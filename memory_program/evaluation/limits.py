@@ -37,7 +37,7 @@ class Limits:
         """Count one item after it was recorded.
 
         Args:
-            usage: what it took; a call without a known price counts as nothing here.
+            usage: what it took.
             failures: its failed calls, as texts.
             is_lost: whether the item as a whole gave nothing.
 
@@ -50,9 +50,14 @@ class Limits:
             self._first_cause = self._first_cause or next(iter(failures), "")
             self._items += 1
             self._lost_items += is_lost
-            self._check()
+            self._check(is_priced=usage.cost_usd is not None)
 
-    def _check(self) -> None:
+    def _check(self, *, is_priced: bool) -> None:
+        if self._max_cost_usd is not None and not is_priced:
+            raise BudgetExceededError(
+                f"max_cost={self._max_cost_usd!r} cannot be kept any more: the server did not say how many "
+                f"tokens a call took; leave --max-cost out to go on; {_GO_ON}"
+            )
         if self._max_cost_usd is not None and self._spent_usd > self._max_cost_usd:
             raise BudgetExceededError(
                 f"the run has cost ${self._spent_usd:.4f}, and max_cost={self._max_cost_usd!r}: raise "

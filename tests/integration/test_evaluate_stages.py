@@ -18,7 +18,15 @@ from memory_program.errors import BudgetExceededError, ConfigError, RecordError,
 from memory_program.evaluation.report import RESULTS
 from memory_program.evaluation.run import evaluate
 from memory_program.evaluation.scoring import Json
-from tests.evaluation_samples import Failing, FailingNotes, NoteTaking, Quoting, maker, write_conversations
+from tests.evaluation_samples import (
+    Failing,
+    FailingNotes,
+    NoteTaking,
+    Paid,
+    Quoting,
+    maker,
+    write_conversations,
+)
 
 SESSIONS, QUESTIONS = 4, 9  # of each conversation
 
@@ -280,6 +288,38 @@ def test_sessions_that_failed_are_rebuilt_with_those_after_them(bench, tmp_path,
     assert sorted(again.remembered) == [f"talk-{talk}:{name}" for talk in (1, 2, 3) for name in after]
     assert len(again.asked) == 3 * QUESTIONS  # from other banks than before
     assert numbers(retried) == numbers(bench.run_memory(NoteTaking(), output_dir=tmp_path / "untroubled"))
+
+
+# -- cost ----------------------------------------------------------------------------------------
+
+PRICED = {"systems": "rag", "reader_model": "openai/gpt-4.1-mini"}
+
+
+def test_what_a_run_will_cost_is_said_before_it_starts_and_what_it_cost_afterwards(bench):
+    results = bench.run(Paid(), any_model, **PRICED)
+    assert "estimated cost: about $0.0" in bench.output.partition("to do")[0]
+    assert "  rag answer: 27 calls to openai/gpt-4.1-mini, about $0.0" in bench.output
+    assert results is not None
+    system = results["systems"]["rag"]
+    assert (system["calls"], system["cost_usd"]) == (27, pytest.approx(2.7))
+    assert system["tokens_per_question"] == 1020
+
+
+def test_a_run_that_would_cost_too_much_does_not_start(bench):
+    system = Paid()
+    with pytest.raises(BudgetExceededError, match=r"would cost about \$0.0.*; nothing was called"):
+        bench.run(system, no_model, **PRICED, max_cost=0.0001)
+    assert system.asked == system.remembered == []
+
+
+def test_a_run_that_costs_more_than_was_thought_stops_and_can_go_on(bench):
+    with pytest.raises(BudgetExceededError, match=r"has cost \$0.5.*max_cost=0.45: raise --max-cost"):
+        bench.run(Paid(), any_model, **PRICED, max_cost=0.45, concurrency=1)
+    with pytest.raises(BudgetExceededError, match=r"would cost about \$0.5"):
+        bench.run(Paid(), any_model, **PRICED, max_cost=0.45)  # what was spent counts
+    rest = Paid()
+    bench.run(rest, any_model, **PRICED, max_cost=5)
+    assert len(rest.asked) == 27 - 5
 
 
 # -- damage --------------------------------------------------------------------------------------

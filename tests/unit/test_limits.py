@@ -35,6 +35,12 @@ def test_the_cost_counts_from_what_was_spent_before():
         limits.count(Usage(cost_usd=0.01))
 
 
+def test_a_call_that_nobody_can_price_ends_a_run_that_has_a_limit():
+    Limits().count(Usage(calls=1, cost_usd=None))
+    with pytest.raises(BudgetExceededError, match=r"max_cost=1.0 cannot be kept any more"):
+        Limits(max_cost_usd=1.0).count(Usage(calls=1, cost_usd=None))
+
+
 def test_a_stage_in_which_nothing_works_ends():
     limits = Limits()
     for _ in range(HOPELESS_AFTER - 1):

@@ -1,0 +1,79 @@
+"""MLflow: what is logged, once, and what happens when it cannot be."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from memory_program.config import EvaluateConfig
+from memory_program.errors import TrackingError
+from memory_program.evaluation.run import evaluate
+from memory_program.tracking import EXPERIMENT, import_mlflow
+from tests.evaluation_samples import Quoting, maker, write_conversations
+
+
+def run(folder: Path, **settings: Any) -> str:
+    data = write_conversations(folder / "talks.json", 2)
+    console = Console(file=io.StringIO(), width=200)
+    config = EvaluateConfig(dataset=str(data), **{"output_dir": folder / "runs/one", **settings})
+    evaluate(config, console=console, make=maker(Quoting()))
+    return console.file.getvalue()
+
+
+def runs_at(uri: str) -> list[Any]:
+    client = import_mlflow().MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name(EXPERIMENT)
+    return client.search_runs([experiment.experiment_id])
+
+
+def test_results_are_logged_once_however_often_the_command_runs(tmp_path):
+    uri = f"sqlite:///{tmp_path / 'runs/mlflow.db'}"
+    output = run(tmp_path)
+    assert f"mlflow ui --backend-store-uri {uri}" in output
+    parent, child = sorted(runs_at(uri), key=lambda found: "mlflow.parentRunId" in found.data.tags)
+    assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert child.data.params["system"] == "extractive"
+    assert child.data.params["top_k"] == "10"
+    results = json.loads((tmp_path / "runs/one/results.json").read_text())
+    system = results["systems"]["extractive"]
+    assert child.data.tags["signature"] == system["signature"]
+    expected = {
+        "locomo_f1/all": system["locomo_f1"]["all"]["value"],
+        "locomo_f1/all/low": system["locomo_f1"]["all"]["low"],
+        "abstention": system["abstention"]["value"],
+        "recall/10": system["recall"]["10"],
+        "tokens_per_question": 20.0,
+        "calls": 0.0,
+    }
+    assert {name: child.data.metrics[name] for name in expected} == expected
+    assert child.info.artifact_uri.startswith((tmp_path / "runs/mlartifacts").as_uri())
+
+    run(tmp_path)
+    assert len(runs_at(uri)) == 2
+    run(tmp_path, num_test=3)  # other results
+    assert len(runs_at(uri)) == 4
+
+
+def test_what_a_killed_process_left_of_a_database_does_no_harm(tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/mlflow.db.4711.part").write_bytes(b"half a database")
+    run(tmp_path)
+    assert len(runs_at(f"sqlite:///{tmp_path / 'runs/mlflow.db'}")) == 2
+
+
+def test_a_tracker_that_fails_is_told_when_the_results_are_written(tmp_path):
+    with pytest.raises(
+        TrackingError, match=r"MLflow at 'nonsense://x' failed: .*--tracking-uri .*--no-mlflow"
+    ):
+        run(tmp_path, tracking_uri="nonsense://x")
+    assert json.loads((tmp_path / "runs/one/results.json").read_text())["systems"]["extractive"]
+
+
+def test_without_mlflow_nothing_is_tracked(tmp_path):
+    output = run(tmp_path, mlflow=False)
+    assert "MLflow" not in output
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["one"]
+    assert not (tmp_path / "runs/one/tracking.json").exists()

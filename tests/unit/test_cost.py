@@ -1,0 +1,95 @@
+import pytest
+
+from locomo.conversation import Conversation
+from memory_program.config import EvaluateConfig, SystemName
+from memory_program.errors import BudgetExceededError, ConfigError
+from memory_program.evaluation.cost import (
+    StageEstimate,
+    check_affordable,
+    described,
+    estimate_answers,
+    estimate_build,
+    estimate_judgements,
+)
+from memory_program.ledger import price_of
+from tests.conversations import session
+
+MODEL = "openai/gpt-4.1-mini"
+TALK = Conversation("t1", ("Ana", "Ben"), tuple(session(n, "Ana: " + "word " * 2000) for n in (1, 2)), ())
+
+
+def config(**settings: object) -> EvaluateConfig:
+    return EvaluateConfig(systems="memory,rag,full-context,no-memory", **{"model": MODEL, **settings})
+
+
+def test_four_specialists_call_four_times_and_a_generalist_once():
+    four = estimate_build(config(), SystemName.MEMORY, [TALK], missing=5)
+    one = estimate_build(config(writer_mode="generalist"), SystemName.MEMORY, [TALK], missing=5)
+    assert four is not None
+    assert one is not None
+    assert (four.calls, one.calls) == (20, 5)
+
+
+def test_a_build_costs_at_least_its_transcripts():
+    estimate = estimate_build(config(), SystemName.MEMORY, [TALK], missing=2)
+    price = price_of(MODEL)
+    assert estimate is not None
+    assert estimate.cost_usd is not None
+    assert price is not None
+    transcripts = 2 * 4 * 2000 * price.input_usd
+    assert transcripts < estimate.cost_usd < 3 * transcripts
+
+
+def test_the_whole_conversation_costs_more_than_a_packed_context_and_that_more_than_none():
+    def cost(name: SystemName) -> float:
+        estimate = estimate_answers(config(), name, [TALK], missing=10)
+        assert estimate is not None
+        assert estimate.calls == 10
+        return estimate.cost_usd or 0.0
+
+    assert cost(SystemName.FULL_CONTEXT) > 3 * cost(SystemName.RAG) > cost(SystemName.NO_MEMORY) > 0
+
+
+@pytest.mark.parametrize("name", [name for name in SystemName if name is not SystemName.MEMORY])
+def test_a_system_that_writes_by_no_model_is_built_for_nothing(name):
+    assert estimate_build(config(), name, [TALK], missing=5) is None
+
+
+def test_what_is_done_costs_nothing():
+    assert estimate_build(config(), SystemName.MEMORY, [TALK], missing=0) is None
+    assert estimate_answers(config(), SystemName.RAG, [TALK], missing=0) is None
+    assert estimate_judgements(config(), SystemName.RAG, missing=0) is None
+    assert estimate_answers(config(), SystemName.EXTRACTIVE, [TALK], missing=9) is None
+    assert described([]) == []
+
+
+def test_a_server_of_ones_own_has_no_price():
+    estimate = estimate_judgements(config(api_base="http://localhost:8000/v1"), SystemName.RAG, missing=3)
+    assert estimate == StageEstimate("rag", "judge", MODEL, 3, None)
+
+
+def estimates(*costs: float | None) -> list[StageEstimate]:
+    return [StageEstimate("rag", "answer", "m", 1000, cost) for cost in costs]
+
+
+def test_the_estimate_is_told_with_what_is_not_known():
+    assert described(estimates(0.5, None)) == [
+        "estimated cost: about $0.5000, and what has no known price",
+        "  rag answer: 1,000 calls to m, about $0.5000",
+        "  rag answer: 1,000 calls to m, price unknown",
+    ]
+    assert described(estimates(None))[0] == "cost: unknown"
+
+
+def test_a_run_over_its_limit_is_refused():
+    check_affordable(estimates(0.5, 0.4), spent_usd=0.1, max_cost_usd=1.0)
+    check_affordable(estimates(50.0, None), spent_usd=0.1, max_cost_usd=None)
+    with pytest.raises(BudgetExceededError, match=r"about \$1.1000, and max_cost=1.0: raise --max-cost"):
+        check_affordable(estimates(0.5, 0.4), spent_usd=0.2, max_cost_usd=1.0)
+
+
+def test_a_limit_that_cannot_be_kept_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"max_cost=1.0 cannot be kept: as called here, m has no known price"
+    ):
+        check_affordable(estimates(0.1, None), spent_usd=0, max_cost_usd=1.0)

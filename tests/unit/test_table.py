@@ -1,0 +1,77 @@
+import io
+from typing import Any
+
+from rich.console import Console
+
+from locomo.conversation import Category, Question
+from locomo.judge import Rubric, Verdict
+from memory_program.bank.outcome import Answer, Outcome
+from memory_program.evaluation.records import AnswerRecord, JudgeRecord
+from memory_program.evaluation.scoring import Resampling, compare, score_question, summarise
+from memory_program.evaluation.table import print_results, warnings
+from memory_program.ledger import Usage
+
+SYSTEMS = ("memory", "rag", "full-context", "no-memory", "extractive")
+
+
+def scored(text: str, outcome: Outcome = Outcome.OK) -> Any:
+    verdict = JudgeRecord("k", "q", Rubric.LENIENT, Verdict.CORRECT, Outcome.OK, "", Usage(), 0.1)
+    return [
+        score_question(
+            Question(f"t{n % 3}", n, "?", Category(n % 5 + 1), "red kite"),
+            AnswerRecord(
+                "k", "q", Answer(text if n else "", outcome if n == 0 else Outcome.OK), Usage(), 0.1
+            ),
+            {"lenient": verdict, "strict": None},
+        )
+        for n in range(30)
+    ]
+
+
+def results(**texts: str) -> Any:
+    items = {name.replace("_", "-"): scored(text) for name, text in texts.items()}
+    summaries = {name: summarise(found, [], Resampling(0)) for name, found in items.items()}
+    return {
+        "dataset": {"name": "locomo"},
+        "systems": {name: {**summary, "signature": f"sig:{name}"} for name, summary in summaries.items()},
+        "comparisons": compare(items, ["lenient"], Resampling(0)),
+    }
+
+
+def printed(found: Any) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    print_results(console, found)
+    return console.file.getvalue()
+
+
+def test_every_column_fits_120_columns():
+    text = printed(results(memory="red kite", rag="red", full_context="kite", no_memory="x", extractive="y"))
+    assert max(len(line) for line in text.splitlines()) <= 120
+    assert "…" not in text
+    for heading in ("multi-hop", "temporal", "open-domain", "single-hop", "abstention", "all five"):
+        assert heading in text
+    for heading in ("@5", "@10", "@25", "@50", "2000 tok", "tokens/question", "calls", "cost", "failures"):
+        assert heading in text
+    assert all(name in text and f"sig:{name}" in text for name in SYSTEMS)
+
+
+def test_a_score_stands_over_its_interval():
+    found = results(memory="red")
+    score = found["systems"]["memory"]["locomo_f1"]["all"]
+    lines = printed(found).partition("Evidence recall")[0].splitlines()
+    (row,) = (number for number, line in enumerate(lines) if line.split()[:1] == ["memory"])
+    assert lines[row].split()[1] == f"{score['value']:.3f}"
+    assert lines[row + 1].split()[0] == f"{score['low']:.2f}..{score['high']:.2f}"
+
+
+def test_every_kind_of_failure_is_told_with_the_way_out():
+    failures = {
+        "build": {"error": 2, "unparsed": 1, "truncated": 0, "missing": 0},
+        "answer": {"error": 0, "unparsed": 0, "truncated": 0, "missing": 4},
+        "judge": {"error": 0, "unparsed": 0, "truncated": 0, "missing": 0},
+    }
+    assert warnings("rag", {"failures": failures}) == [
+        "rag: 3 failed in build (2 error, 1 unparsed), counted and not scored; "
+        "--retry-errors does them again",
+        "rag: 4 missing in answer: run the same with --mode full",
+    ]

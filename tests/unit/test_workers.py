@@ -1,0 +1,96 @@
+import io
+import threading
+
+import pytest
+from rich.console import Console
+
+from memory_program.evaluation.limits import Limits
+from memory_program.evaluation.workers import Workers
+from memory_program.ledger import Usage
+
+
+def workers(concurrency: int = 2, *, terminal: bool = False) -> tuple[Workers, io.StringIO]:
+    output = io.StringIO()
+    console = Console(file=output, width=100, force_terminal=terminal)
+    return Workers(console, Limits(), concurrency), output
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_every_task_runs_and_progress_is_shown(terminal):
+    crew, output = workers(terminal=terminal)
+    done: list[int] = []
+
+    def task(number: int) -> None:
+        done.append(number)
+        crew.finished(Usage(), ["x"] if number == 3 else [])
+
+    crew.run("rag: answer", [lambda n=n: task(n) for n in range(5)], to_do=5, total=9)
+    assert sorted(done) == [0, 1, 2, 3, 4]
+    assert "rag: answer: 5 of 9 to do" in output.getvalue()
+    assert ("5/5" if terminal else "rag: answer: 5 of 5 done, 1 failed,") in output.getvalue()
+
+
+def test_a_stage_without_work_says_only_that():
+    crew, output = workers()
+    crew.run("rag: answer", [], to_do=0, total=9)
+    assert output.getvalue() == "rag: answer: 0 of 9 to do\n"
+
+
+def test_no_more_tasks_than_allowed_run_at_once():
+    crew, _ = workers(concurrency=3)
+    barrier = threading.Barrier(3, timeout=20)
+    running = threading.Semaphore(3)
+
+    def task() -> None:
+        assert running.acquire(blocking=False)
+        barrier.wait()  # three do run at once, else this breaks
+        running.release()
+
+    crew.run("x", [task] * 9, to_do=0, total=9)
+
+
+def test_the_first_exception_ends_the_stage_and_no_new_task_begins():
+    crew, _ = workers(concurrency=1)
+    begun: list[int] = []
+
+    def task(number: int) -> None:
+        begun.append(number)
+        if number == 2:
+            raise ValueError("two")
+
+    with pytest.raises(ValueError, match="two"):
+        crew.run("x", [lambda n=n: task(n) for n in range(50)], to_do=50, total=50)
+    assert begun == [0, 1, 2]
+
+
+def test_a_long_task_can_see_that_the_stage_is_ending():
+    crew, _ = workers(concurrency=2)
+    failed = threading.Event()
+    seen: list[bool] = []
+
+    def failing() -> None:
+        failed.set()
+        raise ValueError("no")
+
+    def long() -> None:
+        failed.wait(20)
+        while not crew.should_stop:
+            pass
+        seen.append(True)
+
+    with pytest.raises(ValueError, match="no"):
+        crew.run("x", [long, failing], to_do=2, total=2)
+    assert seen == [True]
+
+
+def test_a_stage_after_one_that_failed_runs():
+    crew, _ = workers()
+
+    def failing() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        crew.run("x", [failing], to_do=1, total=1)
+    done: list[int] = []
+    crew.run("x", [lambda: done.append(1)], to_do=1, total=1)
+    assert done == [1]
