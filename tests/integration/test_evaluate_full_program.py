@@ -16,10 +16,11 @@ import dspy
 import pytest
 from rich.console import Console
 
+from memory_program.agents.systems import make_system
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.store import BankStore
-from memory_program.config import EvaluateConfig
-from memory_program.errors import BudgetExceededError
+from memory_program.config import EvaluateConfig, SystemSettings
+from memory_program.errors import BudgetExceededError, ConfigError
 from memory_program.evaluation.live import ModelMaker
 from memory_program.evaluation.run import evaluate
 from memory_program.evaluation.scoring import Json
@@ -198,6 +199,56 @@ def test_a_key_that_is_refused_ends_the_run_before_it_has_cost_much(tmp_path):
         with pytest.raises(BudgetExceededError, match=r"the first 20 items all failed; .*API key"):
             run(config, server)
         assert server.traffic.requests.total() == 20
+
+
+def test_answers_can_be_judged_later_by_another_model(tmp_path):
+    data, output_dir = write_conversations(tmp_path / "talks.json", 2), tmp_path / "run"
+    config = settings(
+        data, output_dir, systems="rag", rubrics="strict", model=None, reader_model="openai/test"
+    )
+    with ModelServer() as server:
+        unjudged, _ = run(EvaluateConfig(**config), server)
+        assert server.traffic.requests.total() == 18
+        judge = {"mode": "judge", "model": None, "judge_model": "openai/judge"}
+        judged_only = evaluate(EvaluateConfig(**{**config, **judge}), models=impatient(server.url))
+        assert server.traffic.requests.total() == 18 + 16  # no verdict on what cannot be answered
+        report = EvaluateConfig(**{**config, "mode": "report", "reader_model": None})
+        judged, output = run(report, server)
+        assert server.traffic.requests.total() == 18 + 16
+    assert judged_only is None
+    assert unjudged["systems"]["rag"]["judge"] is None
+    assert judged["systems"]["rag"]["judge"]["strict"]["all"]["n"] == 16
+    assert judged["systems"]["rag"]["locomo_f1"] == unjudged["systems"]["rag"]["locomo_f1"]
+    assert "|judge:openai/judge|" in output
+    assert "|judge:none|" in unjudged["systems"]["rag"]["signature"]
+
+
+def test_a_saved_program_is_loaded_and_another_reader_needs_no_other_banks(tmp_path):
+    data, output_dir = write_conversations(tmp_path / "talks.json", 2), tmp_path / "run"
+    config = settings(data, output_dir, systems="memory", rubrics="lenient")
+    program = make_system("memory", SystemSettings())
+    program.reader.answer.signature = program.reader.answer.signature.with_instructions("Answer in one word.")
+    program.save(str(tmp_path / "program.json"))
+    with ModelServer() as server:
+        first, _ = run(EvaluateConfig(**config), server)
+        asked = server.traffic.requests.total()
+        second, output = run(EvaluateConfig(**config, program=tmp_path / "program.json"), server)
+        # Only the questions are asked again, and no verdict: the model of rules gives the same answers.
+        assert server.traffic.requests.total() == asked + 18
+    assert "memory: build: 0 of 8 to do" in output
+    assert first["systems"]["memory"]["signature"] != second["systems"]["memory"]["signature"]
+    saved = (output_dir / "memory/program.json").read_text()
+    assert "Answer in one word." in saved
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}", '{"metadata": {"dependency_versions": {}}}'])
+def test_what_is_no_saved_program_is_refused(tmp_path, content):
+    data, path = write_conversations(tmp_path / "talks.json", 1), tmp_path / "program.json"
+    if content is not None:
+        path.write_text(content)
+    config = EvaluateConfig(**settings(data, tmp_path / "run", systems="memory", program=path))
+    with pytest.raises(ConfigError, match=r"program=.*program.json' cannot be loaded \("):
+        evaluate(config, models=impatient("http://127.0.0.1:1/v1"))
 
 
 # -- the script itself, in processes of its own ---------------------------------------------------
