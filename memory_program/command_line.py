@@ -8,10 +8,12 @@ import tyro
 
 from locomo.errors import BenchmarkError
 from memory_program.config import Settings
-from memory_program.errors import ConfigError, MemoryProgramError
+from memory_program.errors import ConfigError, MemoryProgramError, ModelError, RecordError
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 """Exit statuses: nothing was started; the run stopped; the user stopped it (128 + SIGINT)."""
+
+_NOTHING_STARTED = (ConfigError, BenchmarkError, ModelError, RecordError, FileNotFoundError)
 
 ConfigT = TypeVar("ConfigT", bound=Settings)
 
@@ -48,7 +50,7 @@ def exit_status(run: Callable[[], None]) -> int:
         run()
     except (MemoryProgramError, BenchmarkError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return BAD_INPUT if isinstance(error, ConfigError | BenchmarkError | FileNotFoundError) else FAILED
+        return BAD_INPUT if isinstance(error, _NOTHING_STARTED) else FAILED
     except KeyboardInterrupt:
         print("interrupted: what is done is kept, and the same command goes on from there", file=sys.stderr)
         return INTERRUPTED

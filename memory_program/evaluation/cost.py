@@ -47,15 +47,9 @@ def estimate_answers(
     """Estimate answering ``missing`` questions; None if that takes no call."""
     if not missing or config.reader is None or not name.reads_with_a_model:
         return None
-    packed = min(config.reader_budget, config.top_k * _SHOWN_ITEM * (2 if config.archive else 1))
-    context = {
-        SystemName.NO_MEMORY: 0.0,
-        SystemName.FULL_CONTEXT: fmean(
-            sum(count_tokens(session.transcript) for session in c.sessions) for c in conversations
-        ),
-    }.get(name, packed)
     calls = missing * (1 + config.max_searches)
-    return _estimate(config, name, "answer", config.reader, calls, _READER_PROMPT + context, _READER_REPLY)
+    input_tokens = _READER_PROMPT + _context_tokens(config, name, conversations)
+    return _estimate(config, name, "answer", config.reader, calls, input_tokens, _READER_REPLY)
 
 
 def estimate_judgements(config: EvaluateConfig, name: SystemName, missing: int) -> StageEstimate | None:
@@ -63,6 +57,14 @@ def estimate_judgements(config: EvaluateConfig, name: SystemName, missing: int) 
     if not missing or config.judge is None:
         return None
     return _estimate(config, name, "judge", config.judge, missing, _JUDGE_PROMPT, _JUDGE_REPLY)
+
+
+def _context_tokens(config: EvaluateConfig, name: SystemName, conversations: Sequence[Conversation]) -> float:
+    if name is SystemName.NO_MEMORY:
+        return 0
+    if name is SystemName.FULL_CONTEXT:
+        return fmean(sum(count_tokens(s.transcript) for s in c.sessions) for c in conversations)
+    return min(config.reader_budget, config.top_k * _SHOWN_ITEM * (2 if config.archive else 1))
 
 
 def _estimate(

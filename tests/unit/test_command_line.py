@@ -8,7 +8,7 @@ import pytest
 from locomo.errors import DatasetError
 from memory_program.command_line import exit_status, parse_flags
 from memory_program.config import EvaluateConfig, Mode
-from memory_program.errors import BudgetExceededError, ConfigError
+from memory_program.errors import BudgetExceededError, ConfigError, ModelError, RecordError, StoreError
 
 EVALUATE = Path(__file__).parents[2] / "evaluate.py"
 
@@ -78,6 +78,9 @@ def test_bad_input_is_one_line_on_stderr_and_status_2(tmp_path):
     [
         (ConfigError("top_k=0\nmust be at least 1"), 2),
         (DatasetError("no file"), 2),
+        (ModelError("no key"), 2),
+        (RecordError("no run"), 2),
+        (StoreError("locked"), 1),
         (BudgetExceededError("too dear"), 1),
         (PermissionError(13, "Permission denied", "runs"), 1),
         (KeyboardInterrupt(), 130),
