@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import tyro
 
 from locomo.errors import BenchmarkError
-from memory_program.config import Settings
 from memory_program.errors import ConfigError, MemoryProgramError, ModelError, RecordError
+from memory_program.settings import Settings
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 """Exit statuses: nothing was started; the run stopped; the user stopped it (128 + SIGINT)."""

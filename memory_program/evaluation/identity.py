@@ -10,9 +10,10 @@ from locomo.conversation import Conversation, Question
 from locomo.judge import Judge, Rubric
 from memory_program import __version__
 from memory_program.agents.program import MemorySystem
-from memory_program.config import EvaluateConfig, SystemName, split_list
+from memory_program.config import EvaluateConfig, SystemName
 from memory_program.errors import RecordError
 from memory_program.evaluation.records import content_hash
+from memory_program.settings import split_list
 
 BUILD_SETTINGS = ("memory_budget", "max_turns", "writer_mode")
 """The settings that change what is written; the others only change how it is read."""

@@ -105,7 +105,7 @@ class LiveSystem:
         return not (self._builder.missing() or self._answerer.missing() or judging.missing())
 
     def connect(self, models: ModelMaker) -> None:
-        """Give the system its models.
+        """Give the system its models, and make that of its judge: what cannot be used, ends the run now.
 
         Raises:
             ModelError: one cannot be used as named, or does not answer.
@@ -116,6 +116,8 @@ class LiveSystem:
             writer_lm=models(system.writer, temperature) if system.writer is not None else None,
             reader_lm=models(system.reader, temperature) if system.reader is not None else None,
         )
+        if self.recorded.run.judge is not None:
+            models(self.recorded.run.judge.model, 0.0)
 
     def build(self, workers: Workers) -> None:
         """Run the build stage."""

@@ -14,7 +14,7 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
 from memory_program.config import EvaluateConfig, Mode
 from memory_program.errors import ConfigError, ModelError, RunInUseError
-from memory_program.evaluation.cost import StageEstimate, check_affordable, described
+from memory_program.evaluation.cost import StageEstimate, check_affordable, described, estimate_judgements
 from memory_program.evaluation.identity import identify_judge, read_run, write_run
 from memory_program.evaluation.judging import JudgeStage
 from memory_program.evaluation.limits import Limits
@@ -92,7 +92,8 @@ def _run(
             if to_call:
                 system.connect(models)
         publisher = stack.enter_context(closing(Publisher(config, selection, console)))
-        if config.mode is Mode.FULL and not all(system.is_finished for system in systems):
+        needs_tracker = config.traces or config.mode is Mode.FULL
+        if needs_tracker and not all(system.is_finished for system in systems):
             publisher.open_tracker()
         for system in systems:
             system.write_down()
@@ -109,7 +110,10 @@ def _judge(config: EvaluateConfig, selection: Selection, console: Console, model
     """Judge what the last answers of each system were."""
     judge = identify_judge(config)
     recorded = [replace(r, run=replace(r.run, judge=judge)) for r in _recorded(config, selection)]
-    workers = _workers(config, console, recorded, [])
+    missing = [len(JudgeStage(system, retry_errors=config.retry_errors).missing()) for system in recorded]
+    pairs = zip(config.system_names, missing, strict=True)
+    estimates = [estimate_judgements(config, name, count) for name, count in pairs]
+    workers = _workers(config, console, recorded, [e for e in estimates if e is not None])
     for system in recorded:
         write_run(system.folder, system.run)
         with closing(system.journals):

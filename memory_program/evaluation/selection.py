@@ -6,8 +6,9 @@ from pathlib import Path
 from locomo.conversation import Conversation, Question, questions_of
 from locomo.dataset import Dataset, load_locomo, read_dataset
 from locomo.split_data import select_split
-from memory_program.config import LOCOMO, EvaluateConfig, split_list
+from memory_program.config import LOCOMO, EvaluateConfig
 from memory_program.errors import ConfigError
+from memory_program.settings import split_list
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.store import BankStore
 from memory_program.config import EvaluateConfig, SystemSettings
-from memory_program.errors import BudgetExceededError, ConfigError
+from memory_program.errors import BudgetExceededError, ConfigError, ModelError
 from memory_program.evaluation.live import ModelMaker
 from memory_program.evaluation.run import evaluate
 from memory_program.evaluation.scoring import Json
@@ -249,6 +249,21 @@ def test_what_is_no_saved_program_is_refused(tmp_path, content):
     config = EvaluateConfig(**settings(data, tmp_path / "run", systems="memory", program=path))
     with pytest.raises(ConfigError, match=r"program=.*program.json' cannot be loaded \("):
         evaluate(config, models=impatient("http://127.0.0.1:1/v1"))
+
+
+@pytest.mark.parametrize(
+    ("model", "complaint"),
+    [("openai/gpt-4.1-mini", "needs a key: set OPENAI_API_KEY"), ("gpt-99", "names no provider")],
+)
+def test_a_judge_that_cannot_be_used_ends_the_run_before_anything_is_built(
+    tmp_path, monkeypatch, model, complaint
+):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    data = write_conversations(tmp_path / "talks.json", 1)
+    config = EvaluateConfig(dataset=str(data), judge_model=model, output_dir=tmp_path / "run", mlflow=False)
+    with pytest.raises(ModelError, match=complaint):
+        evaluate(config)
+    assert not list((tmp_path / "run").glob("**/*.jsonl"))
 
 
 # -- the script itself, in processes of its own ---------------------------------------------------

@@ -6,8 +6,9 @@ from pydantic import ValidationError
 from locomo.judge import Rubric
 from locomo.split_data import SplitOrAll
 from memory_program.agents.systems import SYSTEMS
-from memory_program.config import EvaluateConfig, SystemName, SystemSettings, split_list
+from memory_program.config import EvaluateConfig, SystemName, SystemSettings
 from memory_program.errors import ConfigError
+from memory_program.settings import split_list
 
 
 def test_without_any_flag_the_system_that_needs_no_model_is_evaluated():

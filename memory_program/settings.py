@@ -1,0 +1,86 @@
+"""Settings that are checked as they are built, with errors that say what was expected."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from memory_program.errors import ConfigError
+
+
+class Settings(BaseModel):
+    """Settings that are checked when they are built, and cannot change afterwards.
+
+    Raises:
+        ConfigError: a setting is unknown, of another type or out of range; the message names the choices.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True
+    )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
+        """Take the line breaks out of the descriptions: whoever shows them wraps them anew."""
+        for field in cls.model_fields.values():
+            field.description = " ".join((field.description or "").split())
+
+    def __init__(self, **values: object) -> None:
+        """Check the values."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            problems = [_explained(dict(problem), type(self)) for problem in error.errors()]
+            raise ConfigError("; ".join(problems)) from error
+
+
+def split_list(value: str) -> list[str]:
+    """Split a comma-separated setting; blanks around its parts do not count.
+
+    Example:
+        >>> split_list("memory, rag")
+        ['memory', 'rag']
+    """
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def chosen(value: str, what: str, choices: Sequence[str]) -> str:
+    """Check a comma-separated choice and write it plainly.
+
+    Raises:
+        ConfigError: it names nothing, something unknown, or something twice.
+    """
+    names = split_list(value)
+    offered = f"choose from {', '.join(choices)}"
+    if not names:
+        raise ConfigError(f"{what}s={value!r} names none: {offered}")
+    for name in names:
+        if name not in choices:
+            raise ConfigError(f"unknown {what} {name!r}: {offered}")
+        if names.count(name) > 1:
+            raise ConfigError(f"{what}s={value!r} names {name!r} twice: name each once")
+    return ",".join(names)
+
+
+_BOUNDS = {
+    "greater_than_equal": ("ge", "must be at least"),
+    "greater_than": ("gt", "must be more than"),
+    "less_than_equal": ("le", "must be at most"),
+}
+
+
+def _explained(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:  # Any: pydantic's error details
+    """Write one of pydantic's complaints as this project writes errors."""
+    name, value = ".".join(str(part) for part in problem["loc"]), problem["input"]
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "extra_forbidden":
+        return f"unknown setting {name!r}: choose from {', '.join(settings.model_fields)}"
+    if kind in _BOUNDS:
+        limit, words = _BOUNDS[kind]
+        return f"{name}={value!r} {words} {context[limit]}"
+    if "expected" in context:  # a Literal or an enum
+        choices = str(context["expected"]).replace("'", "").replace(" or ", ", ")
+        return f"unknown {name} {value!r}: choose from {choices}"
+    return f"{name}={value!r} is not allowed: {problem['msg'][0].lower()}{problem['msg'][1:]}"
