@@ -65,3 +65,7 @@ class ModelError(MemoryProgramError):
 
 class BudgetExceededError(MemoryProgramError):
     """A run would cost more, or fail more often, than it was allowed to."""
+
+
+class OracleError(MemoryProgramError, LookupError):
+    """The oracle was asked about a world that it does not know."""

@@ -1,0 +1,255 @@
+"""The oracle: what a perfect writer and a perfect reader reply to the program's prompts about a known world.
+
+It sits where a language model sits and sees what one sees: the prompt, and nothing of the bank. So a memory
+that the prompt does not show it cannot update, and a question whose memories were not retrieved it answers
+with "Not mentioned in the conversation". Its score, through the same program, is the ceiling of any model's;
+its replies are what the embedded model learns.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import dspy
+from dspy.lm15 import Message, Request, Response, TextPart, Usage
+
+from locomo.conversation import Question, Session
+from locomo.world import KINDS, Action, Fact, GoldOperation, Kind, World
+from memory_program.agents.adapter import ADAPTER, neutralised
+from memory_program.agents.context import spelled_day
+from memory_program.agents.signatures import (
+    NOT_MENTIONED,
+    SPECIALISTS,
+    AnswerOrSearch,
+    AnswerQuestion,
+    Consolidate,
+    WriteAll,
+)
+from memory_program.agents.writer import spelled_date
+from memory_program.bank.budget import count_tokens
+from memory_program.errors import OracleError
+
+_FIELD = re.compile(r"^\[\[ ## (\w+) ## \]\]\n", re.MULTILINE)
+_STORED = re.compile(r"(?P<id>m\d+): (?:\[\d{4}-\d\d-\d\d\] )?(?P<text>.*)")
+_SHOWN = re.compile(r"(?:\[(?P<day>\d{1,2} \w+ \d{4})\] )?(?P<text>.*)")
+
+_Call = dict[str, Any]  # Any: a call's arguments, as a model writes them
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A prompt of the program and the reply to it."""
+
+    system: str
+    user: str
+    reply: str
+
+
+class Oracle:
+    """Replies to any prompt of the program about the worlds it knows."""
+
+    def __init__(self, worlds: Sequence[World]) -> None:
+        """Learn the worlds by heart."""
+        self._sessions: dict[tuple[str, str], tuple[World, Session]] = {}
+        self._questions: dict[str, list[tuple[World, Question]]] = {}
+        for world in worlds:
+            for session in world.conversation.sessions:
+                told = (spelled_date(session), neutralised(session.transcript))
+                self._sessions[told] = (world, session)
+            for question in world.conversation.questions:
+                self._questions.setdefault(question.text, []).append((world, question))
+
+    def reply(self, system: str, user: str) -> str:
+        """Reply to a rendered prompt.
+
+        Raises:
+            OracleError: the prompt is not one of the program's, or about no world that the oracle knows.
+        """
+        signature = _signature_of(system)
+        fields = _fields_of(user)
+        if signature is Consolidate:
+            return _written(signature, tool_calls=[])
+        if signature is AnswerQuestion:
+            return _written(signature, answer=self._answer(fields))
+        if signature is AnswerOrSearch:
+            return _written(signature, tool_calls=[], answer=self._answer(fields))
+        kinds: list[Kind] = [kind for kind in KINDS if signature in (WriteAll, SPECIALISTS[kind])]
+        return _written(signature, tool_calls=self._calls(kinds, fields, names_kind=signature is WriteAll))
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def _calls(self, kinds: Sequence[Kind], fields: Mapping[str, str], *, names_kind: bool) -> list[_Call]:
+        told = (fields["session_date"], fields["session"])
+        if told not in self._sessions:
+            raise OracleError(f"no known session of {told[0]!r} has the text {told[1]!r:.80}")
+        world, session = self._sessions[told]
+        stored = [_STORED.fullmatch(line) for line in fields.get("related_memories", "").splitlines()]
+        ids = {match["text"]: match["id"] for match in stored if match}
+        core = fields["core_memory"].splitlines()
+        calls: list[_Call] = []
+        for kind in kinds:
+            for operation in world.operations_of(session.number, kind):
+                done = _core_calls(operation, core) if kind == "core" else _memory_calls(operation, ids)
+                for call in done:
+                    if names_kind and call["args"].get("action") == "create":
+                        call["args"]["kind"] = kind
+                    calls.append(call)
+        return calls
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def _answer(self, fields: Mapping[str, str]) -> str:
+        known = self._questions.get(fields["question"])
+        if known is None:
+            raise OracleError(f"no known world asks {fields['question']!r}")
+        shown = _Shown.of(fields)
+        return next((found for found in (shown.answer(*asked) for asked in known) if found), NOT_MENTIONED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What a reader is shown: where each memory (its text and its day) and each turn stands."""
+
+    memories: Mapping[tuple[str, str | None], int]
+    turns: Mapping[str, int]
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> "_Shown":
+        lines = [*fields["core_memory"].splitlines(), *fields["memories"].splitlines()]
+        matches = [_SHOWN.fullmatch(line) for line in lines]
+        memories = {(m["text"], m["day"]): place for place, m in enumerate(matches) if m}
+        excerpts = [_SHOWN.fullmatch(line) for line in fields["excerpts"].splitlines()]
+        return cls(memories, {m["text"]: place for place, m in enumerate(excerpts) if m})
+
+    def answer(self, world: World, question: Question) -> str | None:
+        """Give the gold as far as it is supported: of a list, the parts whose memories are shown."""
+        gold = next(answer for answer in world.answers if answer.question_id == question.question_id)
+        places = [self._place(world, world.facts[fact_id]) for fact_id in gold.fact_ids]
+        if not places or question.answer is None:
+            return None
+        parts = str(question.answer).split(", ")
+        if len(parts) == len(places) > 1:
+            found = [(place, part) for place, part in zip(places, parts, strict=True) if place is not None]
+            return ", ".join(part for _, part in sorted(found)) or None
+        # What stands after a semicolon is LoCoMo's reason for an inferred answer; its scorer leaves it out.
+        return (
+            None
+            if None in places
+            else parts[0].partition(";")[0]
+            if len(parts) == 1
+            else str(question.answer)
+        )
+
+    def _place(self, world: World, fact: Fact) -> int | None:
+        place = self.memories.get((fact.text, _spelled(fact.happened_at)))
+        if place is not None:
+            return place
+        turns = world.conversation.turns
+        told = [self.turns.get(neutralised(turns[turn_id].line)) for turn_id in fact.evidence]
+        return None if None in told or not told else told[0]
+
+
+def _memory_calls(operation: GoldOperation, ids: Mapping[str, str]) -> Iterator[_Call]:
+    """Write an operation on single memories; one that needs a memory which is not shown does what is left."""
+    old = ids.get(operation.old_text)
+    when = {"happened_at": operation.happened_at.isoformat()} if operation.happened_at else {}
+    if operation.action is Action.DELETE:
+        if old:
+            yield _call("delete_memory", memory_id=old, reason=operation.reason)
+    elif operation.action is Action.UPDATE and old:
+        yield _call("manage_memory", action="update", memory_id=old, text=operation.text, **when)
+    elif operation.text not in ids:
+        yield _call("manage_memory", action="create", text=operation.text, **when)
+
+
+def _core_calls(operation: GoldOperation, core: Sequence[str]) -> Iterator[_Call]:
+    if operation.action is Action.REPLACE_CORE and operation.old_text in core:
+        yield _call("edit_core", action="replace", old_text=operation.old_text, text=operation.text)
+    elif operation.text not in core:
+        yield _call("edit_core", action="append", text=operation.text)
+
+
+def _call(name: str, **arguments: str) -> _Call:
+    return {"name": name, "args": arguments}
+
+
+def _spelled(day: date | None) -> str | None:
+    return spelled_day(day) if day else None
+
+
+def structure_of(system: str) -> str:
+    """Give the part of a system prompt that says how it is laid out: all but the instruction."""
+    return system.partition("\nIn adhering to this structure")[0]
+
+
+def render(signature: type[dspy.Signature], **inputs: object) -> tuple[str, str]:
+    """Render a prompt as the program does: the system's message, and the user's."""
+    system, user = ADAPTER.format(signature, demos=[], inputs=inputs)
+    return str(system["content"]), str(user["content"])
+
+
+def _signature_of(system: str) -> type[dspy.Signature]:
+    signature = _BY_STRUCTURE.get(structure_of(system))
+    if signature is None:
+        raise OracleError(f"not a prompt that the oracle can answer: {system!r:.200}")
+    return signature
+
+
+def _empty_inputs(signature: type[dspy.Signature]) -> dict[str, object]:
+    return dict.fromkeys(signature.input_fields, "")
+
+
+_BY_STRUCTURE = {
+    structure_of(render(signature, **_empty_inputs(signature))[0]): signature
+    for signature in (*SPECIALISTS.values(), WriteAll, Consolidate, AnswerQuestion, AnswerOrSearch)
+}
+
+
+def _fields_of(user: str) -> dict[str, str]:
+    parts = _FIELD.split(user.rpartition("\n\nRespond with")[0])
+    return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def _written(signature: type[dspy.Signature], **outputs: object) -> str:
+    if "tool_calls" in outputs:
+        outputs["tool_calls"] = dspy.ToolCalls.from_dict_list(outputs["tool_calls"])  # pyright: ignore[reportArgumentType]  # a list of calls
+    return ADAPTER.format_assistant_message_content(signature, outputs)
+
+
+class OracleEngine:
+    """An engine of DSPy behind which the oracle sits; ``exchanges`` holds what was asked and replied."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        """Put an oracle behind the engine."""
+        self._oracle = oracle
+        self.exchanges: list[Exchange] = []
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "OracleEngine":
+        """A copied program asks the same oracle."""
+        return self
+
+    def complete(self, request: Request) -> Response:
+        """Reply to a request."""
+        system = request.system if isinstance(request.system, str) else ""
+        user = "\n\n".join(message.text or "" for message in request.messages)
+        text = self._oracle.reply(system, user)
+        self.exchanges.append(Exchange(system, user, text))
+        return Response(
+            id=None,
+            model=request.model,
+            message=Message.assistant([TextPart(text)]),
+            finish_reason="stop",
+            usage=Usage(input_tokens=count_tokens(system + user), output_tokens=count_tokens(text)),
+        )
+
+
+def lm_of(engine: OracleEngine) -> dspy.LM:
+    """Make an engine into a language model."""
+    return dspy.LM("oracle", engine=engine, cache=False, num_retries=0)
+
+
+def oracle_lm(worlds: Sequence[World]) -> dspy.LM:
+    """Make the oracle of some worlds into a language model that any program can be given."""
+    return lm_of(OracleEngine(Oracle(worlds)))

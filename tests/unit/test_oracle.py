@@ -1,0 +1,214 @@
+"""The oracle replies what can be known from the prompt, and its score is the ceiling of the program."""
+
+import json
+from functools import lru_cache
+
+import pytest
+
+from locomo.conversation import Category, Question
+from locomo.metrics import locomo_f1
+from locomo.world import Action, World, generate
+from memory_program.agents.context import shown_line, spelled_day
+from memory_program.agents.program import MemoryProgram
+from memory_program.agents.signatures import NOT_MENTIONED, SPECIALISTS, AnswerQuestion, Consolidate
+from memory_program.agents.writer import MemoryWriter, WriterMode, spelled_date
+from memory_program.bank.space import MemorySpace
+from memory_program.errors import OracleError
+from memory_program.learning.oracle import Oracle, oracle_lm, render
+
+GOLD_OF_A_TRAP = "nothing of the kind was said"
+
+
+@lru_cache
+def worlds() -> list[World]:
+    return generate(5, 2, sessions=(8, 8), questions_per_session=8)
+
+
+@lru_cache
+def remembered(index: int, mode: WriterMode = "specialists") -> tuple[MemoryProgram, MemorySpace]:
+    program = MemoryProgram(MemoryWriter(mode))
+    program.set_lm(oracle_lm(worlds()))
+    space = MemorySpace(f"{mode} {index}")
+    for session in worlds()[index].conversation.sessions:
+        record = program.remember(space, session)
+        assert not record.tool_errors
+        assert not record.failures
+    return program, space
+
+
+def texts_in(space: MemorySpace) -> set[tuple[str, object]]:
+    memories = {(memory.text, memory.happened_at) for memory in space.bank.live()}
+    return memories | {(line, None) for line in space.bank.core.splitlines()}
+
+
+@pytest.mark.parametrize("mode", ["specialists", "generalist"])
+@pytest.mark.parametrize("index", [0, 1])
+def test_after_all_sessions_the_bank_holds_just_what_is_true(index, mode):
+    _, space = remembered(index, mode)
+    assert texts_in(space) == {(fact.text, fact.happened_at) for fact in worlds()[index].live_after(8)}
+
+
+def test_its_score_through_the_program_is_near_one():
+    """What is missing are lists of which retrieval does not show every part among its ten memories."""
+    scores: list[float] = []
+    for index, world in enumerate(worlds()):
+        program, space = remembered(index)
+        for question in world.conversation.questions:
+            answer = program.ask(space, question.text).text
+            gold = GOLD_OF_A_TRAP if question.answer is None else question.answer
+            scores.append(locomo_f1(answer, gold, question.category))
+    assert len(scores) > 30
+    assert sum(scores) / len(scores) > 0.97
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def change(action: Action, kind: str) -> tuple[World, object]:
+    for world in generate(77, 40, sessions=(6, 6)):
+        for operation in world.operations:
+            if operation.action is action and operation.kind == kind:
+                return world, operation
+    raise AssertionError("no such change in forty worlds")
+
+
+def calls(world: World, operation, **inputs: str) -> list[dict]:
+    session = world.conversation.sessions[operation.session_number - 1]
+    signature = SPECIALISTS[operation.kind]
+    fields = dict.fromkeys(signature.input_fields, "(none)")
+    told = {"session_date": spelled_date(session), "session": session.transcript}
+    reply = Oracle([world]).reply(*render(signature, **{**fields, **told, **inputs}))
+    written = reply.removeprefix("[[ ## tool_calls ## ]]\n").removesuffix("\n\n[[ ## completed ## ]]\n")
+    return json.loads(written)["tool_calls"]
+
+
+@pytest.mark.parametrize("day", ["", "[2021-03-04] "])
+def test_a_memory_that_is_shown_is_updated_by_its_id(day):
+    world, operation = change(Action.UPDATE, "episodic")
+    found = calls(world, operation, related_memories=f"m3: Else.\nm42: {day}{operation.old_text}")
+    (update,) = [call["args"] for call in found if call["args"].get("action") == "update"]
+    assert update["memory_id"] == "m42"
+    assert update["text"] == operation.text
+
+
+def test_a_memory_that_is_not_shown_cannot_be_updated_so_the_new_one_is_created():
+    world, operation = change(Action.UPDATE, "semantic")
+    created = [call["args"] for call in calls(world, operation) if call["args"]["text"] == operation.text]
+    assert [arguments["action"] for arguments in created] == ["create"]
+
+
+def test_a_memory_is_deleted_where_it_is_shown_and_else_left_alone():
+    world, operation = change(Action.DELETE, "semantic")
+    shown = calls(world, operation, related_memories=f"m9: {operation.old_text}")
+    deletion = {"name": "delete_memory", "args": {"memory_id": "m9", "reason": operation.reason}}
+    assert deletion in shown
+    assert all(call["name"] != "delete_memory" for call in calls(world, operation))
+
+
+def test_a_line_of_the_profile_is_replaced_where_it_stands_and_else_appended():
+    world, operation = change(Action.REPLACE_CORE, "core")
+    shown = calls(world, operation, core_memory=f"Someone is tall.\n{operation.old_text}")
+    assert {"action": "replace", "old_text": operation.old_text, "text": operation.text} in [
+        call["args"] for call in shown
+    ]
+    assert {"action": "append", "text": operation.text} in [call["args"] for call in calls(world, operation)]
+
+
+def test_what_is_stored_already_is_not_written_again():
+    world, operation = change(Action.CREATE, "procedural")
+    assert operation.text in [call["args"]["text"] for call in calls(world, operation)]
+    again = calls(world, operation, related_memories=f"m1: {operation.text}")
+    assert operation.text not in [call["args"].get("text") for call in again]
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def asked(category: Category, parts: int = 1) -> tuple[World, Question, list]:
+    for world in generate(78, 40, sessions=(8, 8)):
+        for question, gold in zip(world.conversation.questions, world.answers, strict=True):
+            count = len(str(question.answer).split(", "))
+            if question.category is category and count == parts and len(gold.fact_ids) == max(1, parts):
+                return world, question, [world.facts[fact_id] for fact_id in gold.fact_ids]
+    raise AssertionError("no such question in forty worlds")
+
+
+def answer(world: World, question: Question, memories: str = "(none)", excerpts: str = "(none)") -> str:
+    fields = {"core_memory": "(none)", "memories": memories, "excerpts": excerpts, "question": question.text}
+    reply = Oracle([world]).reply(*render(AnswerQuestion, **fields))
+    return reply.removeprefix("[[ ## answer ## ]]\n").removesuffix("\n\n[[ ## completed ## ]]\n")
+
+
+def line(fact) -> str:
+    return f"[{spelled_day(fact.happened_at)}] {fact.text}" if fact.happened_at else fact.text
+
+
+def test_a_question_is_answered_from_its_memory_and_from_no_other():
+    world, question, facts = asked(Category.SINGLE_HOP)
+    assert answer(world, question, f"Else.\n{line(facts[0])}") == question.answer
+    assert answer(world, question, "Else.") == NOT_MENTIONED
+
+
+def test_a_memory_with_the_wrong_day_supports_no_answer():
+    world, question, facts = asked(Category.TEMPORAL)
+    assert answer(world, question, line(facts[0])) == str(question.answer)
+    assert answer(world, question, f"[1 January 1999] {facts[0].text}") == NOT_MENTIONED
+
+
+def test_of_a_list_the_parts_that_are_shown_are_answered_in_their_order():
+    world, question, facts = asked(Category.MULTI_HOP, parts=2)
+    first, second = str(question.answer).split(", ")
+    assert answer(world, question, f"{line(facts[1])}\n{line(facts[0])}") == f"{second}, {first}"
+    assert answer(world, question, line(facts[1])) == second
+
+
+def test_the_turns_that_said_it_support_an_answer_too():
+    world, question, facts = asked(Category.SINGLE_HOP)
+    turns = [world.conversation.turns[turn_id].line for turn_id in facts[0].evidence]
+    assert (
+        answer(world, question, excerpts="\n".join(f"[4 May 2021] {turn}" for turn in turns))
+        == question.answer
+    )
+    assert answer(world, question, excerpts="[4 May 2021] A: Hello.") == NOT_MENTIONED
+
+
+def test_an_inferred_answer_is_given_without_its_reason():
+    world, question, facts = asked(Category.OPEN_DOMAIN)
+    assert answer(world, question, line(facts[0])) == str(question.answer).partition(";")[0]
+
+
+def test_a_question_about_the_wrong_speaker_has_no_answer():
+    for index, world in enumerate(worlds()):
+        program, space = remembered(index)
+        for question in world.conversation.questions:
+            if question.category is Category.ADVERSARIAL:
+                assert program.ask(space, question.text).text == NOT_MENTIONED
+
+
+# -- what it does not know -------------------------------------------------------------------------
+
+
+def test_consolidation_is_left_to_the_rule():
+    reply = Oracle(worlds()).reply(*render(Consolidate, tokens_to_save=1, memories="m1: A."))
+    assert json.loads(reply.splitlines()[1]) == {"tool_calls": []}
+
+
+def test_prompts_and_worlds_that_it_does_not_know_are_errors():
+    oracle = Oracle(worlds())
+    with pytest.raises(OracleError, match="not a prompt"):
+        oracle.reply("Be helpful.", "[[ ## question ## ]]\nWho?")
+    fields = dict.fromkeys(AnswerQuestion.input_fields, "(none)")
+    with pytest.raises(OracleError, match=r"no known world asks .Why\?"):
+        oracle.reply(*render(AnswerQuestion, **{**fields, "question": "Why?"}))
+    fields = dict.fromkeys(SPECIALISTS["core"].input_fields, "(none)")
+    with pytest.raises(OracleError, match="no known session"):
+        oracle.reply(*render(SPECIALISTS["core"], **fields))
+
+
+def test_lines_are_read_as_the_program_shows_them():
+    world, question, facts = asked(Category.TEMPORAL)
+    _, space = remembered(0)
+    dated = [memory for memory in space.bank.live() if memory.happened_at]
+    assert dated
+    assert shown_line(dated[0]) == f"[{spelled_day(dated[0].happened_at)}] {dated[0].text}"
+    assert answer(world, question, f"{shown_line(dated[0])}\n{line(facts[0])}") == str(question.answer)
