@@ -1,0 +1,131 @@
+"""Training text: what passes between the program and the oracle in generated worlds.
+
+Nothing here writes a prompt. The program runs on a world with the oracle as its model, and every exchange is
+kept, so that the embedded model learns the very prompts that it will be given.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerFast
+
+from locomo.world import World, generate
+from memory_program.agents.baselines import ReaderOnly
+from memory_program.agents.context import MemoryContext
+from memory_program.agents.program import MemoryProgram, MemorySystem
+from memory_program.agents.writer import spelled_date
+from memory_program.bank.space import MemorySpace
+from memory_program.learning.oracle import Exchange, Oracle, OracleEngine, lm_of
+from memory_program.pocket.recipe import Stage
+from memory_program.pocket.tokenizer import END, chat_text
+
+_SHOWN_EXCERPTS = 0.1  # the share of questions that are answered from verbatim turns, as RAG does
+_KEPT_EMPTY = 0.4  # the share of empty replies of writers that is kept: most sessions lack most kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An exchange in tokens; the reply begins at ``reply_start``."""
+
+    tokens: tuple[int, ...]
+    reply_start: int
+
+
+def exchanges_of(world: World, rng: random.Random) -> list[Exchange]:
+    """Run the program through a world, with the oracle as its model, and list all that was said."""
+    engine = OracleEngine(Oracle([world]))
+    program = MemoryProgram()
+    quoting = ReaderOnly(MemoryContext(with_memories=False, with_archive=True))
+    for system in (program, quoting):
+        system.set_lm(lm_of(engine))
+    space = MemorySpace(world.conversation.conversation_id)
+    for session in world.conversation.sessions:
+        before = len(engine.exchanges)
+        program.remember(space, session)
+        # The specialists run side by side: put what they said in an order that is always the same.
+        engine.exchanges[before:] = sorted(engine.exchanges[before:], key=lambda exchange: exchange.system)
+    for question in world.conversation.questions:
+        reader: MemorySystem = quoting if rng.random() < _SHOWN_EXCERPTS else program
+        reader.ask(space, question.text)
+    return engine.exchanges
+
+
+def texts_of(world: World) -> Iterator[str]:
+    """List what a world says, and what is said about it: what a tokenizer learns from."""
+    for session in world.conversation.sessions:
+        yield f"{spelled_date(session)}\n{session.transcript}"
+    for operation in world.operations:
+        yield f"{operation.text}\n{operation.reason}"
+    for question in world.conversation.questions:
+        yield f"{question.text}\n{question.answer}"
+
+
+def is_empty(exchange: Exchange) -> bool:
+    """Whether a writer had nothing to do."""
+    return '{"tool_calls": []}' in exchange.reply
+
+
+def encoded(exchange: Exchange, tokenizer: PreTrainedTokenizerFast) -> Example:
+    """Write an exchange in tokens. The reply is encoded on its own, as a model generates it."""
+    prompt = tokenizer.backend_tokenizer.encode(chat_text(exchange.system, exchange.user)).ids
+    reply = tokenizer.backend_tokenizer.encode(exchange.reply + END).ids
+    return Example((*prompt, *reply), len(prompt))
+
+
+def chunk(
+    seed: int, number: int, stage: Stage, tokens: int, tokenizer: PreTrainedTokenizerFast
+) -> list[Example]:
+    """Make a chunk of training text of about so many tokens: always the same for the same arguments."""
+    rng = random.Random(f"{seed}:{number}:{stage.name}")
+    examples: list[Example] = []
+    if stage.copies:
+        return list(_within(_copies(rng, tokenizer), tokens))
+    for exchange in _exchanges(seed, number, stage, rng):
+        examples.append(encoded(exchange, tokenizer))
+        tokens -= len(examples[-1].tokens)
+        if tokens <= 0:
+            return examples
+    raise AssertionError("there is always another world")
+
+
+def _exchanges(seed: int, number: int, stage: Stage, rng: random.Random) -> Iterator[Exchange]:
+    for index in range(1000):
+        world = generate(
+            (seed * 1_000_000 + number) * 1000 + index,
+            sessions=stage.sessions,
+            facts_per_session=stage.facts,
+            questions_per_session=stage.questions,
+        )[0]
+        for exchange in exchanges_of(world, rng):
+            if rng.random() < stage.kept * (_KEPT_EMPTY if is_empty(exchange) else 1.0):
+                yield exchange
+
+
+def _copies(rng: random.Random, tokenizer: PreTrainedTokenizerFast) -> Iterator[Example]:
+    """Random tokens, said again in another order of their parts: nothing can be learned but to copy."""
+    words = [token for token in range(len(tokenizer)) if token not in tokenizer.all_special_ids]
+    while True:
+        parts = [rng.choices(words, k=rng.randint(2, 8)) for _ in range(rng.randint(2, 16))]
+        again = rng.sample(parts, len(parts))
+        first, second = ([token for part in order for token in part] for order in (parts, again))
+        yield Example((*first, *second), len(first))
+
+
+def _within(examples: Iterator[Example], tokens: int) -> Iterator[Example]:
+    for example in examples:
+        yield example
+        tokens -= len(example.tokens)
+        if tokens <= 0:
+            return
+
+
+def batches(examples: Sequence[Example], batch_tokens: int, rng: random.Random) -> list[list[Example]]:
+    """Group examples of like length, so that little is padded; a batch has at most so many tokens, padded."""
+    groups: list[list[Example]] = []
+    for example in sorted(examples, key=lambda example: len(example.tokens)):
+        if not groups or len(example.tokens) * (len(groups[-1]) + 1) > batch_tokens:
+            groups.append([])
+        groups[-1].append(example)
+    rng.shuffle(groups)
+    return groups

@@ -1,0 +1,199 @@
+"""The network of the embedded model: a plain Llama, laid out so that it can copy from its first step on.
+
+A small transformer learns a format in minutes, and to copy from its context only after millions of tokens,
+all at once, when induction heads form (Olsson et al. 2022, arXiv 2209.11895). Here they are laid out by
+hand, in the spirit of mimetic initialisation (Trockman and Kolter 2023, ICML): the architecture stays the
+standard one, only its first weights are chosen.
+
+- An embedding is a constant, and a random vector in the token part of the residual stream.
+- Layer 0: two heads attend to the token before, two to the one before that (through rotary positions alone),
+  and write what they find into two parts of their own.
+- Layer 1: six heads attend to where the present token and the one before it stood in the context already,
+  and write the token that followed into the token part, which the tied output matrix reads.
+
+Everything else starts at random, with outputs of zero, and everything is trained.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecoderLayer
+
+_LOUDNESS = 8.0  # of the stream: a step of Muon adds the same to it whatever is in it, and must not drown it
+_TOKEN_STD = 0.1  # in units of loudness
+_COPIED = 3.0  # how much louder the copied token is than the present one
+_SHARPNESS = 7.0  # of the match between contexts, in nats for one matching token
+_HARMONICS = (50.0, 25.0, 25.0, 25.0, 20.0, 20.0)  # of the rotary frequencies that single out one distance
+_FIRST_SLOW = 7  # rotary pairs from here on turn by less than half a radian in a hundred tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The size of a network. Heads are 32 wide, and at least eight; there are at least two layers."""
+
+    width: int = 256
+    layers: int = 4
+    heads: int = 8
+    inner: int = 512
+    positions: int = 4096
+
+
+_HEAD = 32
+_TOKEN, _CONTEXT = 96, 64  # the parts of the residual stream: the token; each of the two tokens before it
+
+
+def make_model(shape: Shape, vocabulary: int, eos_token_id: int, seed: int) -> LlamaForCausalLM:
+    """Make a network that copies already and knows nothing else.
+
+    Args:
+        shape: its size.
+        vocabulary: how many tokens there are.
+        eos_token_id: the token that ends a turn; it pads too.
+        seed: of the random part of the weights.
+    """
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=shape.width,
+        intermediate_size=shape.inner,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        head_dim=_HEAD,
+        max_position_embeddings=shape.positions,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=eos_token_id,
+        pad_token_id=eos_token_id,
+        dtype="float32",
+    )
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        _lay_out(model, torch.Generator().manual_seed(seed))
+    return model
+
+
+def layers_of(model: LlamaForCausalLM) -> list[LlamaDecoderLayer]:
+    """List the layers of a network, by their type."""
+    return list(cast("Iterable[LlamaDecoderLayer]", model.model.layers))
+
+
+def _lay_out(model: LlamaForCausalLM, random: torch.Generator) -> None:
+    width = model.config.hidden_size
+    token, before, earlier = _parts()
+    for layer in layers_of(model):
+        for matrix in (*_inputs(layer.self_attn), layer.mlp.gate_proj, layer.mlp.up_proj):
+            matrix.weight.normal_(0, width**-0.5, generator=random)
+        layer.self_attn.o_proj.weight.zero_()
+        layer.mlp.down_proj.weight.zero_()
+    embeddings = model.model.embed_tokens.weight.zero_()
+    embeddings[:, 0] = _LOUDNESS
+    embeddings[:, token] = torch.randn(len(embeddings), _TOKEN, generator=random) * _TOKEN_STD * _LOUDNESS
+    model.model.norm.weight.fill_(1 / _LOUDNESS)
+
+    look_back, induce = (layer.self_attn for layer in layers_of(model)[:2])
+    compressed = _orthogonal(_CONTEXT, _TOKEN, random)
+    for distance, part in ((1, before), (2, earlier)):
+        for half in range(2):
+            head = 2 * (distance - 1) + half
+            rows = slice(half * _HEAD, (half + 1) * _HEAD)
+            target = torch.arange(part.start, part.stop)[rows]
+            _attend_to_distance(look_back, head, distance, width)
+            _carry(look_back, head, compressed[rows], token, target, torch.eye(_HEAD), 1.0, width)
+    for head in range(6):
+        here, there = (_orthogonal(_slow_dims(), _CONTEXT, random) for _ in range(2))
+        _match(induce, head, [(token, before, here, compressed), (before, earlier, there, None)], width)
+        rows = slice(head % 3 * _HEAD, (head % 3 + 1) * _HEAD)
+        target = torch.arange(token.start, token.stop)[rows]
+        _carry(induce, head, torch.eye(_TOKEN)[rows], token, target, torch.eye(_HEAD), _COPIED / 2, width)
+
+
+def _parts() -> tuple[slice, slice, slice]:
+    """Where in the residual stream the token is, the one before it, and the one before that."""
+    first = 1 + _TOKEN
+    return slice(1, first), slice(first, first + _CONTEXT), slice(first + _CONTEXT, first + 2 * _CONTEXT)
+
+
+def _inputs(attention: LlamaAttention) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
+    return attention.q_proj, attention.k_proj, attention.v_proj
+
+
+def _orthogonal(rows: int, columns: int, random: torch.Generator) -> Tensor:
+    square, _ = torch.linalg.qr(torch.randn(columns, columns, generator=random))
+    return square[:rows]
+
+
+def _gain_of_norm(width: int) -> float:
+    """What the norm before a layer multiplies the stream by, where constant and token are all there is."""
+    return math.sqrt(width / (1 + _TOKEN * _TOKEN_STD**2))
+
+
+def _frequencies() -> Tensor:
+    return 1e6 ** (-torch.arange(0, _HEAD, 2) / _HEAD)
+
+
+def _slow_dims() -> int:
+    return 2 * (_HEAD // 2 - _FIRST_SLOW)
+
+
+def _rows(head: int) -> slice:
+    return slice(head * _HEAD, (head + 1) * _HEAD)
+
+
+def _attend_to_distance(attention: LlamaAttention, head: int, distance: int, width: int) -> None:
+    """Make the score of a position depend on its distance alone, with the maximum at ``distance``."""
+    strength = torch.zeros(_HEAD // 2)
+    strength[: len(_HARMONICS)] = torch.tensor(_HARMONICS).sqrt()
+    angle = _frequencies() * distance
+    query = torch.cat((strength, torch.zeros(_HEAD // 2)))
+    key = torch.cat((strength * torch.cos(angle), strength * torch.sin(angle)))
+    for matrix, vector in ((attention.q_proj, query), (attention.k_proj, key)):
+        matrix.weight[_rows(head)] = 0
+        matrix.weight[_rows(head), 0] = vector / _gain_of_norm(width)
+
+
+def _match(
+    attention: LlamaAttention,
+    head: int,
+    pairs: list[tuple[slice, slice, Tensor, Tensor | None]],
+    width: int,
+) -> None:
+    """Score a position by how well parts of the query's stream agree with parts of the key's."""
+    slow = torch.cat(
+        (torch.arange(_FIRST_SLOW, _HEAD // 2), torch.arange(_FIRST_SLOW, _HEAD // 2) + _HEAD // 2)
+    )
+    rows = slow + head * _HEAD
+    attention.q_proj.weight[_rows(head)] = 0
+    attention.k_proj.weight[_rows(head)] = 0
+    scale = math.sqrt(_SHARPNESS * math.sqrt(_HEAD) * _CONTEXT / _slow_dims()) / _gain_of_norm(width)
+    scale *= math.sqrt(2.0)
+    for query_part, key_part, projection, compressed in pairs:
+        query = projection if compressed is None else projection @ compressed
+        attention.q_proj.weight[rows[:, None], torch.arange(query_part.start, query_part.stop)] = (
+            query * scale
+        )
+        attention.k_proj.weight[rows[:, None], torch.arange(key_part.start, key_part.stop)] = (
+            projection * scale
+        )
+
+
+def _carry(
+    attention: LlamaAttention,
+    head: int,
+    read: Tensor,
+    source: slice,
+    target: Tensor,
+    write: Tensor,
+    gain: float,
+    width: int,
+) -> None:
+    """Write what a head finds in ``source`` into the dimensions ``target``, ``gain`` times as loud."""
+    attention.v_proj.weight[_rows(head)] = 0
+    attention.v_proj.weight[_rows(head), source] = read / _gain_of_norm(width)
+    columns = torch.arange(head * _HEAD, (head + 1) * _HEAD)
+    attention.o_proj.weight[target[:, None], columns] = write * gain * _LOUDNESS

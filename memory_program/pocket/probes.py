@@ -1,0 +1,97 @@
+"""Probes: how often the model would reply exactly as the oracle does, in worlds whose words it never saw.
+
+Greedy decoding gives the oracle's reply if and only if every token of it is the most likely one after those
+before it. So one forward pass measures exact match, and nothing has to be generated.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from locomo.world import generate
+from memory_program.agents.signatures import NOT_MENTIONED
+from memory_program.pocket.examples import Example, batches, encoded, exchanges_of, is_empty
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Replies to reproduce. ``open_tokens`` are those that words are pieced together from."""
+
+    examples_by_kind: dict[str, list[Example]]
+    open_tokens: frozenset[int]
+
+
+def make_probe(tokenizer: PreTrainedTokenizerFast, seed: int, size: int, sessions: tuple[int, int]) -> Probe:
+    """Make a probe from held-out worlds: ``size`` examples of each kind.
+
+    The kinds are ``writer`` (something to write), ``nothing`` (nothing to), ``reader`` (an answer to give)
+    and ``abstain`` (none).
+    """
+    rng = random.Random(f"probe:{seed}")
+    kinds: dict[str, list[Example]] = {"writer": [], "nothing": [], "reader": [], "abstain": []}
+    number = 0
+    while any(len(examples) < size for examples in kinds.values()):
+        world = generate(seed + number, sessions=sessions, held_out=True)[0]
+        number += 1
+        found = exchanges_of(world, rng)
+        for exchange in rng.sample(found, min(len(found), size)):
+            is_writer = "tool_calls" in exchange.reply
+            fails = is_empty(exchange) if is_writer else NOT_MENTIONED in exchange.reply
+            kind = ("nothing" if fails else "writer") if is_writer else ("abstain" if fails else "reader")
+            if len(kinds[kind]) < size:
+                kinds[kind].append(encoded(exchange, tokenizer))
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    pieces = frozenset(number for word, number in vocabulary.items() if word.isalpha() and word[0] != "Ġ")
+    return Probe(kinds, pieces)
+
+
+@torch.no_grad()
+def measure(model: LlamaForCausalLM, probe: Probe, batch_tokens: int) -> dict[str, float]:
+    """Measure a model: the share of replies of each kind that are exact, and of open tokens in the writers'.
+
+    Returns:
+        ``writer``, ``nothing``, ``reader``, ``abstain``: exact replies, from 0 to 1. And of the replies of
+        writers and readers, the share of tokens that come out right after the right ones: ``tokens`` of all,
+        ``copied`` of those that open words are pieced together from.
+    """
+    scores: dict[str, float] = {}
+    counts = torch.zeros(4, dtype=torch.long, device=model.device)
+    for kind, examples in probe.examples_by_kind.items():
+        exact = 0
+        for group in batches(examples, batch_tokens, random.Random(0)):
+            laid_out, is_reply = padded(group, model.device)
+            likely = model(input_ids=laid_out, use_cache=False).logits[:, :-1].argmax(-1)
+            is_right = (likely == laid_out[:, 1:]) | ~is_reply
+            exact += int(is_right.all(dim=1).sum())
+            if kind in ("writer", "reader"):
+                is_open = is_reply & torch.isin(laid_out[:, 1:], _tensor(probe.open_tokens, model.device))
+                of = (is_right & is_reply, is_reply, is_right & is_open, is_open)
+                counts += torch.stack([mask.sum() for mask in of])
+        scores[kind] = exact / len(examples)
+    right, tokens, copied, open_tokens = counts.tolist()
+    return {**scores, "tokens": right / max(1, tokens), "copied": copied / max(1, open_tokens)}
+
+
+def padded(examples: Sequence[Example], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Lay examples out as a batch: tokens, padded at the end, and which of the tokens to predict are replies.
+
+    Padding needs no mask: attention looks back only, so nothing before it sees it.
+
+    Returns:
+        tokens of shape (examples, longest), and booleans of shape (examples, longest - 1).
+    """
+    longest = max(len(example.tokens) for example in examples)
+    tokens = torch.zeros(len(examples), longest, dtype=torch.long)
+    is_reply = torch.zeros(len(examples), longest - 1, dtype=torch.bool)
+    for row, example in enumerate(examples):
+        tokens[row, : len(example.tokens)] = torch.tensor(example.tokens)
+        is_reply[row, example.reply_start - 1 : len(example.tokens) - 1] = True
+    return tokens.to(device), is_reply.to(device)
+
+
+def _tensor(numbers: frozenset[int], device: torch.device) -> Tensor:
+    return torch.tensor(sorted(numbers), device=device)

@@ -1,0 +1,96 @@
+"""The recipe of the embedded model: its settings and its stages. Nothing slow is imported here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from memory_program.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stretch of the training, with worlds of a size of its own.
+
+    ``until`` is the share of all tokens at which it ends, ``kept`` the share of a world's exchanges that is
+    used (the rest is thrown away, so that a chunk of text comes from several worlds).
+    """
+
+    name: str
+    until: float
+    sessions: tuple[int, int] = (1, 1)
+    facts: tuple[int, int] = (1, 1)
+    questions: float = 0.0
+    kept: float = 1.0
+    copies: bool = False
+
+
+STAGES = (
+    Stage("copy", 0.001, copies=True),
+    Stage("single", 0.03, sessions=(1, 3), facts=(1, 2), questions=3.0),
+    Stage("short", 0.20, sessions=(2, 10), facts=(1, 4), questions=3.5, kept=0.6),
+    Stage("full", 1.0, sessions=(4, 32), facts=(2, 5), questions=4.0, kept=0.25),
+)
+"""From copying random tokens to whole conversations: what is short is learned in a fraction of the time."""
+
+
+class PretrainConfig(Settings):
+    """Train the embedded model from scratch on conversations that the project generates."""
+
+    mode: Literal["pretrain"] = "pretrain"
+    """What to train."""
+
+    out: Path
+    """Folder for the checkpoint, the log and the finished model. A run that is there goes on."""
+
+    seed: int = Field(default=0, ge=0)
+    """Seed of the first weights and of all training worlds."""
+
+    tokens: int = Field(default=40_000_000, ge=1000)
+    """How many tokens to train on; the stages take their shares of it."""
+
+    last_stage: Literal["copy", "single", "short", "full"] = "full"
+    """The stage beyond which the training does not go: for a short one, "single" is enough."""
+
+    batch_tokens: int = Field(default=3072, ge=256)
+    """Tokens of one step, padding included."""
+
+    chunk_tokens: int = Field(default=65_536, ge=256)
+    """Tokens that are made at a time, by a process of their own. Checkpoints fall between two chunks."""
+
+    width: int = Field(default=256, ge=256, multiple_of=32)
+    """Width of the network."""
+
+    layers: int = Field(default=4, ge=2)
+    """Layers of the network."""
+
+    inner: int = Field(default=512, ge=32)
+    """Width of the layers' inner part."""
+
+    vocabulary: int = Field(default=3072, ge=1024)
+    """The most tokens that the tokenizer may have."""
+
+    muon_rate: float = Field(default=0.01, gt=0)
+    """Learning rate of the matrices (Muon)."""
+
+    adam_rate: float = Field(default=0.004, gt=0)
+    """Learning rate of everything else (AdamW)."""
+
+    prompt_weight: float = Field(default=0.1, ge=0)
+    """What a token of the prompt counts in the loss; a token of the reply counts 1."""
+
+    decay: float = Field(default=0.25, ge=0, le=1)
+    """The last share of the training, in which the learning rates fall to zero."""
+
+    probe_minutes: float = Field(default=5.0, gt=0)
+    """Minutes between probes; a checkpoint is written at each."""
+
+    probe_size: int = Field(default=20, ge=1)
+    """Examples of each kind (to write, nothing to write, to answer, to abstain) in a probe."""
+
+    minutes: float = Field(default=1440.0, gt=0)
+    """Stop after so many minutes; the same command goes on from there."""
+
+    threads: int = Field(default=2, ge=1)
+    """Threads that the network computes with, on a CPU."""

@@ -1,0 +1,288 @@
+"""The training loop of the embedded model: chunk after chunk, with probes, checkpoints and a log."""
+
+import json
+import multiprocessing
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from locomo.world import generate
+from memory_program.errors import ConfigError
+from memory_program.pocket.examples import Example, batches, chunk, texts_of
+from memory_program.pocket.model import Shape, make_model
+from memory_program.pocket.optimizer import make_optimizers
+from memory_program.pocket.probes import Probe, make_probe, measure, padded
+from memory_program.pocket.recipe import STAGES, PretrainConfig, Stage
+from memory_program.pocket.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
+
+_TOKENIZER_WORLDS = 300
+_TOKENIZER_SEED = 9_000_000_000_000_000
+_PROBE_SEED = 8_000_000_000_000_000
+_PROBE_SESSIONS = (2, 6)
+_WARM_UP_STEPS = 30
+_LONGEST_NORM = 1.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a training is."""
+
+    chunks: int = 0
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    best: float = -1.0
+    scores: dict[str, float] = field(default_factory=dict[str, float])
+
+
+def pretrain(config: PretrainConfig) -> Progress:
+    """Train, or go on training: a folder that holds a checkpoint is taken up where it was left.
+
+    Raises:
+        ConfigError: the folder holds a training with other settings.
+    """
+    config.out.mkdir(parents=True, exist_ok=True)
+    _keep_settings(config)
+    torch.set_num_threads(config.threads)
+    tokenizer = _tokenizer(config)
+    training = Training(config, tokenizer)
+    training.resume()
+    return training.run()
+
+
+class Training:
+    """One training: network, optimisers, probe and progress."""
+
+    def __init__(self, config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> None:
+        """Start from the first weights."""
+        self.config = config
+        self.tokenizer = tokenizer
+        self.progress = Progress()
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        shape = Shape(config.width, config.layers, config.width // 32, config.inner)
+        assert isinstance(tokenizer.eos_token_id, int)
+        model = make_model(shape, len(tokenizer), tokenizer.eos_token_id, config.seed)
+        self.model: LlamaForCausalLM = model.to(self.device)  # pyright: ignore[reportArgumentType]
+        self.optimizers = make_optimizers(self.model, config.muon_rate, config.adam_rate)
+        self._half = torch.autocast(self.device.type, torch.bfloat16, enabled=multiplies_halves(self.device))
+        self._rng = torch.Generator()
+        self._held_out: Probe | None = None
+        self._since_probe = time.monotonic()
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    def run(self) -> Progress:
+        """Train until all tokens or minutes are used; probes and checkpoints on the way."""
+        began = time.monotonic()
+        if not self.progress.scores:
+            self._probe()
+        for number, examples in self._chunks():
+            started = time.monotonic()
+            rng = random.Random(f"{self.config.seed}:{number}:order")
+            groups = batches(examples, self.config.batch_tokens, rng)
+            self._rng.manual_seed(rng.getrandbits(63))
+            losses = [self._step(group) for group in groups]
+            self.progress.chunks = number + 1
+            self.progress.tokens += sum(len(example.tokens) for example in examples)
+            elapsed_s = time.monotonic() - started
+            self.progress.seconds += elapsed_s
+            self._log(
+                stage=self._stage(number).name,
+                loss=round(sum(losses) / len(losses), 4),
+                rate=round(self._rate(), 4),
+                tokens_per_s=round(sum(len(example.tokens) for example in examples) / elapsed_s),
+            )
+            if time.monotonic() - self._since_probe > self.config.probe_minutes * 60:
+                self._probe()
+            if time.monotonic() - began > self.config.minutes * 60:
+                break
+        self._probe()
+        self._save_model(self.config.out / "model")
+        return self.progress
+
+    def _step(self, group: Sequence[Example]) -> float:
+        """Take a step on a batch; give the mean loss of a reply's token."""
+        self.model.train()
+        for optimizer in self.optimizers:
+            for settings in optimizer.param_groups:
+                settings["lr"] = settings.setdefault("full_lr", settings["lr"]) * self._rate()
+        tokens, is_reply = padded(group, self.device)
+        # A share of the prompt's tokens counts in full: as much as all of them at that weight, on average,
+        # and the output matrix, a third of the work, is applied to few.
+        is_sampled = (
+            torch.rand(is_reply.shape, generator=self._rng).to(self.device) < self.config.prompt_weight
+        )
+        counts = is_reply | (is_sampled & _is_said(group, tokens))
+        with self._half:
+            hidden = self.model.model(input_ids=tokens, use_cache=False).last_hidden_state[:, :-1]
+            logits = self.model.lm_head(hidden[counts])
+        losses = torch.nn.functional.cross_entropy(logits.float(), tokens[:, 1:][counts], reduction="none")
+        loss = losses.mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), _LONGEST_NORM)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        self.progress.steps += 1
+        with torch.no_grad():
+            return float(losses[is_reply[counts]].mean())
+
+    def _rate(self) -> float:
+        """What the learning rates are multiplied with: soon 1, and falling to zero at the end."""
+        warm = min(1.0, (self.progress.steps + 1) / _WARM_UP_STEPS)
+        left = 1 - self.progress.tokens / self.config.tokens
+        return warm * min(1.0, max(0.02, left) / self.config.decay if self.config.decay else 1.0)
+
+    # -- text ------------------------------------------------------------------------------------
+
+    def _chunks(self) -> Iterator[tuple[int, list[Example]]]:
+        """Give chunk after chunk; the next ones are made meanwhile by another process."""
+        first, last = self.progress.chunks, self._chunk_count()
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, context, _end_with, (os.getpid(),)) as pool:
+            ahead: list[Future[list[Example]]] = [
+                self._submitted(pool, number) for number in range(first, min(first + 2, last))
+            ]
+            for number in range(first, last):
+                examples = ahead.pop(0).result()
+                if number + 2 < last:
+                    ahead.append(self._submitted(pool, number + 2))
+                yield number, examples
+
+    def _submitted(self, pool: ProcessPoolExecutor, number: int) -> Future[list[Example]]:
+        size = min(self.config.chunk_tokens, self.config.tokens)
+        return pool.submit(_chunk_of, self.config.out, self.config.seed, number, self._stage(number), size)
+
+    def _chunk_count(self) -> int:
+        return max(1, self.config.tokens // self.config.chunk_tokens)
+
+    def _stage(self, number: int) -> Stage:
+        share = number / self._chunk_count()
+        return next(s for s in STAGES if share < s.until or s.name == self.config.last_stage)
+
+    # -- probes, checkpoints, log ----------------------------------------------------------------
+
+    def _probe(self) -> None:
+        """Measure, write it down, and keep a checkpoint; the best model so far has a folder of its own."""
+        probe = self._held_out = self._held_out or make_probe(
+            self.tokenizer, _PROBE_SEED, self.config.probe_size, _PROBE_SESSIONS
+        )
+        self.model.eval()
+        started = time.monotonic()
+        with self._half:
+            found = measure(self.model, probe, self.config.batch_tokens)
+        self.progress.scores = found
+        value = sum(found.values())
+        if value >= self.progress.best:
+            self.progress.best = value
+            self._save_model(self.config.out / "best")
+        self._log(
+            probe={name: round(score, 4) for name, score in found.items()},
+            probe_s=round(time.monotonic() - started, 1),
+        )
+        self._save_checkpoint()
+        self._since_probe = time.monotonic()
+
+    def _save_model(self, folder: Path) -> None:
+        self.model.save_pretrained(folder)
+        save_tokenizer(self.tokenizer, folder)
+
+    def _save_checkpoint(self) -> None:
+        state = {
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "progress": {name: getattr(self.progress, name) for name in self.progress.__slots__},
+        }
+        draft = self.config.out / "checkpoint.draft"
+        torch.save(state, draft)
+        draft.replace(self.config.out / "checkpoint.pt")  # whole or not at all
+
+    def resume(self) -> None:
+        """Take up the checkpoint of the folder, if there is one."""
+        path = self.config.out / "checkpoint.pt"
+        if not path.exists():
+            return
+        state: dict[str, Any] = torch.load(path, map_location=self.device)  # Any: what torch stores
+        self.model.load_state_dict(state["model"])
+        for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
+        self.progress = Progress(**state["progress"])
+
+    def _log(self, **entries: object) -> None:
+        progress = self.progress
+        at = {"tokens": progress.tokens, "steps": progress.steps, "train_s": round(progress.seconds)}
+        with (self.config.out / "log.jsonl").open("a", encoding="utf-8") as log:
+            log.write(json.dumps({**at, **entries}) + "\n")
+
+
+def multiplies_halves(device: torch.device) -> bool:
+    """Whether a device multiplies bfloat16 faster than float32; many CPUs do so eighty times slower."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported()
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # pyright: ignore[reportPrivateUsage]
+
+
+def _is_said(group: Sequence[Example], tokens: Tensor) -> Tensor:
+    """Which of the tokens to predict are not padding."""
+    lengths = torch.tensor([len(example.tokens) for example in group], device=tokens.device)
+    return torch.arange(1, tokens.shape[1], device=tokens.device)[None, :] < lengths[:, None]
+
+
+def _tokenizer(config: PretrainConfig) -> PreTrainedTokenizerFast:
+    folder = config.out / "tokenizer"
+    if not folder.exists():
+        texts, others = (
+            [
+                text
+                for world in generate(_TOKENIZER_SEED, _TOKENIZER_WORLDS, sessions=(4, 12), held_out=held_out)
+                for text in texts_of(world)
+            ]
+            for held_out in (False, True)
+        )
+        save_tokenizer(train_tokenizer(texts, others, config.vocabulary), folder)
+    return load_tokenizer(folder)
+
+
+def _keep_settings(config: PretrainConfig) -> None:
+    """Write the settings beside the training, or compare them with those that it began with."""
+    path = config.out / "config.json"
+    lasting = config.model_dump(
+        mode="json", exclude={"out", "minutes", "probe_minutes", "probe_size", "threads"}
+    )
+    if not path.exists():
+        path.write_text(json.dumps(lasting, indent=1) + "\n", encoding="utf-8")
+        return
+    before = json.loads(path.read_text(encoding="utf-8"))
+    changed = sorted(name for name in lasting if lasting[name] != before.get(name))
+    if changed:
+        told = ", ".join(f"{name}={before.get(name)!r}" for name in changed)
+        raise ConfigError(
+            f"out={str(config.out)!r} holds a training with {told}: give the same settings to go on with it, "
+            "or another folder"
+        )
+
+
+def _end_with(parent: int) -> None:
+    """Let the process that makes chunks end when the training was killed and cannot tell it to."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _chunk_of(out: Path, seed: int, number: int, stage: Stage, tokens: int) -> list[Example]:
+    """Make a chunk in the process that makes them."""
+    return chunk(seed, number, stage, tokens, load_tokenizer(out / "tokenizer"))

@@ -1,0 +1,18 @@
+"""What the tests of the embedded model share: a tokenizer made of a few worlds."""
+
+from functools import lru_cache
+
+from transformers import PreTrainedTokenizerFast
+
+from locomo.world import generate
+from memory_program.pocket.examples import texts_of
+from memory_program.pocket.tokenizer import train_tokenizer
+
+
+@lru_cache
+def small_tokenizer() -> PreTrainedTokenizerFast:
+    texts, others = (
+        [text for world in generate(1, 40, sessions=(4, 8), held_out=held_out) for text in texts_of(world)]
+        for held_out in (False, True)
+    )
+    return train_tokenizer(texts, others, 3072)

@@ -1,0 +1,58 @@
+"""Muon does what torch's does, in the precision of the weights."""
+
+import torch
+from torch import nn
+
+from memory_program.pocket.model import Shape, make_model
+from memory_program.pocket.optimizer import Muon, make_optimizers, orthogonalised
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def after_steps(optimizer_of, start: torch.Tensor) -> torch.Tensor:
+    matrix = nn.Parameter(start.clone())
+    optimizer = optimizer_of(matrix)
+    for step in range(3):
+        matrix.grad = drawn(*start.shape, seed=step + 1)
+        optimizer.step()
+    return matrix.detach()
+
+
+def test_three_steps_are_those_of_torch_within_the_precision_of_bfloat16():
+    for shape in ((16, 48), (48, 16), (32, 32)):
+        start = drawn(*shape)
+        ours = after_steps(lambda matrix: Muon([{"params": [matrix]}], 0.1), start)
+        theirs = after_steps(lambda m: torch.optim.Muon([m], lr=0.1, weight_decay=0.0), start)
+        assert torch.allclose(ours, theirs, atol=0.01)
+        assert not torch.allclose(ours, start, atol=0.05)
+
+
+def test_singular_values_come_close_to_one():
+    values = torch.linalg.svdvals(orthogonalised(drawn(4, 32, 64)))
+    assert values.min() > 0.6
+    assert values.max() < 1.3
+
+
+def test_matrices_of_one_shape_do_not_mix():
+    alone, together = drawn(16, 32, seed=1), drawn(3, 16, 32, seed=2)
+    together[1] = alone
+    assert torch.allclose(orthogonalised(together)[1], orthogonalised(alone[None])[0], atol=1e-5)
+
+
+def test_blocks_are_orthogonalised_apart_along_either_axis():
+    gradient = drawn(64, 64)
+    for axis, cut in ((0, lambda m: m.unflatten(0, (4, 16))), (1, lambda m: m.mT.unflatten(0, (4, 16)))):
+        matrix = nn.Parameter(torch.zeros(64, 64))
+        matrix.grad = gradient.clone()
+        Muon([{"params": [matrix], "blocks": 4, "axis": axis}], 1.0).step()
+        expected = orthogonalised(cut(gradient))
+        assert torch.allclose(cut(-matrix.detach()), expected, atol=1e-4)
+
+
+def test_every_parameter_has_exactly_one_optimizer():
+    model = make_model(Shape(), 100, 0, seed=0)
+    optimizers = make_optimizers(model, 0.01, 0.001)
+    owned = [id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(owned) == sorted(id(parameter) for parameter in model.parameters())
