@@ -77,6 +77,12 @@ def numbers(results: Json | None) -> Json:
     return json.loads(json.dumps(kept), object_hook=_untimed)
 
 
+def without_commit(results: Json | None) -> Json:
+    """The results without the commit, which may move while tests run."""
+    assert results is not None
+    return {name: value for name, value in results.items() if name != "git_commit"}
+
+
 def _untimed(found: Json) -> Json:
     return {name: value for name, value in found.items() if name != "seconds"}
 
@@ -119,7 +125,7 @@ def test_the_second_run_does_no_work_and_gives_identical_numbers(bench, system):
     again = system()
     second = run(again)
     assert again.asked == again.remembered == []
-    assert second == first
+    assert without_commit(second) == without_commit(first)
     assert bench.output.count(f": 0 of {3 * SESSIONS} to do") == 1
     assert bench.output.count(f": 0 of {3 * QUESTIONS} to do") == 1
 
@@ -247,7 +253,7 @@ def test_a_failed_answer_is_counted_beside_the_score_and_never_scored(bench):
 def test_failed_answers_stay_until_they_are_retried(bench):
     failed = bench.run(Failing(about_moving))
     again = Quoting()
-    assert bench.run(again) == failed
+    assert without_commit(bench.run(again)) == without_commit(failed)
     assert again.asked == []
     retried = Quoting()
     results = bench.run(retried, retry_errors=True)
