@@ -6,7 +6,7 @@ kept, so that the embedded model learns the very prompts that it will be given.
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transformers import PreTrainedTokenizerFast
 
@@ -49,6 +49,18 @@ def exchanges_of(world: World, rng: random.Random) -> list[Exchange]:
         reader: MemorySystem = quoting if rng.random() < _SHOWN_EXCERPTS else program
         reader.ask(space, question.text)
     return engine.exchanges
+
+
+def bare(world: World) -> World:
+    """Leave only those turns of a world's sessions that operations come from or that answer questions."""
+    conversation = world.conversation
+    telling = {turn_id for operation in world.operations for turn_id in operation.sources}
+    telling |= {turn_id for fact in world.facts.values() for turn_id in fact.evidence}
+    sessions = tuple(
+        replace(session, turns=tuple(turn for turn in session.turns if turn.turn_id in telling))
+        for session in conversation.sessions
+    )
+    return replace(world, conversation=replace(conversation, sessions=sessions))
 
 
 def texts_of(world: World) -> Iterator[str]:
@@ -97,7 +109,7 @@ def _exchanges(seed: int, number: int, stage: Stage, rng: random.Random) -> Iter
             facts_per_session=stage.facts,
             questions_per_session=stage.questions,
         )[0]
-        for exchange in exchanges_of(world, rng):
+        for exchange in exchanges_of(bare(world) if stage.is_bare else world, rng):
             if rng.random() < stage.kept * (_KEPT_EMPTY if is_empty(exchange) else 1.0):
                 yield exchange
 

@@ -80,6 +80,10 @@ def make_optimizers(
         {"params": [getattr(at.mlp, name).weight for at in layers for name in ("gate_proj", "up_proj")]},
         {"params": [at.mlp.down_proj.weight for at in layers]},
     ]
-    chosen = {id(matrix) for group in groups for matrix in group["params"]}
-    rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
-    return [Muon(groups, muon_rate), torch.optim.AdamW(rest, adam_rate, betas=(0.9, 0.98), weight_decay=0.0)]
+    # The weights of norms are scales of whole dimensions, the last one's a small one: they move slowly.
+    scales = [parameter for parameter in model.parameters() if parameter.ndim == 1]
+    others = [{"params": [model.model.embed_tokens.weight]}, {"params": scales, "lr": adam_rate / 10}]
+    return [
+        Muon(groups, muon_rate),
+        torch.optim.AdamW(others, adam_rate, betas=(0.9, 0.98), weight_decay=0.0),
+    ]

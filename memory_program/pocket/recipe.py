@@ -13,12 +13,14 @@ from memory_program.settings import Settings
 class Stage:
     """A stretch of the training, with worlds of a size of its own.
 
-    ``until`` is the share of all tokens at which it ends, ``kept`` the share of a world's exchanges that is
-    used (the rest is thrown away, so that a chunk of text comes from several worlds).
+    ``until`` is the share of all tokens at which it ends. Of bare sessions only the turns are left that say
+    something to remember: two thirds of the tokens, for the same replies. ``kept`` is the share of a world's
+    exchanges that is used (the rest is thrown away, so that a chunk of text comes from several worlds).
     """
 
     name: str
     until: float
+    is_bare: bool = False
     sessions: tuple[int, int] = (1, 1)
     facts: tuple[int, int] = (1, 1)
     questions: float = 0.0
@@ -28,8 +30,9 @@ class Stage:
 
 STAGES = (
     Stage("copy", 0.001, copies=True),
-    Stage("single", 0.03, sessions=(1, 3), facts=(1, 2), questions=3.0),
-    Stage("short", 0.20, sessions=(2, 10), facts=(1, 4), questions=3.5, kept=0.6),
+    Stage("bare", 0.08, is_bare=True, sessions=(1, 4), facts=(1, 2), questions=3.0),
+    Stage("single", 0.15, sessions=(1, 3), facts=(1, 2), questions=3.0),
+    Stage("short", 0.35, sessions=(2, 10), facts=(1, 4), questions=3.5, kept=0.6),
     Stage("full", 1.0, sessions=(4, 32), facts=(2, 5), questions=4.0, kept=0.25),
 )
 """From copying random tokens to whole conversations: what is short is learned in a fraction of the time."""
@@ -50,8 +53,8 @@ class PretrainConfig(Settings):
     tokens: int = Field(default=40_000_000, ge=1000)
     """How many tokens to train on; the stages take their shares of it."""
 
-    last_stage: Literal["copy", "single", "short", "full"] = "full"
-    """The stage beyond which the training does not go: for a short one, "single" is enough."""
+    last_stage: Literal["copy", "bare", "single", "short", "full"] = "full"
+    """The stage beyond which the training does not go: for a short one, "bare" is enough."""
 
     batch_tokens: int = Field(default=3072, ge=256)
     """Tokens of one step, padding included."""

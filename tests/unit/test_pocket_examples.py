@@ -9,14 +9,14 @@ import torch
 from locomo.world import World, generate, is_held_out
 from memory_program.agents.signatures import NOT_MENTIONED
 from memory_program.learning.oracle import Exchange
-from memory_program.pocket.examples import Example, batches, chunk, encoded, exchanges_of, is_empty
+from memory_program.pocket.examples import Example, bare, batches, chunk, encoded, exchanges_of, is_empty
 from memory_program.pocket.model import Shape, make_model
 from memory_program.pocket.probes import Probe, make_probe, measure, padded
 from memory_program.pocket.recipe import STAGES
 from memory_program.pocket.tokenizer import END, chat_text
 from tests.pocket_samples import small_tokenizer
 
-SINGLE = STAGES[1]
+BARE = STAGES[1]
 
 
 @lru_cache
@@ -27,7 +27,7 @@ def talk() -> tuple[World, list[Exchange]]:
 
 @lru_cache
 def some_chunk(number: int = 0) -> list[Example]:
-    return chunk(1, number, SINGLE, 6000, small_tokenizer())
+    return chunk(1, number, BARE, 6000, small_tokenizer())
 
 
 def test_a_world_gives_four_writers_for_each_session_and_a_reader_for_each_question():
@@ -56,9 +56,9 @@ def test_an_example_is_the_chat_and_its_reply_begins_where_the_model_begins():
 
 
 def test_a_chunk_is_the_same_each_time_and_another_number_gives_another():
-    assert some_chunk() == chunk(1, 0, SINGLE, 6000, small_tokenizer())
+    assert some_chunk() == chunk(1, 0, BARE, 6000, small_tokenizer())
     assert some_chunk() != some_chunk(1)
-    assert some_chunk() != chunk(2, 0, SINGLE, 6000, small_tokenizer())
+    assert some_chunk() != chunk(2, 0, BARE, 6000, small_tokenizer())
     total = sum(len(example.tokens) for example in some_chunk())
     assert 6000 <= total < 7000
 
@@ -86,6 +86,13 @@ def test_most_empty_replies_are_left_out():
     decoded = [tokenizer.decode(example.tokens[example.reply_start :]) for example in some_chunk()]
     kept = sum('"tool_calls": []' in reply for reply in decoded) / len(decoded)
     assert 0 < kept < share
+
+
+def test_a_bare_world_has_the_same_replies_in_fewer_words():
+    world, exchanges = talk()
+    cut = exchanges_of(bare(world), random.Random(0))
+    assert sorted(exchange.reply for exchange in cut) == sorted(exchange.reply for exchange in exchanges)
+    assert sum(len(e.user) for e in cut) < 0.8 * sum(len(e.user) for e in exchanges)
 
 
 @pytest.mark.parametrize("limit", [300, 1000])
