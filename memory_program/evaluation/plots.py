@@ -48,22 +48,22 @@ def score_by_category(results: Json) -> Figure:
 
 
 def tokens_against_score(results: Json) -> Figure:
-    """Draw each system's official F1 over its tokens per question."""
+    """Draw each system's official F1, with its interval, over its tokens per question."""
     figure = Figure(figsize=(6.5, 4.5))
     axes = figure.subplots()
-    for place, (name, system) in enumerate(results["systems"].items()):
+    for name, system in results["systems"].items():
         score, tokens = system["locomo_f1"]["all"], system["tokens_per_question"]
-        if score["value"] is None or tokens is None:
-            continue
-        axes.plot(tokens, score["value"], "o", color=f"C{place}")
-        if score["low"] is not None:
-            axes.vlines(tokens, score["low"], score["high"], color=f"C{place}", linewidth=1)
-        axes.annotate(name, (tokens, score["value"]), (6, 4), textcoords="offset points")
+        if score["value"] is not None and tokens is not None:
+            down, up = _error_bar(score)
+            axes.errorbar(tokens, score["value"], [[down], [up]], fmt="o", capsize=2, label=name)
     axes.set_xscale("symlog", linthresh=10)
     axes.set_xlabel("tokens per question")
     axes.set_ylabel("official F1, categories 1 to 4")
-    axes.set_ylim(0, 1)
+    axes.margins(0.15)
+    axes.set_ylim(bottom=0)
     axes.set_title(_title(results))
+    if axes.containers:
+        axes.legend()
     return figure
 
 

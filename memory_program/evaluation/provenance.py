@@ -2,6 +2,7 @@
 
 import hashlib
 import subprocess
+from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def git_commit() -> str | None:
     return f"{commit}+changes" if changes else commit
 
 
+@cache
 def lock_hash() -> str:
     """Hash the name and version of every installed distribution, as a lock file would list them."""
     installed = sorted({f"{d.name.lower()}=={d.version}" for d in distributions()})

@@ -1,0 +1,53 @@
+from typing import Any
+
+import pytest
+
+from memory_program.evaluation.plots import score_by_category, tokens_against_score
+from memory_program.evaluation.table import CATEGORIES
+
+NOTHING = {"value": None, "low": None, "high": None, "n": 0}
+
+
+def score(value: float) -> dict[str, Any]:
+    return {"value": value, "low": value - 0.1, "high": value + 0.2, "n": 9}
+
+
+def results(**values: float) -> Any:
+    systems = {
+        name: {
+            "locomo_f1": {
+                category: score(value) if category != "open-domain" else NOTHING for category in CATEGORIES
+            },
+            "abstention": {**score(value), "low": None, "high": None},
+            "tokens_per_question": 1000 * value,
+        }
+        for name, value in values.items()
+    }
+    return {"dataset": {"name": "locomo", "questions": 1986}, "systems": systems}
+
+
+def test_every_system_has_a_bar_for_every_category_that_has_a_score():
+    (axes,) = score_by_category(results(memory=0.5, rag=0.25)).axes
+    heights = [[round(bar.get_height(), 6) for bar in bars] for bars in axes.containers if len(bars) > 3]
+    assert heights == [[0.5] * 5, [0.25] * 5]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["memory", "rag"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == [*CATEGORIES, "abstention"]
+    assert axes.get_title() == "locomo, 1,986 questions"
+
+
+def test_a_system_stands_at_its_tokens_and_its_score():
+    (axes,) = tokens_against_score(results(memory=0.5, rag=0.25)).axes
+    points = [container.lines[0].get_xydata()[0].tolist() for container in axes.containers]
+    assert points == [[500.0, 0.5], [250.0, 0.25]]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["memory", "rag"]
+
+
+@pytest.mark.parametrize("draw", [score_by_category, tokens_against_score])
+def test_a_system_without_any_score_is_drawn_without_a_fault(draw):
+    found = results(memory=0.5)
+    found["systems"]["memory"] |= {
+        "locomo_f1": dict.fromkeys(CATEGORIES, NOTHING),
+        "abstention": NOTHING,
+        "tokens_per_question": None,
+    }
+    draw(found).draw_without_rendering()
