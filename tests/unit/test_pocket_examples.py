@@ -80,12 +80,11 @@ def test_copies_say_the_same_tokens_in_another_order():
 
 
 def test_most_empty_replies_are_left_out():
+    """Of the four writers of a session with one or two facts, about two in three have nothing to write."""
     tokenizer = small_tokenizer()
-    _, exchanges = talk()
-    share = sum(is_empty(exchange) for exchange in exchanges) / len(exchanges)
-    decoded = [tokenizer.decode(example.tokens[example.reply_start :]) for example in some_chunk()]
-    kept = sum('"tool_calls": []' in reply for reply in decoded) / len(decoded)
-    assert 0 < kept < share
+    replies = [tokenizer.decode(example.tokens[example.reply_start :]) for example in some_chunk()]
+    writers = [reply for reply in replies if "tool_calls" in reply]
+    assert 0.2 < sum('"tool_calls": []' in reply for reply in writers) / len(writers) < 0.5
 
 
 def test_a_bare_world_has_the_same_replies_in_fewer_words():
