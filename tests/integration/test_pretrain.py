@@ -1,0 +1,79 @@
+"""The recipe, run for real on a small setting: it learns, and takes up where it was left."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from memory_program.errors import ConfigError
+from memory_program.pocket.recipe import PretrainConfig
+from memory_program.pocket.training import pretrain
+
+pytestmark = pytest.mark.timeout(1200)  # a minute on an idle machine, ten on a busy one
+ROOT = Path(__file__).parents[2]
+SMALL = {
+    "tokens": 60_000,
+    "chunk_tokens": 6_000,
+    "last_stage": "bare",
+    "probe_size": 8,
+    "layers": 3,
+}  # about a minute on two cores
+TINY = {"tokens": 4_000, "chunk_tokens": 1_000, "last_stage": "bare", "probe_size": 1, "layers": 2}
+
+
+def log_of(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return AutoModelForCausalLM.from_pretrained(folder / "model").state_dict()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("small")
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+    command = [sys.executable, "train.py", "--mode=pretrain", f"--out={out}", *flags]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "tokens in" in done.stdout
+    return out
+
+
+def test_in_about_a_minute_the_loss_falls_and_the_copy_probe_rises(trained):
+    entries = log_of(trained)
+    losses = [entry["loss"] for entry in entries if entry.get("stage") == "bare"]
+    probes = [entry["probe"] for entry in entries if "probe" in entry]
+    assert losses[-1] < 0.5 * losses[0]
+    assert probes[-1]["copied"] > probes[0]["copied"]
+    assert probes[-1]["tokens"] > probes[0]["tokens"] + 0.2
+
+
+def test_what_comes_out_is_a_model_and_a_tokenizer_that_transformers_loads(trained):
+    for folder in (trained / "model", trained / "best"):
+        model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+        assert model.config.model_type == "llama"
+        assert model.config.vocab_size == len(tokenizer)
+        assert model.config.eos_token_id == tokenizer.eos_token_id
+
+
+def test_a_training_that_was_interrupted_ends_with_the_same_weights(trained, tmp_path):
+    settings = {**TINY, "minutes": 1e-6, "threads": 1}
+    for name in ("straight", "pieces"):
+        shutil.copytree(trained / "tokenizer", tmp_path / name / "tokenizer")
+    straight = pretrain(PretrainConfig(out=tmp_path / "straight", **{**settings, "minutes": 10.0}))
+    pieces = [pretrain(PretrainConfig(out=tmp_path / "pieces", **settings)) for _ in range(4)]
+    assert [progress.chunks for progress in pieces] == [1, 2, 3, 4]
+    assert pieces[-1].tokens == straight.tokens
+    whole, pieced = weights(tmp_path / "straight"), weights(tmp_path / "pieces")
+    assert all(torch.equal(whole[name], pieced[name]) for name in whole)
+
+
+def test_other_settings_need_another_folder(trained):
+    with pytest.raises(ConfigError, match="holds a training with seed=0: give the same"):
+        pretrain(PretrainConfig(out=trained, **{**SMALL, "seed": 1}))
