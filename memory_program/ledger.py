@@ -134,12 +134,24 @@ def record_call(record: CallRecord) -> None:
         meter.calls.append(record)
 
 
+def is_embedded(model: str) -> bool:
+    """Whether a name is of a model that runs in this process.
+
+    Example:
+        >>> is_embedded("local:weights/tiny"), is_embedded("openai/gpt-4.1-mini")
+        (True, False)
+    """
+    return model == "pocket" or model.startswith("local:")
+
+
 def price_of(model: str, *, api_base: str | None = None) -> Price | None:
-    """Look a model's list price up in LiteLLM's price file.
+    """Look a model's list price up in LiteLLM's price file; what runs in this process is free.
 
     None when it is unknown: the model is not listed, it is served from an address of one's own, or it is
     listed at zero (LiteLLM writes zero for subscriptions, previews and one's own hardware; none is free).
     """
+    if is_embedded(model):
+        return Price(0.0, 0.0, 0.0)
     if api_base is not None:
         return None
     provider, slash, bare_name = model.partition("/")

@@ -1,8 +1,8 @@
-"""A model's name -> a ``dspy.LM``: anything that LiteLLM reaches over HTTP, paced and on the meter.
+"""A model's name -> a ``dspy.LM``: one in this process, or any that LiteLLM reaches over HTTP, on the meter.
 
-Names are LiteLLM's, ``provider/model``. Keys come from the environment, under the names that the providers
-give them; none is ever taken as an argument, saved or shown. A model that cannot be used as named is an error
-before the first call, and never becomes another model.
+Names are LiteLLM's, ``provider/model``, or ``local:PATH_OR_HUB_ID`` for this process. Keys come from the
+environment, under the names that the providers give them; none is ever taken as an argument, saved or shown.
+A model that cannot be used as named is an error before the first call, and never becomes another model.
 """
 
 import functools
@@ -16,10 +16,11 @@ from urllib.parse import urlsplit
 import dspy
 from dspy.clients._http import retry_after_seconds
 from dspy.clients.engines.litellm_engine import LiteLLMEngine
-from dspy.lm15 import Message, ProviderError, Request, Response
+from dspy.lm15 import Config, Message, ProviderError, Request, Response
 from dspy.utils.exceptions import LMError
 
 from memory_program.errors import ConfigError, ModelError
+from memory_program.ledger import is_embedded
 from memory_program.pacing import AdaptiveLimiter, PacedEngine, RetryPolicy
 
 __all__ = ["AdaptiveLimiter", "LiteLLMModel", "check_model", "language_model"]
@@ -29,7 +30,7 @@ _NO_KEY = "no-key"  # sent to servers of one's own that need none; LiteLLM insis
 _NAMES = (
     "a name looks like 'openai/gpt-4.1-mini' or 'anthropic/claude-sonnet-4-5' "
     "(https://docs.litellm.ai/docs/providers); for a server of your own give 'openai/NAME' and its address, "
-    "api_base"
+    "api_base; for a model in this process 'local:' and its folder or its id on the Hugging Face hub"
 )
 
 _logger = logging.getLogger(__name__)
@@ -49,10 +50,12 @@ def language_model(
     """Make the language model of a name.
 
     Models that reason (``openai/gpt-5`` and the o-series) fix their temperature and think within
-    ``max_tokens``: for them the temperature is left out, and a limit under 16,000 too.
+    ``max_tokens``: for them the temperature is left out, and a limit under 16,000 too. A model in this
+    process has no address, and nothing to wait for or to try again.
 
     Args:
-        name: LiteLLM's ``provider/model``.
+        name: LiteLLM's ``provider/model``, or ``local:`` and a folder or hub id, for a model that is loaded
+            into this process and shares nothing with another one of the same name.
         api_base: the address of an OpenAI-compatible (or the provider's own kind of) server. With it a key
             is sent if the environment has one for the provider, and none is needed.
         temperature: of sampling, from 0 to 2.
@@ -60,7 +63,8 @@ def language_model(
         timeout_s: seconds without a byte from the server until a try counts as failed.
         max_retries: tries after the first; ``RetryPolicy`` says after which errors.
         first_wait_s: the longest wait before the second try; it doubles from try to try.
-        limiter: shared by all models under one rate limit; None lets eight calls run at once.
+        limiter: shared by all models under one rate limit; None lets eight calls run at once, and of a
+            model in this process as many as it batches.
 
     Raises:
         ConfigError: a number is out of range.
@@ -70,6 +74,8 @@ def language_model(
         raise ConfigError(f"temperature={temperature!r} must be from 0 to 2")
     if max_tokens < 1:
         raise ConfigError(f"max_tokens={max_tokens!r} must be at least 1")
+    if is_embedded(name):
+        return _embedded_model(name.rstrip("/"), temperature, max_tokens, limiter)
     engine = LiteLLMModel(
         name,
         api_base=api_base,
@@ -91,6 +97,22 @@ def language_model(
     )
 
 
+def _embedded_model(
+    name: str, temperature: float, max_tokens: int, limiter: AdaptiveLimiter | None
+) -> dspy.LM:
+    source = name.removeprefix("local:").strip()
+    if name == "pocket":
+        raise ModelError(f"{name!r}: its weights are not part of this version; {_NAMES}")
+    if not source:
+        raise ModelError(f"{name!r} names no model: {_NAMES}")
+    from memory_program.learning.local import LocalModel, LocalSettings  # torch takes seconds to import
+
+    engine = LocalModel(LocalSettings(source=source), limiter)
+    return dspy.LM(
+        name, engine=engine, temperature=temperature, max_tokens=max_tokens, num_retries=0, cache=False
+    )
+
+
 def check_model(lm: dspy.LM) -> None:
     """Make one small call, so that a run does not find out item by item that its model does not answer.
 
@@ -100,7 +122,9 @@ def check_model(lm: dspy.LM) -> None:
         ModelError: the call failed, after the retries that its policy allows.
     """
     try:
-        lm(Request(model=lm.model, messages=(Message.user("Answer with the word: ready"),)))
+        # one that reasons needs more tokens than a word has, one in this process may not know when to stop
+        config = Config(max_tokens=16) if is_embedded(lm.model) else Config()
+        lm(Request(model=lm.model, messages=(Message.user("Answer with the word: ready"),), config=config))
     except LMError as error:
         place = (
             f" at {lm.engine.api_base}" if isinstance(lm.engine, PacedEngine) and lm.engine.api_base else ""
@@ -196,8 +220,6 @@ def _reasons(name: str) -> bool:
 
 
 def _check_name(name: str) -> None:
-    if name == "pocket" or name.startswith("local:"):
-        raise ModelError(f"{name!r}: embedded models are not part of this version; {_NAMES}")
     provider, slash, rest = name.partition("/")
     if not name.strip() or (slash and not (provider and rest)):
         raise ModelError(f"{name!r} is not the name of a model: {_NAMES}")

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,20 @@ from memory_program.errors import ConfigError, ModelError
 from memory_program.models import language_model
 
 
-@pytest.mark.parametrize("name", ["pocket", "local:weights/tiny"])
-def test_an_embedded_model_is_refused_as_not_part_of_this_version(name: str) -> None:
-    with pytest.raises(ModelError, match="embedded models are not part of this version"):
+def test_the_embedded_model_is_refused_until_its_weights_are_part_of_the_package() -> None:
+    with pytest.raises(ModelError, match="'pocket': its weights are not part of this version"):
+        language_model("pocket")
+
+
+@pytest.mark.parametrize("name", ["local:", "local:/", "local: "])
+def test_a_local_model_needs_a_place(name: str) -> None:
+    with pytest.raises(ModelError, match=r"names no model: .*'local:' and its folder"):
         language_model(name)
+
+
+def test_a_local_model_that_is_not_there_is_refused_by_its_path(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=f"{tmp_path}/nothing' is not a folder"):
+        language_model(f"local:{tmp_path}/nothing")
 
 
 @pytest.mark.parametrize("name", ["", "  ", "openai/", "/gpt-4.1-mini", "/"])
@@ -51,6 +62,6 @@ def test_a_number_out_of_range_is_refused_by_its_name(settings: dict[str, Any]) 
         language_model("openai/test", api_base="http://127.0.0.1:9/v1", **settings)
 
 
-def test_litellm_is_not_imported_before_a_model_is_made() -> None:
-    check = "import sys, memory_program.models; sys.exit('litellm' in sys.modules)"
+def test_neither_litellm_nor_torch_is_imported_before_a_model_is_made() -> None:
+    check = "import sys, memory_program.models; sys.exit(bool({'litellm', 'torch'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -1,0 +1,292 @@
+"""How texts join, end and fail in the running batch, played with a decoder that only counts."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor
+
+from memory_program.errors import ModelError
+from memory_program.learning.generation import Batcher, Continuation, Job, Rounding
+from memory_program.learning.sampling import Sampling
+
+STOP = 9
+UNREADABLE, POISONOUS = 11, 12
+
+
+class CountingDecoder:
+    """Continues a prompt of one number ``n`` by ``n - 1``, ``n - 2`` and so on to 0, and then by STOP.
+
+    A prompt with UNREADABLE at its end cannot be read; one with POISONOUS gives logits that are no numbers.
+    While ``gate`` is not set, every step waits.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.steps = 0
+        self.batches: list[int] = []
+        self.texts: list[list[int]] = []
+        self.breaks = False
+
+    def begin(self, prompt: Sequence[int]) -> tuple[Tensor, int]:
+        if prompt[-1] == UNREADABLE:
+            raise MemoryError("no room")
+        self.texts.append(list(prompt))
+        return _after(prompt[-1]), len(prompt) - 1
+
+    def step(self, tokens: Sequence[int]) -> Tensor:
+        assert self.gate.wait(timeout=10)
+        self.steps += 1
+        self.batches.append(len(tokens))
+        if self.breaks:
+            raise RuntimeError("a layer broke")
+        for text, token in zip(self.texts, tokens, strict=True):
+            text.append(token)
+        return torch.cat([_after(token) for token in tokens])
+
+    def reread(self, slot: int, tokens: Sequence[int]) -> Tensor:
+        assert self.texts[slot] == list(tokens[: len(self.texts[slot])])
+        return _after(tokens[-1])
+
+    def end(self, slot: int) -> None:
+        self.texts[slot] = self.texts[-1]
+        self.texts.pop()
+
+    def clear(self) -> None:
+        self.texts.clear()
+
+
+def _after(token: int) -> Tensor:
+    following = token - 1 if 0 < token < STOP else STOP
+    height = torch.nan if token == POISONOUS else 5.0
+    return torch.nn.functional.one_hot(torch.tensor([following]), 10).float() * height
+
+
+_made: list[Batcher] = []
+
+
+def make_batcher(decoder: CountingDecoder, slots: int = 4, rounding: float = 0.0) -> Batcher:
+    _made.append(Batcher(decoder, frozenset({STOP}), slots=slots, rounding=Rounding(rounding, rounding)))
+    return _made[-1]
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    while _made:
+        _made.pop().close()
+
+
+def job(*prompt: int, tokens: int = 20) -> Job:
+    return Job(prompt, tokens, Sampling(temperature=0.0))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_a_text_grows_to_its_stop_token_and_counts_what_was_known_of_its_prompt() -> None:
+    continuation = make_batcher(CountingDecoder()).generate(job(5, 5, 3))
+    assert (continuation.tokens, continuation.has_ended, continuation.known_tokens) == (
+        [2, 1, 0, STOP],
+        True,
+        2,
+    )
+    assert len(continuation.logprobs) == 4
+
+
+def test_a_text_is_cut_at_its_limit() -> None:
+    continuation = make_batcher(CountingDecoder()).generate(job(5, tokens=2))
+    assert (continuation.tokens, continuation.has_ended) == ([4, 3], False)
+
+
+def test_a_text_of_one_token_takes_no_step() -> None:
+    decoder = CountingDecoder()
+    assert make_batcher(decoder).generate(job(5, tokens=1)).tokens == [4]
+    assert decoder.steps == 0
+
+
+def test_texts_join_a_running_batch_and_leave_it_without_waiting_for_the_longest() -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder)
+    decoder.gate.clear()
+    with ThreadPoolExecutor(4) as threads:
+        long = threads.submit(batcher.generate, job(6))
+        until(lambda: len(decoder.texts) == 1)
+        short = [threads.submit(batcher.generate, job(1)) for _ in range(3)]
+        decoder.gate.set()
+        assert [text.result(timeout=10).tokens for text in (long, *short)] == [[5, 4, 3, 2, 1, 0, STOP]] + [
+            [0, STOP]
+        ] * 3
+    assert decoder.batches == [1, 4, 1, 1, 1, 1] or decoder.steps == 6
+
+
+def test_more_texts_than_slots_wait_for_their_turn() -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder, slots=2)
+    with ThreadPoolExecutor(9) as threads:
+        texts = list(threads.map(batcher.generate, [job(n % 6 + 1) for n in range(9)]))
+    assert [len(text.tokens) for text in texts] == [n % 6 + 2 for n in range(9)]
+    assert max(decoder.batches) == 2
+
+
+@pytest.mark.parametrize("rounding", [0.0, 10.0])
+def test_every_text_is_its_own_whatever_runs_beside_it_and_however_often_it_is_read_again(
+    rounding: float,
+) -> None:
+    batcher = make_batcher(CountingDecoder(), rounding=rounding)
+    with ThreadPoolExecutor(16) as threads:
+        texts = list(threads.map(batcher.generate, [job(n % 6 + 1) for n in range(60)]))
+    assert [text.tokens for text in texts] == [[*range(n % 6, -1, -1), STOP] for n in range(60)]
+
+
+def test_a_prompt_that_cannot_be_read_fails_alone() -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder)
+    decoder.gate.clear()
+    with ThreadPoolExecutor(2) as threads:
+        good = threads.submit(batcher.generate, job(3))
+        until(lambda: len(decoder.texts) == 1)
+        bad = threads.submit(batcher.generate, job(UNREADABLE))
+        decoder.gate.set()
+        with pytest.raises(MemoryError, match="no room"):
+            bad.result(timeout=10)
+        assert good.result(timeout=10).tokens == [2, 1, 0, STOP]
+
+
+def test_what_breaks_in_the_thread_reaches_all_who_wait_and_the_next_call_works() -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder)
+    decoder.gate.clear()
+    decoder.breaks = True
+    with ThreadPoolExecutor(3) as threads:
+        texts = [threads.submit(batcher.generate, job(3)) for _ in range(3)]
+        until(lambda: len(decoder.texts) >= 1)
+        decoder.gate.set()
+        for text in texts:
+            with pytest.raises(RuntimeError, match="a layer broke"):
+                text.result(timeout=10)
+    decoder.breaks = False
+    assert batcher.generate(job(1)).tokens == [0, STOP]
+
+
+def test_logits_that_are_no_numbers_are_an_error() -> None:
+    batcher = make_batcher(CountingDecoder())
+    with pytest.raises(ModelError, match="not numbers"):
+        batcher.generate(job(POISONOUS))
+    assert batcher.generate(job(1)).tokens == [0, STOP]
+
+
+def test_an_interrupted_caller_gives_its_slot_free() -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder, slots=1)
+    decoder.gate.clear()
+    interrupt = threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        batcher.generate(job(6))
+    interrupt.join()
+    decoder.gate.set()
+    assert batcher.generate(job(1)).tokens == [0, STOP]
+    assert decoder.steps < 6
+
+
+def test_a_pause_waits_for_running_texts_and_holds_others_back() -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder)
+    decoder.gate.clear()
+    with ThreadPoolExecutor(3) as threads:
+        running = threads.submit(batcher.generate, job(3))
+        until(lambda: len(decoder.texts) == 1)
+        entered, leave = threading.Event(), threading.Event()
+
+        def pause() -> list[int]:
+            with batcher.paused():
+                entered.set()
+                assert leave.wait(timeout=10)
+                return list(decoder.batches)
+
+        pausing = threads.submit(pause)
+        assert not entered.wait(timeout=0.1)
+        held = threads.submit(batcher.generate, job(1))
+        decoder.gate.set()
+        assert entered.wait(timeout=10)
+        assert running.result(timeout=10).tokens == [2, 1, 0, STOP]
+        with pytest.raises(TimeoutError):
+            held.result(timeout=0.1)
+        leave.set()
+        assert pausing.result(timeout=10) == [1, 1, 1]
+        assert held.result(timeout=10).tokens == [0, STOP]
+
+
+def test_pauses_of_two_threads_follow_one_another() -> None:
+    batcher, inside = make_batcher(CountingDecoder()), []
+
+    def pause(number: int) -> None:
+        with batcher.paused():
+            inside.append(number)
+            time.sleep(0.01)
+            assert inside[-1] == number
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(pause, range(8)))
+    assert sorted(inside) == list(range(8))
+
+
+def test_a_thread_that_holds_a_pause_can_neither_generate_nor_pause_again() -> None:
+    batcher = make_batcher(CountingDecoder())
+    with batcher.paused():
+        with pytest.raises(ModelError, match="changing the weights"):
+            batcher.generate(job(1))
+        with pytest.raises(ModelError, match="changing the weights"), batcher.paused():
+            pass
+    assert batcher.generate(job(1)).tokens == [0, STOP]
+
+
+def test_closing_ends_the_thread_and_fails_who_waits_and_who_comes_later() -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder, slots=1)
+    decoder.gate.clear()
+    with ThreadPoolExecutor(2) as threads:
+        texts = [threads.submit(batcher.generate, job(3)) for _ in range(2)]
+        until(lambda: len(decoder.texts) == 1)
+        closing = threading.Thread(target=batcher.close)
+        closing.start()
+        decoder.gate.set()
+        closing.join(timeout=10)
+        assert not closing.is_alive()
+        for text in texts:
+            with pytest.raises(ModelError, match="closed"):
+                text.result(timeout=10)
+    batcher.close()
+    with pytest.raises(ModelError, match="closed"):
+        batcher.generate(job(1))
+    assert "local-engine" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_closing_before_the_first_call_starts_nothing() -> None:
+    batcher = make_batcher(CountingDecoder())
+    batcher.close()
+    with pytest.raises(ModelError, match="closed"):
+        batcher.generate(job(1))
+
+
+def test_a_seed_decides_a_sampled_text() -> None:
+    batcher = make_batcher(CountingDecoder())
+
+    def sampled(seed: int) -> Continuation:
+        return batcher.generate(Job((3,), 20, Sampling(temperature=5.0), seed))
+
+    texts = [sampled(seed).tokens for seed in range(20)]
+    assert [sampled(seed).tokens for seed in range(20)] == texts
+    assert len({tuple(text) for text in texts}) > 10

@@ -1,0 +1,402 @@
+"""The engine over tiny random models: what it computes, reports, refuses, repeats and shares."""
+
+import copy
+import gc
+import pickle
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dspy import lm15
+from dspy.lm15 import Config, Message, Request
+
+from memory_program.errors import ModelError
+from memory_program.learning.decoding import Decoder, PrefixCache
+from memory_program.learning.local import LocalEngine, LocalModel, LocalSettings
+from memory_program.learning.weights import load_model
+from tests.tiny_model import save_tiny_model
+
+SYSTEM = "You keep what Nate and Joanna say: the turtle, the screenplay, the garden and the first of June."
+QUESTIONS = [f"What did {name} do {n} times?" for n in range(8) for name in ("Nate", "Joanna", "the turtle")]
+ARCHITECTURES = ["llama", "qwen2", "qwen3"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tests run beside one another; threads that wait for a busy core are slower than none."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def engine(folder: Path) -> Iterator[LocalEngine]:
+    engine = LocalEngine(LocalSettings(source=str(folder), dtype="float32"))
+    yield engine
+    engine.close()
+
+
+def request(text: str = "What did Nate adopt?", *, system: str | None = SYSTEM, **config: Any) -> Request:
+    settings = {"temperature": 0.0, "max_tokens": 12, **config}
+    return Request(
+        model="local:tiny", system=system, messages=(Message.user(text),), config=Config(**settings)
+    )
+
+
+def answer(engine: LocalEngine, text: str, **config: Any) -> str:
+    return engine.complete(request(text, **config)).text or ""
+
+
+# what it computes
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_batch_that_grows_gives_the_logits_of_each_text_read_alone(
+    architecture: str, tmp_path: Path
+) -> None:
+    save_tiny_model(tmp_path, architecture, max_position_embeddings=2048)
+    model = load_model(str(tmp_path), "cpu", torch.float32)
+    decoder = Decoder(model.network, model.kv_shape, slots=4, prefix_tokens=64)
+    random = torch.Generator().manual_seed(0)
+
+    def tokens(count: int) -> list[int]:
+        return torch.randint(384, (count,), generator=random).tolist()
+
+    def alone(text: list[int]) -> torch.Tensor:
+        with torch.no_grad():
+            return model.network(input_ids=torch.tensor([text])).logits[0, -1]
+
+    common = tokens(50)
+    # an end of a few tokens, one that outgrows the first capacity, and one that is read in two pieces
+    texts = [common + tokens(3), common + tokens(455), common + tokens(1100), tokens(1)]
+    known: list[int] = []
+    for text in texts:
+        logits, of_prompt = decoder.begin(text)
+        known.append(of_prompt)
+        torch.testing.assert_close(logits[0], alone(text), atol=1e-4, rtol=1e-4)
+    assert known == [0, 48, 48, 0]
+    decoder.end(0)
+    texts = [texts[3], texts[1], texts[2]]  # the last one moved to where the first had been
+    for _ in range(10):
+        new = tokens(3)
+        logits = decoder.step(new)
+        for text, token in zip(texts, new, strict=True):
+            text.append(token)
+        for row, text in enumerate(texts):
+            torch.testing.assert_close(logits[row], alone(text), atol=1e-4, rtol=1e-4)
+
+
+def test_a_text_read_again_gives_the_same_bits_whatever_is_beside_it(engine: LocalEngine) -> None:
+    decoder = Decoder(engine.model.network, engine.model.kv_shape, slots=3, prefix_tokens=64)
+    texts = [[n % 300 for n in range(start, start + 40)] for start in (0, 90, 180)]
+    alone = decoder.begin(texts[0])[0]
+    for text in texts[1:]:
+        decoder.begin(text)
+    decoder.step([1, 2, 3])
+    assert torch.equal(decoder.reread(0, texts[0]), alone)
+
+
+def test_greedy_text_is_that_of_transformers_own_generate(engine: LocalEngine) -> None:
+    for question in QUESTIONS[:4]:
+        prompt = engine.prompt_tokens(request(question))
+        output = engine.model.network.generate(
+            torch.tensor([prompt]), max_new_tokens=12, do_sample=False, pad_token_id=1
+        )
+        response = engine.complete(request(question))
+        assert [token.token_id for token in response.logprobs or ()] == output[0, len(prompt) :].tolist()
+
+
+def test_logprobs_are_those_of_the_tokens_that_were_sampled(engine: LocalEngine) -> None:
+    asked = request(temperature=1.3, top_p=0.9, seed=4)
+    tokens = [token.token_id for token in engine.complete(asked).logprobs or ()]
+    logprobs = [token.logprob for token in engine.complete(asked).logprobs or ()]
+    prompt = engine.prompt_tokens(asked)
+    with torch.no_grad():
+        logits = engine.model.network(input_ids=torch.tensor([prompt + tokens])).logits[0]
+    expected = logits.log_softmax(dim=-1)[range(len(prompt) - 1, len(prompt) + len(tokens) - 1), tokens]
+    assert logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_a_prompt_is_what_the_chat_template_makes_of_it(engine: LocalEngine) -> None:
+    chat = Request(
+        model="local:tiny",
+        system=("Be", "brief."),
+        messages=(Message.user("Hi"), Message.assistant("Yes?"), Message.user(["May", "June"])),
+    )
+    assert engine.model.tokenizer.decode(engine.prompt_tokens(chat)) == (
+        "<|im_start|>system\nBe\nbrief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+        "<|im_start|>assistant\nYes?<|im_end|>\n<|im_start|>user\nMay\nJune<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+# what it reports
+
+
+def test_a_reply_ends_at_the_stop_token_which_is_counted_and_not_shown(
+    engine: LocalEngine, tmp_path: Path
+) -> None:
+    whole = engine.complete(request())
+    assert (whole.finish_reason, whole.usage.output_tokens) == ("length", 12)
+    tokens = [token.token_id for token in whole.logprobs or ()]
+    at = next(i for i in range(3, 12) if tokens[i] not in tokens[:i])
+    network = engine.model.network
+    network.generation_config.eos_token_id = [300, tokens[at]]
+    network.save_pretrained(tmp_path)
+    engine.model.tokenizer.save_pretrained(tmp_path)
+    stopping = LocalEngine(LocalSettings(source=str(tmp_path), dtype="float32"))
+    response = stopping.complete(request())
+    stopping.close()
+    assert response.finish_reason == "stop"
+    assert response.text == engine.model.tokenizer.decode(tokens[:at])
+    assert response.usage.output_tokens == at + 1
+    assert [token.token_id for token in response.logprobs or ()] == tokens[: at + 1]
+
+
+def test_usage_counts_the_tokens_of_the_prompt_and_those_that_were_known(engine: LocalEngine) -> None:
+    prompts = [engine.prompt_tokens(request(question)) for question in QUESTIONS[:2]]
+    first, second = (engine.complete(request(question)).usage for question in QUESTIONS[:2])
+    common = next(i for i, (a, b) in enumerate(zip(*prompts, strict=False)) if a != b)
+    assert (first.input_tokens, first.cache_read_tokens, first.output_tokens) == (len(prompts[0]), 0, 12)
+    assert (second.input_tokens, second.cache_read_tokens) == (len(prompts[1]), common // 16 * 16)
+    assert common > 32
+
+
+def test_a_prompt_without_room_for_a_reply_is_refused_with_its_length(engine: LocalEngine) -> None:
+    with pytest.raises(
+        lm15.ContextLengthError, match=r"the prompt has \d{3,} tokens; .* at most 512 together"
+    ):
+        engine.complete(request("turtle " * 600))
+
+
+def test_a_reply_is_cut_where_the_context_ends(engine: LocalEngine) -> None:
+    response = engine.complete(request("turtle " * 150, max_tokens=None))
+    assert response.finish_reason == "length"
+    assert (response.usage.input_tokens or 0) + (response.usage.output_tokens or 0) == 512
+
+
+@pytest.mark.parametrize(
+    ("refused", "feature"),
+    [
+        (request(stop=("end",)), "config.stop"),
+        (request(response_format={"type": "json_object"}), "config.response_format"),
+        (request(frequency_penalty=0.5), "config.frequency_penalty"),
+        (request(logprobs=3), "config.logprobs"),
+        (request(extensions={"min_p": 0.1}), "config.extensions"),
+        (
+            Request(model="m", messages=(Message.user("Hi"),), tools=(lm15.FunctionTool(name="look"),)),
+            "tools",
+        ),
+        (
+            Request(model="m", messages=(Message.user("Hi"), Message.tool("call", "4"), Message.user("So?"))),
+            "messages[1]",
+        ),
+        (
+            Request(model="m", messages=(Message.user([lm15.ImagePart(url="http://127.0.0.1/a.png")]),)),
+            "messages[0]",
+        ),
+    ],
+)
+def test_what_it_cannot_do_is_refused_by_name(engine: LocalEngine, refused: Request, feature: str) -> None:
+    with pytest.raises(lm15.UnsupportedFeatureError) as caught:
+        engine.complete(refused)
+    assert caught.value.feature == feature
+
+
+def test_asking_for_the_logprobs_of_the_chosen_tokens_is_no_refusal(engine: LocalEngine) -> None:
+    assert len(engine.complete(request(logprobs=0)).logprobs or ()) == 12
+
+
+# what it repeats
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_greedy_text_is_the_same_alone_and_in_a_batch(folder: Path, dtype: Any) -> None:
+    engine = LocalEngine(LocalSettings(source=str(folder), dtype=dtype))
+    alone = [answer(engine, question) for question in QUESTIONS]
+    with ThreadPoolExecutor(len(QUESTIONS)) as threads:
+        assert list(threads.map(lambda question: answer(engine, question), QUESTIONS)) == alone
+    engine.close()
+    assert len(set(alone)) > len(QUESTIONS) // 2
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_greedy_text_is_the_same_in_a_batch_of_a_model_full_of_near_ties(
+    architecture: str, tmp_path: Path
+) -> None:
+    save_tiny_model(tmp_path, architecture)
+    engine = LocalEngine(LocalSettings(source=str(tmp_path), dtype="float32"))
+    with engine.updating() as network, torch.no_grad():
+        rows = network.get_output_embeddings().weight
+        jitter = torch.randn(rows[192:].shape, generator=torch.Generator().manual_seed(0))
+        rows[192:] = rows[:192] * (1 + 1e-7 * jitter)  # each token has a twin
+    alone = [answer(engine, question) for question in QUESTIONS]
+    with ThreadPoolExecutor(len(QUESTIONS)) as threads:
+        assert list(threads.map(lambda question: answer(engine, question), QUESTIONS)) == alone
+    engine.close()
+
+
+def test_a_seed_repeats_a_sampled_text_in_any_batch(engine: LocalEngine) -> None:
+    def sample(seed: int) -> str:
+        return answer(engine, QUESTIONS[seed % 5], temperature=1.0, top_p=0.95, seed=seed)
+
+    alone = [sample(seed) for seed in range(20)]
+    with ThreadPoolExecutor(20) as threads:
+        assert list(threads.map(sample, range(20))) == alone
+    assert len(set(alone)) == 20
+
+
+def test_calls_without_a_seed_differ_and_follow_one_series(folder: Path) -> None:
+    def series(seed: int, between: bool) -> list[str]:
+        engine = LocalEngine(LocalSettings(source=str(folder), dtype="float32", seed=seed))
+        texts: list[str] = []
+        for _ in range(4):
+            texts.append(answer(engine, "What did Nate adopt?", temperature=1.0))
+            if between:
+                answer(engine, "And Joanna?", temperature=1.0)
+        engine.close()
+        return texts
+
+    assert series(0, between=False) == series(0, between=True)
+    assert len({*series(0, between=False), *series(1, between=False)}) == 8
+
+
+# what is shared, changed and closed
+
+
+def test_of_what_prompts_begin_with_only_the_latest_is_kept() -> None:
+    cache = PrefixCache(max_tokens=48)
+    kept = torch.arange(64.0).reshape(1, 1, 1, 64, 1)
+    first, second, long = list(range(40)), [9] * 20, list(range(100, 164))
+    cache.store(first, kept)
+    cache.store(second, kept)
+    assert [len(cache.longest(text)) for text in (first, second)] == [2, 1]
+    assert torch.equal(torch.cat(cache.longest(first), dim=-2).flatten(), torch.arange(32.0))
+    cache.longest(second)
+    cache.store([7] * 20, kept)  # the second half of the first text was used longest ago
+    assert [len(cache.longest(text)) for text in (first, second, [7] * 20)] == [1, 1, 1]
+    cache.store(long, kept)
+    assert len(cache.longest(long)) == 3
+    assert len(cache) == 48
+
+
+def test_nothing_is_kept_of_prompts_when_nothing_may_be(folder: Path) -> None:
+    engine = LocalEngine(LocalSettings(source=str(folder), prefix_tokens=0))
+    assert [engine.complete(request()).usage.cache_read_tokens for _ in range(2)] == [0, 0]
+    engine.close()
+
+
+def test_changed_weights_take_effect_and_forget_what_was_known(engine: LocalEngine, tmp_path: Path) -> None:
+    answer(engine, QUESTIONS[0])
+    save_tiny_model(tmp_path, seed=1)
+    other = LocalEngine(LocalSettings(source=str(tmp_path), dtype="float32"))
+    with engine.updating() as network:
+        network.train().load_state_dict(other.model.network.state_dict())
+    response = engine.complete(request(QUESTIONS[0]))
+    assert response.text == answer(other, QUESTIONS[0])
+    assert response.usage.cache_read_tokens == 0
+    assert not engine.model.network.training
+    other.close()
+
+
+def test_weights_can_be_trained_in_place_after_they_generated(engine: LocalEngine) -> None:
+    answer(engine, QUESTIONS[0])
+    tokens = torch.tensor([engine.prompt_tokens(request())])
+    with engine.updating() as network:
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        losses: list[float] = []
+        for _ in range(3):
+            loss = network(input_ids=tokens, labels=tokens).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    assert losses[2] < losses[0]
+    assert answer(engine, QUESTIONS[0]) == answer(engine, QUESTIONS[0])
+
+
+def test_diverged_weights_are_an_error_and_leave_nothing_behind(engine: LocalEngine) -> None:
+    questions = [*QUESTIONS[:3], "turtle " * 50]  # the shorter ones lie where the long one of an error lay
+    before = [answer(engine, question) for question in questions]
+    weight = engine.model.network.get_input_embeddings().weight
+    with engine.updating(), torch.no_grad():
+        kept = weight.clone()
+        weight.fill_(torch.nan)
+    for _ in range(2):
+        with pytest.raises(lm15.ProviderError, match=r"ModelError: the logits are not numbers"):
+            answer(engine, questions[-1])
+    with engine.updating(), torch.no_grad():
+        weight.copy_(kept)
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda question: answer(engine, question), questions)) == before
+
+
+def test_what_breaks_in_the_network_reaches_every_caller(engine: LocalEngine) -> None:
+    broken, whole = torch.nn.Linear(3, 384), engine.model.network.get_output_embeddings()
+    with engine.updating() as network:
+        network.set_output_embeddings(broken)
+    with ThreadPoolExecutor(4) as threads:
+        calls = [threads.submit(answer, engine, question) for question in QUESTIONS[:4]]
+    for call in calls:
+        with pytest.raises(lm15.ProviderError, match="the embedded model failed: RuntimeError"):
+            call.result(timeout=10)
+    with engine.updating() as network:
+        network.set_output_embeddings(whole)
+    assert answer(engine, QUESTIONS[0])
+
+
+def test_a_copy_is_the_same_engine(engine: LocalEngine) -> None:
+    assert copy.deepcopy(engine) is engine
+    assert copy.copy(engine) is engine
+
+
+def test_a_saved_model_is_the_same_one_again_and_holds_settings_only(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    model = LocalModel(LocalSettings(source=folder.name, dtype="float32", seed=3))
+    state = model.dump_state()
+    assert state == {
+        "source": str(folder),
+        "device": None,
+        "dtype": "float32",
+        "slots": 32,
+        "prefix_tokens": 16384,
+        "seed": 3,
+        "concurrency": 32,
+    }
+    monkeypatch.chdir("/")
+    again, pickled = LocalModel.load_state(state), pickle.loads(pickle.dumps(model))
+    texts = {each.complete(request(temperature=1.0)).text for each in (model, again, pickled)}
+    assert len(texts) == 1
+    for each in (model, again, pickled):
+        each.local.close()
+
+
+def test_a_closed_engine_says_so(engine: LocalEngine) -> None:
+    answer(engine, QUESTIONS[0])
+    engine.close()
+    engine.close()
+    with pytest.raises(lm15.ProviderError, match="the embedded model is closed: make another one"):
+        answer(engine, QUESTIONS[0])
+    with pytest.raises(ModelError, match="closed"), engine.updating():
+        pass
+
+
+def test_an_engine_that_nobody_holds_ends_its_thread(folder: Path) -> None:
+    before = {thread.ident for thread in threading.enumerate()}
+    engine = LocalEngine(LocalSettings(source=str(folder)))
+    answer(engine, QUESTIONS[0])
+    assert {thread.ident for thread in threading.enumerate()} - before
+    del engine
+    gc.collect()
+    assert not {thread.ident for thread in threading.enumerate()} - before
