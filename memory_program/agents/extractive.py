@@ -1,23 +1,68 @@
-"""The baseline without any model: it finds the turn that answers a question and quotes it."""
+"""The baseline without any model: the answer is a span of the best turns, or a date that they speak of."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from dspy.predict.parameter import Parameter
 
 from locomo.conversation import Session
 from memory_program.agents.context import RANKING_DEPTH, shown_line
+from memory_program.agents.extraction import ranking, when
+from memory_program.agents.extraction.features import Evidence, span_features
+from memory_program.agents.extraction.question import Asked, read_question
+from memory_program.agents.extraction.ranking import Weights
 from memory_program.agents.program import MemorySystem
-from memory_program.bank.archive import ScoredTurn
+from memory_program.bank.archive import Archive, ScoredTurn
 from memory_program.bank.budget import count_tokens, pack
 from memory_program.bank.outcome import Answer, RankedItem, SessionRecord
 from memory_program.bank.space import MemorySpace
 
 ABSTENTION = "Not mentioned in the conversation"
 
+READ_TURNS = 10
+"""How many of the turns that fit the budget are searched for an answer, the best first."""
+
+_UNQUOTABLE = {Asked.YES_OR_NO: "Yes", Asked.GUESS: "Likely no"}
+"""What is nowhere said in so many words: the answers that score best on LoCoMo's train split."""
+
+
+class ExtractionWeights(Parameter):
+    """The fitted weights, as a parameter of a DSPy program: saved and loaded with it."""
+
+    def __init__(self, weights: Weights) -> None:
+        """Hold the weights."""
+        self.weights = weights
+
+    def dump_state(self, json_mode: bool = True) -> dict[str, Any]:  # Any: a JSON object
+        """Give the weights by the names of their features."""
+        return self.weights.to_json()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take the weights that ``dump_state`` gave.
+
+        Raises:
+            ConfigError: they are of other features than are measured.
+        """
+        self.weights = Weights.from_json(state)
+
 
 class ExtractiveSystem(MemorySystem):
-    """Archives sessions as they are, and answers from the best turn that fits the reader's budget."""
+    """Archives sessions as they are; finds turns by BM25, and picks a span or a date by linear models.
 
-    def __init__(self, reader_budget: int = 2000) -> None:
+    A date is resolved against the day of the session in which it was spoken of. A question whose best spans
+    were told by somebody other than the person whom it names is likely to have no answer, and gets none. The
+    weights were fitted on LoCoMo's train split alone, by ``benchmarks/tune_extractive.py``.
+    """
+
+    def __init__(self, reader_budget: int = 2000, weights: Weights | None = None) -> None:
         """Make a system that looks at no more than ``reader_budget`` tokens of the conversation."""
         super().__init__()
         self.reader_budget = reader_budget
+        self.extraction = ExtractionWeights(weights if weights is not None else fitted_weights())
 
     def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
         """Archive a session.
@@ -35,7 +80,7 @@ class ExtractiveSystem(MemorySystem):
         found = space.archive.search(question, RANKING_DEPTH)
         shown = pack(found, self.reader_budget, shown_line)
         return Answer(
-            text=_quoted(shown.kept[0]) if shown.kept else ABSTENTION,
+            text=extract_answer(question, shown.kept[:READ_TURNS], space.archive, self.extraction.weights),
             ranked=tuple(
                 RankedItem(hit.turn.turn_id, (hit.turn.turn_id,), count_tokens(shown_line(hit) + "\n"))
                 for hit in found
@@ -45,5 +90,28 @@ class ExtractiveSystem(MemorySystem):
         )
 
 
-def _quoted(hit: ScoredTurn) -> str:
-    return " ".join(hit.turn.utterance.split())
+@cache
+def fitted_weights() -> Weights:
+    """The weights that come with the package."""
+    return Weights.from_json(json.loads(files("memory_program.agents").joinpath("extractive.json").read_text("utf-8")))
+
+
+def extract_answer(question: str, hits: Sequence[ScoredTurn], archive: Archive, weights: Weights) -> str:
+    """Find the answer to a question in turns of an archive; an abstention where there seems to be none."""
+    clues = read_question(question, archive.speakers)
+    evidence = Evidence(clues, hits, archive)
+    if not hits:
+        return ABSTENTION
+    if clues.asked in _UNQUOTABLE:
+        return _UNQUOTABLE[clues.asked]
+    if clues.asked is Asked.DATE:
+        dates = when.date_candidates(evidence)
+        return dates[int(np.argmax(when.date_features(evidence, dates) @ weights.dates))].text
+    spans = ranking.span_candidates(evidence)
+    if not len(spans):
+        return ABSTENTION
+    shares = ranking.probabilities(span_features(evidence)[spans], weights.spans[clues.asked])
+    doubts = ranking.doubt_features(evidence, evidence.excerpts.span_hits[spans], shares)
+    if ranking.doubt(doubts, weights.doubt) >= weights.doubt_limit:
+        return ABSTENTION
+    return ", ".join(evidence.excerpts.text(span) for span in ranking.best_spans(evidence, spans, shares))

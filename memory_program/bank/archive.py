@@ -1,5 +1,6 @@
 """The verbatim archive: every turn as it was said, found by BM25 over the turn and what surrounds it."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ _SPEAKER_BONUS = 0.2
 _ASKING_PENALTY = 0.2
 
 _WORD = re.compile(r"\w+")
-_ASKING_WORDS = frozenset(
+ASKING_WORDS = frozenset(
     _WORD.findall(
         "what when where who whom whose which why how did do does has have had would could should might been "
         "is are was were his her their he she they him them about any some many much long often from after "
@@ -111,6 +112,11 @@ class Archive:
         """Every session, in the order in which they were added."""
         return list(self._sessions)
 
+    @property
+    def speakers(self) -> list[str]:
+        """Everybody who said something, in the order in which they first spoke."""
+        return list(self._speakers)
+
     def get(self, turn_id: str) -> Turn | None:
         """Look a turn up; None if no session holds it."""
         return self._by_id.get(turn_id)
@@ -146,7 +152,7 @@ class Archive:
         if top_k < 1:
             raise IndexingError(f"top_k={top_k} must be at least 1")
         words = _words(query)
-        telling = " ".join(word for word in words if word not in _ASKING_WORDS) or query
+        telling = " ".join(word for word in words if word not in ASKING_WORDS) or query
         scores = _relative(self._turn_index.score_documents(telling))
         found = np.flatnonzero(scores)
         scores += _SESSION_WEIGHT * _relative(self._session_index.score_documents(telling))[self._session_at]
@@ -161,6 +167,11 @@ class Archive:
             ScoredTurn(self._turns[place], self._sessions[self._session_at[place]], float(scores[place]))
             for place in ranked
         ]
+
+    def rarity(self, stem: str) -> float:
+        """How much a stem tells: ``log((n + 1) / m)`` for m of n turns with it in their documents, else 0."""
+        holding = self._turn_index.document_frequency(stem)
+        return math.log((len(self) + 1) / holding) if holding else 0.0
 
     def _refuse_known(self, session: Session) -> None:
         if any(known.session_id == session.session_id for known in self._sessions):

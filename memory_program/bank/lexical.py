@@ -9,7 +9,7 @@ import math
 import re
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -39,7 +39,12 @@ _stemmer = _ThreadStemmer()
 
 def tokenize(text: str) -> list[str]:
     """Split a text into stems as bm25s does: words of two characters or more, no stop words, Snowball."""
-    return _stemmer.stem([word for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS])
+    return stem_words([word for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS])
+
+
+def stem_words(words: Sequence[str]) -> list[str]:
+    """Reduce lower-case words to their stems."""
+    return _stemmer.stem(list(words))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,11 @@ class BM25Index:
     def doc_id(self, position: int) -> str:
         """Look up which document was added at a position, live or removed."""
         return self._documents[position].doc_id
+
+    def document_frequency(self, stem: str) -> int:
+        """Count the live documents that hold a stem (of ``tokenize``)."""
+        posting = self._postings.get(stem)
+        return 0 if posting is None else posting.live
 
     @property
     def live(self) -> NDArray[np.bool_]:
