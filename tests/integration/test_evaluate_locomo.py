@@ -1,7 +1,6 @@
 """The main job on the real benchmark: every question, without a model."""
 
 import io
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +20,27 @@ def run(locomo_path: Path, output_dir: Path, **settings: Any) -> tuple[Any, str]
 
 
 @pytest.fixture(scope="module")
-def finished(locomo_path: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, float]:
-    """The folder of a whole run, its results, and the seconds of processor time that it took."""
+def finished(locomo_path: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folder of a whole run, and its results."""
     folder = tmp_path_factory.mktemp("locomo")
-    began = time.process_time()
     results, _ = run(locomo_path, folder)
-    return folder, results, time.process_time() - began
+    return folder, results
 
 
-def test_every_question_is_scored_within_the_half_minute_on_two_cores(finished):
-    _, results, cpu_s = finished
+def test_every_question_is_scored_without_a_model(finished):
+    _, results = finished
     system = results["systems"]["extractive"]
     counts = {name: score["n"] for name, score in system["locomo_f1"].items()}
     assert counts == {"all": 1540, "multi-hop": 282, "temporal": 321, "open-domain": 96, "single-hop": 841}
     assert system["abstention"]["n"] == 446
     assert system["overall_with_abstention"]["n"] == 1986
     assert system["failures"]["all"] == system["calls"] == 0
-    assert cpu_s < 30  # processor time: other tests run beside this one
+    assert system["locomo_f1"]["all"]["value"] >= 0.25
+    assert system["overall_with_abstention"]["value"] >= 0.25
 
 
 def test_the_evidence_is_found_better_than_by_the_papers_dense_retriever(finished):
-    _, results, _ = finished
+    _, results = finished
     system = results["systems"]["extractive"]
     assert system["recall"]["10"] >= 0.73  # DRAGON: 0.662 (Maharana et al. 2024, table 3)
     assert system["recall"]["50"] >= 0.87  # DRAGON: 0.827
@@ -52,20 +51,20 @@ def test_the_evidence_is_found_better_than_by_the_papers_dense_retriever(finishe
 
 
 def test_every_interval_holds_its_mean(finished):
-    _, results, _ = finished
+    _, results = finished
     system = results["systems"]["extractive"]
     intervals = [*system["locomo_f1"].values(), system["abstention"], *system["recall_intervals"].values()]
     assert all(interval["low"] <= interval["value"] <= interval["high"] for interval in intervals)
 
 
 def test_the_signature_names_the_official_file(finished):
-    _, results, _ = finished
+    _, results = finished
     signature = results["systems"]["extractive"]["signature"]
     assert signature.startswith("locomo_f1|cat:1-4|n:1540|judge:none|data:79fa87e9|v:")
 
 
 def test_the_second_run_does_no_work_and_gives_identical_numbers(finished, locomo_path):
-    folder, results, _ = finished
+    folder, results = finished
     again, output = run(locomo_path, folder)
     assert {**again, "git_commit": None} == {**results, "git_commit": None}
     assert "build: 0 of 272 to do" in output
@@ -73,7 +72,7 @@ def test_the_second_run_does_no_work_and_gives_identical_numbers(finished, locom
 
 
 def test_a_split_is_quoted_apart_from_the_same_records(finished, locomo_path):
-    folder, results, _ = finished
+    folder, results = finished
     scores = {}
     for split in ("train", "val", "test"):
         part, _ = run(locomo_path, folder, mode="report", split=split)
