@@ -9,7 +9,7 @@ import torch
 from locomo.world import World, generate, is_held_out
 from memory_program.agents.signatures import NOT_MENTIONED
 from memory_program.learning.oracle import Exchange
-from memory_program.pocket.examples import Example, bare, batches, chunk, encoded, exchanges_of, is_empty
+from memory_program.pocket.examples import Example, bare, batches, chunk, encoded, exchanges_of
 from memory_program.pocket.model import Shape, make_model
 from memory_program.pocket.probes import Probe, make_probe, measure, padded
 from memory_program.pocket.recipe import STAGES
