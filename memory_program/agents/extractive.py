@@ -23,7 +23,7 @@ from memory_program.bank.space import MemorySpace
 
 ABSTENTION = "Not mentioned in the conversation"
 
-READ_TURNS = 10
+READ_TURNS = 8
 """How many of the turns that fit the budget are searched for an answer, the best first."""
 
 _UNQUOTABLE = {Asked.YES_OR_NO: "Yes", Asked.GUESS: "Likely no"}
@@ -78,14 +78,15 @@ class ExtractiveSystem(MemorySystem):
     def ask(self, space: MemorySpace, question: str) -> Answer:
         """Answer a question from a space, which is not changed."""
         found = space.archive.search(question, RANKING_DEPTH)
-        shown = pack(found, self.reader_budget, shown_line)
+        lines = {hit.turn.turn_id: shown_line(hit) for hit in found}
+        shown = pack(list(lines), self.reader_budget, lines.__getitem__)
+        read = [hit for hit in found if hit.turn.turn_id in shown.kept[:READ_TURNS]]
         return Answer(
-            text=extract_answer(question, shown.kept[:READ_TURNS], space.archive, self.extraction.weights),
+            text=extract_answer(question, read, space.archive, self.extraction.weights),
             ranked=tuple(
-                RankedItem(hit.turn.turn_id, (hit.turn.turn_id,), count_tokens(shown_line(hit) + "\n"))
-                for hit in found
+                RankedItem(turn_id, (turn_id,), count_tokens(line + "\n")) for turn_id, line in lines.items()
             ),
-            shown=tuple(hit.turn.turn_id for hit in shown.kept),
+            shown=shown.kept,
             context_tokens=shown.tokens,
         )
 
@@ -93,7 +94,8 @@ class ExtractiveSystem(MemorySystem):
 @cache
 def fitted_weights() -> Weights:
     """The weights that come with the package."""
-    return Weights.from_json(json.loads(files("memory_program.agents").joinpath("extractive.json").read_text("utf-8")))
+    file = files("memory_program.agents").joinpath("extractive.json")
+    return Weights.from_json(json.loads(file.read_text("utf-8")))
 
 
 def extract_answer(question: str, hits: Sequence[ScoredTurn], archive: Archive, weights: Weights) -> str:

@@ -20,6 +20,10 @@ _COUNTS = {
     **{word: count for count, word in enumerate(_NUMBERS, start=1)},
     **{"a": 1, "an": 1, "couple": 2, "few": 3, "several": 3},
 }
+_MONTH_NAMES = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
 _SEASONS = {"winter": 12, "spring": 3, "summer": 6, "fall": 9, "autumn": 9}
 
 _COUNT = rf"(?P<count>\d{{1,3}}|(?:a )?(?:couple(?: of)?|few)|several|an?|{'|'.join(_NUMBERS)})"
@@ -57,12 +61,12 @@ class DateMention:
 
 def spelled_day(day: date) -> str:
     """Write a day as answers write it: ``7 May 2023``."""
-    return f"{day.day} {day:%B} {day.year}"
+    return f"{day.day} {_MONTH_NAMES[day.month - 1]} {day.year}"
 
 
 def spelled_month(day: date) -> str:
     """Write a day's month as answers write it: ``May 2023``."""
-    return f"{day:%B} {day.year}"
+    return f"{_MONTH_NAMES[day.month - 1]} {day.year}"
 
 
 def find_dates(text: str, anchor: date) -> list[DateMention]:

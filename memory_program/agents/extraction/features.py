@@ -12,13 +12,13 @@ from memory_program.agents.extraction.passage import (
     MAX_SPAN_WORDS,
     Column,
     Passage,
+    beginnings,
     excerpts_of,
     passage_of,
 )
 from memory_program.agents.extraction.question import QuestionClues
 from memory_program.agents.extraction.words import WordClass
 from memory_program.bank.archive import Archive, ScoredTurn
-from memory_program.bank.lexical import tokenize
 
 Matrix = NDArray[np.float64]
 
@@ -88,7 +88,6 @@ SPAN_FEATURES = (
 """The names of the columns of ``span_features``."""
 
 FAR = 12
-_BEGINNING_CHARS = 5
 _SILENCE = Turn("", "", "")
 _CLASS_ROWS = np.eye(len(WordClass))
 _COUNT_ROWS = np.eye(MAX_SPAN_WORDS)
@@ -106,7 +105,7 @@ class Evidence:
         self._rarities = {stem: archive.rarity(stem) or unheard_of for stem in clues.telling}
         self._total = sum(self._rarities.values()) or 1.0
         self._rarest = max(sorted(self._rarities), key=self._rarities.__getitem__, default="")
-        self._beginnings = _beginnings(clues.telling)
+        self._beginnings = beginnings(clues.telling)
         self.turn_rows: Matrix = np.array(
             [
                 self._turn_row(hit, passage)
@@ -121,13 +120,14 @@ class Evidence:
 
     def coverage(self, stems: frozenset[str]) -> float:
         """The share of the question's telling words that are among these, each weighted by its rarity."""
+        if self.clues.telling.isdisjoint(stems):
+            return 0.0
         return sum(self._rarities[stem] for stem in stems & self.clues.telling) / self._total
 
     def _turn_row(self, hit: ScoredTurn, passage: Passage) -> list[float]:
         clues, turn = self.clues, hit.turn
         before, after = _beside(hit, -1), _beside(hit, 1)
         coverage, coverage_before = self.coverage(passage.vocabulary), self.coverage(before.vocabulary)
-        image_words = frozenset(tokenize(f"{turn.caption or ''} {turn.image_query or ''}"))
         return [
             hit.score,
             clues.named == frozenset({turn.speaker}),
@@ -136,8 +136,8 @@ class Evidence:
             coverage,
             coverage > 0.99,
             len(passage.vocabulary & clues.telling) / max(1, len(clues.telling)),
-            len(_beginnings(passage.vocabulary) & self._beginnings) / max(1, len(clues.telling)),
-            self.coverage(image_words),
+            len(passage.beginnings & self._beginnings) / max(1, len(clues.telling)),
+            self.coverage(passage.image_stems),
             max((self.coverage(stems) for stems in passage.sentences), default=0.0),
             coverage_before,
             self.coverage(passage.vocabulary | before.vocabulary),
@@ -146,7 +146,7 @@ class Evidence:
             before.asks * coverage_before,
             min(3, len(passage.pairs & clues.pairs)),
             self._rarest in passage.vocabulary,
-            math.log1p(len(passage.words)),
+            math.log1p(len(passage.stems)),
             turn.caption is not None,
         ]
 
@@ -162,7 +162,8 @@ def span_features(evidence: Evidence) -> Matrix:
     classes = columns[Column.CLASS]
     telling = np.array([stem in evidence.clues.telling for stem in excerpts.stems])
     in_question = np.array([stem in evidence.clues.stems for stem in excerpts.stems])
-    rarities = np.array([evidence.archive.rarity(stem) for stem in excerpts.stems])
+    rarity_of = {stem: evidence.archive.rarity(stem) for stem in set(excerpts.stems)}
+    rarities = np.array([rarity_of[stem] for stem in excerpts.stems])
     covered = evidence.sentence_coverage[columns[Column.SENTENCE]]
     share_of_telling = _sums(telling, starts, ends) / lengths
     behind, ahead = _distances(telling, columns)
@@ -234,7 +235,3 @@ def _beside(hit: ScoredTurn, offset: int) -> Passage:
     turns = hit.session.turns
     place = next(place for place, turn in enumerate(turns) if turn is hit.turn) + offset
     return passage_of(turns[place] if 0 <= place < len(turns) else _SILENCE)
-
-
-def _beginnings(stems: frozenset[str]) -> frozenset[str]:
-    return frozenset(stem[:_BEGINNING_CHARS] for stem in stems)

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
-from itertools import pairwise
+from functools import cached_property, lru_cache
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,10 @@ from memory_program.agents.extraction.words import (
     word_class,
 )
 from memory_program.bank.archive import ScoredTurn
-from memory_program.bank.lexical import stem_words
+from memory_program.bank.lexical import stem_words, tokenize
 
 MAX_SPAN_WORDS = 9
+_BEGINNING_CHARS = 5
 _MAX_TURN_CHARS = 4_000  # answers are short, and a turn may hold megabytes
 
 _SENTENCE_END = re.compile(r"[.!?\n…]|--|\s[–—-]\s|[\U0001F300-\U0001FAFF]")
@@ -57,7 +58,7 @@ class Column(IntEnum):
     CLOSES_QUOTE = 10
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Passage:
     """The words of a turn, and behind them those of its image's caption.
 
@@ -66,7 +67,6 @@ class Passage:
     ending with a word with which answers do not.
     """
 
-    words: tuple[str, ...]
     stems: tuple[str, ...]
     columns: NDArray[np.int32]
     spans: NDArray[np.int32]
@@ -78,8 +78,15 @@ class Passage:
     """The stems of each sentence."""
     pairs: frozenset[tuple[str, str]]
     """Stems that stand next to each other."""
+    image_stems: frozenset[str]
+    """Those of the caption, and of the words that the image was looked for with."""
     asks: bool
     """Whether the turn ends with a question."""
+
+    @cached_property
+    def beginnings(self) -> frozenset[str]:
+        """The first five characters of each stem."""
+        return beginnings(self.vocabulary)
 
     def text(self, start: int, end: int) -> str:
         """The words from ``start`` to ``end`` (exclusive), as they were written."""
@@ -87,87 +94,83 @@ class Passage:
         return " ".join(text[self.places[start][0] : self.places[end - 1][1]].split())
 
 
+def beginnings(stems: frozenset[str]) -> frozenset[str]:
+    """The first five characters of each stem: what inflections that the stemmer misses have in common."""
+    return frozenset(stem[:_BEGINNING_CHARS] for stem in stems)
+
+
 @lru_cache(maxsize=2048)
 def passage_of(turn: Turn) -> Passage:
     """Cut a turn into words; only the first 4,000 characters of what was said are looked at."""
     caption = _CAPTION_OPENING.sub("", turn.caption or "", count=1)
     texts = (turn.text[:_MAX_TURN_CHARS], caption[:_MAX_TURN_CHARS])
-    words, places, rows = list[str](), list[tuple[int, int]](), list[list[int]]()
-    sentence = -1
-    for in_caption, text in enumerate(texts):
-        end = -1
-        for match in WORD.finditer(text):
-            gap = text[end : match.start()] if end >= 0 else "\n"
-            begins = _SENTENCE_END.search(gap) is not None
-            sentence += begins
-            start = len(words) if begins else rows[-1][Column.SENTENCE_START]
-            after_mark = not begins and _MARK.search(gap) is not None
-            opens = text[match.start() - 1 : match.start()] in _QUOTE_MARKS
-            closes = not _QUOTE_MARKS.isdisjoint(text[match.end() : match.end() + 2])
-            row = [
-                word_class(match[0], begins),
-                0,
-                0,
-                sentence,
-                start,
-                after_mark,
-                in_caption,
-                0,
-                0,
-                opens,
-                closes,
-            ]
-            words.append(match[0])
-            places.append(match.span())
-            rows.append(row)
-            end = match.end()
+    matches = [[*WORD.finditer(text)] for text in texts]
+    words = [match[0] for match in chain(*matches)]
     plain_words = [plain(word) for word in words]
-    columns = np.array(rows, dtype=np.int32).reshape(-1, len(Column)).T
-    _add_neighbours(columns)
-    _add_persons(columns, plain_words)
     stems = stem_words([word.removesuffix("'s") for word in plain_words])
-    starts = np.flatnonzero(columns[Column.SENTENCE_START] == np.arange(len(words))).tolist()
+    rows = _rows(texts[0], matches[0], 0, in_caption=False)
+    rows += _rows(texts[1], matches[1], len(rows), in_caption=True)
+    bounds = [*sorted({row[Column.SENTENCE_START] for row in rows}), len(rows)]
+    for sentence, (start, end) in enumerate(pairwise(bounds)):
+        _add_sentence(rows[start:end], sentence, plain_words[start:end])
     return Passage(
-        words=tuple(words),
         stems=tuple(stems),
-        columns=columns,
-        spans=np.array(list(_spans(plain_words, columns[Column.SENTENCE])), np.int32).reshape(-1, 2).T,
+        columns=np.array(rows, dtype=np.int32).reshape(-1, len(Column)).T,
+        spans=np.array([*_spans(plain_words, bounds)], dtype=np.int32).reshape(-1, 2).T,
         texts=texts,
-        places=tuple(places),
+        places=tuple(match.span() for match in chain(*matches)),
         vocabulary=frozenset(stems),
-        sentences=tuple(frozenset(stems[a:b]) for a, b in pairwise([*starts, len(stems)])),
+        sentences=tuple(frozenset(stems[start:end]) for start, end in pairwise(bounds)),
         pairs=frozenset(pairwise(stems)),
+        image_stems=frozenset(tokenize(f"{turn.caption or ''} {turn.image_query or ''}")),
         asks=turn.text.rstrip().endswith("?"),
     )
 
 
-def _add_neighbours(columns: NDArray[np.int32]) -> None:
-    count = columns.shape[1]
-    starts = columns[Column.SENTENCE_START] == np.arange(count)
-    marks = columns[Column.AFTER_MARK].astype(np.bool_)
-    for column, shift, is_edge, is_mark in (
-        (Column.CLASS_BEFORE, 1, starts, marks),
-        (Column.CLASS_AFTER, -1, np.append(starts[1:], True)[:count], np.append(marks[1:], False)[:count]),
-    ):
-        beside = np.where(is_mark, WordClass.MARK, np.roll(columns[Column.CLASS], shift))
-        columns[column] = np.where(is_edge, WordClass.EDGE, beside)
+def _rows(text: str, words: Sequence[re.Match[str]], first: int, *, in_caption: bool) -> list[list[int]]:
+    """What is known of each word from what is right beside it; ``first`` is the first one's index."""
+    rows: list[list[int]] = []
+    ends = [0, *(word.end() for word in words)]
+    sentence_start = first
+    for place, word in enumerate(words):
+        gap = text[ends[place] : word.start()]
+        row = [0] * len(Column)
+        if gap != " " or place == 0:  # nearly all gaps are a space
+            if place == 0 or _SENTENCE_END.search(gap):
+                sentence_start = first + place
+            elif _MARK.search(gap):
+                row[Column.AFTER_MARK] = 1
+            row[Column.OPENS_QUOTE] = gap[-1:] in _QUOTE_MARKS
+        row[Column.CLOSES_QUOTE] = not _QUOTE_MARKS.isdisjoint(text[word.end() : word.end() + 2])
+        row[Column.SENTENCE_START] = sentence_start
+        row[Column.CLASS] = word_class(word[0], sentence_start == first + place)
+        row[Column.IN_CAPTION] = in_caption
+        rows.append(row)
+    return rows
 
 
-def _add_persons(columns: NDArray[np.int32], plain_words: Sequence[str]) -> None:
-    for column, pronouns in ((Column.FIRST_PERSON, FIRST_PERSON), (Column.SECOND_PERSON, SECOND_PERSON)):
-        spoken = [word in pronouns for word in plain_words]
-        columns[column] = np.isin(columns[Column.SENTENCE], columns[Column.SENTENCE][spoken])
+def _add_sentence(rows: Sequence[list[int]], sentence: int, plain_words: Sequence[str]) -> None:
+    """Add to the rows of a sentence what its other words tell."""
+    is_first_person = not FIRST_PERSON.isdisjoint(plain_words)
+    is_second_person = not SECOND_PERSON.isdisjoint(plain_words)
+    for row in rows:
+        row[Column.SENTENCE] = sentence
+        row[Column.FIRST_PERSON] = is_first_person
+        row[Column.SECOND_PERSON] = is_second_person
+    for before, row in pairwise(rows):  # at the edges of the sentence stays EDGE, which is 0
+        row[Column.CLASS_BEFORE] = WordClass.MARK if row[Column.AFTER_MARK] else before[Column.CLASS]
+        before[Column.CLASS_AFTER] = WordClass.MARK if row[Column.AFTER_MARK] else row[Column.CLASS]
 
 
-def _spans(plain_words: Sequence[str], sentences: NDArray[np.int32]) -> Iterator[tuple[int, int]]:
-    for start, word in enumerate(plain_words):
-        if word in _NEVER_FIRST:
-            continue
-        for end in range(start + 1, min(len(plain_words), start + MAX_SPAN_WORDS) + 1):
-            if sentences[end - 1] != sentences[start]:
-                break
-            if plain_words[end - 1] not in _NEVER_LAST:
-                yield start, end
+def _spans(plain_words: Sequence[str], bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
+    may_end = [word not in _NEVER_LAST for word in plain_words]
+    for sentence_start, sentence_end in pairwise(bounds):
+        for start in range(sentence_start, sentence_end):
+            if plain_words[start] in _NEVER_FIRST:
+                continue
+            for end in range(start + 1, min(sentence_end, start + MAX_SPAN_WORDS) + 1):
+                if may_end[end - 1]:
+                    yield start, end
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,7 +197,7 @@ class Excerpts:
 def excerpts_of(hits: Sequence[ScoredTurn]) -> Excerpts:
     """Cut the turns that were found into words, and lay them end to end."""
     passages = tuple(passage_of(hit.turn) for hit in hits)
-    offsets = np.cumsum([0, *(len(passage.words) for passage in passages)], dtype=np.intp)
+    offsets = np.cumsum([0, *(len(passage.stems) for passage in passages)], dtype=np.intp)
     span_counts = [passage.spans.shape[1] for passage in passages]
     columns = np.concatenate([np.zeros((len(Column), 0), np.int32), *(p.columns for p in passages)], axis=1)
     shifts = np.repeat(offsets[:-1], np.diff(offsets))

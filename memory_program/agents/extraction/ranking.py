@@ -30,6 +30,7 @@ DOUBT_FEATURES = (
     "best coverage of the one who is named, less that of the other",
 )
 
+_FIT_ANEW = "fit them anew with benchmarks/tune_extractive.py"
 _CONSENSUS_SPANS = 100
 _MAX_ITEMS = 3
 _UNSCORED_STEMS = frozenset({"a", "an", "the", "and"})
@@ -66,15 +67,15 @@ class Weights:
         Raises:
             ConfigError: a weight is missing, or of a feature that is not measured.
         """
-        return cls(
-            spans={
-                kind: _vector(f"spans.{kind}", SPAN_FEATURES, record["spans"].get(kind.value, {}))
-                for kind in SPAN_KINDS
-            },
-            dates=_vector("dates", DATE_FEATURES, record["dates"]),
-            doubt=_vector("doubt", DOUBT_FEATURES, record["doubt"]),
-            doubt_limit=float(record["doubt_limit"]),
-        )
+        try:
+            spans = {
+                kind: _vector(f"spans.{kind}", SPAN_FEATURES, record["spans"][kind]) for kind in SPAN_KINDS
+            }
+            dates = _vector("dates", DATE_FEATURES, record["dates"])
+            doubt = _vector("doubt", DOUBT_FEATURES, record["doubt"])
+            return cls(spans, dates, doubt, float(record["doubt_limit"]))
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"not the weights of an extractive system ({error!r}): {_FIT_ANEW}") from error
 
 
 def span_candidates(evidence: Evidence) -> NDArray[np.intp]:
@@ -167,7 +168,7 @@ def _vector(where: str, names: Sequence[str], record: Mapping[str, float]) -> Ma
     if set(record) != set(names):
         odd = sorted(set(record) ^ set(names))
         raise ConfigError(
-            f"the weights of {where} do not fit the {len(names)} features that are measured (at {odd[0]!r}): "
-            "fit them anew with benchmarks/tune_extractive.py"
+            f"the weights of {where} do not fit the {len(names)} features that are measured "
+            f"(at {odd[0]!r}): {_FIT_ANEW}"
         )
     return np.array([record[name] for name in names], dtype=np.float64)

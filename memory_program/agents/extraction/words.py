@@ -2,6 +2,7 @@
 
 import re
 from enum import IntEnum
+from functools import lru_cache
 
 WORD = re.compile(r"[^\W_]+(?:['’.&-][^\W_]+)*")
 """A word, with what ties its parts together: ``don't``, ``J.K``, ``self-care``."""
@@ -95,6 +96,7 @@ _ENDINGS = (
 )
 
 
+@lru_cache(maxsize=32_768)
 def word_class(word: str, is_first: bool) -> WordClass:
     """Classify a word; a capital says nothing about the first word of a sentence.
 
