@@ -28,6 +28,7 @@ _MAX_TURN_CHARS = 4_000  # answers are short, and a turn may hold megabytes
 
 _SENTENCE_END = re.compile(r"[.!?\n…]|--|\s[–—-]\s|[\U0001F300-\U0001FAFF]")
 _QUOTE_MARKS = frozenset('"“”')
+_CLOSING_QUOTE = re.compile(r'[.,!?]?["“”]')
 _MARK = re.compile(r'[,;:()"“”]')
 _CAPTION_OPENING = re.compile(r"(?:an? )?(?:photo\w*|picture|image|screenshot|close up)s? of ", re.IGNORECASE)
 _NEVER_FIRST = frozenset(
@@ -141,7 +142,7 @@ def _rows(text: str, words: Sequence[re.Match[str]], first: int, *, in_caption: 
             elif _MARK.search(gap):
                 row[Column.AFTER_MARK] = 1
             row[Column.OPENS_QUOTE] = gap[-1:] in _QUOTE_MARKS
-        row[Column.CLOSES_QUOTE] = not _QUOTE_MARKS.isdisjoint(text[word.end() : word.end() + 2])
+        row[Column.CLOSES_QUOTE] = _CLOSING_QUOTE.match(text, word.end()) is not None
         row[Column.SENTENCE_START] = sentence_start
         row[Column.CLASS] = word_class(word[0], sentence_start == first + place)
         row[Column.IN_CAPTION] = in_caption
