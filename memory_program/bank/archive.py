@@ -87,7 +87,7 @@ class Archive:
         ``b + 0.3 B + 0.2 [only its speaker is named in the query] - 0.2 [it ends with a question mark]``
 
     since what a question is about is told, not asked, and mostly by the person whom it names. All figures
-    were chosen on LoCoMo's train split alone (evidence recall; the log of results has the ablation).
+    were chosen by evidence recall on LoCoMo's train split alone.
     """
 
     def __init__(self) -> None:
