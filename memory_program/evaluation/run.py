@@ -149,6 +149,7 @@ def _workers(
                     f"{journal.path}: an incomplete last line of {journal.lost_bytes} bytes was dropped; its "
                     "item is done again",
                     highlight=False,
+                    soft_wrap=True,  # a path is copied whole
                 )
     for line in described(estimates):
         console.print(line, highlight=False)
