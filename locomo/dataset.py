@@ -21,18 +21,21 @@ LOCOMO_BASE_URL = (
 class Dataset:
     """Conversations, and which bytes they were read from.
 
-    ``is_modified`` says that the file passes for a published one without being it.
+    ``is_modified`` says that the file passes for a published one without being it; ``variant`` which one was
+    taken of a dataset that comes in several.
     """
 
     conversations: tuple[Conversation, ...]
     sha256: str
     is_modified: bool
     name: str
+    variant: str = ""
 
     @property
     def version(self) -> str:
-        """What a score's signature shows of the file: ``79fa87e9``, or ``0c3f9d11-modified``."""
-        return f"{self.sha256[:8]}-modified" if self.is_modified else self.sha256[:8]
+        """What a score's signature shows: ``79fa87e9``, ``0c3f9d11-modified``, ``7x20-5b2de0c1``."""
+        parts = [self.variant, self.sha256[:8], "modified" if self.is_modified else ""]
+        return "-".join(part for part in parts if part)
 
 
 def load_locomo(

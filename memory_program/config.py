@@ -14,8 +14,18 @@ from memory_program.settings import Settings, chosen, split_list
 
 WriterMode = Literal["specialists", "generalist"]
 
-LOCOMO = "locomo"
-"""The dataset that is known by name; any other is a file in its schema."""
+
+class DatasetName(StrEnum):
+    """The datasets that are known by name; any other is a file. ``evaluation/datasets.py`` loads them."""
+
+    LOCOMO = "locomo"
+    SAMPLE = "sample"
+    WORLD = "world"
+
+    @property
+    def is_downloaded(self) -> bool:
+        """Whether it is fetched from its authors, unless ``data`` says where it lies."""
+        return self is DatasetName.LOCOMO
 
 
 class SystemName(StrEnum):
@@ -90,11 +100,16 @@ class EvaluateConfig(SystemSettings):
     Keys of providers come from the environment only.
     """
 
-    dataset: str = LOCOMO
-    """What to evaluate on: "locomo", or the path of a JSON file of your own in LoCoMo's schema."""
+    dataset: str = DatasetName.LOCOMO.value
+    """What to evaluate on: "locomo", "sample" (a few made-up conversations that come with the program),
+    "world" (as many as you like, made up from --seed), or the path of a JSON file in LoCoMo's schema."""
 
     data: Path | None = None
     """Path of the official locomo10.json. Without it the file is downloaded once, into a cache."""
+
+    worlds: int = Field(default=20, ge=1)
+    """How many conversations --dataset world makes up; their names, places and things are held out from the
+    training of the embedded model."""
 
     allow_modified: bool = False
     """Accept a LoCoMo file whose hash is not the official one; every signature then says so."""
@@ -154,7 +169,7 @@ class EvaluateConfig(SystemSettings):
     """Database of the banks, as an SQLAlchemy URL. Without it, SQLite in the folder of the run."""
 
     seed: int = Field(default=0, ge=0)
-    """Seed of the intervals and tests. Models are not seeded."""
+    """Seed of the intervals and tests, and of the conversations of --dataset world. Models are not seeded."""
 
     max_cost: float | None = Field(default=None, gt=0)
     """US dollars that the run may cost. It does not start when the estimate is higher, and stops, keeping
@@ -205,10 +220,11 @@ class EvaluateConfig(SystemSettings):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        if self.data is not None and self.dataset != LOCOMO:
+        downloaded = [name.value for name in DatasetName if name.is_downloaded]
+        if self.data is not None and self.dataset not in downloaded:
             raise ConfigError(
-                f"dataset={self.dataset!r} is a file itself: leave --data={str(self.data)!r} out, which says "
-                f"where {LOCOMO}'s official file lies"
+                f"data={str(self.data)!r} says where an official file lies, and dataset={self.dataset!r} has "
+                f"none: leave --data out, or choose --dataset {' or '.join(downloaded)}"
             )
         if self.program is not None and SystemName.MEMORY not in self.system_names:
             raise ConfigError(

@@ -11,7 +11,7 @@ import tyro
 
 from locomo.errors import BenchmarkError, WorldError
 from locomo.world.export import as_locomo_json
-from locomo.world.generator import MAX_SESSIONS, MIN_SESSIONS, World, generate
+from locomo.world.generator import MAX_SESSIONS, MIN_SESSIONS, QUESTIONS_PER_SESSION, World, generate
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,9 @@ class WorldConfig:
     turns: int | None = None
     """Let each conversation go on until it has so many turns, whatever --sessions says."""
 
+    questions_per_session: float = QUESTIONS_PER_SESSION
+    """How many questions are asked for each session; there may be fewer."""
+
     held_out: bool = False
     """Furnish them with names, places and things that no other world contains."""
 
@@ -48,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             config.conversations,
             sessions=_range(config.sessions),
             turns=config.turns,
+            questions_per_session=config.questions_per_session,
             held_out=config.held_out,
         )
         _write(worlds, config.out)

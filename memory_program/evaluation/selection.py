@@ -1,13 +1,13 @@
 """Which conversations and questions a run is about."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from locomo.conversation import Conversation, Question, questions_of
-from locomo.dataset import Dataset, load_locomo, read_dataset
+from locomo.dataset import Dataset
 from locomo.split_data import select_split
-from memory_program.config import LOCOMO, EvaluateConfig
+from memory_program.config import EvaluateConfig
 from memory_program.errors import ConfigError
+from memory_program.evaluation.datasets import load_dataset
 from memory_program.settings import split_list
 
 
@@ -27,10 +27,7 @@ def select(config: EvaluateConfig) -> Selection:
         DatasetError: the file is missing, modified or not in the schema, or it has no such split.
         ConfigError: a conversation is named that the split does not have.
     """
-    if config.dataset == LOCOMO:
-        dataset = load_locomo(config.data, allow_modified=config.allow_modified)
-    else:
-        dataset = read_dataset(Path(config.dataset))
+    dataset = load_dataset(config)
     conversations = select_split(dataset.conversations, config.split)
     named = split_list(config.conversations)
     known = [conversation.conversation_id for conversation in conversations]

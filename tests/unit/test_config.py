@@ -37,7 +37,11 @@ def test_without_any_flag_the_system_that_needs_no_model_is_evaluated():
         ({"top_n": 3}, "unknown setting 'top_n': choose from top_k, reader_budget,"),
         ({"top_k": "many"}, "top_k='many' is not allowed: input should be a valid integer"),
         ({"program": "p.json"}, "program='p.json' is for the system 'memory', which systems='extractive'"),
-        ({"dataset": "own.json", "data": "x.json"}, "dataset='own.json' is a file itself"),
+        (
+            {"dataset": "own.json", "data": "x.json"},
+            "data='x.json' says where an official file lies, and dataset='own.json' has none",
+        ),
+        ({"worlds": 0}, "worlds=0 must be at least 1"),
         ({"mode": "judge"}, "mode='judge' needs a judge: name one with --judge-model or --model"),
     ],
 )

@@ -1,0 +1,47 @@
+"""The datasets by name: where their conversations come from, and of which ones the truth is known."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from locomo.dataset import Dataset, load_locomo, read_dataset
+from locomo.world import SAMPLE_FILE, World, as_locomo_json, generate, sample_worlds
+from memory_program.config import DatasetName, EvaluateConfig
+
+
+def load_dataset(config: EvaluateConfig) -> Dataset:
+    """Read, download or make up the dataset of a config; a name that is not in ``DATASETS`` is a path.
+
+    Raises:
+        DatasetError: the file is missing, modified or not in the schema.
+    """
+    load = DATASETS.get(config.dataset)
+    return load(config) if load is not None else read_dataset(Path(config.dataset))
+
+
+def worlds_of(config: EvaluateConfig) -> list[World]:
+    """Give the worlds that the conversations of a dataset were made from; none if nobody knows the truth."""
+    make = _WORLDS.get(config.dataset)
+    return make(config) if make is not None else []
+
+
+def _world(config: EvaluateConfig) -> Dataset:
+    conversations = tuple(world.conversation for world in worlds_of(config))
+    content = json.dumps(as_locomo_json(conversations)).encode()
+    variant = f"{config.seed}x{config.worlds}"
+    return Dataset(conversations, hashlib.sha256(content).hexdigest(), False, DatasetName.WORLD, variant)
+
+
+DATASETS: Mapping[str, Callable[[EvaluateConfig], Dataset]] = {
+    DatasetName.LOCOMO: lambda config: load_locomo(config.data, allow_modified=config.allow_modified),
+    DatasetName.SAMPLE: lambda _: read_dataset(SAMPLE_FILE),
+    DatasetName.WORLD: _world,
+}
+"""Every dataset that is known by name. To add one: a reader into locomo.conversation's types, a name in the
+config, and a line here; what a signature shows of it is its ``Dataset.version``."""
+
+_WORLDS: Mapping[str, Callable[[EvaluateConfig], list[World]]] = {
+    DatasetName.SAMPLE: lambda _: sample_worlds(),
+    DatasetName.WORLD: lambda config: generate(config.seed, config.worlds, held_out=True),
+}

@@ -1,0 +1,56 @@
+"""Datasets by name: what each loads, and whose truth is known."""
+
+import json
+
+import pytest
+from locomo_samples import sample, write
+
+from locomo.errors import DatasetError
+from locomo.world import SAMPLE_FILE, as_locomo_json, generate, sample_worlds
+from memory_program.config import DatasetName, EvaluateConfig
+from memory_program.evaluation.datasets import DATASETS, load_dataset, worlds_of
+from memory_program.evaluation.selection import select
+
+
+def test_every_name_of_the_config_can_be_loaded():
+    assert set(DATASETS) == {name.value for name in DatasetName}
+
+
+def test_the_sample_is_what_its_generator_makes_today():
+    worlds = as_locomo_json([world.conversation for world in sample_worlds()])
+    assert json.loads(SAMPLE_FILE.read_bytes()) == worlds, f"make it again: {SAMPLE_FILE.name}"
+
+
+def test_the_sample_is_small_and_every_conversation_of_it_has_questions():
+    dataset = load_dataset(EvaluateConfig(dataset="sample"))
+    assert dataset.name == "sample"
+    assert len(dataset.conversations) == 8
+    assert min(len(conversation.questions) for conversation in dataset.conversations) >= 15
+    assert SAMPLE_FILE.stat().st_size < 300_000
+
+
+def test_the_truth_of_the_sample_is_about_its_conversations():
+    config = EvaluateConfig(dataset="sample")
+    conversations = [world.conversation for world in worlds_of(config)]
+    assert conversations == list(load_dataset(config).conversations)
+
+
+def test_a_world_is_made_from_its_seed_and_its_signature_says_so():
+    config = EvaluateConfig(dataset="world", seed=3, worlds=2)
+    dataset = load_dataset(config)
+    assert list(dataset.conversations) == [w.conversation for w in generate(3, 2, held_out=True)]
+    assert dataset.version == f"3x2-{dataset.sha256[:8]}"
+    other = load_dataset(EvaluateConfig(dataset="world", seed=4, worlds=2))
+    assert other.sha256 != dataset.sha256
+    assert [world.conversation for world in worlds_of(config)] == list(dataset.conversations)
+
+
+def test_any_other_name_is_a_file_and_its_truth_is_unknown(tmp_path):
+    config = EvaluateConfig(dataset=str(write(tmp_path / "diary.json", [sample()])))
+    assert load_dataset(config).name == "diary"
+    assert worlds_of(config) == []
+
+
+def test_a_world_has_no_splits():
+    with pytest.raises(DatasetError, match="world-3-0-held-out"):
+        select(EvaluateConfig(dataset="world", seed=3, worlds=1, split="test"))
