@@ -67,8 +67,8 @@ class Oracle:
         Raises:
             OracleError: the prompt is not one of the program's, or about no world that the oracle knows.
         """
-        signature = _signature_of(system)
-        fields = _fields_of(user)
+        signature = signature_of(system)
+        fields = fields_of(user)
         if signature is Consolidate:
             return _written(signature, tool_calls=[])
         if signature is AnswerQuestion:
@@ -85,8 +85,7 @@ class Oracle:
         if told not in self._sessions:
             raise OracleError(f"no known session of {told[0]!r} has the text {told[1]!r:.80}")
         world, session = self._sessions[told]
-        stored = [_STORED.fullmatch(line) for line in fields.get("related_memories", "").splitlines()]
-        ids = {match["text"]: match["id"] for match in stored if match}
+        ids = {text: memory_id for memory_id, text in stored_memories(fields).items()}
         core = fields["core_memory"].splitlines()
         calls: list[_Call] = []
         for kind in kinds:
@@ -190,11 +189,22 @@ def render(signature: type[dspy.Signature], **inputs: object) -> tuple[str, str]
     return str(system["content"]), str(user["content"])
 
 
-def _signature_of(system: str) -> type[dspy.Signature]:
+def signature_of(system: str) -> type[dspy.Signature]:
+    """Find the signature that a system prompt was rendered from.
+
+    Raises:
+        OracleError: it is none of the program's.
+    """
     signature = _BY_STRUCTURE.get(structure_of(system))
     if signature is None:
         raise OracleError(f"not a prompt that the oracle can answer: {system!r:.200}")
     return signature
+
+
+def stored_memories(fields: Mapping[str, str]) -> dict[str, str]:
+    """List what a writer is shown of the bank: the texts of memories, without their dates, by id."""
+    lines = [_STORED.fullmatch(line) for line in fields.get("related_memories", "").splitlines()]
+    return {match["id"]: match["text"] for match in lines if match}
 
 
 def _empty_inputs(signature: type[dspy.Signature]) -> dict[str, object]:
@@ -207,7 +217,8 @@ _BY_STRUCTURE = {
 }
 
 
-def _fields_of(user: str) -> dict[str, str]:
+def fields_of(user: str) -> dict[str, str]:
+    """Take a user's message apart into the input fields that it was rendered from."""
     parts = _FIELD.split(user.rpartition("\n\nRespond with")[0])
     return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
@@ -216,6 +227,12 @@ def _written(signature: type[dspy.Signature], **outputs: object) -> str:
     if "tool_calls" in outputs:
         outputs["tool_calls"] = dspy.ToolCalls.from_dict_list(outputs["tool_calls"])  # pyright: ignore[reportArgumentType]  # a list of calls
     return ADAPTER.format_assistant_message_content(signature, outputs)
+
+
+def prompt_of(request: Request) -> tuple[str, str]:
+    """Take a prompt out of a request: the system's message, and the user's."""
+    system = request.system if isinstance(request.system, str) else ""
+    return system, "\n\n".join(message.text or "" for message in request.messages)
 
 
 class OracleEngine:
@@ -232,8 +249,7 @@ class OracleEngine:
 
     def complete(self, request: Request) -> Response:
         """Reply to a request."""
-        system = request.system if isinstance(request.system, str) else ""
-        user = "\n\n".join(message.text or "" for message in request.messages)
+        system, user = prompt_of(request)
         text = self._oracle.reply(system, user)
         self.exchanges.append(Exchange(system, user, text))
         return Response(

@@ -1,0 +1,198 @@
+"""How far a writer does what the oracle does, and how often a reader answers right.
+
+The writer is measured on the banks that it builds itself. Every prompt that a specialist was given is put to
+the oracle too, and the operations of both replies are compared: so the gold of a session is ``operations`` of
+its world, as far as they can be done in the bank as it was, seen through that prompt.
+
+An operation is three things, and right if all three are equal to those of one gold operation of the same
+reply, each gold operation counting once:
+
+- what it does: creates, updates or deletes a memory of the specialist's kind, or appends to or replaces a
+  line of the core block;
+- its target: what is changed or deleted. A memory's id stands for the text that the prompt shows under that
+  id, without its date, so that of two memories which say the same either will do; an id that the prompt does
+  not show is a target of its own, which is never right. Of the core block it is the old text, and of what is
+  new there is none;
+- its text, normalised as the target is: without case, punctuation and spare spaces. A deletion has none.
+
+Dates are counted apart, among the right operations whose gold has one. A reply that cannot be read, or a call
+that failed, holds no operations; a call of any other form (a merge, say) is an operation that is never right.
+"""
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import dspy
+from dspy.lm15 import Request, Response
+from dspy.utils.exceptions import AdapterParseError
+
+from locomo.world import KINDS, Kind
+from memory_program.agents.adapter import ADAPTER
+from memory_program.agents.signatures import SPECIALISTS
+from memory_program.learning.oracle import Exchange, fields_of, prompt_of, signature_of, stored_memories
+from memory_program.pacing import Engine
+
+RIGHT_FROM = 0.5
+"""The official F1 from which on an answer counts as right."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenOperation:
+    """An operation as it is compared."""
+
+    does: str
+    target: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What was written, what should have been, and what of it is right.
+
+    ``dated`` counts the right operations whose gold has a date, ``days_right`` those that have the same one.
+    """
+
+    right: int = 0
+    written: int = 0
+    gold: int = 0
+    dated: int = 0
+    days_right: int = 0
+
+    @property
+    def precision(self) -> float | None:
+        """``right / written``; None if nothing was written."""
+        return self.right / self.written if self.written else None
+
+    @property
+    def recall(self) -> float | None:
+        """``right / gold``; None if there was nothing to write."""
+        return self.right / self.gold if self.gold else None
+
+    @property
+    def f1(self) -> float | None:
+        """``2 * right / (written + gold)``; None if nothing was written, and rightly so."""
+        both = self.written + self.gold
+        return 2 * self.right / both if both else None
+
+    def __add__(self, other: "Tally") -> "Tally":
+        """Count two together."""
+        return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+
+def agreement_by_kind(
+    exchanges: Iterable[Exchange], gold_reply: Callable[[str, str], str]
+) -> dict[Kind, Tally]:
+    """Compare what specialists wrote with what they should have; what was said to others is left out.
+
+    Args:
+        exchanges: what a model was asked and replied.
+        gold_reply: replies to a rendered prompt (the system's message, the user's), as ``Oracle.reply`` does.
+
+    Raises:
+        OracleError: a prompt is not one of the program's, or about a world that the oracle does not know.
+    """
+    kinds: dict[type[dspy.Signature], Kind] = {SPECIALISTS[kind]: kind for kind in KINDS}
+    tallies = dict.fromkeys(KINDS, Tally())
+    for exchange in exchanges:
+        signature = signature_of(exchange.system)
+        if signature in kinds:
+            gold = gold_reply(exchange.system, exchange.user)
+            tallies[kinds[signature]] += _tally(signature, exchange, gold)
+    return tallies
+
+
+def right_share_by_category(scores: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+    """Give the share of answers that are right, by category and under ``all``.
+
+    Args:
+        scores: the category and the official F1 of each answer; one without a score is wrong.
+    """
+    rights: dict[str, list[bool]] = {"all": []}
+    for category, f1 in scores:
+        is_right = f1 is not None and f1 >= RIGHT_FROM
+        rights["all"].append(is_right)
+        rights.setdefault(category, []).append(is_right)
+    return {category: fmean(values) for category, values in rights.items() if values}
+
+
+class Recorder:
+    """An engine of DSPy that keeps what passes through another one; a call that failed got no reply."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Stand before an engine."""
+        self._engine = engine
+        self._lock = threading.Lock()
+        self.exchanges: list[Exchange] = []
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Recorder":
+        """A copied program is recorded together with the first one."""
+        return self
+
+    def complete(self, request: Request) -> Response:
+        """Pass a request on."""
+        reply = ""
+        try:
+            response = self._engine.complete(request)
+            reply = response.text or ""
+        finally:
+            with self._lock:
+                self.exchanges.append(Exchange(*prompt_of(request), reply))
+        return response
+
+
+def _tally(signature: type[dspy.Signature], exchange: Exchange, gold_reply: str) -> Tally:
+    fields = fields_of(exchange.user)
+    written, gold = (
+        [(_operation(call, fields), _day(call)) for call in _calls(signature, reply)]
+        for reply in (exchange.reply, gold_reply)
+    )
+    right = Counter(operation for operation, _ in written) & Counter(operation for operation, _ in gold)
+    dated = [pair for pair in gold if pair[0] in right and pair[1]]
+    days_right = Counter(written) & Counter(dated)
+    return Tally(right.total(), len(written), len(gold), len(dated), days_right.total())
+
+
+def _calls(signature: type[dspy.Signature], reply: str) -> Sequence[dspy.ToolCalls.ToolCall]:
+    try:
+        return ADAPTER.parse(signature, reply)["tool_calls"].tool_calls
+    except AdapterParseError:
+        return ()
+
+
+def _operation(call: dspy.ToolCalls.ToolCall, fields: Mapping[str, str]) -> WrittenOperation:
+    arguments: dict[str, Any] = call.args  # Any: whatever a model wrote
+    given = {name: str(value) for name, value in arguments.items() if value not in (None, "")}
+    text = normalised(given.get("text", ""))
+    action = given.get("action", "")
+    if call.name == "manage_memory" and action in ("create", "update"):
+        target = _shown(given["memory_id"], fields) if "memory_id" in given else ""
+        return WrittenOperation(action, target, text)
+    if call.name == "delete_memory":
+        return WrittenOperation("delete", _shown(given.get("memory_id", ""), fields), "")
+    if call.name == "edit_core" and action in ("append", "replace"):
+        return WrittenOperation(f"{action} core", normalised(given.get("old_text", "")), text)
+    return WrittenOperation(f"{call.name} {action}", repr(sorted(given.items())), text)
+
+
+def _shown(memory_id: str, fields: Mapping[str, str]) -> str:
+    shown = stored_memories(fields)
+    return normalised(shown[memory_id]) if memory_id in shown else f"<{memory_id}>"
+
+
+def _day(call: dspy.ToolCalls.ToolCall) -> str:
+    return str(call.args.get("happened_at") or "")
+
+
+def normalised(text: str) -> str:
+    """Leave case, punctuation and spare spaces out of a text.
+
+    Example:
+        >>> normalised("  Ana's dog is called Pip. ")
+        'ana s dog is called pip'
+    """
+    return " ".join(re.findall(r"\w+", text.casefold()))

@@ -1,0 +1,158 @@
+"""How far a writer does what the oracle does: counted by hand."""
+
+import dspy
+import pytest
+from dspy.lm15 import Message, Request
+
+from locomo.world import generate
+from memory_program.agents.adapter import ADAPTER
+from memory_program.agents.program import MemoryProgram
+from memory_program.agents.signatures import SPECIALISTS, AnswerQuestion
+from memory_program.bank.space import MemorySpace
+from memory_program.learning.agreement import (
+    Recorder,
+    Tally,
+    agreement_by_kind,
+    right_share_by_category,
+)
+from memory_program.learning.oracle import Exchange, Oracle, OracleEngine, lm_of, render
+
+STORED = "m3: [2023-05-01] Ana has a dog called Pip.\nm7: Ana lives in Oslo.\nm9: Ana lives in Oslo."
+CORE = "Ana is a nurse."
+
+
+def call(name: str, **arguments: object) -> dict:
+    return {"name": name, "args": arguments}
+
+
+def create(text: str, **arguments: object) -> dict:
+    return call("manage_memory", action="create", text=text, **arguments)
+
+
+def update(memory_id: str, text: str) -> dict:
+    return call("manage_memory", action="update", memory_id=memory_id, text=text)
+
+
+def written(kind: str, calls: list[dict]) -> str:
+    outputs = {"tool_calls": dspy.ToolCalls.from_dict_list(calls)}
+    return ADAPTER.format_assistant_message_content(SPECIALISTS[kind], outputs)
+
+
+def tally(calls: list[dict] | str, gold: list[dict], kind: str = "semantic") -> Tally:
+    signature = SPECIALISTS[kind]
+    fields = {**dict.fromkeys(signature.input_fields, "x"), "core_memory": CORE}
+    if kind != "core":
+        fields["related_memories"] = STORED
+    prompt = render(signature, **fields)
+    reply = calls if isinstance(calls, str) else written(kind, calls)
+    by_kind = agreement_by_kind([Exchange(*prompt, reply)], lambda *_: written(kind, gold))
+    assert all(found == Tally() for other, found in by_kind.items() if other != kind)
+    return by_kind[kind]
+
+
+@pytest.mark.parametrize(
+    ("calls", "gold", "right"),
+    [
+        ([create("Ana sails.")], [create("Ana sails.")], 1),
+        ([create("ana  SAILS!")], [create("Ana sails.")], 1),  # case, spaces, punctuation
+        ([create("Ana sails often.")], [create("Ana sails.")], 0),
+        ([create("A."), create("B.")], [create("B."), create("A.")], 2),  # order
+        ([create("A."), create("A.")], [create("A.")], 1),  # each gold operation counts once
+        ([create("A.")], [], 0),
+        ([], [create("A.")], 0),
+        ([update("m7", "Ana lives in Bergen.")], [update("m7", "Ana lives in Bergen.")], 1),
+        ([update("m9", "Ana lives in Bergen.")], [update("m7", "Ana lives in Bergen.")], 1),  # says the same
+        ([update("m3", "Ana lives in Bergen.")], [update("m7", "Ana lives in Bergen.")], 0),  # says another
+        ([update("m4", "Ana lives in Bergen.")], [update("m7", "Ana lives in Bergen.")], 0),  # is not shown
+        ([create("Ana lives in Bergen.")], [update("m7", "Ana lives in Bergen.")], 0),  # another action
+        (
+            [call("delete_memory", memory_id="m3", reason="gone")],
+            [call("delete_memory", memory_id="m3", reason="Pip ran away")],
+            1,
+        ),
+        (
+            [call("merge_memory", memory_ids=["m7", "m9"], text="Ana lives in Oslo.")],
+            [call("delete_memory", memory_id="m9", reason="")],
+            0,
+        ),
+    ],
+)
+def test_an_operation_is_right_if_what_it_does_its_target_and_its_text_are(calls, gold, right):
+    found = tally(calls, gold)
+    assert (found.right, found.written, found.gold) == (right, len(calls), len(gold))
+
+
+@pytest.mark.parametrize(
+    ("old_text", "right"), [("Ana is a nurse.", 1), ("ana is a nurse", 1), ("Ana is a doctor.", 0)]
+)
+def test_a_line_of_the_core_block_is_known_by_what_it_says(old_text, right):
+    def replace(old: str) -> dict:
+        return call("edit_core", action="replace", old_text=old, text="Ana is retired.")
+
+    assert tally([replace(old_text)], [replace(CORE)], "core").right == right
+    assert tally([call("edit_core", action="append", text="A.")], [replace(CORE)], "core").right == 0
+
+
+def test_dates_are_counted_among_the_right_operations_only():
+    gold = [create(text, happened_at="2023-05-04") for text in "ABC"] + [create("D")]
+    calls = [
+        create("A", happened_at="2023-05-04"),
+        create("B", happened_at="2023-05-05"),
+        create("X", happened_at="2023-05-04"),
+        create("D"),
+    ]
+    found = tally(calls, gold)
+    assert (found.right, found.dated, found.days_right) == (3, 2, 1)
+
+
+@pytest.mark.parametrize("reply", ["", "I would create a memory.", written("semantic", [create("A.")])[:60]])
+def test_a_reply_that_cannot_be_read_holds_no_operations(reply):
+    found = tally(reply, [create("A.")])
+    assert (found.right, found.written, found.gold) == (0, 0, 1)
+
+
+def test_precision_recall_and_f1_are_those_of_the_counts():
+    found = Tally(right=3, written=4, gold=6)
+    assert (found.precision, found.recall, found.f1) == (0.75, 0.5, 0.6)
+    assert found + Tally(right=1, written=1, gold=1, dated=1) == Tally(4, 5, 7, 1, 0)
+    assert (Tally().precision, Tally().recall, Tally().f1) == (None, None, None)
+    assert Tally(gold=2).f1 == 0.0
+
+
+def test_what_was_said_to_a_reader_is_left_out():
+    prompt = render(AnswerQuestion, **dict.fromkeys(AnswerQuestion.input_fields, "x"))
+    found = agreement_by_kind([Exchange(*prompt, "A dog.")], lambda *_: pytest.fail("asked for gold"))
+    assert set(found.values()) == {Tally()}
+
+
+def test_the_oracle_agrees_with_itself_on_the_operations_of_its_world():
+    (world,) = generate(5, sessions=(6, 6))
+    recorder = Recorder(OracleEngine(Oracle([world])))
+    program = MemoryProgram()
+    program.set_lm(lm_of(recorder))
+    space = MemorySpace("world")
+    for session in world.conversation.sessions:
+        program.remember(space, session)
+    found = agreement_by_kind(recorder.exchanges, Oracle([world]).reply)
+    for kind, of_kind in found.items():
+        wanted = sum(operation.kind == kind for operation in world.operations)
+        assert of_kind.right == of_kind.written == of_kind.gold == wanted
+        assert of_kind.dated == of_kind.days_right
+
+
+def test_a_call_that_fails_is_recorded_without_a_reply():
+    class Broken:
+        def complete(self, request: Request):
+            raise ConnectionError("gone")
+
+    recorder = Recorder(Broken())
+    request = Request(model="m", system="Be helpful.", messages=(Message.user("Who?"),))
+    with pytest.raises(ConnectionError):
+        recorder.complete(request)
+    assert recorder.exchanges == [Exchange("Be helpful.", "Who?", "")]
+
+
+def test_an_answer_is_right_from_an_f1_of_a_half_on():
+    scores = [("temporal", 1.0), ("temporal", 0.49), ("single-hop", 0.5), ("single-hop", None)]
+    assert right_share_by_category(scores) == {"all": 0.5, "temporal": 0.5, "single-hop": 0.5}
+    assert right_share_by_category([]) == {}
