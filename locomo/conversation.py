@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from functools import cached_property
 
 
@@ -35,6 +35,61 @@ ANSWERABLE = (
     Category.SINGLE_HOP,
 )
 """The headline categories: 1,540 questions. Category 5 is reported apart, as abstention."""
+
+
+class Benchmark(StrEnum):
+    """The benchmarks; a file of one's own, and what is made up, is in LoCoMo's schema."""
+
+    LOCOMO = "locomo"
+    LONGMEMEVAL = "longmemeval"
+    PERLTQA = "perltqa"
+
+
+class LongMemEvalType(StrEnum):
+    """What a question of LongMemEval tests, as the file names it.
+
+    Source: Wu et al. 2025, ICLR, section 3.1. Abstention is no type: it cuts across all of them.
+    """
+
+    USER = "single-session-user"
+    ASSISTANT = "single-session-assistant"
+    PREFERENCE = "single-session-preference"
+    MULTI_SESSION = "multi-session"
+    TEMPORAL = "temporal-reasoning"
+    KNOWLEDGE_UPDATE = "knowledge-update"
+
+    @property
+    def label(self) -> str:
+        """The name in tables and files."""
+        return self.value
+
+
+class PerltqaMemory(StrEnum):
+    """The kind of memory that a question of PerLTQA is about.
+
+    Source: Du et al. 2024, SIGHAN, section 3.
+    """
+
+    PROFILE = "profile"
+    RELATIONSHIP = "social_relationship"
+    EVENT = "events"
+    DIALOGUE = "dialogues"
+
+    @property
+    def label(self) -> str:
+        """The name in tables and files, for example ``social-relationship``."""
+        return self.value.replace("_", "-")
+
+
+QuestionType = Category | LongMemEvalType | PerltqaMemory
+"""What a question tests, in the terms of its benchmark: a label for reports, never shown to a reader."""
+
+HEADLINE_TYPES: Mapping[Benchmark, tuple[QuestionType, ...]] = {
+    Benchmark.LOCOMO: ANSWERABLE,
+    Benchmark.LONGMEMEVAL: tuple(LongMemEvalType),
+    Benchmark.PERLTQA: tuple(PerltqaMemory),
+}
+"""The types whose questions make up a benchmark's headline score, in the order of its tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +151,60 @@ class Question:
 
     ``(conversation_id, index)`` is its identity; texts repeat. ``evidence`` holds repaired turn ids, all
     of which exist in the conversation; it may be empty, and then recall leaves the question out.
+    ``labelled_groups`` are the sessions that hold the answer, where the benchmark names them apart from the
+    turns (see ``group_of``). ``asked_at`` is when it is asked, where that matters. ``must_abstain`` says that
+    the conversation has no answer; ``answer`` then explains why.
     """
 
     conversation_id: str
     index: int
     text: str
-    category: Category
+    category: QuestionType
     answer: str | int | None
     evidence: tuple[str, ...] = ()
     adversarial_answer: str | None = None
+    asked_at: datetime | None = None
+    must_abstain: bool = False
+    labelled_groups: tuple[str, ...] = ()
+
+    @property
+    def benchmark(self) -> Benchmark:
+        """The benchmark that the question is scored as."""
+        return _BENCHMARKS[type(self.category)]
+
+    @property
+    def is_answerable(self) -> bool:
+        """Whether the conversation has the answer, so that abstaining is wrong."""
+        return not self.must_abstain and self.category is not Category.ADVERSARIAL
+
+    @property
+    def evidence_groups(self) -> tuple[str, ...]:
+        """The sessions (see ``group_of``) that hold the answer."""
+        return self.labelled_groups or tuple(dict.fromkeys(map(group_of, self.evidence)))
 
     @property
     def question_id(self) -> str:
         """The identity as one string, for example ``conv-26:q159``."""
         return f"{self.conversation_id}:q{self.index}"
+
+
+_BENCHMARKS: Mapping[type, Benchmark] = {
+    Category: Benchmark.LOCOMO,
+    LongMemEvalType: Benchmark.LONGMEMEVAL,
+    PerltqaMemory: Benchmark.PERLTQA,
+}
+
+
+def group_of(turn_id: str) -> str:
+    """Name the session that a turn belongs to (in PerLTQA, the memory), which every reader puts in its id.
+
+    An id of another form stands for itself.
+
+    Example:
+        >>> group_of("D8:6")
+        'D8'
+    """
+    return turn_id.rpartition(":")[0] or turn_id
 
 
 @dataclass(frozen=True)

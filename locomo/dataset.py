@@ -5,7 +5,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from locomo.conversation import Conversation
+from locomo.conversation import Benchmark, Conversation
+from locomo.downloads import download
 from locomo.errors import DatasetError
 from locomo.schema import conversations_in
 
@@ -22,7 +23,7 @@ class Dataset:
     """Conversations, and which bytes they were read from.
 
     ``is_modified`` says that the file passes for a published one without being it; ``variant`` which one was
-    taken of a dataset that comes in several.
+    taken of a dataset that comes in several; ``benchmark`` how its questions are scored.
     """
 
     conversations: tuple[Conversation, ...]
@@ -30,6 +31,7 @@ class Dataset:
     is_modified: bool
     name: str
     variant: str = ""
+    benchmark: Benchmark = Benchmark.LOCOMO
 
     @property
     def version(self) -> str:
@@ -74,20 +76,8 @@ def download_locomo(*, base_url: str = LOCOMO_BASE_URL, cache_dir: Path | None =
     Raises:
         DatasetError: it cannot be fetched, or is not the pinned one; the message says both ways out.
     """
-    import pooch  # brings requests, which reading a file by path does not need
-
-    url = f"{base_url}/{LOCOMO_FILE}"
-    folder = cache_dir or Path(pooch.os_cache("memory-program"))
-    try:
-        return Path(pooch.retrieve(url, f"sha256:{LOCOMO_SHA256}", fname=LOCOMO_FILE, path=folder))
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # no network, refused, unwritable cache; or other bytes than pinned
-        raise DatasetError(
-            f"cannot get LoCoMo from {url} into {str(folder)!r} ({error}). Either name a copy with --data "
-            f"PATH, or download that URL by hand to {str(folder / LOCOMO_FILE)!r} (sha256 {LOCOMO_SHA256})"
-        ) from error
+    way_out = "Either name a copy with --data PATH"
+    return download(f"{base_url}/{LOCOMO_FILE}", LOCOMO_SHA256, cache_dir, way_out=way_out)
 
 
 def read_dataset(path: Path) -> Dataset:
@@ -96,9 +86,18 @@ def read_dataset(path: Path) -> Dataset:
     Raises:
         DatasetError: see ``read_conversations``.
     """
+    document, sha256 = read_json(path)
+    return Dataset(tuple(conversations_in(document, path.name)), sha256, False, name=path.stem)
+
+
+def read_json(path: Path) -> tuple[object, str]:
+    """Read a JSON file, and the SHA-256 of its bytes.
+
+    Raises:
+        DatasetError: the file is missing, or not JSON (see ``decode_json``).
+    """
     content = _read_bytes(path)
-    conversations = conversations_in(decode_json(content, path.name), path.name)
-    return Dataset(tuple(conversations), hashlib.sha256(content).hexdigest(), False, name=path.stem)
+    return decode_json(content, path.name), hashlib.sha256(content).hexdigest()
 
 
 def read_conversations(path: Path) -> list[Conversation]:
@@ -135,7 +134,7 @@ def decode_json(content: bytes, source: str) -> object:
     except UnicodeDecodeError as error:
         raise DatasetError(f"{source}: not UTF-8 at byte {error.start}; save it as UTF-8") from error
     except RecursionError as error:
-        raise DatasetError(f"{source}: nested too deeply to be LoCoMo's schema; name another file") from error
+        raise DatasetError(f"{source}: nested too deeply; name another file") from error
     except DatasetError:
         raise
     except ValueError as error:  # a number of thousands of digits
@@ -147,6 +146,5 @@ def _read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise DatasetError(
-            f"cannot read the data file {str(path)!r} ({error.strerror}); name a readable JSON file in "
-            "LoCoMo's schema"
+            f"cannot read the data file {str(path)!r} ({error.strerror}); name a readable JSON file"
         ) from error

@@ -23,6 +23,18 @@ def locomo_path() -> Path:
     pytest.skip("needs the real LoCoMo file: set LOCOMO_DATA to the path of locomo10.json")
 
 
+@pytest.fixture(scope="session")
+def longmemeval_path() -> Path:
+    """Real instances of LongMemEval-S, with MemBuilder's splits beside them; skips where there are none."""
+    named = os.environ.get("LONGMEMEVAL_DATA")
+    path = Path(named or CHECKOUT.parent / "shared/data/longmemeval/longmemeval_s_sample.json")
+    if path.is_file():
+        return path
+    if named:
+        pytest.fail(f"LONGMEMEVAL_DATA={named!r} is not a file")
+    pytest.skip("needs instances of LongMemEval: set LONGMEMEVAL_DATA to the path of a JSON file of them")
+
+
 @pytest.fixture(autouse=True)
 def _forget_dspy() -> Iterator[None]:
     """Give each test DSPy's default settings and an empty cache in memory, never the one on disk."""
