@@ -4,6 +4,7 @@ import sqlite3
 import threading
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
@@ -106,6 +107,18 @@ class Database:
                 f"{self.where} cannot be opened for writing ({cause}): its folder must exist and be writable"
             )
         return f"{self.where} failed ({cause}); nothing was written"
+
+
+def check_exists(url: str) -> None:
+    """Refuse the URL of an SQLite file that is not there, and that opening would make.
+
+    Raises:
+        StoreError: it is one, or no URL of a database.
+    """
+    parsed = _parsed(url)
+    is_file = parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:")
+    if is_file and not Path(str(parsed.database)).is_file():
+        raise StoreError(f"no banks are in {parsed.database!r}: give the URL of the database that has them")
 
 
 def _parsed(url: str) -> URL:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from memory_program.bank import rows
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.database import Database
+from memory_program.bank.database import Database, check_exists
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.memory import Operation
 from memory_program.bank.retrieval import MemoryIndex
@@ -70,6 +70,16 @@ class BankStore:
                 self.close()
                 raise
 
+    @classmethod
+    def existing(cls, url: str) -> "BankStore":
+        """Open a database that is there already: a file is not made.
+
+        Raises:
+            StoreError: there is no such file, or the URL names no database that can be opened.
+        """
+        check_exists(url)
+        return cls(url)
+
     def __enter__(self) -> "BankStore":
         """Give the store itself."""
         return self
@@ -109,12 +119,23 @@ class BankStore:
                 if dense is not None:
                     dense.remember(rows.vectors_of(connection, namespace))
         except (KeyError, TypeError, ValueError) as error:
-            raise StoreError(
-                f"namespace {namespace!r} of {self._database.where} holds what no store wrote ({error}): "
-                "restore the database from a copy"
-            ) from error
+            raise self._foreign(namespace, error) from error
         space.saved = space.bank.fork()
         return space
+
+    def bank(self, namespace: str) -> MemoryBank:
+        """Read the bank of a namespace alone, for looking at: its archive is not read, nor indexed.
+
+        Raises:
+            ConfigError: the name is empty, too long, or holds a character that cannot be printed.
+            StoreError: the database fails, or holds something that no store wrote.
+        """
+        _check_name(namespace)
+        try:
+            with self._database.reading() as connection:
+                return MemoryBank.replay(namespace, rows.operations_of(connection, namespace))
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._foreign(namespace, error) from error
 
     def save(self, space: MemorySpace) -> None:
         """Write what a space has and the database has not, in one transaction: operations, sessions, vectors.
@@ -219,6 +240,12 @@ class BankStore:
         """
         with self._database.writing() as connection:
             rows.delete_vectors(connection)
+
+    def _foreign(self, namespace: str, error: Exception) -> StoreError:
+        return StoreError(
+            f"namespace {namespace!r} of {self._database.where} holds what no store wrote ({error}): "
+            "restore the database from a copy"
+        )
 
     def _check_embedding(self, connection: Connection, dense: DenseIndex) -> bool:
         """Say whether the model of the vectors is recorded, which is then this one."""

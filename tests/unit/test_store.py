@@ -487,3 +487,25 @@ def test_a_row_locked_on_postgresql_is_waited_for_and_then_named(tmp_path: Path)
         other.dispose()
         store.save(space)
         assert texts(store.load("test")) == ["A fact."]
+
+
+def test_a_bank_is_read_without_its_archive():
+    with BankStore("sqlite://") as store:
+        space = store.load("alice")
+        space.bank.create([Draft("Alice lives in Oslo.", MemoryKind.SEMANTIC)], Provenance("semantic"))
+        store.save(space)
+        assert store.bank("alice").operations() == space.bank.operations()
+        assert store.bank("bob").operations() == []
+        with pytest.raises(ConfigError, match="namespace=''"):
+            store.bank("")
+
+
+def test_a_database_that_must_be_there_is_not_made(tmp_path: Path):
+    path = tmp_path / "banks.sqlite"
+    with pytest.raises(StoreError, match=r"no banks are in '.*banks\.sqlite'"):
+        BankStore.existing(f"sqlite:///{path}")
+    assert not path.exists()
+    with BankStore(f"sqlite:///{path}") as store:
+        store.save(store.load("alice"))
+    with BankStore.existing(f"sqlite:///{path}") as store:
+        assert store.namespaces() == ["alice"]
