@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from memory_program.bank.store import BankStore
 from memory_program.config import EvaluateConfig
 from memory_program.evaluation.plots import write_plots
 from memory_program.evaluation.recorded import RecordedSystem
@@ -38,13 +39,18 @@ class Publisher:
         if self._tracker is not None:
             self._tracker.close()
 
-    def publish(self, recorded: Sequence[RecordedSystem]) -> Json:
+    def publish(self, recorded: Sequence[RecordedSystem], store: BankStore | None) -> Json:
         """Score the records, write the files, print the tables, and log to MLflow.
 
+        Args:
+            recorded: the systems of the run.
+            store: where their banks are; None if none of them writes memories.
+
         Raises:
+            StoreError: the database fails.
             TrackingError: MLflow fails; everything else is done.
         """
-        scored = [system.scored() for system in recorded]
+        scored = [system.scored(store) for system in recorded]
         results = make_results(self._config, self._selection, scored)
         folder = self._config.output_dir
         write_json(folder / RESULTS, results)

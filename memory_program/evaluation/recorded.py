@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from locomo.conversation import Conversation, Question
+from memory_program.bank.store import BankStore
+from memory_program.evaluation.banks import Banks, banks_of, kept_by
+from memory_program.evaluation.diagnosis import Diagnosis, diagnose
 from memory_program.evaluation.identity import SystemRun
 from memory_program.evaluation.records import AnswerRecord, BuildRecord, Journals, JudgeRecord
 from memory_program.evaluation.scoring import ScoredQuestion, score_question
@@ -13,11 +16,16 @@ from memory_program.evaluation.selection import Selection
 
 @dataclass(frozen=True, slots=True)
 class ScoredSystem:
-    """A system's questions scored, and its sessions, in the order of the selection."""
+    """A system's questions scored, and its sessions, in the order of the selection; and its banks.
+
+    ``diagnoses`` has one entry for each question: None where there is nothing wrong.
+    """
 
     run: SystemRun
     scored: tuple[ScoredQuestion, ...]
     builds: tuple[BuildRecord | None, ...]
+    banks: Banks
+    diagnoses: tuple[Diagnosis | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +55,19 @@ class RecordedSystem:
         keys, records = self.answer_keys(), self.journals.answers.records
         return [(q, records.get(keys.get(q.question_id, ""))) for q in self.selection.questions]
 
-    def scored(self) -> ScoredSystem:
-        """Score what is recorded."""
+    def scored(self, store: BankStore | None) -> ScoredSystem:
+        """Score what is recorded, and diagnose what is wrong; ``store`` has the banks, if there are any.
+
+        Raises:
+            StoreError: the database fails.
+        """
         scored = [self._scored(question, record) for question, record in self.answers()]
-        return ScoredSystem(self.run, tuple(scored), tuple(self.builds()))
+        conversations = {c.conversation_id: c for c in self.selection.conversations}
+        banks = banks_of(self.run.system, self.selection.conversations, store)
+        kept = {name: kept_by(self.run.system, c, banks) for name, c in conversations.items()}
+        places = [(item, item.question.conversation_id) for item in scored]
+        diagnoses = [diagnose(item, conversations[name], kept[name]) for item, name in places]
+        return ScoredSystem(self.run, tuple(scored), tuple(self.builds()), banks, tuple(diagnoses))
 
     def spent_usd(self) -> float:
         """Sum up what the records have cost; calls without a known price count as nothing."""

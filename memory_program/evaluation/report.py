@@ -7,6 +7,8 @@ from pathlib import Path
 
 from memory_program import __version__
 from memory_program.config import EvaluateConfig
+from memory_program.evaluation.banks import growth, tool_use
+from memory_program.evaluation.diagnosis import Diagnosis, diagnosis_summary
 from memory_program.evaluation.identity import SystemRun
 from memory_program.evaluation.provenance import git_commit, lock_hash
 from memory_program.evaluation.recorded import ScoredSystem
@@ -34,6 +36,9 @@ def make_results(
         n = summary["locomo_f1"]["all"]["n"]
         systems[system.run.system.name] = {
             **summary,
+            "diagnosis": diagnosis_summary(system.scored, system.diagnoses),
+            "growth": growth(selection.conversations, system.banks),
+            "tools": tool_use(system.banks, system.builds),
             "signature": signature(config, selection, system.run, n),
             "run": asdict(system.run),
         }
@@ -99,14 +104,15 @@ def write_json(path: Path, content: Json) -> None:
 
 
 def write_questions(path: Path, system: ScoredSystem) -> None:
-    """Write one line per question: what was asked, wanted and answered, and what that is worth."""
-    lines = [json.dumps(_line(item), ensure_ascii=True) for item in system.scored]
+    """Write one line per question: what was asked, wanted and answered, what that is worth, and why."""
+    diagnosed = zip(system.scored, system.diagnoses, strict=True)
+    lines = [json.dumps(_line(item, diagnosis), ensure_ascii=True) for item, diagnosis in diagnosed]
     part = path.with_name(f"{path.name}.part")
     part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     part.replace(path)
 
 
-def _line(item: ScoredQuestion) -> Json:
+def _line(item: ScoredQuestion, diagnosis: Diagnosis | None) -> Json:
     question = item.question
     answer = item.record.answer if item.record is not None else None
     return {
@@ -122,4 +128,6 @@ def _line(item: ScoredQuestion) -> Json:
         "recall": item.recall,
         "tokens": item.tokens,
         "evidence": list(question.evidence),
+        "fault": diagnosis.fault.value if diagnosis is not None else None,
+        "lost": list(diagnosis.lost) if diagnosis is not None else [],
     }

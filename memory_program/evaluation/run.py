@@ -14,6 +14,7 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
 from memory_program.config import EvaluateConfig, Mode
 from memory_program.errors import ConfigError, ModelError, RunInUseError
+from memory_program.evaluation.banks import database_url
 from memory_program.evaluation.cost import StageEstimate, check_affordable, described, estimate_judgements
 from memory_program.evaluation.identity import identify_judge, read_run, write_run
 from memory_program.evaluation.judging import JudgeStage
@@ -64,8 +65,12 @@ def evaluate(
         highlight=False,
     )
     if config.mode is Mode.REPORT:
-        with closing(Publisher(config, selection, console)) as publisher:
-            return publisher.publish(_recorded(config, selection))
+        recorded = _recorded(config, selection)
+        with ExitStack() as stack:
+            url = database_url(config)
+            store = stack.enter_context(BankStore.existing(url)) if _write_memories(config) else None
+            publisher = stack.enter_context(closing(Publisher(config, selection, console)))
+            return publisher.publish(recorded, store)
     with _held(config.output_dir):
         write_json(config.output_dir / "config.json", config.model_dump(mode="json"))
         if config.mode is Mode.JUDGE:
@@ -79,9 +84,7 @@ def _run(
 ) -> Json | None:
     """Build, answer and judge, as far as the mode goes, one system after the other; then report."""
     with ExitStack() as stack:
-        store = None
-        if any(name.writes_with_a_model for name in config.system_names):
-            store = stack.enter_context(BankStore(config.db_url or _default_database(config.output_dir)))
+        store = stack.enter_context(BankStore(database_url(config))) if _write_memories(config) else None
         systems = [LiveSystem(name, config, selection, make, store) for name in config.system_names]
         recorded = [system.recorded for system in systems]
         for system in recorded:
@@ -103,7 +106,7 @@ def _run(
                 system.answer(workers)
             if config.mode is Mode.FULL:
                 _judge_one(system.recorded, config, models, workers)
-        return publisher.publish(recorded) if config.mode is Mode.FULL else None
+        return publisher.publish(recorded, store) if config.mode is Mode.FULL else None
 
 
 def _judge(config: EvaluateConfig, selection: Selection, console: Console, models: ModelMaker) -> None:
@@ -181,8 +184,8 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=120)
 
 
-def _default_database(folder: Path) -> str:
-    return f"sqlite:///{(folder / 'banks.sqlite').as_posix()}"
+def _write_memories(config: EvaluateConfig) -> bool:
+    return any(name.writes_with_a_model for name in config.system_names)
 
 
 @contextmanager

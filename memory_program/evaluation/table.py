@@ -6,7 +6,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from locomo.conversation import ANSWERABLE
+from locomo.conversation import ANSWERABLE, Category
+from memory_program.evaluation.diagnosis import Fault
 from memory_program.evaluation.scoring import RECALL_KEYS, Json
 
 CATEGORIES = ("all", *(category.label for category in ANSWERABLE))
@@ -20,6 +21,7 @@ def print_results(console: Console, results: Json) -> None:
     console.print(_retrieval_and_cost(systems))
     if any(system["judge"] for system in systems.values()):
         console.print(_judgements(systems))
+    console.print(_diagnoses(systems))
     if results["comparisons"]:
         console.print(_comparisons(results))
     for system in systems.values():
@@ -81,6 +83,19 @@ def _judgements(systems: Mapping[str, Json]) -> Table:
             table.add_row(
                 name, rubric, *scores, str(judge[rubric]["unparsed"]), _number(judge["kappa"], ".2f")
             )
+    return table
+
+
+def _diagnoses(systems: Mapping[str, Json]) -> Table:
+    groups = (*CATEGORIES, Category.ADVERSARIAL.label)
+    table = _table("Wrong answers, and what share of them was lost where", ["system", "fault"], groups)
+    nothing: Json = {"answers": 0, "wrong": 0, "faults": {}}
+    for name, system in systems.items():
+        counts = [system["diagnosis"].get(group, nothing) for group in groups]
+        table.add_row(name, "wrong", *(f"{c['wrong']}/{c['answers']}" for c in counts), end_section=True)
+        for fault in (fault for fault in Fault if counts[0]["faults"].get(fault)):
+            shares = (c["faults"].get(fault, 0) / c["wrong"] if c["wrong"] else None for c in counts)
+            table.add_row("", fault.value, *("-" if not share else f"{share:.0%}" for share in shares))
     return table
 
 

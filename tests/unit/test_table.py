@@ -6,6 +6,7 @@ from rich.console import Console
 from locomo.conversation import Category, Question
 from locomo.judge import Rubric, Verdict
 from memory_program.bank.outcome import Answer, Outcome
+from memory_program.evaluation.diagnosis import Diagnosis, Fault, diagnosis_summary, is_wrong
 from memory_program.evaluation.records import AnswerRecord, JudgeRecord
 from memory_program.evaluation.scoring import Resampling, compare, score_question, summarise
 from memory_program.evaluation.table import print_results, warnings
@@ -22,15 +23,27 @@ def scored(text: str, outcome: Outcome = Outcome.OK) -> Any:
             AnswerRecord(
                 "k", "q", Answer(text if n else "", outcome if n == 0 else Outcome.OK), Usage(), 0.1
             ),
-            {"lenient": verdict, "strict": None},
+            {"lenient": None if n % 5 == 4 else verdict, "strict": None},
         )
         for n in range(30)
     ]
 
 
+def diagnosed(item: Any) -> Diagnosis | None:
+    """One in three of the wrong answers was never stored, the others were not retrieved."""
+    fault = Fault.NOT_RETRIEVED if item.question.index % 3 else Fault.NEVER_STORED
+    return Diagnosis(fault) if is_wrong(item) else None
+
+
 def results(**texts: str) -> Any:
     items = {name.replace("_", "-"): scored(text) for name, text in texts.items()}
-    summaries = {name: summarise(found, [], Resampling(0)) for name, found in items.items()}
+    summaries = {
+        name: {
+            **summarise(found, [], Resampling(0)),
+            "diagnosis": diagnosis_summary(found, [diagnosed(item) for item in found]),
+        }
+        for name, found in items.items()
+    }
     return {
         "dataset": {"name": "locomo"},
         "systems": {name: {**summary, "signature": f"sig:{name}"} for name, summary in summaries.items()},
@@ -53,6 +66,15 @@ def test_every_column_fits_120_columns():
     for heading in ("@5", "@10", "@25", "@50", "2000 tok", "tokens/question", "calls", "cost", "failures"):
         assert heading in text
     assert all(name in text and f"sig:{name}" in text for name in SYSTEMS)
+
+
+def test_the_faults_of_wrong_answers_are_shares_of_them():
+    found = results(rag="x")
+    rows = [line.split("  ") for line in printed(found).partition("lost where")[2].splitlines()]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert ["rag", "wrong", "6/30", "0/6", "0/6", "0/6", "0/6", "6/6"] in cells
+    assert ["never stored", "33%", "-", "-", "-", "-", "33%"] in cells
+    assert ["stored but not retrieved", "67%", "-", "-", "-", "-", "67%"] in cells
 
 
 def test_a_score_stands_over_its_interval():
