@@ -26,6 +26,8 @@ class StageEstimate:
     model: str
     calls: int
     cost_usd: float | None
+    tokens: int = 0
+    """What is sent and received, in all."""
 
 
 def estimate_build(
@@ -77,7 +79,8 @@ def _estimate(
     output_tokens: float,
 ) -> StageEstimate:
     cost_usd = estimate_cost(model, calls, input_tokens, output_tokens, api_base=config.api_base)
-    return StageEstimate(name.value, stage, model, calls, cost_usd)
+    tokens = round(calls * (input_tokens + output_tokens))
+    return StageEstimate(name.value, stage, model, calls, cost_usd, tokens)
 
 
 def check_affordable(
@@ -113,7 +116,7 @@ def check_affordable(
 def described(estimates: Sequence[StageEstimate]) -> list[str]:
     """Write the estimate as lines to print; none if there is no call to make."""
     lines = [
-        f"  {e.system} {e.stage}: {e.calls:,} calls to {e.model}, "
+        f"  {e.system} {e.stage}: {e.calls:,} calls to {e.model}, about {e.tokens:,} tokens, "
         + (f"about ${e.cost_usd:.4f}" if e.cost_usd is not None else "price unknown")
         for e in estimates
     ]

@@ -65,18 +65,18 @@ def test_what_is_done_costs_nothing():
 
 def test_a_server_of_ones_own_has_no_price():
     estimate = estimate_judgements(config(api_base="http://localhost:8000/v1"), SystemName.RAG, missing=3)
-    assert estimate == StageEstimate("rag", "judge", MODEL, 3, None)
+    assert estimate == StageEstimate("rag", "judge", MODEL, 3, None, 3 * 530)
 
 
 def estimates(*costs: float | None) -> list[StageEstimate]:
-    return [StageEstimate("rag", "answer", "m", 1000, cost) for cost in costs]
+    return [StageEstimate("rag", "answer", "m", 1000, cost, 2_000_000) for cost in costs]
 
 
 def test_the_estimate_is_told_with_what_is_not_known():
     assert described(estimates(0.5, None)) == [
         "estimated cost: about $0.5000, and what has no known price",
-        "  rag answer: 1,000 calls to m, about $0.5000",
-        "  rag answer: 1,000 calls to m, price unknown",
+        "  rag answer: 1,000 calls to m, about 2,000,000 tokens, about $0.5000",
+        "  rag answer: 1,000 calls to m, about 2,000,000 tokens, price unknown",
     ]
     assert described(estimates(None))[0] == "cost: unknown"
 
