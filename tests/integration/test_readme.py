@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from memory_program.bank.__main__ import main as bank_command
 from memory_program.command_line import parse_flags
 from memory_program.config import EvaluateConfig
 from tests.conftest import CHECKOUT
@@ -90,3 +91,8 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "m1" in printed
     assert "openai/test" not in Path("program.json").read_text(encoding="utf-8")
+    looks = [shlex.split(command)[3:] for command in COMMANDS if "-m memory_program.bank" in command]
+    assert [look[0] for look in looks] == ["list", "search", "diff"]
+    for look in looks:
+        assert bank_command(look) == 0
+        assert "m1  " in capsys.readouterr().out

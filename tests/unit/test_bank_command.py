@@ -1,0 +1,157 @@
+"""``python -m memory_program.bank`` over a real SQLite database, through its own command line."""
+
+import json
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from memory_program.bank.__main__ import main
+from memory_program.bank.memory import Draft, MemoryKind, Provenance
+from memory_program.bank.outcome import SessionRecord
+from memory_program.bank.store import BankStore
+from tests.conversations import session
+
+NAME = "f00/talk-1"
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> str:
+    """A bank of two sessions: m1 Oslo -> m3 Bergen, m2 the bees, and a profile."""
+    url = f"sqlite:///{tmp_path}/banks.sqlite"
+    with BankStore(url) as store:
+        space = store.load(NAME)
+        first, second = Provenance("semantic", "session_1", "said so"), Provenance("semantic", "session_2")
+        oslo = Draft("Mara lives in Oslo.", MemoryKind.SEMANTIC, date(2023, 5, 8), ("D1:1",))
+        space.bank.create([oslo, Draft("Tom keeps\x1b[31m bees.", MemoryKind.EPISODIC)], first)
+        space.ingest(session(1, "Mara: I live in Oslo."), SessionRecord("session_1", operations=1))
+        space.bank.update("m1", Draft("Mara lives in Bergen.", MemoryKind.SEMANTIC, None, ("D2:1",)), second)
+        space.bank.edit_core("Mara moves a lot.", second)
+        space.ingest(session(2, "Mara: We moved to Bergen."), SessionRecord("session_2", operations=2))
+        store.save(space)
+    return url
+
+
+@pytest.fixture
+def run(db: str, capsys: pytest.CaptureFixture[str]):
+    def command(*arguments: str) -> list[str]:
+        assert main([arguments[0], "--db", db, *arguments[1:]]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return command
+
+
+OSLO = "m1  semantic  [2023-05-08] Mara lives in Oslo.  (D1:1)"
+BERGEN = "m3  semantic  [2023-05-08] Mara lives in Bergen.  (D1:1, D2:1)"
+BEES = "m2  episodic  Tom keeps [31m bees.  ()"
+
+
+def test_the_namespaces_of_a_database_are_listed(run):
+    assert run("list") == [f"{NAME}  version: 3  memories: 2"]
+
+
+def test_the_live_memories_of_a_bank_are_listed_and_no_text_reaches_the_terminal_as_a_command(run):
+    assert run("list", "--namespace", NAME) == ["core  Mara moves a lot.", BEES, BERGEN]
+
+
+def test_an_earlier_version_is_listed_as_it_was(run):
+    assert run("list", "--namespace", NAME, "--version", "1") == [OSLO, BEES]
+
+
+def test_a_search_finds_what_is_live(run):
+    (found,) = run("search", "--namespace", NAME, "--query", "where does Mara live")
+    assert found.endswith(BERGEN)
+    assert run("search", "--namespace", NAME, "--query", "Oslo") == []
+
+
+def test_the_history_of_a_memory_names_each_operation_its_reason_and_its_turns(run):
+    expected = [
+        "v1  create by semantic in session_1: said so",
+        f"  + {OSLO}",
+        f"  + {BEES}",
+        "v2  update by semantic in session_2",
+        f"  - {OSLO}",
+        f"  + {BERGEN}",
+    ]
+    assert run("history", "--namespace", NAME, "--memory", "m3") == expected
+    assert run("history", "--namespace", NAME, "--memory", "m1") == expected
+
+
+def test_two_versions_differ_in_what_ended_and_what_began(run):
+    core = ["  - core  ", "  + core  Mara moves a lot."]
+    assert run("diff", "--namespace", NAME, "--older", "1") == [*core, f"  - {OSLO}", f"  + {BERGEN}"]
+    assert run("diff", "--namespace", NAME, "--older", "0", "--newer", "1") == [f"  + {OSLO}", f"  + {BEES}"]
+
+
+def test_an_undo_takes_operations_back_durably_and_says_which(run, db):
+    assert run("undo", "--namespace", NAME, "--count", "2") == [
+        "v3  edit_core by semantic in session_2",
+        "  + core  Mara moves a lot.",
+        "v2  update by semantic in session_2",
+        f"  - {OSLO}",
+        f"  + {BERGEN}",
+        f"{NAME} is at version 1 again",
+    ]
+    with BankStore.existing(db) as store:
+        space = store.load(NAME)
+        assert [memory.memory_id for memory in space.bank.live()] == ["m1", "m2"]
+        assert list(space.sessions) == ["session_1"]
+        assert len(store.retracted(NAME)) == 2
+
+
+def test_what_is_exported_is_imported_unchanged(run, db, tmp_path, capsys):
+    file = tmp_path / "bank.json"
+    assert run("export", "--namespace", NAME, "--out", str(file)) == [f"{file}  operations: 3  sessions: 2"]
+    other = f"sqlite:///{tmp_path}/other.sqlite"
+    assert main(["import", "--db", other, "--file", str(file)]) == 0
+    with BankStore.existing(db) as here, BankStore.existing(other) as there:
+        old, new = here.load(NAME), there.load(NAME)
+    assert new.bank.operations() == old.bank.operations()
+    assert new.sessions == old.sessions
+    assert new.archive.sessions == old.archive.sessions
+
+
+def test_an_import_overwrites_nothing_and_can_take_another_name(run, tmp_path, db, capsys):
+    file = tmp_path / "bank.json"
+    run("export", "--namespace", NAME, "--out", str(file))
+    assert main(["import", "--db", db, "--file", str(file)]) == 2
+    assert f"namespace '{NAME}' is taken" in capsys.readouterr().err
+    assert run("import", "--file", str(file), "--namespace", "copy") == ["copy  version: 3  memories: 2"]
+    assert len(run("list")) == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "not json",
+        "[]",
+        json.dumps({"format": "memory-program/9"}),
+        json.dumps({"format": "memory-program/1", "namespace": "a", "operations": [{}], "sessions": []}),
+        json.dumps({"format": "memory-program/1", "namespace": "a", "operations": [], "sessions": [{}]}),
+    ],
+)
+def test_a_file_that_export_did_not_write_is_refused_and_makes_no_database(tmp_path, capsys, content):
+    file = tmp_path / "bank.json"
+    file.write_text(content)
+    assert main(["import", "--db", f"sqlite:///{tmp_path}/new.sqlite", "--file", str(file)]) == 1
+    assert "export" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_is_not_there_is_named_with_the_way_out(tmp_path, db, capsys):
+    assert main(["list", "--db", f"sqlite:///{tmp_path}/typo.sqlite"]) == 1
+    assert "no banks are in" in capsys.readouterr().err
+    assert main(["list", "--db", db, "--namespace", "bob"]) == 2
+    assert "namespace 'bob' is not in the database: list names" in capsys.readouterr().err
+    assert main(["history", "--db", db, "--namespace", NAME, "--memory", "m9"]) == 1
+    assert "ids run from m1 to m3" in capsys.readouterr().err
+    assert main(["undo", "--db", db, "--namespace", NAME, "--count", "4"]) == 1
+    assert "count=4 must be from 0 to 3" in capsys.readouterr().err
+
+
+def test_the_command_runs_as_a_module(db):
+    command = [sys.executable, "-m", "memory_program.bank", "list", "--db", db]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()[0]) == (0, NAME)
