@@ -15,6 +15,7 @@ from memory_program.learning.generation import Batcher, Continuation, Job, Round
 from memory_program.learning.sampling import Sampling
 
 STOP = 9
+PATIENCE_S = 60.0  # nothing takes a second; a busy machine may make it wait
 UNREADABLE, POISONOUS = 11, 12
 
 
@@ -42,7 +43,7 @@ class CountingDecoder:
         return _after(prompt[-1]), len(prompt) - 1
 
     def step(self, tokens: Sequence[int]) -> Tensor:
-        assert self.gate.wait(timeout=10)
+        assert self.gate.wait(timeout=PATIENCE_S)
         self.steps += 1
         self.batches.append(len(tokens))
         if self.breaks:
@@ -89,7 +90,7 @@ def job(*prompt: int, tokens: int = 20) -> Job:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.001)
@@ -125,9 +126,9 @@ def test_texts_join_a_running_batch_and_leave_it_without_waiting_for_the_longest
         until(lambda: len(decoder.texts) == 1)
         short = [threads.submit(batcher.generate, job(1)) for _ in range(3)]
         decoder.gate.set()
-        assert [text.result(timeout=10).tokens for text in (long, *short)] == [[5, 4, 3, 2, 1, 0, STOP]] + [
-            [0, STOP]
-        ] * 3
+        assert [text.result(timeout=PATIENCE_S).tokens for text in (long, *short)] == [
+            [5, 4, 3, 2, 1, 0, STOP]
+        ] + [[0, STOP]] * 3
     assert decoder.batches == [1, 4, 1, 1, 1, 1] or decoder.steps == 6
 
 
@@ -160,8 +161,8 @@ def test_a_prompt_that_cannot_be_read_fails_alone() -> None:
         bad = threads.submit(batcher.generate, job(UNREADABLE))
         decoder.gate.set()
         with pytest.raises(MemoryError, match="no room"):
-            bad.result(timeout=10)
-        assert good.result(timeout=10).tokens == [2, 1, 0, STOP]
+            bad.result(timeout=PATIENCE_S)
+        assert good.result(timeout=PATIENCE_S).tokens == [2, 1, 0, STOP]
 
 
 def test_what_breaks_in_the_thread_reaches_all_who_wait_and_the_next_call_works() -> None:
@@ -175,7 +176,7 @@ def test_what_breaks_in_the_thread_reaches_all_who_wait_and_the_next_call_works(
         decoder.gate.set()
         for text in texts:
             with pytest.raises(RuntimeError, match="a layer broke"):
-                text.result(timeout=10)
+                text.result(timeout=PATIENCE_S)
     decoder.breaks = False
     assert batcher.generate(job(1)).tokens == [0, STOP]
 
@@ -213,20 +214,20 @@ def test_a_pause_waits_for_running_texts_and_holds_others_back() -> None:
         def pause() -> list[int]:
             with batcher.paused():
                 entered.set()
-                assert leave.wait(timeout=10)
+                assert leave.wait(timeout=PATIENCE_S)
                 return list(decoder.batches)
 
         pausing = threads.submit(pause)
         assert not entered.wait(timeout=0.1)
         held = threads.submit(batcher.generate, job(1))
         decoder.gate.set()
-        assert entered.wait(timeout=10)
-        assert running.result(timeout=10).tokens == [2, 1, 0, STOP]
+        assert entered.wait(timeout=PATIENCE_S)
+        assert running.result(timeout=PATIENCE_S).tokens == [2, 1, 0, STOP]
         with pytest.raises(TimeoutError):
             held.result(timeout=0.1)
         leave.set()
-        assert pausing.result(timeout=10) == [1, 1, 1]
-        assert held.result(timeout=10).tokens == [0, STOP]
+        assert pausing.result(timeout=PATIENCE_S) == [1, 1, 1]
+        assert held.result(timeout=PATIENCE_S).tokens == [0, STOP]
 
 
 def test_pauses_of_two_threads_follow_one_another() -> None:
@@ -263,11 +264,11 @@ def test_closing_ends_the_thread_and_fails_who_waits_and_who_comes_later() -> No
         closing = threading.Thread(target=batcher.close)
         closing.start()
         decoder.gate.set()
-        closing.join(timeout=10)
+        closing.join(timeout=PATIENCE_S)
         assert not closing.is_alive()
         for text in texts:
             with pytest.raises(ModelError, match="closed"):
-                text.result(timeout=10)
+                text.result(timeout=PATIENCE_S)
     batcher.close()
     with pytest.raises(ModelError, match="closed"):
         batcher.generate(job(1))
