@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AttentionInterface, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from locomo.world import generate
 from memory_program.errors import ConfigError
@@ -74,6 +74,12 @@ class Training:
         model = make_model(shape, len(tokenizer), tokenizer.eos_token_id, config.seed)
         self.model: LlamaForCausalLM = model.to(self.device)  # pyright: ignore[reportArgumentType]
         self.optimizers = make_optimizers(self.model, config.muon_rate, config.adam_rate)
+        self._hidden = self.model.model.forward
+        if self.device.type == "cpu":
+            AttentionInterface.register("causal_float32", _causal_float32)
+            self.model.set_attn_implementation("causal_float32")
+        if config.compile:
+            self._hidden = torch.compile(self._hidden, dynamic=True)
         self._half = torch.autocast(self.device.type, torch.bfloat16, enabled=multiplies_halves(self.device))
         self._rng = torch.Generator()
         self._held_out: Probe | None = None
@@ -87,6 +93,8 @@ class Training:
         if not self.progress.scores:
             self._probe()
         for number, examples in self._chunks():
+            if number and self._stage(number - 1) is not self._stage(number) is STAGES[-1]:
+                self._save_model(self.config.out / "base")
             started = time.monotonic()
             rng = random.Random(f"{self.config.seed}:{number}:order")
             groups = batches(examples, self.config.batch_tokens, rng)
@@ -124,7 +132,7 @@ class Training:
         )
         counts = is_reply | (is_sampled & _is_said(group, tokens))
         with self._half:
-            hidden = self.model.model(input_ids=tokens, use_cache=False).last_hidden_state[:, :-1]
+            hidden = self._hidden(input_ids=tokens, use_cache=False).last_hidden_state[:, :-1]
             logits = self.model.lm_head(hidden[counts])
         losses = torch.nn.functional.cross_entropy(logits.float(), tokens[:, 1:][counts], reduction="none")
         loss = losses.mean()
@@ -232,6 +240,24 @@ def multiplies_halves(device: torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # pyright: ignore[reportPrivateUsage]
 
 
+def _causal_float32(
+    _module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _mask: Tensor | None,
+    *,
+    scaling: float,
+    **_options: object,
+) -> tuple[Tensor, None]:
+    """Attend in float32: on a CPU its backward pass takes half the time of bfloat16's (88 against 171 ms)."""
+    with torch.autocast("cpu", enabled=False):
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            query.float(), key.float(), value.float(), is_causal=True, scale=scaling
+        )
+    return attended.transpose(1, 2), None
+
+
 def _is_said(group: Sequence[Example], tokens: Tensor) -> Tensor:
     """Which of the tokens to predict are not padding."""
     lengths = torch.tensor([len(example.tokens) for example in group], device=tokens.device)
@@ -257,7 +283,7 @@ def _keep_settings(config: PretrainConfig) -> None:
     """Write the settings beside the training, or compare them with those that it began with."""
     path = config.out / "config.json"
     lasting = config.model_dump(
-        mode="json", exclude={"out", "minutes", "probe_minutes", "probe_size", "threads"}
+        mode="json", exclude={"out", "minutes", "probe_minutes", "probe_size", "threads", "compile"}
     )
     if not path.exists():
         path.write_text(json.dumps(lasting, indent=1) + "\n", encoding="utf-8")

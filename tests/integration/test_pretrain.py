@@ -23,15 +23,15 @@ SMALL = {
     "probe_size": 8,
     "layers": 3,
 }  # about a minute on two cores
-TINY = {"tokens": 4_000, "chunk_tokens": 1_000, "last_stage": "bare", "probe_size": 1, "layers": 2}
+TINY = {"tokens": 4_000, "chunk_tokens": 1_000, "probe_size": 1, "layers": 2}  # a chunk of each stage
 
 
 def log_of(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return AutoModelForCausalLM.from_pretrained(folder / "model").state_dict()
+def weights(folder: Path, name: str = "model") -> dict[str, torch.Tensor]:
+    return AutoModelForCausalLM.from_pretrained(folder / name).state_dict()
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +70,18 @@ def test_a_training_that_was_interrupted_ends_with_the_same_weights(trained, tmp
     pieces = [pretrain(PretrainConfig(out=tmp_path / "pieces", **settings)) for _ in range(4)]
     assert [progress.chunks for progress in pieces] == [1, 2, 3, 4]
     assert pieces[-1].tokens == straight.tokens
-    whole, pieced = weights(tmp_path / "straight"), weights(tmp_path / "pieces")
-    assert all(torch.equal(whole[name], pieced[name]) for name in whole)
+    for folder in ("model", "base"):
+        whole, pieced = weights(tmp_path / "straight", folder), weights(tmp_path / "pieces", folder)
+        assert all(torch.equal(whole[name], pieced[name]) for name in whole)
+
+
+def test_the_model_before_the_last_stage_is_kept_too(trained, tmp_path):
+    shutil.copytree(trained / "tokenizer", tmp_path / "tokenizer")
+    pretrain(PretrainConfig(out=tmp_path, **TINY))
+    stages = [entry["stage"] for entry in log_of(tmp_path) if "stage" in entry]
+    assert stages == ["copy", "bare", "short", "full"]
+    final, base = weights(tmp_path), weights(tmp_path, "base")
+    assert any(not torch.equal(final[name], base[name]) for name in final)
 
 
 def test_other_settings_need_another_folder(trained):
