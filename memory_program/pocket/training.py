@@ -6,7 +6,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,7 +74,7 @@ class Training:
         model = make_model(shape, len(tokenizer), tokenizer.eos_token_id, config.seed)
         self.model: LlamaForCausalLM = model.to(self.device)  # pyright: ignore[reportArgumentType]
         self.optimizers = make_optimizers(self.model, config.muon_rate, config.adam_rate)
-        self._hidden = self.model.model.forward
+        self._hidden: Callable[..., Any] = self.model.model.forward
         if self.device.type == "cpu":
             AttentionInterface.register("causal_float32", _causal_float32)
             self.model.set_attn_implementation("causal_float32")
