@@ -1,12 +1,16 @@
 """Loads a causal language model that this process can run, or says why it cannot."""
 
+import json
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.utils import logging as transformers_logging
@@ -16,10 +20,9 @@ from memory_program.errors import ModelError
 DeviceName = Literal["cpu", "cuda"]
 DtypeName = Literal["float32", "bfloat16"]
 
-_OFFLINE = (
-    "either let this machine reach the hub once (what it fetches stays in the cache), or fetch the model "
-    "elsewhere and give its folder, 'local:PATH'"
-)
+_FILES = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt"]
+_NOT_FILES = ["*/*", "consolidated*"]  # the same weights in other formats
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _SERVE_IT = (
     "serve it with another program, for example vLLM, and give 'openai/NAME' and its address, api_base"
 )
@@ -56,7 +59,7 @@ def fastest_dtype(device: DeviceName) -> DtypeName:
 
 
 def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedModel:
-    """Load a model with its tokenizer; a folder is read without any network.
+    """Load a model with its tokenizer. The network is used for what of a hub id is not on this disk yet.
 
     Args:
         source: a folder in the format of transformers (config, safetensors, tokenizer, chat template), or
@@ -69,15 +72,13 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMod
             kind that cannot be batched here.
     """
     folder = Path(source).expanduser()
-    is_folder = folder.is_dir()
-    if not is_folder and (source.startswith((".", "/", "~")) or source.count("/") != 1):
-        raise ModelError(
-            f"{source!r} is not a folder, and not the id of a model on the hub, as 'owner/name' is"
-        )
-    place = str(folder) if is_folder else source
-    network = _load_network(place, dtype, is_folder=is_folder).eval()
+    if not folder.is_dir():
+        folder = _fetched(source)
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):  # transformers would make one up
+        raise ModelError(f"{source!r} has no tokenizer: one of {', '.join(_TOKENIZER_FILES)} belongs in it")
+    network = _load_network(source, folder, dtype).eval()
     network.to(device)  # pyright: ignore[reportArgumentType]  # a decorator hides its signature
-    tokenizer = _load_tokenizer(place, is_folder=is_folder)
+    tokenizer = _load_tokenizer(source, folder)
     vocabulary = len(cast(torch.nn.Embedding, network.get_input_embeddings()).weight)
     if len(tokenizer) > vocabulary:
         raise ModelError(
@@ -93,14 +94,51 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMod
     )
 
 
-def _load_network(place: str, dtype: torch.dtype, *, is_folder: bool) -> PreTrainedModel:
-    with _explained(place, "the weights", is_folder=is_folder), _quiet():
+def _fetched(source: str) -> Path:
+    """Find a model of the hub on this disk, or fetch it.
+
+    Raises:
+        ModelError: neither is possible.
+    """
+    if source.startswith((".", "/", "~")) or source.count("/") != 1:
+        raise ModelError(
+            f"{source!r} is not a folder, and not the id of a model on the hub, as 'owner/name' is"
+        )
+    find = partial(snapshot_download, source, allow_patterns=_FILES, ignore_patterns=_NOT_FILES)
+    try:
+        folder = Path(find(local_files_only=True))
+        if _is_complete(folder):
+            return folder
+    except LocalEntryNotFoundError:
+        pass
+    with _quiet():
+        try:
+            return Path(find())
+        except (OSError, ValueError, HfHubHTTPError) as error:
+            raise ModelError(
+                f"{source!r} is not a folder here, and cannot be fetched from the Hugging Face hub: "
+                f"{_head(error)}; either let this machine reach the hub once (what it "
+                "fetches stays on the disk), or fetch the model elsewhere and give its folder, 'local:PATH'"
+            ) from error
+
+
+def _is_complete(folder: Path) -> bool:
+    index = folder / "model.safetensors.index.json"
+    weights = ["model.safetensors"]
+    if index.is_file():
+        weights = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    has_tokenizer = any((folder / name).is_file() for name in _TOKENIZER_FILES)
+    return has_tokenizer and all((folder / name).is_file() for name in ("config.json", *weights))
+
+
+def _load_network(source: str, folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    with _explained(source, "the weights"), _quiet():
         loaded = AutoModelForCausalLM.from_pretrained(
-            place,
+            folder,
             dtype=dtype,
-            attn_implementation="sdpa",
             use_safetensors=True,
-            local_files_only=is_folder,
+            local_files_only=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
             output_loading_info=True,
         )
     network, report = cast(tuple[PreTrainedModel, dict[str, Any]], loaded)  # Any: sets and lists of names
@@ -116,30 +154,30 @@ def _load_network(place: str, dtype: torch.dtype, *, is_folder: bool) -> PreTrai
     if wrong:
         told = "; ".join(f"{len(names)} {reason}, as {names[0]}" for reason, names in wrong.items())
         raise ModelError(
-            f"{place!r}: the weights are not those that config.json describes ({told}): "
+            f"{source!r}: the weights are not those that config.json describes ({told}): "
             "take both from one model"
         )
     if not all(bool(weight.isfinite().all()) for weight in network.parameters()):
         raise ModelError(
-            f"{place!r}: some weights are not finite numbers: the training that wrote them diverged"
+            f"{source!r}: some weights are not finite numbers: the training that wrote them diverged"
         )
     return network
 
 
-def _load_tokenizer(place: str, *, is_folder: bool) -> PreTrainedTokenizerBase:
-    with _explained(place, "the tokenizer", is_folder=is_folder), _quiet():
-        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=is_folder)
+def _load_tokenizer(source: str, folder: Path) -> PreTrainedTokenizerBase:
+    with _explained(source, "the tokenizer"), _quiet():
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     if tokenizer.chat_template is None:
         raise ModelError(
-            f"{place!r} has no chat template, so that its prompts cannot be written: take a model made "
+            f"{source!r} has no chat template, so that its prompts cannot be written: take a model made "
             "for chat, or put its chat_template.jinja beside the tokenizer"
         )
     return tokenizer
 
 
 @contextmanager
-def _explained(place: str, what: str, *, is_folder: bool) -> Generator[None]:
-    """Say which part of which model could not be read, and what to do.
+def _explained(source: str, what: str) -> Generator[None]:
+    """Say what of which model could not be read.
 
     Raises:
         ModelError: something inside the block failed.
@@ -147,18 +185,19 @@ def _explained(place: str, what: str, *, is_folder: bool) -> Generator[None]:
     try:
         yield
     except Exception as error:  # the readers below transformers raise anything, down to a bare Exception
-        reason = " ".join(str(error).split())[:300]
-        way_out = "is the folder complete, and saved with save_pretrained()?"
-        if not is_folder:
-            place, way_out = f"{place} (no folder here, so an id on the Hugging Face hub)", _OFFLINE
         raise ModelError(
-            f"{what} of {place!r} cannot be read: {type(error).__name__}: {reason}; {way_out}"
+            f"{what} of {source!r} cannot be read: {_head(error)}; is everything there, as save_pretrained() "
+            "of transformers writes it?"
         ) from error
+
+
+def _head(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Keep transformers' progress bars and reports off the terminal; what they report is raised instead."""
+    """Keep progress bars and reports off the terminal; what they report is raised instead."""
     had_bars, level = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
@@ -195,7 +234,7 @@ def _context_tokens(source: str, network: PreTrainedModel) -> int:
 def _kv_shape(source: str, network: PreTrainedModel) -> tuple[int, int, int]:
     """Run one token, and see what the layers keep of it."""
     token = torch.zeros(1, 1, dtype=torch.long, device=network.device)
-    cache = network(input_ids=token, use_cache=True).past_key_values
+    cache = getattr(network(input_ids=token, use_cache=True), "past_key_values", None)
     layers: Sequence[object] = cache.layers if isinstance(cache, DynamicCache) else []
     plain = [layer for layer in layers if type(layer) is DynamicLayer]
     shapes = {kept.shape for layer in plain for kept in (layer.keys, layer.values) if kept is not None}

@@ -1,0 +1,200 @@
+"""Models that are damaged, incomplete or of another kind are refused with the reason; hubs are asked once."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
+
+from memory_program.errors import ModelError
+from memory_program.learning.weights import load_model
+from memory_program.models import language_model
+from tests.model_hub import hub_of
+from tests.tiny_model import save_tiny_model
+
+ASK = """
+from memory_program.models import language_model
+lm = language_model("local:owner/tiny", max_tokens=4)
+print(repr(lm("Who adopted the turtle?")[0]))
+"""
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("good"))
+
+
+@pytest.fixture
+def folder(good: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(good, tmp_path / "model")
+
+
+def remove(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def truncate(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+
+
+def overwrite(name: str, content: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_text(content) and None
+
+
+def configure(name: str = "config.json", **settings: object) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        config = json.loads((folder / name).read_text())
+        config.update(settings)
+        (folder / name).write_text(json.dumps({key: value for key, value in config.items() if value != "-"}))
+
+    return edit
+
+
+def edit_weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        change(weights)
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return edit
+
+
+def poison(weights: dict[str, torch.Tensor]) -> None:
+    weights["model.norm.weight"][3] = torch.inf
+
+
+def name_no_end(folder: Path) -> None:
+    configure(eos_token_id=None)(folder)
+    configure("generation_config.json", eos_token_id=None)(folder)
+    configure("tokenizer_config.json", eos_token=None)(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (truncate, "the weights of .* cannot be read: SafetensorError"),
+        (remove("model.safetensors"), "the weights of .* cannot be read: OSError: .*model.safetensors"),
+        (remove("config.json"), "the weights of .* cannot be read"),
+        (overwrite("config.json", "{"), "the weights of .* cannot be read"),
+        (configure(model_type="nothing"), "the weights of .* cannot be read: .*nothing"),
+        (
+            configure(num_hidden_layers=3, layer_types="-"),
+            r"config.json describes \(12 not in the file, as model.layers.2",
+        ),
+        (configure(num_hidden_layers=1, layer_types="-"), r"12 not in the network, as model.layers.1"),
+        (configure(intermediate_size=96), r"6 of another size, as .*model.layers.0.mlp"),
+        (edit_weights(lambda weights: weights.pop("model.norm.weight")), "1 not in the file, as model.norm"),
+        (edit_weights(poison), "some weights are not finite numbers"),
+        (configure(vocab_size=384, max_position_embeddings=None), "max_position_embeddings"),
+        (remove("tokenizer.json"), "has no tokenizer: one of tokenizer.json"),
+        (overwrite("tokenizer.json", '{"version": "1.0"}'), "the tokenizer of .* cannot be read"),
+        (remove("chat_template.jinja"), "has no chat template"),
+        (name_no_end, "names no token that ends a reply"),
+    ],
+)
+def test_what_is_wrong_with_a_model_is_said(folder: Path, damage: Callable[[Path], None], told: str) -> None:
+    damage(folder)
+    with pytest.raises(ModelError, match=told) as caught:
+        language_model(f"local:{folder}")
+    assert str(folder) in str(caught.value)
+
+
+def test_a_tokenizer_of_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    small = save_tiny_model(tmp_path / "small", vocab_size=64)
+    shutil.copy(small / "model.safetensors", folder)
+    shutil.copy(small / "config.json", folder)
+    with pytest.raises(ModelError, match=r"the tokenizer has 3\d\d tokens and the weights 64"):
+        language_model(f"local:{folder}")
+
+
+def test_a_model_that_remembers_otherwise_is_refused_with_another_way_to_serve_it(folder: Path) -> None:
+    tiny = {"vocab_size": 384, "hidden_size": 32, "num_hidden_layers": 2, "eos_token_id": 1}
+    MistralForCausalLM(
+        MistralConfig(
+            **tiny, intermediate_size=32, num_attention_heads=2, num_key_value_heads=2, sliding_window=64
+        )
+    ).save_pretrained(folder)
+    with pytest.raises(ModelError, match=r"MistralForCausalLM.*DynamicSlidingWindowLayer.*vLLM.*api_base"):
+        language_model(f"local:{folder}")
+    MambaForCausalLM(
+        MambaConfig(**tiny, state_size=4, expand=1, conv_kernel=2, max_position_embeddings=64)
+    ).save_pretrained(folder)
+    with pytest.raises(ModelError, match=r"MambaForCausalLM.*cannot be batched here.*vLLM"):
+        language_model(f"local:{folder}")
+
+
+def test_pickled_weights_are_never_read(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"the weights of .* cannot be read: OSError"):
+        language_model(f"local:{folder}")
+
+
+def test_weights_of_half_precision_compute_in_the_precision_that_is_asked_for(folder: Path) -> None:
+    edit_weights(lambda weights: weights.update({name: w.bfloat16() for name, w in weights.items()}))(folder)
+    configure(dtype="bfloat16")(folder)
+    assert load_model(str(folder), "cpu", torch.float32).network.dtype == torch.float32
+
+
+def test_a_folder_is_read_without_network_or_noise(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*args: object) -> None:
+        raise AssertionError("asked for the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    load_model(str(folder), "cpu", torch.float32)
+    assert capfd.readouterr() == ("", "")
+
+
+def ask(hub_address: str, cache: Path) -> subprocess.CompletedProcess[str]:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))
+    }
+    environment |= {"HF_ENDPOINT": hub_address, "HF_HOME": str(cache), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    command = [sys.executable, "-c", ASK]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_model_of_the_hub_is_fetched_once_and_answers_offline_ever_after(
+    good: Path, tmp_path: Path
+) -> None:
+    with hub_of(good) as hub:
+        fetched = ask(hub.address, tmp_path)
+        assert fetched.returncode == 0, fetched.stderr
+        asked = len(hub.asked)
+        assert any(path.endswith("/model.safetensors") for path in hub.asked)
+        assert ask(hub.address, tmp_path).stdout == fetched.stdout
+        assert [path for path in hub.asked[asked:] if "owner/tiny" in path] == []
+    assert ask("http://127.0.0.1:9", tmp_path).stdout == fetched.stdout
+
+
+def test_what_an_interrupted_fetch_left_out_is_fetched(good: Path, tmp_path: Path) -> None:
+    with hub_of(good) as hub:
+        whole = ask(hub.address, tmp_path)
+        (missing,) = tmp_path.glob("hub/models--owner--tiny/snapshots/*/tokenizer.json")
+        missing.resolve().unlink()
+        missing.unlink()
+        asked = len(hub.asked)
+        assert ask(hub.address, tmp_path).stdout == whole.stdout
+        fetched = {path.rpartition("/")[2] for path in hub.asked[asked:]}
+    assert "tokenizer.json" in fetched
+    assert "model.safetensors" not in fetched
+
+
+def test_without_a_network_a_model_of_the_hub_is_refused_with_both_ways_out(tmp_path: Path) -> None:
+    refused = ask("http://127.0.0.1:9", tmp_path)
+    assert refused.returncode == 1
+    message = refused.stderr.strip().splitlines()[-1]
+    assert "'owner/tiny' is not a folder here, and cannot be fetched from the Hugging Face hub" in message
+    assert "let this machine reach the hub once" in message
+    assert "give its folder, 'local:PATH'" in message

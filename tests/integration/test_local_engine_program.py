@@ -1,0 +1,181 @@
+"""The engine as the program meets it: behind DSPy, in threads, on the meter, saved, left running at exit."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import dspy
+import pytest
+import torch
+from dspy.utils.exceptions import ContextWindowExceededError, LMUnsupportedFeatureError
+
+from memory_program.learning.local import LocalModel
+from memory_program.ledger import metered
+from memory_program.models import check_model, language_model
+from tests.tiny_model import save_tiny_model
+
+QUESTIONS = [f"What did Nate and Joanna say about the garden on the {n}. of June?" for n in range(16)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def lm(folder: Path) -> Iterator[dspy.LM]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    lm = language_model(f"local:{folder}", max_tokens=12)
+    yield lm
+    local(lm).local.close()
+    torch.set_num_threads(threads)
+
+
+def local(lm: dspy.LM) -> LocalModel:
+    assert isinstance(lm.engine, LocalModel)
+    return lm.engine
+
+
+class Asking(dspy.Module):
+    """Asks the model without any adapter, as a random model could not keep to a format."""
+
+    def __init__(self, lm: dspy.LM) -> None:
+        super().__init__()
+        self.asked = lm
+
+    def forward(self, question: str) -> dspy.Prediction:
+        return dspy.Prediction(text=self.asked(question)[0])
+
+
+def test_a_call_is_on_the_meter_with_its_tokens_and_costs_nothing(lm: dspy.LM) -> None:
+    with metered() as meter:
+        lm(QUESTIONS[0])
+        lm(QUESTIONS[1])
+    usage = meter.usage
+    assert (usage.calls, usage.output_tokens, usage.failed_calls, usage.retries) == (2, 24, 0, 0)
+    assert (usage.cost_usd, usage.unpriced_calls) == (0.0, 0)
+    assert 0 < usage.cached_tokens < usage.input_tokens
+    assert usage.cached_tokens % 16 == 0
+    assert [call.was_cut for call in meter.calls] == [True, True]
+    assert usage.seconds > 0
+
+
+def test_a_failed_call_is_on_the_meter_as_failed_and_is_not_tried_again(lm: dspy.LM) -> None:
+    with metered() as meter, pytest.raises(ContextWindowExceededError, match="at most 512 together"):
+        lm("turtle " * 600)
+    assert (meter.usage.calls, meter.usage.failed_calls, meter.usage.retries) == (1, 1, 0)
+
+
+def test_calls_of_dspys_threads_are_batched_together_and_change_no_text(lm: dspy.LM) -> None:
+    passes = 0
+
+    def count(*_: object) -> None:
+        nonlocal passes
+        passes += 1
+
+    local(lm).local.model.network.register_forward_hook(count)
+    alone = [lm(question)[0] for question in QUESTIONS]
+    one_by_one, passes = passes, 0
+    answers = dspy.Parallel(num_threads=16, disable_progress_bar=True)(
+        [(Asking(lm), {"question": question}) for question in QUESTIONS]
+    )
+    assert [answer.text for answer in answers] == alone
+    assert passes * 3 < one_by_one
+    assert len(set(alone)) > 8
+
+
+def test_several_answers_to_one_request_differ_when_they_are_sampled(lm: dspy.LM) -> None:
+    assert len(set(lm(QUESTIONS[0], n=4, temperature=1.0))) == 4
+    assert len(set(lm(QUESTIONS[0], n=3))) == 1
+
+
+def test_sampling_settings_of_dspy_reach_the_model(lm: dspy.LM) -> None:
+    greedy = lm(QUESTIONS[0])
+    assert lm(QUESTIONS[0], temperature=2.0, top_k=1) == greedy
+    assert lm(QUESTIONS[0], temperature=2.0, top_p=0.001) == greedy
+    assert lm(QUESTIONS[0], temperature=1.0, seed=5) == lm(QUESTIONS[0], temperature=1.0, seed=5)
+    assert lm(QUESTIONS[0], max_tokens=3)[0] == greedy[0][: len(lm(QUESTIONS[0], max_tokens=3)[0])]
+
+
+def test_what_the_engine_cannot_do_is_refused_through_dspy(lm: dspy.LM) -> None:
+    with pytest.raises(LMUnsupportedFeatureError, match=r"config\.stop: an embedded model cannot do this"):
+        lm(QUESTIONS[0], stop=["\n"])
+    assert not lm.supports_function_calling
+
+
+def test_a_check_of_the_model_is_short_however_long_it_would_talk(lm: dspy.LM) -> None:
+    with metered() as meter:
+        check_model(lm)
+    assert meter.usage.output_tokens <= 16
+
+
+def test_a_copied_program_shares_the_engine(lm: dspy.LM) -> None:
+    program = dspy.Predict("question -> answer")
+    program.set_lm(lm)
+    assert program.deepcopy().get_lm().engine is lm.engine
+    assert lm.copy(temperature=1.0).engine is lm.engine
+
+
+def test_a_saved_program_finds_its_model_again(lm: dspy.LM, folder: Path, tmp_path: Path) -> None:
+    program = dspy.Predict("question -> answer")
+    program.set_lm(lm)
+    program.save(tmp_path / "program.json")
+    loaded = dspy.Predict("question -> answer")
+    loaded.load(tmp_path / "program.json", allow_unsafe_lm_state=True)
+    again = loaded.get_lm()
+    assert local(again).local is not local(lm).local
+    assert local(again).local.settings == local(lm).local.settings
+    assert again(QUESTIONS[0]) == lm(QUESTIONS[0])
+    local(again).local.close()
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "pass",
+        # daemon threads are in the middle of calls
+        "import threading, time; lm.kwargs['max_tokens'] = None\n"
+        "for _ in range(4): threading.Thread(target=lm, args=('Go on.',), daemon=True).start()\n"
+        "time.sleep(0.3)",
+    ],
+)
+def test_the_interpreter_ends_without_closing_the_engine(folder: Path, ending: str) -> None:
+    program = (
+        "from memory_program.models import language_model\n"
+        f"lm = language_model('local:{folder}', max_tokens=4)\nlm('Hello')\n"
+        f"print('done', flush=True)\n{ending}\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "done\n"
+        ready = time.monotonic()
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == 0, told
+        assert "Fatal Python error" not in told  # threads that are cut off may say so
+        assert time.monotonic() - ready < 30
+
+
+def test_calls_that_wait_while_the_main_thread_ends_are_finished(folder: Path) -> None:
+    program = (
+        "import threading\nfrom memory_program.models import language_model\n"
+        f"lm = language_model('local:{folder}', max_tokens=30)\n"
+        "def ask(n): print(len(lm(f'Hello {n}')), flush=True)\n"
+        "for n in range(3): threading.Thread(target=ask, args=(n,)).start()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "1\n1\n1\n"
+
+
+def test_threads_that_come_and_go_get_every_answer(lm: dspy.LM) -> None:
+    alone = {question: lm(question) for question in QUESTIONS}
+    with ThreadPoolExecutor(9) as threads:
+        for _ in range(3):
+            assert dict(zip(QUESTIONS, threads.map(lm, QUESTIONS), strict=True)) == alone
