@@ -1,4 +1,4 @@
-"""How far a writer does what the oracle does, and how often a reader answers right.
+"""How far a writer does what the oracle does.
 
 The writer is measured on the banks that it builds itself. Every prompt that a specialist was given is put to
 the oracle too, and the operations of both replies are compared: so the gold of a session is ``operations`` of
@@ -24,7 +24,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 import dspy
@@ -37,9 +36,6 @@ from memory_program.agents.signatures import SPECIALISTS
 from memory_program.learning.oracle import Exchange, fields_of, prompt_of, signature_of, stored_memories
 from memory_program.pacing import Engine
 
-RIGHT_FROM = 0.5
-"""The official F1 from which on an answer counts as right."""
-
 
 @dataclass(frozen=True, slots=True)
 class WrittenOperation:
@@ -48,6 +44,9 @@ class WrittenOperation:
     does: str
     target: str
     text: str
+
+
+_Dated = tuple[WrittenOperation, str]  # with its date, or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,40 +83,31 @@ class Tally:
         return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
-def agreement_by_kind(
+def agreement(
     exchanges: Iterable[Exchange], gold_reply: Callable[[str, str], str]
-) -> dict[Kind, Tally]:
+) -> dict[tuple[Kind, str], Tally]:
     """Compare what specialists wrote with what they should have; what was said to others is left out.
 
     Args:
         exchanges: what a model was asked and replied.
         gold_reply: replies to a rendered prompt (the system's message, the user's), as ``Oracle.reply`` does.
 
+    Returns:
+        By the kind of memory, and what the operation does; what nobody did or should have is not in it.
+
     Raises:
         OracleError: a prompt is not one of the program's, or about a world that the oracle does not know.
     """
     kinds: dict[type[dspy.Signature], Kind] = {SPECIALISTS[kind]: kind for kind in KINDS}
-    tallies = dict.fromkeys(KINDS, Tally())
+    tallies: dict[tuple[Kind, str], Tally] = {}
     for exchange in exchanges:
         signature = signature_of(exchange.system)
         if signature in kinds:
             gold = gold_reply(exchange.system, exchange.user)
-            tallies[kinds[signature]] += _tally(signature, exchange, gold)
+            for does, tally in _tallies(signature, exchange, gold).items():
+                group = (kinds[signature], does)
+                tallies[group] = tallies.get(group, Tally()) + tally
     return tallies
-
-
-def right_share_by_category(scores: Iterable[tuple[str, float | None]]) -> dict[str, float]:
-    """Give the share of answers that are right, by category and under ``all``.
-
-    Args:
-        scores: the category and the official F1 of each answer; one without a score is wrong.
-    """
-    rights: dict[str, list[bool]] = {"all": []}
-    for category, f1 in scores:
-        is_right = f1 is not None and f1 >= RIGHT_FROM
-        rights["all"].append(is_right)
-        rights.setdefault(category, []).append(is_right)
-    return {category: fmean(values) for category, values in rights.items() if values}
 
 
 class Recorder:
@@ -145,12 +135,20 @@ class Recorder:
         return response
 
 
-def _tally(signature: type[dspy.Signature], exchange: Exchange, gold_reply: str) -> Tally:
+def _tallies(signature: type[dspy.Signature], exchange: Exchange, gold_reply: str) -> dict[str, Tally]:
     fields = fields_of(exchange.user)
     written, gold = (
         [(_operation(call, fields), _day(call)) for call in _calls(signature, reply)]
         for reply in (exchange.reply, gold_reply)
     )
+    names = {operation.does for operation, _ in (*written, *gold)}
+    return {
+        does: _tally([w for w in written if w[0].does == does], [g for g in gold if g[0].does == does])
+        for does in sorted(names)
+    }
+
+
+def _tally(written: Sequence[_Dated], gold: Sequence[_Dated]) -> Tally:
     right = Counter(operation for operation, _ in written) & Counter(operation for operation, _ in gold)
     dated = [pair for pair in gold if pair[0] in right and pair[1]]
     days_right = Counter(written) & Counter(dated)
@@ -175,8 +173,8 @@ def _operation(call: dspy.ToolCalls.ToolCall, fields: Mapping[str, str]) -> Writ
     if call.name == "delete_memory":
         return WrittenOperation("delete", _shown(given.get("memory_id", ""), fields), "")
     if call.name == "edit_core" and action in ("append", "replace"):
-        return WrittenOperation(f"{action} core", normalised(given.get("old_text", "")), text)
-    return WrittenOperation(f"{call.name} {action}", repr(sorted(given.items())), text)
+        return WrittenOperation(action, normalised(given.get("old_text", "")), text)
+    return WrittenOperation(f"{call.name} {action}".strip(), repr(sorted(given.items())), text)
 
 
 def _shown(memory_id: str, fields: Mapping[str, str]) -> str:

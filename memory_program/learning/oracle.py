@@ -78,13 +78,24 @@ class Oracle:
         kinds: list[Kind] = [kind for kind in KINDS if signature in (WriteAll, SPECIALISTS[kind])]
         return _written(signature, tool_calls=self._calls(kinds, fields, names_kind=signature is WriteAll))
 
-    # -- writing ---------------------------------------------------------------------------------
+    def conversation_of(self, user: str) -> str:
+        """Give the id of the conversation that a writer's message is about.
 
-    def _calls(self, kinds: Sequence[Kind], fields: Mapping[str, str], *, names_kind: bool) -> list[_Call]:
+        Raises:
+            OracleError: it is about no session that the oracle knows.
+        """
+        return self._told(fields_of(user))[0].conversation.conversation_id
+
+    def _told(self, fields: Mapping[str, str]) -> tuple[World, Session]:
         told = (fields["session_date"], fields["session"])
         if told not in self._sessions:
             raise OracleError(f"no known session of {told[0]!r} has the text {told[1]!r:.80}")
-        world, session = self._sessions[told]
+        return self._sessions[told]
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def _calls(self, kinds: Sequence[Kind], fields: Mapping[str, str], *, names_kind: bool) -> list[_Call]:
+        world, session = self._told(fields)
         ids = {text: memory_id for memory_id, text in stored_memories(fields).items()}
         core = fields["core_memory"].splitlines()
         calls: list[_Call] = []
