@@ -67,5 +67,9 @@ class BudgetExceededError(MemoryProgramError):
     """A run would cost more, or fail more often, than it was allowed to."""
 
 
+class OptimizationError(MemoryProgramError):
+    """An optimiser cannot go on: what it tries cannot be scored, or it failed itself."""
+
+
 class OracleError(MemoryProgramError, LookupError):
     """The oracle was asked about a world that it does not know."""

@@ -1,6 +1,7 @@
 """The program: a writer and a reader over one space; and what every system compared with it can do."""
 
 from abc import abstractmethod
+from copy import copy
 from typing import Any
 
 import dspy
@@ -34,8 +35,13 @@ class MemorySystem(dspy.Module):
 
     def dump_state(self, json_mode: bool = True) -> dict[str, Any]:  # Any: DSPy's state is a JSON object
         """Give the prompts and demos. Models are left out: a program runs under any of them."""
-        state: dict[str, Any] = super().dump_state(json_mode=json_mode)
-        return {name: {**entry, "lm": None} if "lm" in entry else entry for name, entry in state.items()}
+        state: dict[str, Any] = {}
+        for name, parameter in self.named_parameters():
+            if isinstance(parameter, dspy.Predict):
+                parameter = copy(parameter)
+                parameter.lm = None  # not every engine can be saved
+            state[name] = parameter.dump_state(json_mode=json_mode)
+        return state
 
 
 class MemoryProgram(MemorySystem):
