@@ -173,9 +173,31 @@ class Question:
         return _BENCHMARKS[type(self.category)]
 
     @property
+    def posed(self) -> str:
+        """The question as it is put to a system: with the day on which it is asked, where that matters."""
+        if self.asked_at is None:
+            return self.text
+        return f"{self.text} (Today is {self.asked_at.day} {self.asked_at:%B %Y}.)"
+
+    @property
     def is_answerable(self) -> bool:
         """Whether the conversation has the answer, so that abstaining is wrong."""
         return not self.must_abstain and self.category is not Category.ADVERSARIAL
+
+    @property
+    def is_headline(self) -> bool:
+        """Whether the question counts for the headline score; what has no answer may, or may not."""
+        return self.category in HEADLINE_TYPES[self.benchmark]
+
+    @property
+    def scored_as(self) -> Category:
+        """The category of LoCoMo by whose rule the official F1 of an answer is computed.
+
+        The other benchmarks have no F1 of their own: the plain one is taken, or that for what has no answer.
+        """
+        if isinstance(self.category, Category):
+            return self.category
+        return Category.SINGLE_HOP if self.is_answerable else Category.ADVERSARIAL
 
     @property
     def evidence_groups(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ The official scorer is ``task_eval/evaluation.py`` of snap-research/LoCoMo at
 import math
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache, lru_cache
 from itertools import chain
 
@@ -155,6 +155,40 @@ def evidence_recall_under_budget(
             budget_tokens -= tokens
             shown.append(sources)
     return _share_found(evidence, shown)
+
+
+def longmemeval_ndcg(relevant: Collection[str], ranking: Sequence[str], k: int) -> float:
+    """Compute the normalised discounted gain of the first k of a ranking, as LongMemEval's evaluation does.
+
+    With gain 1 for what is relevant and 0 for the rest, the gain at rank 1 counts wholly and that at rank
+    i > 1 divided by log2(i); the sum is divided by that of the best ranking, which has everything relevant
+    first.
+    Source: Järvelin and Kekäläinen 2002, ACM TOIS, section 2.2, with base 2; so ``ndcg_any`` in
+    ``src/retrieval/eval_utils.py`` of xiaowu0162/LongMemEval at 6a92d1a.
+
+    Args:
+        relevant: The ids to be found.
+        ranking: Ids, best first, each once.
+        k: How many are looked at; a ranking may be shorter.
+
+    Raises:
+        ScoringError: nothing is relevant (leave such a question out and count it), or k below 1.
+
+    Example:
+        >>> longmemeval_ndcg(["a", "b"], ["a", "x", "y", "b"], 10)
+        0.75
+    """
+    if k < 1:
+        raise ScoringError(f"k={k!r} must be at least 1; give the number of items that were shown")
+    if not relevant:
+        raise ScoringError("a question without evidence has no gain; leave it out, and count it")
+    gained = sum(_discount(rank) for rank, name in enumerate(ranking[:k], start=1) if name in relevant)
+    best = sum(_discount(rank) for rank in range(1, min(k, len(relevant)) + 1))
+    return gained / best
+
+
+def _discount(rank: int) -> float:
+    return 1.0 if rank == 1 else 1 / math.log2(rank)
 
 
 def _share_found(evidence: Sequence[str], sources: Sequence[Sequence[str]]) -> float:

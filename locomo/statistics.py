@@ -43,6 +43,7 @@ def clustered_interval(
     clusters: Sequence[str],
     *,
     rng: np.random.Generator,
+    weights: Sequence[float] | None = None,
     resamples: int = 10_000,
     level: float = 0.95,
 ) -> Interval:
@@ -57,6 +58,8 @@ def clustered_interval(
         scores: One per question.
         clusters: Its conversation, in the same order.
         rng: The source of randomness.
+        weights: How much each score counts, the same in every resample; alike unless given. One over the
+            number of scores in its group, for example, makes the mean that of the groups' means.
         resamples: How many are drawn.
         level: The share of resamples inside the interval.
 
@@ -67,9 +70,9 @@ def clustered_interval(
         raise ScoringError(
             f"level={level!r} must lie between 0 and 1, and resamples={resamples!r} be at least 1"
         )
-    totals = _by_cluster(scores, clusters)
+    totals = _by_cluster(scores, clusters, weights)
     count, n = len(totals.sums_C), len(scores)
-    value = float(totals.sums_C.sum() / n)
+    value = float(totals.sums_C.sum() / totals.sizes_C.sum())
     if count == 1:
         return Interval(value, None, None, n)
     drawn_R_C = rng.multinomial(count, np.full(count, 1 / count), size=resamples)
@@ -132,24 +135,28 @@ def cohen_kappa(a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _ClusterTotals:
-    """Sum and number of the scores of each cluster: all that a mean over resampled clusters needs."""
+    """Sums of the weighted scores and of the weights of each cluster: all that a resampled mean needs."""
 
     sums_C: NDArray[np.float64]
     sizes_C: NDArray[np.float64]
 
 
-def _by_cluster(scores: Sequence[float], clusters: Sequence[str]) -> _ClusterTotals:
-    if len(scores) == 0 or len(scores) != len(clusters):
+def _by_cluster(
+    scores: Sequence[float], clusters: Sequence[str], weights: Sequence[float] | None = None
+) -> _ClusterTotals:
+    weights_Q = np.ones(len(scores)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if len(scores) == 0 or not len(scores) == len(clusters) == len(weights_Q):
         raise ScoringError(
-            f"{len(scores)} scores in {len(clusters)} clusters; give one cluster for each score"
+            f"{len(scores)} scores in {len(clusters)} clusters with {len(weights_Q)} weights; give one "
+            "cluster, and one weight if any, for each score"
         )
     scores_Q = np.asarray(scores, dtype=np.float64)
     if not np.isfinite(scores_Q).all():
         raise ScoringError("a score is not a finite number; leave failed questions out, and count them")
     _, cluster_Q = np.unique(clusters, return_inverse=True)
     return _ClusterTotals(
-        sums_C=np.bincount(cluster_Q, weights=scores_Q).astype(np.float64),
-        sizes_C=np.bincount(cluster_Q).astype(np.float64),
+        sums_C=np.bincount(cluster_Q, weights=scores_Q * weights_Q).astype(np.float64),
+        sizes_C=np.bincount(cluster_Q, weights=weights_Q).astype(np.float64),
     )
 
 

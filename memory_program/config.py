@@ -3,10 +3,12 @@
 This module imports neither DSPy nor anything else that is slow, so that ``--help`` answers at once.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
+import tyro
 from pydantic import Field, field_validator, model_validator
 
 from memory_program.errors import ConfigError
@@ -19,13 +21,24 @@ class DatasetName(StrEnum):
     """The datasets that are known by name; any other is a file. ``evaluation/datasets.py`` loads them."""
 
     LOCOMO = "locomo"
+    LONGMEMEVAL = "longmemeval"
+    PERLTQA = "perltqa"
     SAMPLE = "sample"
     WORLD = "world"
 
     @property
     def is_downloaded(self) -> bool:
         """Whether it is fetched from its authors, unless ``data`` says where it lies."""
-        return self is DatasetName.LOCOMO
+        return self in (DatasetName.LOCOMO, DatasetName.LONGMEMEVAL, DatasetName.PERLTQA)
+
+
+Split = Literal["all", "train", "val", "test", "sft", "rl"]
+
+_SPLITS: Mapping[str, tuple[Split, ...]] = {
+    DatasetName.LONGMEMEVAL: ("all", "sft", "rl", "test"),
+    DatasetName.PERLTQA: ("all",),
+}
+_LOCOMO_SPLITS: tuple[Split, ...] = ("all", "train", "val", "test")
 
 
 class SystemName(StrEnum):
@@ -101,11 +114,13 @@ class EvaluateConfig(SystemSettings):
     """
 
     dataset: str = DatasetName.LOCOMO.value
-    """What to evaluate on: "locomo", "sample" (a few made-up conversations that come with the program),
-    "world" (as many as you like, made up from --seed), or the path of a JSON file in LoCoMo's schema."""
+    """What to evaluate on: "locomo", "longmemeval" (the S variant), "perltqa", "sample" (a few made-up
+    conversations that come with the program), "world" (as many as you like, made up from --seed), or the path
+    of a JSON file in LoCoMo's schema."""
 
     data: Path | None = None
-    """Path of the official locomo10.json. Without it the file is downloaded once, into a cache."""
+    """Path of the official file: locomo10.json, any file of LongMemEval (S, M or oracle), or the folder of
+    PerLTQA's two (en_v2). Without it the files are downloaded once, into a cache."""
 
     worlds: int = Field(default=20, ge=1)
     """How many conversations --dataset world makes up; their names, places and things are held out from the
@@ -114,12 +129,18 @@ class EvaluateConfig(SystemSettings):
     allow_modified: bool = False
     """Accept a LoCoMo file whose hash is not the official one; every signature then says so."""
 
-    split: Literal["all", "train", "val", "test"] = "all"
-    """Conversations to use: all of them, or one of the reference splits. What was tuned on train is quoted
-    on test."""
+    split: Split = "all"
+    """Conversations to use: all of them, or one of the reference splits; train, val and test of LoCoMo, or
+    MemBuilder's sft, rl and test of LongMemEval. What was tuned on train is quoted on test."""
 
-    conversations: str = ""
-    """Ids of the conversations to use, separated by commas; without it, all of the split."""
+    conversations: Annotated[str, tyro.conf.arg(aliases=("--conv-id", "--sample-id", "--character-id"))] = ""
+    """Ids of the conversations to use, separated by commas; without it, all of the split. Those of
+    LongMemEval are its questions', those of PerLTQA the protagonists' names. Also called --conv-id,
+    --sample-id and --character-id."""
+
+    subset_file: Path | None = None
+    """A file of ids to use, of conversations or of questions: one a line, a JSON list, or a JSON object with
+    one under sample_ids or character_ids, as MemBuilder has them."""
 
     num_test: int | None = Field(default=None, ge=1)
     """Ask the first N questions only, and build only what they need. For a quick look, not for a score."""
@@ -220,6 +241,11 @@ class EvaluateConfig(SystemSettings):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
+        splits = _SPLITS.get(self.dataset, _LOCOMO_SPLITS)
+        if self.split not in splits:
+            raise ConfigError(
+                f"dataset {self.dataset!r} has no split {self.split!r}: choose from {', '.join(splits)}"
+            )
         downloaded = [name.value for name in DatasetName if name.is_downloaded]
         if self.data is not None and self.dataset not in downloaded:
             raise ConfigError(

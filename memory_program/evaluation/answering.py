@@ -56,7 +56,7 @@ class Answerer:
     def _answer(self, key: str, question: Question, space: MemorySpace, workers: Workers) -> None:
         began = time.perf_counter()
         with metered() as meter:
-            answer = self._system.ask(space, question.text)
+            answer = self._system.ask(space, question.posed)
         elapsed_s = time.perf_counter() - began
         self._recorded.journals.answers.add(
             AnswerRecord(key, question.question_id, answer, meter.usage, elapsed_s)

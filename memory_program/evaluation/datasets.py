@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from locomo.dataset import Dataset, load_locomo, read_dataset
+from locomo.longmemeval import load_longmemeval
+from locomo.perltqa import load_perltqa
 from locomo.world import SAMPLE_FILE, World, as_locomo_json, generate, sample_worlds
 from memory_program.config import DatasetName, EvaluateConfig
 
@@ -35,6 +37,8 @@ def _world(config: EvaluateConfig) -> Dataset:
 
 DATASETS: Mapping[str, Callable[[EvaluateConfig], Dataset]] = {
     DatasetName.LOCOMO: lambda config: load_locomo(config.data, allow_modified=config.allow_modified),
+    DatasetName.LONGMEMEVAL: lambda config: load_longmemeval(config.data),
+    DatasetName.PERLTQA: lambda config: load_perltqa(config.data),
     DatasetName.SAMPLE: lambda _: read_dataset(SAMPLE_FILE),
     DatasetName.WORLD: _world,
 }

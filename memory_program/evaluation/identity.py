@@ -50,7 +50,7 @@ class SystemIdentity:
 
     def answer_key(self, question: Question, bank: str) -> str:
         """Name the record of an answer, given the hash of the bank that it comes from."""
-        return content_hash("answer", self.answer, bank, question.question_id, question.text)
+        return content_hash("answer", self.answer, bank, question.question_id, question.posed)
 
 
 def identify(system: MemorySystem, name: SystemName, config: EvaluateConfig) -> SystemIdentity:

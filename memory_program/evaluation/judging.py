@@ -1,4 +1,4 @@
-"""The judge stage: every answer to an answerable question, by each rubric, all side by side."""
+"""The judge stage: every answer to a headline question, by each rubric, all side by side."""
 
 import time
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from functools import partial
 import dspy
 from dspy.utils.exceptions import LMError
 
-from locomo.conversation import ANSWERABLE, Question
+from locomo.conversation import Question
 from locomo.judge import Judge, Rubric, Verdict
 from memory_program.bank.outcome import Outcome
 from memory_program.evaluation.recorded import RecordedSystem
@@ -27,12 +27,12 @@ class Case:
 
 
 def cases_of(recorded: RecordedSystem) -> list[Case]:
-    """List what there is to judge: an answer that failed, or to an adversarial question, has no verdict."""
+    """List what there is to judge: an answer that failed, or to LoCoMo's category 5, has no verdict."""
     judge = recorded.run.judge
     return [
         Case(judge.key(rubric, question, record.answer.text), Rubric(rubric), question, record.answer.text)
         for question, record in recorded.answers()
-        if judge is not None and question.category in ANSWERABLE
+        if judge is not None and question.is_headline
         if record is not None and record.answer.outcome is Outcome.OK
         for rubric in judge.rubrics
     ]

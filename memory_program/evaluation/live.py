@@ -6,7 +6,6 @@ from typing import Protocol
 
 import dspy
 
-from locomo.conversation import ANSWERABLE
 from memory_program.agents.program import MemorySystem
 from memory_program.agents.systems import set_models
 from memory_program.bank.store import BankStore
@@ -93,7 +92,7 @@ class LiveSystem:
             estimates.append(estimate_answers(self._config, self._name, selection.conversations, questions))
         if mode is Mode.FULL and self.recorded.run.judge is not None:
             cases = JudgeStage(self.recorded, retry_errors=self._config.retry_errors).missing()
-            unanswered = [q for q in self._answerer.missing() if q.category in ANSWERABLE]
+            unanswered = [q for q in self._answerer.missing() if q.is_headline]
             count = len(cases) + len(unanswered) * len(self.recorded.run.judge.rubrics)
             estimates.append(estimate_judgements(self._config, self._name, count))
         return [estimate for estimate in estimates if estimate is not None]

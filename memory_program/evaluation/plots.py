@@ -1,11 +1,12 @@
 """The results as pictures (PNG)."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from memory_program.evaluation.scoring import Json
-from memory_program.evaluation.table import CATEGORIES
+from memory_program.evaluation.table import groups_of, heading
 
 
 def write_plots(folder: Path, results: Json) -> list[Path]:
@@ -25,7 +26,7 @@ def score_by_category(results: Json) -> Figure:
     figure = Figure(figsize=(9, 4.5))
     axes = figure.subplots()
     systems: Json = results["systems"]
-    groups = (*CATEGORIES, "abstention")
+    groups = [*groups_of(results["dataset"]), "abstention"]
     width = 0.8 / max(len(systems), 1)
     for place, (name, system) in enumerate(systems.items()):
         scores = {**system["locomo_f1"], "abstention": system["abstention"]}
@@ -39,8 +40,8 @@ def score_by_category(results: Json) -> Figure:
             capsize=2,
             label=name,
         )
-    axes.set_xticks(range(len(groups)), groups)
-    axes.set_ylabel("official F1 (abstention: accuracy)")
+    axes.set_xticks(range(len(groups)), list(map(heading, groups)))
+    axes.set_ylabel("LoCoMo's F1 (abstention: accuracy)")
     axes.set_ylim(0, 1)
     axes.set_title(_title(results))
     axes.legend()
@@ -49,16 +50,46 @@ def score_by_category(results: Json) -> Figure:
 
 def tokens_against_score(results: Json) -> Figure:
     """Draw each system's official F1, with its interval, over its tokens per question."""
+    taken = {name: system["tokens_per_question"] for name, system in results["systems"].items()}
+    return _against_score(results, taken, "tokens per question", linear_below=10)
+
+
+def cost_against_score(results: Json) -> Figure:
+    """Draw each system's official F1, with its interval, over what its run cost, where that is known."""
+    taken = {name: system["cost_usd"] for name, system in results["systems"].items()}
+    return _against_score(results, taken, "US dollars, in all", linear_below=0.01)
+
+
+def bank_growth(results: Json) -> Figure:
+    """Draw the tokens of the banks of each system that writes memories, session by session."""
     figure = Figure(figsize=(6.5, 4.5))
     axes = figure.subplots()
     for name, system in results["systems"].items():
-        score, tokens = system["locomo_f1"]["all"], system["tokens_per_question"]
-        if score["value"] is not None and tokens is not None:
+        if system["growth"]:
+            sessions = [point["session"] for point in system["growth"]]
+            axes.plot(sessions, [point["tokens"] for point in system["growth"]], label=name)
+    axes.set_xlabel("sessions read")
+    axes.set_ylabel("tokens of live memories, mean of the banks")
+    axes.set_ylim(bottom=0)
+    axes.set_title(_title(results))
+    if axes.lines:
+        axes.legend()
+    return figure
+
+
+def _against_score(
+    results: Json, taken: Mapping[str, float | None], label: str, *, linear_below: float
+) -> Figure:
+    figure = Figure(figsize=(6.5, 4.5))
+    axes = figure.subplots()
+    for name, amount in taken.items():
+        score = results["systems"][name]["locomo_f1"]["all"]
+        if score["value"] is not None and amount is not None:
             down, up = _error_bar(score)
-            axes.errorbar(tokens, score["value"], [[down], [up]], fmt="o", capsize=2, label=name)
-    axes.set_xscale("symlog", linthresh=10)
-    axes.set_xlabel("tokens per question")
-    axes.set_ylabel("official F1, categories 1 to 4")
+            axes.errorbar(amount, score["value"], [[down], [up]], fmt="o", capsize=2, label=name)
+    axes.set_xscale("symlog", linthresh=linear_below)
+    axes.set_xlabel(label)
+    axes.set_ylabel("official F1")
     axes.margins(0.15)
     axes.set_ylim(bottom=0)
     axes.set_title(_title(results))

@@ -128,12 +128,14 @@ def _metrics(result: Json) -> Iterator[tuple[str, float]]:
     """List the numbers of a system under names that are the same for every system; what is None is absent."""
     intervals = {f"locomo_f1/{name}": score for name, score in result["locomo_f1"].items()}
     intervals |= {f"bleu1/{name}": score for name, score in result["bleu1"].items()}
+    intervals |= {f"retrieval/{key}": score for key, score in result["retrieval"].items()}
     intervals |= {f"recall/{key}": score for key, score in result["recall_intervals"].items()}
     for name in ("abstention", "overall_with_abstention", "set_f1"):
         intervals[name] = result[name]
     judge: Json = result["judge"] or {}
     for rubric in (name for name in judge if name != "kappa"):
-        intervals |= {f"judge/{rubric}/{name}": judge[rubric][name] for name in result["locomo_f1"]}
+        shares = {name: share for name, share in judge[rubric].items() if name != "unparsed"}
+        intervals |= {f"judge/{rubric}/{name}": share for name, share in shares.items()}
     numbers = {name: score["value"] for name, score in intervals.items()}
     for end in ("low", "high"):
         numbers[f"locomo_f1/all/{end}"] = result["locomo_f1"]["all"][end]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from locomo.conversation import HEADLINE_TYPES, Benchmark
 from memory_program import __version__
 from memory_program.config import EvaluateConfig
 from memory_program.evaluation.banks import growth, tool_use
@@ -12,6 +13,7 @@ from memory_program.evaluation.diagnosis import Diagnosis, diagnosis_summary
 from memory_program.evaluation.identity import SystemRun
 from memory_program.evaluation.provenance import git_commit, lock_hash
 from memory_program.evaluation.recorded import ScoredSystem
+from memory_program.evaluation.records import content_hash
 from memory_program.evaluation.scoring import (
     Json,
     Resampling,
@@ -50,6 +52,8 @@ def make_results(
             "name": selection.dataset.name,
             "sha256": selection.dataset.sha256,
             "is_modified": selection.dataset.is_modified,
+            "benchmark": selection.dataset.benchmark.value,
+            "types": [kind.label for kind in HEADLINE_TYPES[selection.dataset.benchmark]],
             "conversations": [conversation.conversation_id for conversation in selection.conversations],
             "questions": len(selection.questions),
         },
@@ -69,8 +73,9 @@ def signature(config: EvaluateConfig, selection: Selection, run: SystemRun, n: i
     Whatever is not in it (threads, addresses, folders) does not change the score.
     """
     system = run.system
+    benchmark = selection.dataset.benchmark
     parts = {
-        "cat": "1-4",
+        **({"cat": "1-4"} if benchmark is Benchmark.LOCOMO else {"bench": benchmark.value}),
         "n": n,
         "judge": run.judge.model if run.judge is not None else "none",
         "data": selection.dataset.version,
@@ -81,6 +86,8 @@ def signature(config: EvaluateConfig, selection: Selection, run: SystemRun, n: i
         parts["split"] = config.split
     if config.conversations:
         parts["conversations"] = "+".join(c.conversation_id for c in selection.conversations)
+    if config.subset_file is not None:
+        parts["subset"] = content_hash([question.question_id for question in selection.questions])[:8]
     if config.num_test is not None:
         parts["first"] = config.num_test
     if system.writer is not None:
@@ -126,6 +133,7 @@ def _line(item: ScoredQuestion, diagnosis: Diagnosis | None) -> Json:
         "bleu1": item.bleu1,
         "judge": {rubric: correctness(item, rubric) for rubric in item.judgements},
         "recall": item.recall,
+        "retrieval": item.retrieval,
         "tokens": item.tokens,
         "evidence": list(question.evidence),
         "fault": diagnosis.fault.value if diagnosis is not None else None,

@@ -6,7 +6,7 @@ and ``failures`` how many there are not.
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from statistics import fmean
@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from locomo.conversation import ANSWERABLE, Category, Question
+from locomo.conversation import HEADLINE_TYPES, Benchmark, Category, Question, QuestionType
 from locomo.judge import Verdict
 from locomo.metrics import bleu1, evidence_recall, evidence_recall_under_budget, locomo_f1, set_f1
 from locomo.statistics import clustered_interval, cohen_kappa, paired_comparison
 from memory_program.bank.outcome import Outcome, RankedItem
 from memory_program.evaluation.records import AnswerRecord, BuildRecord, JudgeRecord
+from memory_program.evaluation.retrieval import RETRIEVAL_KEYS, retrieval_scores
 from memory_program.ledger import Usage
 
 Json = dict[str, Any]  # Any: a JSON object
@@ -30,13 +31,15 @@ RECALL_BUDGET_TOKENS = 2000
 
 RECALL_KEYS = (*map(str, RECALL_AT), f"{RECALL_BUDGET_TOKENS}tok")
 
+MEAN_OF_TYPES = "mean of types"
+
 
 @dataclass(frozen=True, slots=True)
 class ScoredQuestion:
     """A question, what was recorded about it, and what that is worth; None where there is nothing to score.
 
-    ``locomo_f1`` and ``bleu1`` need an answer, ``set_f1`` an answer to a multi-hop question, ``recall`` a
-    ranking and evidence.
+    ``locomo_f1`` and ``bleu1`` need an answer, ``set_f1`` an answer to a multi-hop question, ``recall`` and
+    ``retrieval`` (see ``retrieval_scores``) a ranking and evidence.
     """
 
     question: Question
@@ -46,11 +49,17 @@ class ScoredQuestion:
     set_f1: float | None
     bleu1: float | None
     recall: Mapping[str, float] | None
+    retrieval: Mapping[str, float] | None = None
+
+    @property
+    def is_headline(self) -> bool:
+        """Whether the question counts for the headline score."""
+        return self.question.is_headline
 
     @property
     def is_answerable(self) -> bool:
-        """Whether the question counts for the headline score."""
-        return self.question.category in ANSWERABLE
+        """Whether the conversation has the answer."""
+        return self.question.is_answerable
 
     @property
     def tokens(self) -> int | None:
@@ -73,8 +82,8 @@ def score_question(
     """
     if record is None or record.answer.outcome is not Outcome.OK:
         return ScoredQuestion(question, record, judgements, None, None, None, None)
-    text, gold, category = record.answer.text, question.answer, question.category
-    answerable = gold if category in ANSWERABLE else None
+    text, gold, category = record.answer.text, question.answer, question.scored_as
+    answerable = gold if question.is_answerable else None
     return ScoredQuestion(
         question=question,
         record=record,
@@ -83,6 +92,7 @@ def score_question(
         set_f1=None if gold is None or category is not Category.MULTI_HOP else set_f1(text, gold),
         bleu1=None if answerable is None else bleu1(text, answerable),
         recall=_recall(question.evidence, record.answer.ranked),
+        retrieval=retrieval_scores(question, record.answer.ranked),
     )
 
 
@@ -108,15 +118,34 @@ class Resampling:
         return np.random.default_rng(int.from_bytes(digest[:8]))
 
     def interval(
-        self, scored: Sequence[ScoredQuestion], score: Callable[[ScoredQuestion], float | None], label: str
+        self,
+        scored: Sequence[ScoredQuestion],
+        score: Callable[[ScoredQuestion], float | None],
+        label: str,
+        *,
+        by_type: bool = False,
     ) -> Json:
-        """Give the mean of a score over the questions that have it: value, low, high and n."""
-        values = [(score(item), item.question.conversation_id) for item in scored]
-        present = [(value, cluster) for value, cluster in values if value is not None]
+        """Give the mean of a score over the questions that have it: value, low, high and n.
+
+        ``by_type`` makes it the mean of the means of the types that have any.
+        """
+        present = [(item.question, value) for item in scored if (value := score(item)) is not None]
         if not present:
             return {"value": None, "low": None, "high": None, "n": 0}
-        scores, clusters = zip(*present, strict=True)
-        return asdict(clustered_interval(scores, clusters, rng=self.rng(label)))
+        sizes = Counter(question.category for question, _ in present)
+        interval = clustered_interval(
+            [value for _, value in present],
+            [question.conversation_id for question, _ in present],
+            weights=[1 / sizes[question.category] for question, _ in present] if by_type else None,
+            rng=self.rng(label),
+        )
+        return asdict(interval)
+
+
+def types_of(questions: Iterable[Question]) -> tuple[QuestionType, ...]:
+    """Name the types that make up the headline score of a run's benchmark (LoCoMo's, if it asks nothing)."""
+    first = next(iter(questions), None)
+    return HEADLINE_TYPES[first.benchmark if first is not None else Benchmark.LOCOMO]
 
 
 def by_category(
@@ -125,13 +154,19 @@ def by_category(
     resampling: Resampling,
     label: str,
 ) -> Json:
-    """Give the mean of a score over the answerable questions, together (micro) and by category."""
-    answerable = [item for item in scored if item.is_answerable]
-    groups = {"all": answerable} | {
-        category.label: [item for item in answerable if item.question.category is category]
-        for category in ANSWERABLE
+    """Give the mean of a score over the headline questions, together (micro) and by type.
+
+    Of LongMemEval also the mean of the means of the types that have any, as its own evaluation does.
+    """
+    headline = [item for item in scored if item.is_headline]
+    types = types_of(item.question for item in scored)
+    groups = {"all": headline} | {
+        kind.label: [item for item in headline if item.question.category is kind] for kind in types
     }
-    return {name: resampling.interval(group, score, f"{label}/{name}") for name, group in groups.items()}
+    scores = {name: resampling.interval(group, score, f"{label}/{name}") for name, group in groups.items()}
+    if types == HEADLINE_TYPES[Benchmark.LONGMEMEVAL]:
+        scores[MEAN_OF_TYPES] = resampling.interval(headline, score, f"{label}/{MEAN_OF_TYPES}", by_type=True)
+    return scores
 
 
 def summarise(
@@ -151,19 +186,25 @@ def summarise(
         )
         for key in RECALL_KEYS
     }
-    adversarial = [item for item in scored if not item.is_answerable]
+    unanswerable = [item for item in scored if not item.is_answerable]
     tokens = [item.tokens for item in scored if item.tokens is not None]
     stages = usage_by_stage(scored, builds)
     total = sum(stages.values(), Usage())
     return {
         "locomo_f1": by_category(scored, _locomo_f1, resampling, "locomo_f1"),
-        "abstention": resampling.interval(adversarial, _locomo_f1, "abstention"),
+        "abstention": resampling.interval(unanswerable, _locomo_f1, "abstention"),
         "overall_with_abstention": resampling.interval(scored, _locomo_f1, "overall"),
         "set_f1": resampling.interval(scored, lambda item: item.set_f1, "set_f1"),
         "bleu1": by_category(scored, lambda item: item.bleu1, resampling, "bleu1"),
         "judge": judge_summary(scored, resampling),
         "recall": {key: interval["value"] for key, interval in recalls.items()},
         "recall_intervals": recalls,
+        "retrieval": {
+            key: resampling.interval(
+                scored, lambda item, key=key: (item.retrieval or {}).get(key), f"retrieval/{key}"
+            )
+            for key in RETRIEVAL_KEYS
+        },
         "tokens_per_question": fmean(tokens) if tokens else None,
         "memory": memory_summary(builds),
         "calls": total.calls,
@@ -181,21 +222,26 @@ def _locomo_f1(item: ScoredQuestion) -> float | None:
 def judge_summary(scored: Sequence[ScoredQuestion], resampling: Resampling) -> Json | None:
     """Give the share of correct verdicts by rubric, and the agreement of two rubrics; None without a judge.
 
-    A judge score is correct / (correct + wrong); verdicts that could not be read are counted apart.
+    A judge score is correct / (correct + wrong); verdicts that could not be read are counted apart. Where
+    what has no answer is judged too, ``abstention`` is the score on that.
     """
-    answerable = [item for item in scored if item.is_answerable]
-    rubrics = list(answerable[0].judgements) if answerable else []
+    judged = [item for item in scored if item.is_headline]
+    rubrics = list(judged[0].judgements) if judged else []
     if not rubrics:
         return None
-    summary: Json = {
-        rubric: by_category(
-            answerable, lambda item, rubric=rubric: correctness(item, rubric), resampling, f"judge/{rubric}"
-        )
-        for rubric in rubrics
-    }
+    unanswerable = [item for item in judged if not item.is_answerable]
+    summary: Json = {}
     for rubric in rubrics:
-        summary[rubric]["unparsed"] = sum(_is_unparsed(item.judgements[rubric]) for item in answerable)
-    pairs = [tuple(correctness(item, rubric) for rubric in rubrics) for item in answerable]
+
+        def score(item: ScoredQuestion, rubric: str = rubric) -> float | None:
+            return correctness(item, rubric)
+
+        summary[rubric] = by_category(judged, score, resampling, f"judge/{rubric}")
+        if unanswerable:
+            label = f"judge/{rubric}/abstention"
+            summary[rubric]["abstention"] = resampling.interval(unanswerable, score, label)
+        summary[rubric]["unparsed"] = sum(_is_unparsed(item.judgements[rubric]) for item in judged)
+    pairs = [tuple(correctness(item, rubric) for rubric in rubrics) for item in judged]
     both = [pair for pair in pairs if len(pair) == 2 and None not in pair]
     summary["kappa"] = cohen_kappa([a for a, _ in both], [b for _, b in both]) if both else None
     return summary
@@ -215,12 +261,12 @@ def _is_unparsed(judgement: JudgeRecord | None) -> bool:
 
 def failures(scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecord | None]) -> Json:
     """Count what has no result, by stage and kind; ``missing`` was not tried yet, and ``all`` is the sum."""
-    answerable = [item for item in scored if item.is_answerable]
+    judged = [item for item in scored if item.is_headline]
     build: Counter[str] = Counter({"missing": sum(record is None for record in builds)})
     build.update(f.outcome.value for record in builds if record for f in record.record.failures)
     answer = Counter(item.record.answer.outcome.value if item.record else "missing" for item in scored)
     judge: Counter[str] = Counter()
-    for item in answerable:
+    for item in judged:
         can_be_judged = item.locomo_f1 is not None
         for record in item.judgements.values():
             if record is None:
@@ -269,7 +315,7 @@ def _records(
 def compare(
     scored_by_system: Mapping[str, Sequence[ScoredQuestion]], rubrics: Sequence[str], resampling: Resampling
 ) -> list[Json]:
-    """Compare every two systems on the answerable questions that both have scores for.
+    """Compare every two systems on the headline questions that both have scores for.
 
     Each entry says by how much ``a`` is better than ``b``; see ``locomo.statistics.paired_comparison``.
     """
@@ -283,7 +329,7 @@ def compare(
             triples = [
                 (score(one), score(other), one.question.conversation_id)
                 for one, other in zip(scored_a, scored_b, strict=True)
-                if one.is_answerable
+                if one.is_headline
             ]
             both = [(x, y, cluster) for x, y, cluster in triples if x is not None and y is not None]
             if both:

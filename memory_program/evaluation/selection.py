@@ -1,14 +1,22 @@
 """Which conversations and questions a run is about."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
 
-from locomo.conversation import Conversation, Question, questions_of
-from locomo.dataset import Dataset
-from locomo.split_data import select_split
-from memory_program.config import EvaluateConfig
+from locomo.conversation import Benchmark, Conversation, Question, questions_of
+from locomo.dataset import Dataset, decode_json
+from locomo.located import Located
+from locomo.longmemeval import MemBuilderSplit, membuilder_split
+from locomo.split_data import SplitOrAll, select_split
+from memory_program.config import EvaluateConfig, Split
 from memory_program.errors import ConfigError
 from memory_program.evaluation.datasets import load_dataset
 from memory_program.settings import split_list
+
+_MOST_NAMES = 10
+"""As many as LoCoMo has conversations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +36,68 @@ def select(config: EvaluateConfig) -> Selection:
         ConfigError: a conversation is named that the split does not have.
     """
     dataset = load_dataset(config)
-    conversations = select_split(dataset.conversations, config.split)
+    conversations = _in_split(dataset, config.split)
     named = split_list(config.conversations)
     known = [conversation.conversation_id for conversation in conversations]
     for conversation_id in named:
         if conversation_id not in known:
             raise ConfigError(
                 f"unknown conversation {conversation_id!r} in split {config.split!r} of {dataset.name}: "
-                f"choose from {', '.join(known)}"
+                f"choose from {_first(known)}"
             )
-    conversations = [c for c in conversations if not named or c.conversation_id in named]
-    questions = questions_of(conversations)
-    if config.num_test is not None:
-        questions = questions[: config.num_test]
-        asked = {question.conversation_id for question in questions}
-        conversations = [c for c in conversations if c.conversation_id in asked]
-    return Selection(dataset, tuple(conversations), tuple(questions))
+    questions = questions_of([c for c in conversations if not named or c.conversation_id in named])
+    if config.subset_file is not None:
+        questions = _listed(questions, config.subset_file)
+    questions = questions[: config.num_test]
+    asked = {question.conversation_id for question in questions}
+    is_part = config.subset_file is not None or config.num_test is not None
+    wanted = asked if is_part else set(named or known)
+    kept = [conversation for conversation in conversations if conversation.conversation_id in wanted]
+    return Selection(dataset, tuple(kept), tuple(questions))
+
+
+def _first(names: Sequence[str]) -> str:
+    """List names; of many, the first."""
+    shown = ", ".join(names[:_MOST_NAMES])
+    return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
+
+
+def _in_split(dataset: Dataset, split: Split) -> list[Conversation]:
+    if dataset.benchmark is not Benchmark.LONGMEMEVAL or split == "all":
+        return select_split(dataset.conversations, cast(SplitOrAll, split))
+    ids = set(membuilder_split(cast(MemBuilderSplit, split)))
+    conversations = [c for c in dataset.conversations if c.conversation_id in ids]
+    if not conversations:
+        raise ConfigError(
+            f"split={split!r} has none of the {len(dataset.conversations)} questions of this file: name "
+            "another file with --data, or leave --split out"
+        )
+    return conversations
+
+
+def _listed(questions: Sequence[Question], path: Path) -> list[Question]:
+    """Pick the questions that a file names, by their ids or those of their conversations."""
+    ids = _ids_in(path)
+    known = {name for question in questions for name in (question.question_id, question.conversation_id)}
+    unknown = [identity for identity in ids if identity not in known]
+    if unknown or not ids:
+        complaint = f"names {unknown[0]!r} and {len(unknown) - 1} more" if unknown else "names nothing"
+        raise ConfigError(
+            f"subset_file={str(path)!r} {complaint}: expected ids of conversations or questions of this "
+            f"split, for example {questions[0].conversation_id!r} or {questions[0].question_id!r}"
+        )
+    return [question for question in questions if {question.question_id, question.conversation_id} & set(ids)]
+
+
+def _ids_in(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"subset_file={str(path)!r} cannot be read ({error}): name a text file") from error
+    if not text.lstrip().startswith(("[", "{")):
+        return [line.strip() for line in text.splitlines() if line.strip()]
+    listed = Located(decode_json(text.encode(), path.name), path.name)
+    if isinstance(listed.value, dict):
+        found = [listed.optional(name) for name in ("sample_ids", "character_ids")]
+        listed = next(filter(None, found), listed)
+    return [identity.name() for identity in listed.elements("id")]

@@ -6,29 +6,40 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from locomo.conversation import ANSWERABLE, Category
+from locomo.conversation import Benchmark, Category
 from memory_program.evaluation.diagnosis import Fault
-from memory_program.evaluation.scoring import RECALL_KEYS, Json
+from memory_program.evaluation.scoring import MEAN_OF_TYPES, RECALL_KEYS, Json
 
-CATEGORIES = ("all", *(category.label for category in ANSWERABLE))
+_MOST_SCORES = 7
+"""How many columns of scores with intervals a terminal of 120 columns has room for."""
 
 
 def print_results(console: Console, results: Json) -> None:
     """Print every score of every system with its interval, its cost, its failures and its signature."""
     systems: Mapping[str, Json] = results["systems"]
     console.print()
-    console.print(_scores(results["dataset"], systems))
-    console.print(_retrieval_and_cost(systems))
-    if any(system["judge"] for system in systems.values()):
-        console.print(_judgements(systems))
-    console.print(_diagnoses(systems))
-    if results["comparisons"]:
-        console.print(_comparisons(results))
+    for table in tables(results):
+        console.print(table)
     for system in systems.values():
         console.print(system["signature"], style="dim", highlight=False, markup=False, soft_wrap=True)
     for name, system in systems.items():
         for line in warnings(name, system):
             console.print(line, style="bold red", highlight=False, markup=False)
+
+
+def tables(results: Json) -> list[Table]:
+    """Lay out every table of the results; its cells are plain text, an interval under its score."""
+    dataset: Json = results["dataset"]
+    systems: Mapping[str, Json] = results["systems"]
+    laid_out = [*_scores(dataset, systems), _retrieval_and_cost(systems)]
+    if any(system["retrieval"][_RANKED_KEYS[0]]["n"] for system in systems.values()):
+        laid_out.append(_rankings(systems))
+    if any(system["judge"] for system in systems.values()):
+        laid_out.extend(_judgements(dataset, systems))
+    laid_out.append(_diagnoses(dataset, systems))
+    if results["comparisons"]:
+        laid_out.append(_comparisons(results))
+    return laid_out
 
 
 def warnings(name: str, system: Json) -> list[str]:
@@ -48,14 +59,29 @@ def warnings(name: str, system: Json) -> list[str]:
     return lines
 
 
-def _scores(dataset: Json, systems: Mapping[str, Json]) -> Table:
+def groups_of(dataset: Json) -> list[str]:
+    """Name the parts that every score is given for: all of it, and each type."""
+    return ["all", *dataset["types"]]
+
+
+def heading(group: str) -> str:
+    """Shorten the name of a type to what tells it apart."""
+    return group.removeprefix("single-session-").removesuffix("-reasoning")
+
+
+def _scores(dataset: Json, systems: Mapping[str, Json]) -> list[Table]:
     title = f"{dataset['name']}: official F1 by category, 95 % interval by conversation"
-    table = _table(title, ["system"], [*CATEGORIES, "abstention", "all five"])
+    if dataset["benchmark"] != Benchmark.LOCOMO:
+        title = f"{dataset['name']}: LoCoMo's token F1 by type, 95 % interval by conversation"
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
     for name, system in systems.items():
-        scores = [system["locomo_f1"][category] for category in CATEGORIES]
-        scores += [system["abstention"], system["overall_with_abstention"]]
-        table.add_row(name, *(spelled_interval(score) for score in scores))
-    return table
+        scores: Json = dict(system["locomo_f1"])
+        if system["abstention"]["n"] or dataset["benchmark"] == Benchmark.LOCOMO:
+            scores["abstention"] = system["abstention"]
+        if dataset["benchmark"] == Benchmark.LOCOMO:
+            scores["all five"] = system["overall_with_abstention"]
+        rows[(name,)] = {group: spelled_interval(score) for group, score in scores.items()}
+    return _tables(title, ["system"], rows, dataset["types"])
 
 
 def _retrieval_and_cost(systems: Mapping[str, Json]) -> Table:
@@ -74,21 +100,44 @@ def _retrieval_and_cost(systems: Mapping[str, Json]) -> Table:
     return table
 
 
-def _judgements(systems: Mapping[str, Json]) -> Table:
-    table = _table("Judged correct", ["system", "rubric"], [*CATEGORIES, "unparsed", "kappa"])
+def _rankings(systems: Mapping[str, Json]) -> Table:
+    names = [f"{grain} {measure.removeprefix('recall_')}@{k}" for grain, measure, k in _RANKED]
+    table = _table(
+        "The ranking: share of the evidence found, all of it found, normalised discounted gain",
+        ["system"],
+        names,
+    )
     for name, system in systems.items():
-        judge: Json = system["judge"] or {}
-        for rubric in (rubric for rubric in judge if rubric != "kappa"):
-            scores = [spelled_interval(judge[rubric][category]) for category in CATEGORIES]
-            table.add_row(
-                name, rubric, *scores, str(judge[rubric]["unparsed"]), _number(judge["kappa"], ".2f")
-            )
+        table.add_row(name, *(_number(system["retrieval"][key]["value"]) for key in _RANKED_KEYS))
     return table
 
 
-def _diagnoses(systems: Mapping[str, Json]) -> Table:
-    groups = (*CATEGORIES, Category.ADVERSARIAL.label)
-    table = _table("Wrong answers, and what share of them was lost where", ["system", "fault"], groups)
+_RANKED = (
+    *(("session", measure, k) for measure in ("recall", "recall_all", "ndcg") for k in (5, 10)),
+    *(("turn", "ndcg", k) for k in (5, 10)),
+)
+_RANKED_KEYS = [f"{grain}/{measure}/{k}" for grain, measure, k in _RANKED]
+
+
+def _judgements(dataset: Json, systems: Mapping[str, Json]) -> list[Table]:
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    for name, system in systems.items():
+        judge: Json = system["judge"] or {}
+        for rubric in (rubric for rubric in judge if rubric != "kappa"):
+            groups = [*groups_of(dataset), MEAN_OF_TYPES, "abstention"]
+            shown = [group for group in groups if group in judge[rubric]]
+            cells = {group: spelled_interval(judge[rubric][group]) for group in shown}
+            cells |= {"unparsed": str(judge[rubric]["unparsed"]), "kappa": _number(judge["kappa"], ".2f")}
+            rows[(name, rubric)] = cells
+    return _tables("Judged correct", ["system", "rubric"], rows, dataset["types"])
+
+
+def _diagnoses(dataset: Json, systems: Mapping[str, Json]) -> Table:
+    groups = groups_of(dataset)
+    if dataset["benchmark"] == Benchmark.LOCOMO:
+        groups.append(Category.ADVERSARIAL.label)
+    title = "Wrong answers, and what share of them was lost where"
+    table = _table(title, ["system", "fault"], list(map(heading, groups)))
     nothing: Json = {"answers": 0, "wrong": 0, "faults": {}}
     for name, system in systems.items():
         counts = [system["diagnosis"].get(group, nothing) for group in groups]
@@ -110,6 +159,26 @@ def _comparisons(results: Json) -> Table:
             *names, f"{pair['difference']:+.3f}", interval, f"{pair['p_value']:.3f}", str(pair["n"])
         )
     return table
+
+
+def _tables(
+    title: str,
+    texts: Sequence[str],
+    rows: Mapping[tuple[str, ...], Mapping[str, str]],
+    types: Sequence[str],
+) -> list[Table]:
+    """Lay scores out in one table or, where they are too many, in two: what is together, and by type."""
+    groups = list(next(iter(rows.values()), {}))
+    parts = [groups]
+    if len(groups) > _MOST_SCORES:
+        parts = [[g for g in groups if g not in types], [g for g in groups if g in types]]
+    tables: list[Table] = []
+    for number, part in enumerate(parts):
+        table = _table(title if number == 0 else f"{title}: by type", texts, list(map(heading, part)))
+        for labels, cells in rows.items():
+            table.add_row(*labels, *(cells.get(group, "-") for group in part))
+        tables.append(table)
+    return tables
 
 
 def _table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:

@@ -37,6 +37,11 @@ def test_flags_become_a_config():
     )
 
 
+@pytest.mark.parametrize("flag", ["--conversations", "--conv-id", "--sample-id", "--character-id"])
+def test_conversations_are_named_by_the_word_of_each_benchmark(flag):
+    assert parse_flags(EvaluateConfig, [flag, "a,b"]).conversations == "a,b"
+
+
 def test_a_bad_setting_is_an_error_of_the_config_not_a_box():
     with pytest.raises(ConfigError, match="top_k=0 must be at least 1"):
         parse_flags(EvaluateConfig, ["--top-k", "0"])

@@ -4,6 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from locomo.judge import Rubric
+from locomo.longmemeval import MemBuilderSplit
 from locomo.split_data import SplitOrAll
 from memory_program.agents.systems import SYSTEMS
 from memory_program.config import EvaluateConfig, SystemName, SystemSettings
@@ -24,7 +25,13 @@ def test_without_any_flag_the_system_that_needs_no_model_is_evaluated():
         ({"top_k": 51}, "top_k=51 must be at most 50"),
         ({"max_cost": 0}, "max_cost=0 must be more than 0"),
         ({"temperature": 2.5}, "temperature=2.5 must be at most 2.0"),
-        ({"split": "dev"}, "unknown split 'dev': choose from all, train, val, test"),
+        ({"split": "dev"}, "unknown split 'dev': choose from all, train, val, test, sft, rl"),
+        ({"split": "sft"}, "dataset 'locomo' has no split 'sft': choose from all, train, val, test"),
+        (
+            {"dataset": "longmemeval", "split": "val"},
+            "dataset 'longmemeval' has no split 'val': choose from all, sft, rl, test",
+        ),
+        ({"dataset": "perltqa", "split": "test"}, "dataset 'perltqa' has no split 'test': choose from all"),
         ({"mode": "fast"}, "unknown mode 'fast': choose from build, answer, judge, report, full"),
         ({"writer_mode": "crowd"}, "unknown writer_mode 'crowd': choose from specialists, generalist"),
         (
@@ -109,5 +116,6 @@ def test_the_names_of_systems_are_those_that_can_be_made():
 
 
 def test_the_splits_and_rubrics_are_those_of_the_benchmark():
-    assert set(get_args(EvaluateConfig.model_fields["split"].annotation)) == set(get_args(SplitOrAll))
+    splits = {*get_args(SplitOrAll), *get_args(MemBuilderSplit)}
+    assert set(get_args(EvaluateConfig.model_fields["split"].annotation)) == splits
     assert split_list(EvaluateConfig().rubrics) == [rubric.value for rubric in Rubric]

@@ -4,9 +4,19 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import pytest
 from locomo_samples import question, sample
 
-from locomo.conversation import ANSWERABLE, Category, Session, Turn, questions_of
+from locomo.conversation import (
+    ANSWERABLE,
+    Category,
+    LongMemEvalType,
+    PerltqaMemory,
+    Question,
+    Session,
+    Turn,
+    questions_of,
+)
 from locomo.schema import conversations_in
 
 HELLO = Turn("D1:1", "Ana", "Hello\nthere")
@@ -87,3 +97,25 @@ def test_questions_are_known_by_conversation_and_index_because_texts_repeat():
 
 def test_turns_are_found_by_their_ids_in_order():
     assert list(talk().turns) == ["D1:1", "D1:2", "D2:1"]
+
+
+def test_the_day_of_asking_is_part_of_what_a_system_is_asked():
+    asked = Question("q1", 0, "How long ago?", LongMemEvalType.TEMPORAL, 9, asked_at=NOON)
+    assert asked.posed == "How long ago? (Today is 8 May 2023.)"
+    assert replace(asked, asked_at=None).posed == "How long ago?"
+
+
+@pytest.mark.parametrize(
+    ("category", "must_abstain", "is_headline", "scored_as"),
+    [
+        (Category.MULTI_HOP, False, True, Category.MULTI_HOP),
+        (Category.ADVERSARIAL, False, False, Category.ADVERSARIAL),
+        (LongMemEvalType.PREFERENCE, False, True, Category.SINGLE_HOP),
+        (LongMemEvalType.PREFERENCE, True, True, Category.ADVERSARIAL),
+        (PerltqaMemory.EVENT, False, True, Category.SINGLE_HOP),
+    ],
+)
+def test_what_counts_for_the_headline_and_by_whose_rule(category, must_abstain, is_headline, scored_as):
+    asked = Question("q1", 0, "?", category, "x", must_abstain=must_abstain)
+    assert (asked.is_headline, asked.scored_as) == (is_headline, scored_as)
+    assert asked.is_answerable == (scored_as is not Category.ADVERSARIAL)

@@ -16,6 +16,7 @@ from locomo.metrics import (
     evidence_recall_under_budget,
     is_abstention,
     locomo_f1,
+    longmemeval_ndcg,
     set_f1,
 )
 
@@ -243,3 +244,35 @@ def test_recall_under_a_budget_refuses_what_does_not_fit_together():
         evidence_recall_under_budget(["D1:1"], RANKING, [1], 10)
     with pytest.raises(ScoringError, match="must not be negative"):
         evidence_recall_under_budget(["D1:1"], RANKING, [1] * 4, -1)
+
+
+@pytest.mark.parametrize(
+    ("relevant", "ranking", "k", "gain"),
+    [
+        (["a"], ["a"], 5, 1.0),
+        (["a"], ["x", "a"], 5, 1.0),  # the second rank is not discounted: log2(2) is 1
+        (["a"], ["x", "y", "a"], 5, 1 / math.log2(3)),
+        (["a"], ["x", "y", "a"], 2, 0.0),  # found too late
+        (["a", "b"], ["a", "x", "y", "b"], 5, 1.5 / 2),
+        (["a", "b", "c"], ["a", "b"], 2, 1.0),  # k bounds the best ranking too
+        (["a", "b"], ["a"], 5, 0.5),  # a ranking may be shorter than k
+        (["a"], [], 5, 0.0),
+    ],
+)
+def test_ndcg_is_that_of_longmemevals_evaluation(relevant, ranking, k, gain):
+    # Values by hand from ``dcg`` and ``ndcg`` of its src/retrieval/eval_utils.py.
+    assert longmemeval_ndcg(relevant, ranking, k) == pytest.approx(gain)
+
+
+@given(st.permutations(list("abcdef")), st.integers(1, 8))
+def test_ndcg_is_1_for_the_best_ranking_and_never_more(ranking, k):
+    relevant = {"a", "b"}
+    assert longmemeval_ndcg(relevant, ranking, k) <= 1 + 1e-12
+    assert longmemeval_ndcg(relevant, sorted(ranking), k) == pytest.approx(1)
+
+
+def test_ndcg_needs_something_relevant_and_a_positive_k():
+    with pytest.raises(ScoringError, match="leave it out"):
+        longmemeval_ndcg([], ["a"], 5)
+    with pytest.raises(ScoringError, match="k=0 must be at least 1"):
+        longmemeval_ndcg(["a"], ["a"], 0)

@@ -2,8 +2,10 @@ from typing import Any
 
 import pytest
 
+from locomo.conversation import ANSWERABLE
 from memory_program.evaluation.plots import score_by_category, tokens_against_score
-from memory_program.evaluation.table import CATEGORIES
+
+CATEGORIES = ("all", *(category.label for category in ANSWERABLE))
 
 NOTHING = {"value": None, "low": None, "high": None, "n": 0}
 
@@ -23,7 +25,8 @@ def results(**values: float) -> Any:
         }
         for name, value in values.items()
     }
-    return {"dataset": {"name": "locomo", "questions": 1986}, "systems": systems}
+    dataset = {"name": "locomo", "questions": 1986, "benchmark": "locomo", "types": CATEGORIES[1:]}
+    return {"dataset": dataset, "systems": systems}
 
 
 def test_every_system_has_a_bar_for_every_category_that_has_a_score():

@@ -1,8 +1,9 @@
 from collections.abc import Sequence
+from itertools import count
 
 import pytest
 
-from locomo.conversation import Category, Question
+from locomo.conversation import Category, LongMemEvalType, PerltqaMemory, Question
 from locomo.judge import Rubric, Verdict
 from memory_program.bank.outcome import Answer, CallFailure, Outcome, RankedItem, SessionRecord
 from memory_program.evaluation.records import AnswerRecord, BuildRecord, JudgeRecord
@@ -238,3 +239,75 @@ def test_every_two_of_three_systems_are_compared_by_what_both_have():
     pairs = compare(systems, ["lenient"], RESAMPLING)
     assert [(pair["a"], pair["b"]) for pair in pairs] == [("a", "b"), ("a", "c"), ("b", "c")]
     assert {pair["difference"] for pair in pairs} == {0.0}
+
+
+# -- the other benchmarks ------------------------------------------------------------------------
+
+
+def of_longmemeval(
+    kind: LongMemEvalType, gives: Verdict | None, *, must_abstain: bool = False
+) -> ScoredQuestion:
+    number = next(NUMBERS)
+    asked = Question(f"q{number}", 0, "?", kind, "red", ("D1:1",), must_abstain=must_abstain)
+    said = record("Not mentioned" if must_abstain else "red", ranked=[["D2:1"], ["D1:1"]])
+    return score_question(asked, said, {"lenient": gives and verdict(gives)})
+
+
+NUMBERS = count()
+
+
+def test_longmemeval_is_scored_by_type_together_and_as_the_mean_of_types():
+    right, wrong, user = Verdict.CORRECT, Verdict.WRONG, LongMemEvalType.USER
+    items = [
+        *(of_longmemeval(user, gives) for gives in (right, right, right)),
+        of_longmemeval(user, wrong, must_abstain=True),
+        of_longmemeval(LongMemEvalType.TEMPORAL, wrong),
+        of_longmemeval(LongMemEvalType.TEMPORAL, Verdict.UNPARSED),
+    ]
+    judged = summarise(items, [], RESAMPLING)["judge"]["lenient"]
+    values = {name: judged[name]["value"] for name in judged if name != "unparsed"}
+    # What has no answer counts within its type, as in the benchmark's print_qa_metrics.py.
+    assert {name: value for name, value in values.items() if value is not None} == {
+        "all": 3 / 5,
+        "single-session-user": 3 / 4,
+        "temporal-reasoning": 0,
+        "mean of types": (3 / 4 + 0) / 2,
+        "abstention": 0,
+    }
+    assert (judged["mean of types"]["n"], judged["abstention"]["n"], judged["unparsed"]) == (5, 1, 1)
+    assert judged["mean of types"]["low"] < judged["mean of types"]["value"] < judged["mean of types"]["high"]
+
+
+def test_what_has_no_answer_in_longmemeval_is_scored_as_an_abstention():
+    items = [of_longmemeval(LongMemEvalType.USER, None, must_abstain=flag) for flag in (True, False)]
+    summary = summarise(items, [], RESAMPLING)
+    assert (summary["abstention"]["value"], summary["abstention"]["n"]) == (1, 1)
+    assert summary["locomo_f1"]["single-session-user"]["n"] == 2
+    assert summary["bleu1"]["all"]["n"] == 1  # there is no gold to compare an abstention with
+
+
+def test_rankings_are_summed_up_by_turn_and_session():
+    summary = summarise([of_longmemeval(LongMemEvalType.USER, None)], [], RESAMPLING)
+    assert summary["retrieval"]["session/recall_all/5"]["value"] == 1
+    assert summary["retrieval"]["turn/ndcg/10"]["n"] == 1
+
+
+def test_perltqa_is_scored_by_the_kind_of_memory():
+    items = [
+        score_question(Question("Mira", n, "?", kind, "red kite"), record(text), {})
+        for n, (kind, text) in enumerate(
+            [
+                (PerltqaMemory.PROFILE, "red kite"),
+                (PerltqaMemory.EVENT, "a kite"),
+                (PerltqaMemory.EVENT, "nothing"),
+            ]
+        )
+    ]
+    scores = summarise(items, [], RESAMPLING)["locomo_f1"]
+    assert {name: score["value"] for name, score in scores.items()} == {
+        "all": pytest.approx((1 + 2 / 3 + 0) / 3),
+        "profile": 1,
+        "social-relationship": None,
+        "events": pytest.approx(1 / 3),
+        "dialogues": None,
+    }

@@ -1,6 +1,7 @@
 """Intervals and comparisons over conversations: worked-out cases and properties."""
 
 import itertools
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -32,6 +33,22 @@ def test_the_value_is_the_mean_over_questions_and_lies_within_the_scores(rows):
     assert found.value == pytest.approx(np.mean(scores))
     assert min(scores) - 1e-9 <= found.low <= found.high <= max(scores) + 1e-9
     assert found.n == len(rows)
+
+
+def test_weights_make_it_the_mean_of_the_means_of_groups():
+    rows = [(1.0, "a"), (0.0, "b"), (1.0, "c"), (1.0, "d"), (0.5, "e")]
+    found = interval(rows, weights=[1 / 4] * 4 + [1])
+    assert found.value == pytest.approx((0.75 + 0.5) / 2)
+    assert found.low < found.value < found.high
+    assert found.n == 5
+
+
+@settings(max_examples=50)
+@given(SCORED, st.floats(0.1, 10))
+def test_equal_weights_change_nothing(rows, weight):
+    weighted, plain = interval(rows, weights=[weight] * len(rows)), interval(rows)
+    for one, other in zip(astuple(weighted), astuple(plain), strict=True):
+        assert one == pytest.approx(other)
 
 
 @settings(max_examples=50)

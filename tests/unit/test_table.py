@@ -3,9 +3,9 @@ from typing import Any
 
 from rich.console import Console
 
-from locomo.conversation import Category, Question
+from locomo.conversation import ANSWERABLE, Category, LongMemEvalType, Question
 from locomo.judge import Rubric, Verdict
-from memory_program.bank.outcome import Answer, Outcome
+from memory_program.bank.outcome import Answer, Outcome, RankedItem
 from memory_program.evaluation.diagnosis import Diagnosis, Fault, diagnosis_summary, is_wrong
 from memory_program.evaluation.records import AnswerRecord, JudgeRecord
 from memory_program.evaluation.scoring import Resampling, compare, score_question, summarise
@@ -45,7 +45,7 @@ def results(**texts: str) -> Any:
         for name, found in items.items()
     }
     return {
-        "dataset": {"name": "locomo"},
+        "dataset": {"name": "locomo", "benchmark": "locomo", "types": [c.label for c in ANSWERABLE]},
         "systems": {name: {**summary, "signature": f"sig:{name}"} for name, summary in summaries.items()},
         "comparisons": compare(items, ["lenient"], Resampling(0)),
     }
@@ -66,6 +66,48 @@ def test_every_column_fits_120_columns():
     for heading in ("@5", "@10", "@25", "@50", "2000 tok", "tokens/question", "calls", "cost", "failures"):
         assert heading in text
     assert all(name in text and f"sig:{name}" in text for name in SYSTEMS)
+
+
+def longmemeval_results() -> Any:
+    """Six types, each with one answer right and one wrong, and two questions without an answer."""
+    verdicts = (Verdict.CORRECT, Verdict.WRONG)
+    found = [
+        score_question(
+            Question(f"q{n}", 0, "?", kind, "red kite", ("D1:1",), must_abstain=n < 2),
+            AnswerRecord(
+                "k", "q", Answer("red kite", ranked=(RankedItem("D1:1", ("D1:1",), 9),)), Usage(), 0.1
+            ),
+            {"lenient": JudgeRecord("k", "q", Rubric.LENIENT, verdicts[n % 2], Outcome.OK, "", Usage(), 0.1)},
+        )
+        for n, kind in enumerate(kind for kind in LongMemEvalType for _ in verdicts)
+    ]
+    summary = {
+        **summarise(found, [], Resampling(0)),
+        "diagnosis": diagnosis_summary(found, [None] * len(found)),
+    }
+    types = [kind.label for kind in LongMemEvalType]
+    return {
+        "dataset": {"name": "longmemeval", "benchmark": "longmemeval", "types": types},
+        "systems": {name: {**summary, "signature": f"sig:{name}"} for name in SYSTEMS},
+        "comparisons": [],
+    }
+
+
+def test_the_types_of_longmemeval_have_a_table_of_their_own_that_fits():
+    text = printed(longmemeval_results())
+    assert max(len(line) for line in text.splitlines()) <= 120
+    assert "…" not in text
+    together, by_type = text.partition("Judged correct")[2].split("Judged correct: by type")
+    assert all(name in together for name in ("all", "mean of types", "abstention", "unparsed"))
+    for name in ("user", "assistant", "preference", "multi-session", "temporal", "knowledge-update"):
+        assert name in by_type.partition("lost where")[0]
+    row = next(line.split() for line in together.splitlines() if line.split()[:1] == ["rag"])
+    assert row == ["rag", "lenient", "0.500", "0.500", "0.500", "0", "-"]
+
+
+def test_rankings_are_shown_where_something_is_ranked():
+    assert "The ranking: share of the evidence found" in printed(longmemeval_results())
+    assert "The ranking" not in printed(results(no_memory="x"))
 
 
 def test_the_faults_of_wrong_answers_are_shares_of_them():

@@ -1,0 +1,114 @@
+"""LongMemEval and PerLTQA through the whole of an evaluation: real instances, and files to the schema."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from memory_program.config import EvaluateConfig
+from memory_program.errors import ConfigError
+from memory_program.evaluation.run import evaluate
+from memory_program.evaluation.scoring import Json
+from memory_program.evaluation.selection import select
+from memory_program.models import language_model
+from tests.competent_model import Prompt
+from tests.longmemeval_samples import instances
+from tests.model_server import Behaviour, ModelServer
+from tests.perltqa_samples import write_perltqa
+
+SYSTEMS = "memory,rag,full-context,no-memory,extractive"
+
+
+def run(output_dir: Path, server: ModelServer | None = None, **settings: Any) -> tuple[Json, str]:
+    console = Console(file=io.StringIO(), width=120)
+    config = EvaluateConfig(output_dir=output_dir, mlflow=False, **settings)
+    models = server and (lambda name, temperature: language_model(name, api_base=server.url))
+    results = evaluate(config, console=console, models=models)
+    assert results is not None
+    return results, console.file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def offline(longmemeval_path: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Json, str]:
+    """The real instances, answered without a model."""
+    return run(tmp_path_factory.mktemp("longmemeval"), dataset="longmemeval", data=longmemeval_path)
+
+
+def test_real_instances_are_answered_without_a_model_and_their_rankings_scored(offline):
+    results, output = offline
+    system = results["systems"]["extractive"]
+    assert (system["failures"]["all"], system["calls"]) == (0, 0)
+    assert system["locomo_f1"]["all"]["n"] == 10
+    assert system["abstention"]["n"] == 2
+    # Two have no answer, and so no evidence to find.
+    assert system["retrieval"]["session/recall/5"]["n"] == system["retrieval"]["turn/ndcg/10"]["n"] == 8
+    assert system["retrieval"]["session/recall/5"]["value"] >= 0.7
+    assert system["retrieval"]["turn/recall/50"]["value"] >= 0.8
+    assert "The ranking: share of the evidence found" in output
+    assert system["signature"].startswith("locomo_f1|bench:longmemeval|n:10|judge:none|data:")
+
+
+def test_membuilders_splits_choose_among_real_instances(longmemeval_path, tmp_path, monkeypatch):
+    published = longmemeval_path.with_name("longmemeval_splits.json")
+    (tmp_path / "memory-program").mkdir()
+    (tmp_path / "memory-program" / published.name).write_bytes(published.read_bytes())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    settings = {"dataset": "longmemeval", "data": longmemeval_path}
+    chosen = {
+        split: [c.conversation_id for c in select(EvaluateConfig(split=split, **settings)).conversations]
+        for split in ("rl", "test")
+    }
+    assert chosen["rl"] == ["32260d93", "19b5f2b3_abs"]
+    assert len(chosen["test"]) == 8
+    with pytest.raises(ConfigError, match="split='sft' has none of the 10 questions of this file"):
+        select(EvaluateConfig(split="sft", **settings))
+
+
+@pytest.mark.parametrize("dataset", ["longmemeval", "perltqa"])
+def test_every_system_runs_on_files_to_the_schema(dataset, tmp_path):
+    if dataset == "longmemeval":
+        data = tmp_path / "longmemeval.json"
+        data.write_text(json.dumps(instances()))
+        questions, judged = 7, 7
+    else:
+        data = write_perltqa(tmp_path / "perltqa")
+        questions, judged = 5, 5
+    with ModelServer() as server:
+        results, output = run(
+            tmp_path / "run", server, dataset=dataset, data=data, systems=SYSTEMS, model="openai/test"
+        )
+    assert list(results["systems"]) == SYSTEMS.split(",")
+    for name, system in results["systems"].items():
+        assert system["failures"]["all"] == 0, name
+        assert system["locomo_f1"]["all"]["n"] == questions
+        assert system["judge"]["lenient"]["all"]["n"] == judged
+        assert f"|bench:{dataset}|" in system["signature"]
+    for name in ("memory", "rag", "extractive"):
+        assert results["systems"][name]["retrieval"]["session/recall/5"]["n"] > 0
+    assert results["systems"]["full-context"]["locomo_f1"]["all"]["value"] > 0
+    assert "Judged correct" in output
+
+
+def test_a_system_is_told_on_which_day_it_is_asked(tmp_path):
+    data = tmp_path / "longmemeval.json"
+    data.write_text(json.dumps(instances()))
+    asked: list[str] = []
+
+    def note(prompt: Prompt, seen: int) -> Behaviour:
+        asked.append(prompt.fields.get("question", ""))
+        return Behaviour.COMPETENT
+
+    with ModelServer(note) as server:
+        run(
+            tmp_path / "run",
+            server,
+            dataset="longmemeval",
+            data=data,
+            conversations="q5",
+            systems="no-memory",
+            reader_model="openai/test",
+        )
+    assert "How many days ago was my dog's birthday? (Today is 30 May 2023.)" in asked
