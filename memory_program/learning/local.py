@@ -131,6 +131,12 @@ class LocalEngine:
             raise lm15.InvalidRequestError(f"the chat template of the model refuses this: {error}") from error
         return tokenizer(cast(str, text), add_special_tokens=False)["input_ids"]
 
+    def reply_tokens(self, text: str) -> list[int]:
+        """Give the tokens of a reply, the one that ends it included, as training text has them."""
+        tokenizer = self.model.tokenizer
+        assert isinstance(tokenizer.eos_token_id, int), "a model made for chat ends its replies"
+        return [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+
     @contextmanager
     def updating(self) -> Generator[PreTrainedModel]:
         """Change the weights in place: calls that run are ended first, others wait until the block is left.
