@@ -41,7 +41,7 @@ class Proposal:
 
     actor: str
     operations: list[Operation] = field(default_factory=list[Operation])
-    tool_calls: int = 0
+    results: list[ToolResult] = field(default_factory=list[ToolResult])
     tool_errors: list[str] = field(default_factory=list[str])
     failures: list[CallFailure] = field(default_factory=list[CallFailure])
 
@@ -90,7 +90,8 @@ class MemoryWriter(dspy.Module):
             session: the session to remember; it is not archived here.
 
         Returns:
-            a prediction with ``record`` (a ``SessionRecord``) and ``operations`` (those applied).
+            a prediction with ``record`` (a ``SessionRecord``), ``operations`` (those applied) and
+            ``proposals`` (what each agent did).
         """
         start = space.bank.version
         proposals = self._proposals(space, session)
@@ -101,12 +102,13 @@ class MemoryWriter(dspy.Module):
         record = SessionRecord(
             session_id=session.session_id,
             operations=space.bank.version - start,
-            tool_calls=sum(proposal.tool_calls for proposal in proposals),
+            tool_calls=sum(len(proposal.results) for proposal in proposals),
             tool_errors=tuple(error for proposal in proposals for error in proposal.tool_errors),
             failures=tuple(failure for proposal in proposals for failure in proposal.failures),
             left_out=left_out,
         )
-        return dspy.Prediction(record=record, operations=space.bank.operations(since=start))
+        operations = space.bank.operations(since=start)
+        return dspy.Prediction(record=record, operations=operations, proposals=proposals)
 
     # -- proposing -------------------------------------------------------------------------------
 
@@ -144,18 +146,16 @@ class MemoryWriter(dspy.Module):
             found = space.index.search(space.bank, session.transcript, self.related, kind)
             inputs["related_memories"] = render_memories([scored.memory for scored in found])
         proposal = Proposal(name, tools.operations)
-        results: list[ToolResult] = []
         for _ in range(self.max_turns):
-            shown = "\n".join(f"{r.tool}: {r.text}" for r in results) or NOTHING
+            shown = "\n".join(f"{r.tool}: {r.text}" for r in proposal.results) or NOTHING
             try:
                 reply = predict(f"writer.{name}", getattr(self, name), tool_results=shown, **inputs)
             except CallFailedError as error:
                 proposal.failures.append(error.failure)
                 break
             new = [tools.call(call.name, call.args, allowed) for call in reply.tool_calls.tool_calls]
-            proposal.tool_calls += len(new)
+            proposal.results += new
             proposal.tool_errors += [f"{name}: {r.tool}: {r.text}" for r in new if r.is_error]
-            results += new
             if not any(result.tool in READ_TOOLS or result.is_error for result in new):
                 break
         return proposal
@@ -198,7 +198,7 @@ class MemoryWriter(dspy.Module):
                 total.failures.append(error.failure)
                 break
             results = [tools.call(call.name, call.args, names) for call in reply.tool_calls.tool_calls]
-            total.tool_calls += len(results)
+            total.results += results
             total.tool_errors += [f"{total.actor}: {r.tool}: {r.text}" for r in results if r.is_error]
             if self._surplus_tokens(space) >= surplus:
                 break

@@ -219,3 +219,16 @@ def test_a_cut_reply_is_truncated_even_where_the_library_could_repair_it():
         record = MemoryProgram().remember(space, SESSION)
     assert [failure.outcome for failure in record.failures] == [Outcome.TRUNCATED]
     assert written(space) == []
+
+
+def test_what_each_agent_did_stands_in_the_prediction():
+    replies = script(
+        core=["no calls at all"],
+        episodic=[calls(create("Mara adopted Pip."), ("delete_memory", {"memory_id": "m9", "reason": "x"}))],
+    )
+    with ScriptedLM(replies) as lm, dspy.context(lm=lm):
+        done = MemoryWriter()(space=MemorySpace("mara"), session=SESSION)
+    by_actor = {proposal.actor: proposal for proposal in done.proposals}
+    assert [result.is_error for result in by_actor["episodic"].results] == [False, True]
+    assert len(by_actor["core"].failures) == 1
+    assert by_actor["semantic"].results == []
