@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -61,6 +62,31 @@ class Tracker:
         except opened.mlflow.exceptions.MlflowException as error:
             raise TrackingError(self._complaint(error)) from error
         return parent_id
+
+    def log_program(self, run_id: str, program: object) -> str:
+        """Log a DSPy program with a run, without its models, and return the address to load it from.
+
+        ``mlflow.dspy.load_model(address)`` gives it back. MLflow keeps programs as pickles: load one only
+        if you trust who wrote it.
+
+        Raises:
+            TrackingError: MLflow cannot be reached, or refuses something.
+        """
+        opened = self._wait()
+        mlflow = opened.mlflow
+        try:
+            mlflow.set_tracking_uri(self.uri)
+            with mlflow.start_run(run_id=run_id):
+                logged = mlflow.dspy.log_model(
+                    program,
+                    name="program",
+                    # left to find out what it needs, MLflow would load it once more
+                    pip_requirements=[f"dspy=={version('dspy')}"],
+                    use_dspy_model_save=True,
+                )
+        except mlflow.exceptions.MlflowException as error:
+            raise TrackingError(self._complaint(error)) from error
+        return str(logged.model_uri)
 
     def trace(self) -> None:
         """Record every DSPy module call from now on as a trace.

@@ -29,11 +29,14 @@ class Prompt:
 
     system: str
     user: str
+    shown: tuple[str, ...] = ()
+    """What the assistant is said to have replied to the demos, in order."""
+    temperature: float = 0.0
 
     @cached_property
     def key(self) -> str:
         """A hash of the text: what faults and counts go by."""
-        return sha256(f"{self.system}\0{self.user}".encode()).hexdigest()
+        return sha256("\0".join((self.system, self.user, *self.shown)).encode()).hexdigest()
 
     @cached_property
     def fields(self) -> Mapping[str, str]:

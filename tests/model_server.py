@@ -57,6 +57,9 @@ class Behaviour(StrEnum):
 FAULTS = tuple(b for b in Behaviour if b not in (Behaviour.COMPETENT, Behaviour.BAD_KEY))
 """What can go wrong with a provider that works on the whole."""
 
+Reply = Callable[[Prompt, int], str]
+"""Answers a prompt; the number says how often it was asked before (0 at first)."""
+
 Behave = Callable[[Prompt, int], Behaviour]
 """Chooses what to do with a prompt; the number says how often it was asked before (0 at first)."""
 
@@ -110,6 +113,7 @@ class ModelServer:
 
     Args:
         behave: Chooses the behaviour per request; None is always competent.
+        reply: Answers where the behaviour is the competent one; None leaves it to ``competent_reply``.
         latency_s: How long a reply takes.
         retry_after_s: What ``RATE_LIMIT_WITH_HINT`` asks for.
         hang_s: How long ``HANG`` hangs, unless the client goes away before.
@@ -120,6 +124,7 @@ class ModelServer:
         self,
         behave: Behave | None = None,
         *,
+        reply: Reply | None = None,
         latency_s: float = 0.0,
         retry_after_s: float = 1.0,
         hang_s: float = 60.0,
@@ -127,6 +132,7 @@ class ModelServer:
     ) -> None:
         self.traffic = Traffic()
         self._behave = behave or always(Behaviour.COMPETENT)
+        self._reply = reply or (lambda prompt, seen: competent_reply(prompt))
         self._latency_s = latency_s
         self._retry_after_s = retry_after_s
         self._hang_s = hang_s
@@ -163,9 +169,10 @@ class ModelServer:
 
     async def _complete(self, request: Request) -> Response:
         body: dict[str, Any] = await request.json()
-        prompt = _prompt(body.pop("messages"))
+        prompt = _prompt(body.pop("messages"), body.get("temperature", 0.0))
         traffic = self.traffic
-        behaviour = self._behave(prompt, traffic.requests[prompt.key])
+        seen = traffic.requests[prompt.key]
+        behaviour = self._behave(prompt, seen)
         traffic.requests[prompt.key] += 1
         traffic.behaviours[behaviour.value] += 1
         traffic.bodies.append(body)
@@ -176,6 +183,9 @@ class ModelServer:
             await asyncio.sleep(self._latency_s)
             if behaviour is Behaviour.HANG:
                 await self._hang(request)
+            if behaviour is Behaviour.COMPETENT:
+                text = self._reply(prompt, seen)
+                return JSONResponse(_completion(str(body["model"]), prompt, text, "stop"))
             return self._response(behaviour, prompt, request, str(body["model"]))
         finally:
             traffic.in_flight -= 1
@@ -245,9 +255,10 @@ def _with_bad_call(reply: str, name: str, args: dict[str, object]) -> str:
     return chat_format({"tool_calls": f"{bad[:-2]}, {good}]}}" if good else bad})
 
 
-def _prompt(messages: Sequence[dict[str, Any]]) -> Prompt:
+def _prompt(messages: Sequence[dict[str, Any]], temperature: float = 0.0) -> Prompt:
     systems = [message["content"] for message in messages if message["role"] in ("system", "developer")]
-    return Prompt("\n\n".join(systems), messages[-1]["content"])
+    shown = tuple(message["content"] for message in messages if message["role"] == "assistant")
+    return Prompt("\n\n".join(systems), messages[-1]["content"], shown, temperature)
 
 
 def _completion(model: str, prompt: Prompt, text: str, finish_reason: str) -> dict[str, Any]:
