@@ -1,4 +1,4 @@
-"""Evaluate memory systems on LoCoMo, or on conversations of your own: ``python evaluate.py --help``."""
+"""Evaluate memory systems on made-up conversations, on LoCoMo, or on your own: ``python evaluate.py --help``."""
 
 import sys
 
@@ -10,9 +10,11 @@ def main() -> None:
     """Read the flags, run the stages that they ask for, and print the table."""
     config = parse_flags(EvaluateConfig)
 
-    from memory_program.evaluation.run import evaluate  # DSPy and the rest: --help does not wait for them
+    # DSPy and the rest: --help does not wait for them
+    from memory_program.evaluation.run import evaluate
+    from memory_program.learning.ceiling import measure_ceiling
 
-    evaluate(config)
+    evaluate(config, ceiling=measure_ceiling(config))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,11 @@ class DatasetName(StrEnum):
         """Whether it is fetched from its authors, unless ``data`` says where it lies."""
         return self in (DatasetName.LOCOMO, DatasetName.LONGMEMEVAL, DatasetName.PERLTQA)
 
+    @property
+    def is_made_up(self) -> bool:
+        """Whether its conversations come from the generator, the only ones that the embedded model knows."""
+        return self in (DatasetName.SAMPLE, DatasetName.WORLD)
+
 
 Split = Literal["all", "train", "val", "test", "sft", "rl"]
 
@@ -39,6 +44,8 @@ _SPLITS: Mapping[str, tuple[Split, ...]] = {
     DatasetName.PERLTQA: ("all",),
 }
 _LOCOMO_SPLITS: tuple[Split, ...] = ("all", "train", "val", "test")
+
+_POCKET = ("pocket", "pocket-base")
 
 
 class SystemName(StrEnum):
@@ -113,10 +120,10 @@ class EvaluateConfig(SystemSettings):
     Keys of providers come from the environment only.
     """
 
-    dataset: str = DatasetName.LOCOMO.value
-    """What to evaluate on: "locomo", "longmemeval" (the S variant), "perltqa", "sample" (a few made-up
-    conversations that come with the program), "world" (as many as you like, made up from --seed), or the path
-    of a JSON file in LoCoMo's schema."""
+    dataset: str = DatasetName.SAMPLE.value
+    """What to evaluate on: "sample" (a few made-up conversations that come with the program), "world" (as many
+    as you like, made up from --seed), "locomo", "longmemeval" (the S variant), "perltqa", or the path of a JSON
+    file in LoCoMo's schema."""
 
     data: Path | None = None
     """Path of the official file: locomo10.json, any file of LongMemEval (S, M or oracle), or the folder of
@@ -145,17 +152,18 @@ class EvaluateConfig(SystemSettings):
     num_test: int | None = Field(default=None, ge=1)
     """Ask the first N questions only, and build only what they need. For a quick look, not for a score."""
 
-    systems: str = SystemName.EXTRACTIVE.value
-    """Systems to evaluate, separated by commas: memory, rag, full-context, no-memory, extractive. The
-    default is the one that needs no model."""
+    systems: str = "memory,rag,full-context,no-memory"
+    """Systems to evaluate, separated by commas: memory, rag, full-context, no-memory, extractive. The last
+    one needs no model."""
 
     mode: Mode = Mode.FULL
     """Stage to run; full is all of them. judge and report take up what the last answers recorded, so they
     need no --model, and report needs no model at all."""
 
     model: str | None = None
-    """Model of writer, reader and judge, by LiteLLM's name, for example openai/gpt-4.1-mini. Nothing is
-    assumed: a system that needs a model says so."""
+    """Model of writer, reader and judge, by LiteLLM's name, for example openai/gpt-4.1-mini. Without it
+    pocket, the embedded model, writes and reads what is made up (sample, world), and nothing judges; whatever
+    else needs a model says so."""
 
     writer_model: str | None = None
     """Model that writes memories, where it is another than --model."""
@@ -223,23 +231,6 @@ class EvaluateConfig(SystemSettings):
         return chosen(value, "rubric", ["lenient", "strict"])
 
     @model_validator(mode="after")
-    def _has_its_models(self) -> Self:
-        if self.mode.makes_systems:
-            for name in self.system_names:
-                lacks_writer = name.writes_with_a_model and self.writer is None
-                lacks_reader = name.reads_with_a_model and self.reader is None and self.mode is not Mode.BUILD
-                if lacks_writer or lacks_reader:
-                    part = "writer" if lacks_writer else "reader"
-                    raise ConfigError(
-                        f"system {name.value!r} needs a model: name one with --model or --{part}-model "
-                        "(any LiteLLM name, for example openai/gpt-4.1-mini), or choose --systems "
-                        + SystemName.EXTRACTIVE.value
-                    )
-        if self.mode is Mode.JUDGE and self.judge is None:
-            raise ConfigError("mode='judge' needs a judge: name one with --judge-model or --model")
-        return self
-
-    @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         splits = _SPLITS.get(self.dataset, _LOCOMO_SPLITS)
         if self.split not in splits:
@@ -259,6 +250,23 @@ class EvaluateConfig(SystemSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _has_its_models(self) -> Self:
+        if self.mode.makes_systems:
+            for name in self.system_names:
+                lacks_writer = name.writes_with_a_model and self.writer is None
+                lacks_reader = name.reads_with_a_model and self.reader is None and self.mode is not Mode.BUILD
+                if lacks_writer or lacks_reader:
+                    part = "writer" if lacks_writer else "reader"
+                    raise ConfigError(
+                        f"system {name.value!r} needs a model: name one with --model or --{part}-model "
+                        "(any LiteLLM name, for example openai/gpt-4.1-mini), or choose --systems "
+                        + SystemName.EXTRACTIVE.value
+                    )
+        if self.mode is Mode.JUDGE and self.judge is None:
+            raise ConfigError("mode='judge' needs a judge: name one with --judge-model or --model")
+        return self
+
     @property
     def system_names(self) -> tuple[SystemName, ...]:
         """The systems, in the order in which they were named."""
@@ -266,18 +274,24 @@ class EvaluateConfig(SystemSettings):
 
     @property
     def writer(self) -> str | None:
-        """The writer's model, if one is named."""
-        return self.writer_model or self.model
+        """The writer's model, if there is one."""
+        return self.writer_model or self.model or self._embedded
 
     @property
     def reader(self) -> str | None:
-        """The reader's model, if one is named."""
-        return self.reader_model or self.model
+        """The reader's model, if there is one."""
+        return self.reader_model or self.model or self._embedded
+
+    @property
+    def _embedded(self) -> str | None:
+        """The model that stands in where none is named: only where its small world is what is asked about."""
+        names = [name.value for name in DatasetName if name.is_made_up]
+        return _POCKET[0] if self.dataset in names else None
 
     @property
     def judge(self) -> str | None:
-        """The judge's model, if one is named."""
-        return self.judge_model or self.model
+        """The judge's model, if one is named; the embedded model reads and writes, and judges nothing."""
+        return self.judge_model or (None if self.model in _POCKET else self.model)
 
     @property
     def system_settings(self) -> SystemSettings:

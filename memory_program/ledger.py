@@ -138,10 +138,10 @@ def is_embedded(model: str) -> bool:
     """Whether a name is of a model that runs in this process.
 
     Example:
-        >>> is_embedded("local:weights/tiny"), is_embedded("openai/gpt-4.1-mini")
-        (True, False)
+        >>> is_embedded("pocket"), is_embedded("local:weights/tiny"), is_embedded("openai/gpt-4.1-mini")
+        (True, True, False)
     """
-    return model == "pocket" or model.startswith("local:")
+    return model in ("pocket", "pocket-base") or model.startswith("local:")
 
 
 def price_of(model: str, *, api_base: str | None = None) -> Price | None:

@@ -1,6 +1,7 @@
 """A model's name -> a ``dspy.LM``: one in this process, or any that LiteLLM reaches over HTTP, on the meter.
 
-Names are LiteLLM's, ``provider/model``, or ``local:PATH_OR_HUB_ID`` for this process. Keys come from the
+Names are LiteLLM's, ``provider/model``; in this process run ``local:PATH_OR_HUB_ID``, and ``pocket`` and
+``pocket-base``, the embedded model and what it was before its last stage of training. Keys come from the
 environment, under the names that the providers give them; none is ever taken as an argument, saved or shown.
 A model that cannot be used as named is an error before the first call, and never becomes another model.
 """
@@ -9,6 +10,7 @@ import functools
 import importlib
 import logging
 import os
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,8 +32,11 @@ _NO_KEY = "no-key"  # sent to servers of one's own that need none; LiteLLM insis
 _NAMES = (
     "a name looks like 'openai/gpt-4.1-mini' or 'anthropic/claude-sonnet-4-5' "
     "(https://docs.litellm.ai/docs/providers); for a server of your own give 'openai/NAME' and its address, "
-    "api_base; for a model in this process 'local:' and its folder or its id on the Hugging Face hub"
+    "api_base; for a model in this process 'local:' and its folder or its id on the Hugging Face hub; for the "
+    "embedded model 'pocket'"
 )
+_POCKET = Path(__file__).parent / "pocket"
+_EMBEDDED = {"pocket": _POCKET / "weights", "pocket-base": _POCKET / "weights-base"}
 
 _logger = logging.getLogger(__name__)
 
@@ -54,8 +59,9 @@ def language_model(
     process has no address, and nothing to wait for or to try again.
 
     Args:
-        name: LiteLLM's ``provider/model``, or ``local:`` and a folder or hub id, for a model that is loaded
-            into this process and shares nothing with another one of the same name.
+        name: LiteLLM's ``provider/model``; or ``pocket``, ``pocket-base``, or ``local:`` and a folder or
+            hub id, for a model that is loaded into this process and shares nothing with another one of the
+            same name.
         api_base: the address of an OpenAI-compatible (or the provider's own kind of) server. With it a key
             is sent if the environment has one for the provider, and none is needed.
         temperature: of sampling, from 0 to 2.
@@ -100,9 +106,7 @@ def language_model(
 def _embedded_model(
     name: str, temperature: float, max_tokens: int, limiter: AdaptiveLimiter | None
 ) -> dspy.LM:
-    source = name.removeprefix("local:").strip()
-    if name == "pocket":
-        raise ModelError(f"{name!r}: its weights are not part of this version; {_NAMES}")
+    source = str(_EMBEDDED.get(name, name.removeprefix("local:").strip()))
     if not source:
         raise ModelError(f"{name!r} names no model: {_NAMES}")
     from memory_program.learning.local import LocalModel, LocalSettings  # torch takes seconds to import

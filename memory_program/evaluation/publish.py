@@ -20,8 +20,11 @@ from memory_program.tracking import TrackedRun, Tracker, note_logged, was_logged
 class Publisher:
     """Turns records into results, and hands them out."""
 
-    def __init__(self, config: EvaluateConfig, selection: Selection, console: Console) -> None:
-        """Prepare; nothing is opened or written yet."""
+    def __init__(
+        self, config: EvaluateConfig, selection: Selection, console: Console, ceiling: Json | None = None
+    ) -> None:
+        """Prepare; nothing is opened or written yet. For ``ceiling`` see ``make_results``."""
+        self._ceiling = ceiling
         self._config = config
         self._selection = selection
         self._console = console
@@ -51,7 +54,7 @@ class Publisher:
             TrackingError: MLflow fails; everything else is done.
         """
         scored = [system.scored(store) for system in recorded]
-        results = make_results(self._config, self._selection, scored)
+        results = make_results(self._config, self._selection, scored, self._ceiling)
         folder = self._config.output_dir
         write_json(folder / RESULTS, results)
         for system, of_system in zip(recorded, scored, strict=True):

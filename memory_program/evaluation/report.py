@@ -28,9 +28,19 @@ RESULTS = "results.json"
 
 
 def make_results(
-    config: EvaluateConfig, selection: Selection, scored_systems: Sequence[ScoredSystem]
+    config: EvaluateConfig,
+    selection: Selection,
+    scored_systems: Sequence[ScoredSystem],
+    ceiling: Json | None = None,
 ) -> Json:
-    """Compute results.json; the same records, selection and seed give the same numbers, to the last digit."""
+    """Compute results.json; the same records, selection and seed give the same numbers, to the last digit.
+
+    Args:
+        config: of the run.
+        selection: what it is about.
+        scored_systems: its systems.
+        ceiling: the results of the system that knows the truth, where one does.
+    """
     resampling = Resampling(config.seed)
     systems: Json = {}
     for system in scored_systems:
@@ -63,6 +73,7 @@ def make_results(
         "lm_cache": "off",
         "seed": config.seed,
         "systems": systems,
+        "ceiling": ceiling,
         "comparisons": compare(scored, rubrics, resampling),
     }
 

@@ -36,6 +36,7 @@ def evaluate(
     console: Console | None = None,
     make: SystemMaker = make_system,
     models: ModelMaker | None = None,
+    ceiling: Json | None = None,
 ) -> Json | None:
     """Run the stages of a config, and return the results when it asks for a report.
 
@@ -44,6 +45,7 @@ def evaluate(
         console: where progress and tables go; standard output by default.
         make: makes the systems.
         models: makes the language models; by default those of the config, each checked by one small call.
+        ceiling: results to show beside those of the run; see ``learning.ceiling``.
 
     Raises:
         ConfigError: the config does not fit the data or the folder.
@@ -69,18 +71,23 @@ def evaluate(
         with ExitStack() as stack:
             url = database_url(config)
             store = stack.enter_context(BankStore.existing(url)) if _write_memories(config) else None
-            publisher = stack.enter_context(closing(Publisher(config, selection, console)))
+            publisher = stack.enter_context(closing(Publisher(config, selection, console, ceiling)))
             return publisher.publish(recorded, store)
     with _held(config.output_dir):
         write_json(config.output_dir / "config.json", config.model_dump(mode="json"))
         if config.mode is Mode.JUDGE:
             _judge(config, selection, console, models)
             return None
-        return _run(config, selection, console, make, models)
+        return _run(config, selection, console, make, models, ceiling)
 
 
 def _run(
-    config: EvaluateConfig, selection: Selection, console: Console, make: SystemMaker, models: ModelMaker
+    config: EvaluateConfig,
+    selection: Selection,
+    console: Console,
+    make: SystemMaker,
+    models: ModelMaker,
+    ceiling: Json | None,
 ) -> Json | None:
     """Build, answer and judge, as far as the mode goes, one system after the other; then report."""
     with ExitStack() as stack:
@@ -94,7 +101,7 @@ def _run(
         for system, to_call in zip(systems, estimates, strict=True):
             if to_call:
                 system.connect(models)
-        publisher = stack.enter_context(closing(Publisher(config, selection, console)))
+        publisher = stack.enter_context(closing(Publisher(config, selection, console, ceiling)))
         needs_tracker = config.traces or config.mode is Mode.FULL
         if needs_tracker and not all(system.is_finished for system in systems):
             publisher.open_tracker()

@@ -31,7 +31,8 @@ def tables(results: Json) -> list[Table]:
     """Lay out every table of the results; its cells are plain text, an interval under its score."""
     dataset: Json = results["dataset"]
     systems: Mapping[str, Json] = results["systems"]
-    laid_out = [*_scores(dataset, systems), _retrieval_and_cost(systems)]
+    ceiling = {"ceiling (oracle)": results["ceiling"]} if results["ceiling"] else {}
+    laid_out = [*_scores(dataset, {**systems, **ceiling}), _retrieval_and_cost(systems)]
     if any(system["retrieval"][_RANKED_KEYS[0]]["n"] for system in systems.values()):
         laid_out.append(_rankings(systems))
     if any(system["judge"] for system in systems.values()):

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -202,7 +203,7 @@ class Training:
         self._since_probe = time.monotonic()
 
     def _save_model(self, folder: Path) -> None:
-        self.model.save_pretrained(folder)
+        deepcopy(self.model).half().save_pretrained(folder)
         save_tokenizer(self.tokenizer, folder)
 
     def _save_checkpoint(self) -> None:

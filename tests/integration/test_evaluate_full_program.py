@@ -254,7 +254,13 @@ def test_a_judge_that_cannot_be_used_ends_the_run_before_anything_is_built(
 ):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     data = write_conversations(tmp_path / "talks.json", 1)
-    config = EvaluateConfig(dataset=str(data), judge_model=model, output_dir=tmp_path / "run", mlflow=False)
+    config = EvaluateConfig(
+        dataset=str(data),
+        systems="extractive",
+        judge_model=model,
+        output_dir=tmp_path / "run",
+        mlflow=False,
+    )
     with pytest.raises(ModelError, match=complaint):
         evaluate(config)
     assert not list((tmp_path / "run").glob("**/*.jsonl"))

@@ -15,7 +15,14 @@ pytestmark = pytest.mark.dataset
 
 def run(locomo_path: Path, output_dir: Path, **settings: Any) -> tuple[Any, str]:
     console = Console(file=io.StringIO(), width=120)
-    config = EvaluateConfig(data=locomo_path, output_dir=output_dir, mlflow=False, **settings)
+    config = EvaluateConfig(
+        dataset="locomo",
+        data=locomo_path,
+        systems="extractive",
+        output_dir=output_dir,
+        mlflow=False,
+        **settings,
+    )
     return evaluate(config, console=console), console.file.getvalue()
 
 

@@ -48,7 +48,12 @@ class Bench:
         self.output = ""
 
     def config(self, **settings: Any) -> EvaluateConfig:
-        defaults = {"dataset": str(self.data), "mlflow": False, "output_dir": self.folder / "run"}
+        defaults = {
+            "dataset": str(self.data),
+            "systems": "extractive",
+            "mlflow": False,
+            "output_dir": self.folder / "run",
+        }
         return EvaluateConfig(**{**defaults, **settings})
 
     def run(

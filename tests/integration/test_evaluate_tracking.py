@@ -18,7 +18,9 @@ from tests.evaluation_samples import Quoting, maker, write_conversations
 def run(folder: Path, **settings: Any) -> str:
     data = write_conversations(folder / "talks.json", 2)
     console = Console(file=io.StringIO(), width=200)
-    config = EvaluateConfig(dataset=str(data), **{"output_dir": folder / "runs/one", **settings})
+    config = EvaluateConfig(
+        dataset=str(data), **{"systems": "extractive", "output_dir": folder / "runs/one", **settings}
+    )
     evaluate(config, console=console, make=maker(Quoting()))
     return console.file.getvalue()
 

@@ -20,11 +20,12 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_flags_become_a_config():
     flags = (
-        "--mode build --systems memory,rag --model openai/m --top-k 7 --no-mlflow --archive "
+        "--dataset locomo --mode build --systems memory,rag --model openai/m --top-k 7 --no-mlflow --archive "
         "--max-cost 1.5 --data x.json --writer-mode generalist"
     )
     config = parse_flags(EvaluateConfig, shlex.split(flags))
     assert config == EvaluateConfig(
+        dataset="locomo",
         mode=Mode.BUILD,
         systems="memory,rag",
         model="openai/m",
@@ -70,7 +71,10 @@ def test_help_imports_nothing_that_is_slow():
 
 
 def test_bad_input_is_one_line_on_stderr_and_status_2(tmp_path):
-    done = run("--dataset", str(tmp_path / "none.json"), "--output-dir", str(tmp_path / "run"))
+    done = run(
+        *("--dataset", str(tmp_path / "none.json"), "--systems", "extractive"),
+        *("--output-dir", str(tmp_path / "run")),
+    )
     assert done.returncode == 2
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()

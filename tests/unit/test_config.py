@@ -3,19 +3,41 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from locomo.judge import Rubric
 from locomo.longmemeval import MemBuilderSplit
+from locomo.rubrics import Rubric
 from locomo.split_data import SplitOrAll
 from memory_program.agents.systems import SYSTEMS
 from memory_program.config import EvaluateConfig, SystemName, SystemSettings
 from memory_program.errors import ConfigError
 from memory_program.settings import split_list
 
+LOCOMO = {"dataset": "locomo"}
 
-def test_without_any_flag_the_system_that_needs_no_model_is_evaluated():
+
+def test_without_any_flag_the_embedded_model_writes_and_reads_the_sample_and_nothing_judges():
     config = EvaluateConfig()
-    assert config.system_names == (SystemName.EXTRACTIVE,)
+    assert config.dataset == "sample"
+    assert [name.value for name in config.system_names] == ["memory", "rag", "full-context", "no-memory"]
+    assert (config.writer, config.reader, config.judge) == ("pocket", "pocket", None)
+
+
+@pytest.mark.parametrize("dataset", ["locomo", "longmemeval", "perltqa", "own.json"])
+def test_the_embedded_model_stands_in_for_no_model_on_real_conversations(dataset):
+    with pytest.raises(ConfigError, match="system 'memory' needs a model: name one with --model"):
+        EvaluateConfig(dataset=dataset)
+    config = EvaluateConfig(dataset=dataset, systems="extractive")
     assert config.writer is config.reader is config.judge is None
+
+
+def test_a_model_that_is_named_goes_before_the_embedded_one():
+    config = EvaluateConfig(reader_model="openai/m")
+    assert (config.writer, config.reader, config.judge) == ("pocket", "openai/m", None)
+
+
+def test_the_embedded_model_judges_only_where_it_is_named_as_judge():
+    assert EvaluateConfig(model="pocket-base").judge is None
+    assert EvaluateConfig(model="pocket", judge_model="openai/j").judge == "openai/j"
+    assert EvaluateConfig(model="openai/m").judge == "openai/m"
 
 
 @pytest.mark.parametrize(
@@ -26,7 +48,7 @@ def test_without_any_flag_the_system_that_needs_no_model_is_evaluated():
         ({"max_cost": 0}, "max_cost=0 must be more than 0"),
         ({"temperature": 2.5}, "temperature=2.5 must be at most 2.0"),
         ({"split": "dev"}, "unknown split 'dev': choose from all, train, val, test, sft, rl"),
-        ({"split": "sft"}, "dataset 'locomo' has no split 'sft': choose from all, train, val, test"),
+        ({"split": "sft"}, "dataset 'sample' has no split 'sft': choose from all, train, val, test"),
         (
             {"dataset": "longmemeval", "split": "val"},
             "dataset 'longmemeval' has no split 'val': choose from all, sft, rl, test",
@@ -43,7 +65,10 @@ def test_without_any_flag_the_system_that_needs_no_model_is_evaluated():
         ({"rubrics": "kind"}, "unknown rubric 'kind': choose from lenient, strict"),
         ({"top_n": 3}, "unknown setting 'top_n': choose from top_k, reader_budget,"),
         ({"top_k": "many"}, "top_k='many' is not allowed: input should be a valid integer"),
-        ({"program": "p.json"}, "program='p.json' is for the system 'memory', which systems='extractive'"),
+        (
+            {"program": "p.json", "systems": "extractive"},
+            "program='p.json' is for the system 'memory', which systems='extractive'",
+        ),
         (
             {"dataset": "own.json", "data": "x.json"},
             "data='x.json' says where an official file lies, and dataset='own.json' has none",
@@ -67,20 +92,20 @@ def test_two_bad_settings_are_both_told():
 @pytest.mark.parametrize("systems", ["memory", "rag", "full-context", "no-memory", "extractive,no-memory"])
 def test_a_system_that_needs_a_model_says_so(systems):
     with pytest.raises(ConfigError, match="needs a model: name one with --model"):
-        EvaluateConfig(systems=systems)
-    assert EvaluateConfig(systems=systems, model="openai/m").reader == "openai/m"
+        EvaluateConfig(systems=systems, **LOCOMO)
+    assert EvaluateConfig(systems=systems, model="openai/m", **LOCOMO).reader == "openai/m"
 
 
 def test_a_build_needs_a_writer_only_and_only_for_systems_that_write():
-    assert EvaluateConfig(systems="memory", mode="build", writer_model="openai/m").reader is None
-    assert EvaluateConfig(systems="rag", mode="build").writer is None
+    assert EvaluateConfig(systems="memory", mode="build", writer_model="openai/m", **LOCOMO).reader is None
+    assert EvaluateConfig(systems="rag", mode="build", **LOCOMO).writer is None
     with pytest.raises(ConfigError, match="--writer-model"):
-        EvaluateConfig(systems="memory", mode="build", reader_model="openai/m")
+        EvaluateConfig(systems="memory", mode="build", reader_model="openai/m", **LOCOMO)
 
 
 @pytest.mark.parametrize("mode", ["report", "judge"])
 def test_what_is_recorded_is_judged_and_reported_without_the_models_that_made_it(mode):
-    assert EvaluateConfig(systems="memory,rag", mode=mode, judge_model="openai/j").reader is None
+    assert EvaluateConfig(systems="memory,rag", mode=mode, judge_model="openai/j", **LOCOMO).reader is None
 
 
 def test_a_model_for_one_role_goes_before_the_model_for_all():

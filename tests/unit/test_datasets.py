@@ -46,7 +46,7 @@ def test_a_world_is_made_from_its_seed_and_its_signature_says_so():
 
 
 def test_any_other_name_is_a_file_and_its_truth_is_unknown(tmp_path):
-    config = EvaluateConfig(dataset=str(write(tmp_path / "diary.json", [sample()])))
+    config = EvaluateConfig(dataset=str(write(tmp_path / "diary.json", [sample()])), systems="extractive")
     assert load_dataset(config).name == "diary"
     assert worlds_of(config) == []
 

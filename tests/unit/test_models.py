@@ -11,11 +11,6 @@ from memory_program.errors import ConfigError, ModelError
 from memory_program.models import language_model
 
 
-def test_the_embedded_model_is_refused_until_its_weights_are_part_of_the_package() -> None:
-    with pytest.raises(ModelError, match="'pocket': its weights are not part of this version"):
-        language_model("pocket")
-
-
 @pytest.mark.parametrize("name", ["local:", "local:/", "local: "])
 def test_a_local_model_needs_a_place(name: str) -> None:
     with pytest.raises(ModelError, match=r"names no model: .*'local:' and its folder"):

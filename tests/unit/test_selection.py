@@ -16,7 +16,7 @@ def data(tmp_path):
 
 
 def chosen(data, **settings):
-    selection = select(EvaluateConfig(dataset=str(data), **settings))
+    selection = select(EvaluateConfig(dataset=str(data), systems="extractive", **settings))
     asked = [question.question_id for question in selection.questions]
     return [conversation.conversation_id for conversation in selection.conversations], asked
 

@@ -4,7 +4,7 @@ from typing import Any
 from rich.console import Console
 
 from locomo.conversation import ANSWERABLE, Category, LongMemEvalType, Question
-from locomo.judge import Rubric, Verdict
+from locomo.rubrics import Rubric, Verdict
 from memory_program.bank.outcome import Answer, Outcome, RankedItem
 from memory_program.evaluation.diagnosis import Diagnosis, Fault, diagnosis_summary, is_wrong
 from memory_program.evaluation.records import AnswerRecord, JudgeRecord
@@ -47,6 +47,7 @@ def results(**texts: str) -> Any:
     return {
         "dataset": {"name": "locomo", "benchmark": "locomo", "types": [c.label for c in ANSWERABLE]},
         "systems": {name: {**summary, "signature": f"sig:{name}"} for name, summary in summaries.items()},
+        "ceiling": None,
         "comparisons": compare(items, ["lenient"], Resampling(0)),
     }
 
@@ -66,6 +67,15 @@ def test_every_column_fits_120_columns():
     for heading in ("@5", "@10", "@25", "@50", "2000 tok", "tokens/question", "calls", "cost", "failures"):
         assert heading in text
     assert all(name in text and f"sig:{name}" in text for name in SYSTEMS)
+
+
+def test_the_ceiling_stands_under_the_systems_where_there_is_one():
+    found = results(memory="red", no_memory="x")
+    assert "ceiling" not in printed(found)
+    found["ceiling"] = results(memory="red kite")["systems"]["memory"]
+    score = f"{found['ceiling']['locomo_f1']['all']['value']:.3f}"
+    rows = [line.split() for line in printed(found).partition("Evidence recall")[0].splitlines()]
+    assert [row[:3] for row in rows if row[:1] == ["ceiling"]] == [["ceiling", "(oracle)", score]]
 
 
 def longmemeval_results() -> Any:
@@ -89,6 +99,7 @@ def longmemeval_results() -> Any:
     return {
         "dataset": {"name": "longmemeval", "benchmark": "longmemeval", "types": types},
         "systems": {name: {**summary, "signature": f"sig:{name}"} for name in SYSTEMS},
+        "ceiling": None,
         "comparisons": [],
     }
 

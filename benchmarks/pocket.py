@@ -1,0 +1,225 @@
+"""What a model is worth in made-up worlds: as reader, as writer, and as the whole program.
+
+The worlds have words that no training saw. The reader is measured on the banks that the oracle builds, the
+writer on the banks that it builds itself (``learning/agreement.py`` says how), and the whole program as
+``evaluate.py`` does, beside the oracle in the same program: the ceiling. Intervals are at 95 %, by bootstrap
+over conversations. Each table is printed as soon as it is measured; progress goes to stderr.
+
+Run it with ``python benchmarks/pocket.py --help``.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import dspy
+from pydantic import Field
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from locomo.metrics import is_abstention
+from locomo.statistics import clustered_interval
+from locomo.world import Kind
+from memory_program.agents.signatures import SPECIALISTS
+from memory_program.command_line import exit_status, parse_flags
+from memory_program.config import DatasetName, EvaluateConfig
+from memory_program.evaluation.datasets import worlds_of
+from memory_program.evaluation.run import evaluate
+from memory_program.evaluation.scoring import Json, Resampling
+from memory_program.evaluation.table import spelled_interval
+from memory_program.learning.agreement import Recorder, Tally, agreement
+from memory_program.learning.ceiling import ORACLE, measure_ceiling
+from memory_program.learning.oracle import Exchange, Oracle, oracle_lm, signature_of
+from memory_program.models import AdaptiveLimiter, language_model
+from memory_program.settings import Settings
+
+RIGHT_FROM = 0.5
+"""The official F1 from which on an answer counts as right."""
+
+
+class Benchmark(Settings):
+    """Measure a model in made-up worlds, as reader, as writer and as the whole program."""
+
+    model: str = "pocket"
+    """The model, by any name that evaluate.py takes."""
+
+    seed: int = Field(default=1, ge=0)
+    """Chooses the worlds."""
+
+    conversations: int = Field(default=20, ge=1)
+    """How many worlds."""
+
+    systems: str = "memory"
+    """Systems of the whole program, separated by commas; memory must be among them."""
+
+    concurrency: int = Field(default=16, ge=1)
+    """Model calls in flight at most."""
+
+
+def main() -> None:
+    """Read the flags, measure, and print the tables."""
+    benchmark = parse_flags(Benchmark)
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    with tempfile.TemporaryDirectory() as folder:
+        config = EvaluateConfig(
+            dataset=DatasetName.WORLD.value,
+            seed=benchmark.seed,
+            worlds=benchmark.conversations,
+            systems=benchmark.systems,
+            writer_model=benchmark.model,
+            reader_model=benchmark.model,
+            concurrency=benchmark.concurrency,
+            output_dir=Path(folder),
+            mlflow=False,
+        )
+        limiter = AdaptiveLimiter(benchmark.concurrency)
+        lm = language_model(benchmark.model, temperature=0.0, limiter=limiter)
+        print(f"{lm.model}, {benchmark.conversations} worlds of seed {benchmark.seed}")
+        for table in _measured(config, lm):
+            console.print(table)
+
+
+def _measured(config: EvaluateConfig, lm: dspy.LM) -> Iterable[Table]:
+    worlds = worlds_of(config)
+    ceiling = measure_ceiling(config)
+    assert ceiling is not None, "the truth of a world is known"
+    from_gold = EvaluateConfig(
+        **{
+            **config.model_dump(),
+            "systems": "memory",
+            "writer_model": ORACLE,
+            "output_dir": config.output_dir / "gold",
+        }
+    )
+    _results(from_gold, {ORACLE: oracle_lm(worlds), lm.model: lm})
+    yield _reader_table(_answers(from_gold.output_dir), _answers(config.output_dir / "ceiling"))
+
+    recorder = Recorder(lm.engine)
+    began = time.perf_counter()
+    results = _results(config, {lm.model: lm.copy(engine=recorder)})
+    elapsed_s = time.perf_counter() - began
+    yield _writer_table(recorder.exchanges, Oracle(worlds))
+    yield _program_table(results["systems"], ceiling, f"{len(recorder.exchanges):,} calls, {elapsed_s:.0f} s")
+
+
+def _results(config: EvaluateConfig, models: dict[str, dspy.LM]) -> Json:
+    quiet = Console(stderr=True)
+    results = evaluate(config, console=quiet, models=lambda name, _: models[name])
+    assert results is not None, "the mode is full"
+    return results
+
+
+def _answers(folder: Path) -> list[Json]:
+    lines = (folder / "memory" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def _reader_table(answers: Sequence[Json], of_oracle: Sequence[Json]) -> Table:
+    headings = ("right", "abstains", "oracle right", "oracle abstains", "questions")
+    table = _table("Reader, from the oracle's memories", "category", headings)
+    for category in ("all", *sorted({line["category"] for line in answers})):
+        cells: list[str] = []
+        for lines in (answers, of_oracle):
+            group = [line for line in lines if category in ("all", line["category"])]
+            cells += (_share(group, _is_right), _share(group, _abstains))
+        table.add_row(category, *cells, str(len(group)))
+    return table
+
+
+def _is_right(answer: Json) -> bool:
+    return answer["locomo_f1"] is not None and answer["locomo_f1"] >= RIGHT_FROM
+
+
+def _abstains(answer: Json) -> bool:
+    return answer["answer"] is not None and is_abstention(answer["answer"])
+
+
+def _share(answers: Sequence[Json], claim: Callable[[Json], bool]) -> str:
+    """Spell the share of answers of which a claim is true."""
+    claims = [(float(claim(answer)), answer["question_id"].partition(":")[0]) for answer in answers]
+    return _interval(claims)
+
+
+def _writer_table(exchanges: Sequence[Exchange], oracle: Oracle) -> Table:
+    headings = ("F1", "precision", "recall", "right", "written", "gold", "dates right")
+    table = _table("Writer's operations, against the oracle's on the same prompts", "kind, action", headings)
+    tallies = _tallies_by_conversation(exchanges, oracle)
+    groups = sorted({group for of_conversation in tallies.values() for group in of_conversation})
+    sections: list[tuple[str, list[tuple[Kind, str]]]] = [("all", groups)]
+    for kind in sorted({kind for kind, _ in groups}):
+        sections.append((kind, [group for group in groups if group[0] == kind]))
+    sections += [(f"{kind}, {does}", [(kind, does)]) for kind, does in groups]
+    for name, counted in sections:
+        by_conversation = {
+            conversation: sum((found.get(group, Tally()) for group in counted), Tally())
+            for conversation, found in tallies.items()
+        }
+        table.add_row(name, *_writer_cells(by_conversation))
+    return table
+
+
+def _tallies_by_conversation(
+    exchanges: Sequence[Exchange], oracle: Oracle
+) -> dict[str, dict[tuple[Kind, str], Tally]]:
+    exchanges_by_conversation: dict[str, list[Exchange]] = {}
+    for exchange in exchanges:
+        if signature_of(exchange.system) in SPECIALISTS.values():
+            exchanges_by_conversation.setdefault(oracle.conversation_of(exchange.user), []).append(exchange)
+    return {
+        conversation: agreement(found, oracle.reply)
+        for conversation, found in exchanges_by_conversation.items()
+    }
+
+
+def _writer_cells(tallies: dict[str, Tally]) -> list[str]:
+    total = sum(tallies.values(), Tally())
+    # F1 is the mean, over operations written and gold, of whether the operation is a right one
+    operations = [
+        (float(rank < 2 * tally.right), conversation)
+        for conversation, tally in tallies.items()
+        for rank in range(tally.written + tally.gold)
+    ]
+    shares = (total.precision, total.recall)
+    counts = (total.right, total.written, total.gold)
+    days = f"{total.days_right}/{total.dated}" if total.dated else "-"
+    return [_interval(operations), *map(_spelled, shares), *map(str, counts), days]
+
+
+def _program_table(systems: Json, ceiling: Json, took: str) -> Table:
+    headings = ("F1, categories 1-4", "abstention", "all five", "tokens/question", "failures")
+    table = _table(f"Whole program: {took}", "system", headings)
+    for name, system in {"ceiling (oracle)": ceiling, **systems}.items():
+        scores = (system["locomo_f1"]["all"], system["abstention"], system["overall_with_abstention"])
+        tokens = f"{system['tokens_per_question'] or 0:,.0f}"
+        table.add_row(name, *map(spelled_interval, scores), tokens, str(system["failures"]["all"]))
+    return table
+
+
+def _table(title: str, first: str, headings: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column(first, no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _interval(scores: Sequence[tuple[float, str]]) -> str:
+    """Spell a mean and its interval, given each score and its conversation."""
+    if not scores:
+        return "-"
+    values, clusters = zip(*scores, strict=True)
+    found = clustered_interval(values, clusters, rng=Resampling(0).rng("benchmark"))
+    interval = "" if found.low is None else f" {found.low:.2f}..{found.high:.2f}"
+    return f"{found.value:.3f}{interval}"
+
+
+def _spelled(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
