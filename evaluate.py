@@ -1,4 +1,4 @@
-"""Evaluate memory systems on made-up conversations, on LoCoMo, or on your own: ``python evaluate.py --help``."""
+"""Evaluate memory systems on made-up conversations, LoCoMo or your own: ``python evaluate.py --help``."""
 
 import sys
 

@@ -121,9 +121,9 @@ class EvaluateConfig(SystemSettings):
     """
 
     dataset: str = DatasetName.SAMPLE.value
-    """What to evaluate on: "sample" (a few made-up conversations that come with the program), "world" (as many
-    as you like, made up from --seed), "locomo", "longmemeval" (the S variant), "perltqa", or the path of a JSON
-    file in LoCoMo's schema."""
+    """What to evaluate on: "sample" (a few made-up conversations that come with the program), "world" (as
+    many as you like, made up from --seed), "locomo", "longmemeval" (the S variant), "perltqa", or the path of
+    a JSON file in LoCoMo's schema."""
 
     data: Path | None = None
     """Path of the official file: locomo10.json, any file of LongMemEval (S, M or oracle), or the folder of

@@ -32,8 +32,8 @@ _NO_KEY = "no-key"  # sent to servers of one's own that need none; LiteLLM insis
 _NAMES = (
     "a name looks like 'openai/gpt-4.1-mini' or 'anthropic/claude-sonnet-4-5' "
     "(https://docs.litellm.ai/docs/providers); for a server of your own give 'openai/NAME' and its address, "
-    "api_base; for a model in this process 'local:' and its folder or its id on the Hugging Face hub; for the "
-    "embedded model 'pocket'"
+    "api_base; for a model in this process 'local:' and its folder or its id on the Hugging Face hub; for "
+    "the embedded model 'pocket'"
 )
 _POCKET = Path(__file__).parent / "pocket"
 _EMBEDDED = {"pocket": _POCKET / "weights", "pocket-base": _POCKET / "weights-base"}
