@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from locomo.conversation import Conversation, Question
-from locomo.judge import Judge, Rubric
+from locomo.judge import Judge
+from locomo.rubrics import Grading, Rubric, grading_of
 from memory_program import __version__
 from memory_program.agents.program import MemorySystem
 from memory_program.config import EvaluateConfig, SystemName
@@ -61,7 +62,9 @@ def identify(system: MemorySystem, name: SystemName, config: EvaluateConfig) -> 
     writer = config.writer if name.writes_with_a_model else None
     reader = config.reader if name.reads_with_a_model else None
     written_with = (writer, config.temperature, [settings[key] for key in BUILD_SETTINGS], writer_state)
-    build = content_hash(__version__, name.value, written_with if system.writes_memories else None)
+    # a program in which only the reader was optimised shares the banks of the memory system
+    written_as = SystemName.MEMORY if name.writes_with_a_model else name
+    build = content_hash(__version__, written_as.value, written_with if system.writes_memories else None)
     return SystemIdentity(
         name=name.value,
         writer=writer,
@@ -76,14 +79,14 @@ def identify(system: MemorySystem, name: SystemName, config: EvaluateConfig) -> 
 
 @dataclass(frozen=True, slots=True)
 class JudgeIdentity:
-    """The judge of a run: its model, and a hash of the prompt of each rubric."""
+    """The judge of a run: its model, and for each rubric hashes of its prompts, by ``Grading``."""
 
     model: str
-    rubrics: dict[str, str]
+    rubrics: dict[str, dict[str, str]]
 
     def key(self, rubric: str, question: Question, prediction: str) -> str:
         """Name the record of a verdict."""
-        prompt = (self.model, rubric, self.rubrics[rubric])
+        prompt = (self.model, rubric, self.rubrics[rubric][grading_of(question).value])
         return content_hash("judge", prompt, question.question_id, question.text, question.answer, prediction)
 
 
@@ -92,9 +95,12 @@ def identify_judge(config: EvaluateConfig) -> JudgeIdentity | None:
     if config.judge is None:
         return None
     rubrics = [Rubric(name) for name in split_list(config.rubrics)]
-    return JudgeIdentity(
-        config.judge, {rubric.value: content_hash(Judge(rubric).dump_state()) for rubric in rubrics}
-    )
+    return JudgeIdentity(config.judge, {rubric.value: _prompts(rubric) for rubric in rubrics})
+
+
+def _prompts(rubric: Rubric) -> dict[str, str]:
+    judges = {grading.value: Judge(rubric, grading=grading) for grading in Grading}
+    return {grading: content_hash(judge.dump_state()) for grading, judge in judges.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The judge stage: every answer to a headline question, by each rubric, all side by side."""
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -8,7 +9,8 @@ import dspy
 from dspy.utils.exceptions import LMError
 
 from locomo.conversation import Question
-from locomo.judge import Judge, Rubric, Verdict
+from locomo.judge import Judges
+from locomo.rubrics import Rubric, Verdict
 from memory_program.bank.outcome import Outcome
 from memory_program.evaluation.recorded import RecordedSystem
 from memory_program.evaluation.records import Journal, JudgeRecord
@@ -49,7 +51,7 @@ class JudgeStage:
     def missing(self) -> list[Case]:
         """List the cases without a verdict."""
         records = self._recorded.journals.judgements.records
-        return [case for case in cases_of(self._recorded) if self._is_missing(records.get(case.key))]
+        return without_verdict(cases_of(self._recorded), records, retry_errors=self._retry_errors)
 
     def judge(self, lm: dspy.LM | None, workers: Workers) -> None:
         """Judge what has no verdict yet; ``lm`` may be None when nothing has.
@@ -57,39 +59,68 @@ class JudgeStage:
         Raises:
             BudgetExceededError: a limit of the run is passed; what was judged is kept.
         """
-        missing = self.missing()
-        judges = {rubric: Judge(rubric, lm) for rubric in Rubric}
-        journal = self._recorded.journals.judgements
-        workers.run(
-            f"{self._recorded.run.system.name}: judge",
-            [partial(_judge, case, judges[case.rubric], journal, workers) for case in missing],
-            to_do=len(missing),
-            total=len(cases_of(self._recorded)),
-        )
-
-    def _is_missing(self, record: JudgeRecord | None) -> bool:
-        if record is None:
-            return True
-        return self._retry_errors and record.verdict not in (Verdict.CORRECT, Verdict.WRONG)
+        label = f"{self._recorded.run.system.name}: judge"
+        total = len(cases_of(self._recorded))
+        judge_cases(label, self.missing(), lm, self._recorded.journals.judgements, workers, total=total)
 
 
-def _judge(case: Case, judge: Judge, journal: Journal[JudgeRecord], workers: Workers) -> None:
+def without_verdict(
+    cases: Sequence[Case], records: Mapping[str, JudgeRecord], *, retry_errors: bool
+) -> list[Case]:
+    """List the cases that were not judged; with ``retry_errors``, those too whose judgement is no verdict."""
+
+    def is_missing(record: JudgeRecord | None) -> bool:
+        return record is None or (retry_errors and record.verdict not in (Verdict.CORRECT, Verdict.WRONG))
+
+    return [case for case in cases if is_missing(records.get(case.key))]
+
+
+def judge_cases(
+    label: str,
+    cases: Sequence[Case],
+    lm: dspy.LM | None,
+    journal: Journal[JudgeRecord],
+    workers: Workers,
+    *,
+    total: int,
+    unparsed_is_lost: bool = True,
+) -> None:
+    """Judge cases side by side, and record each verdict.
+
+    Args:
+        label: what is shown.
+        cases: what to judge.
+        lm: the judge's model; None only if there is nothing to judge.
+        journal: where the verdicts go.
+        workers: the threads.
+        total: all cases of the stage, those judged before included.
+        unparsed_is_lost: whether a reply without a verdict counts as a failed item.
+
+    Raises:
+        BudgetExceededError: a limit of the run is passed; what was judged is kept.
+    """
+    judges = {rubric: Judges(rubric, lm) for rubric in {case.rubric for case in cases}}
+
+    def judge(case: Case) -> None:
+        record = _judged(case, judges[case.rubric])
+        journal.add(record)
+        is_lost = record.outcome is Outcome.ERROR or (unparsed_is_lost and record.outcome is not Outcome.OK)
+        workers.finished(record.usage, [f"judge: {record.message}"] if is_lost else [], is_lost=is_lost)
+
+    workers.run(label, [partial(judge, case) for case in cases], to_do=len(cases), total=total)
+
+
+def _judged(case: Case, judges: Judges) -> JudgeRecord:
     began = time.perf_counter()
     verdict, outcome, message = None, Outcome.OK, ""
-    question = case.question
     with metered() as meter:
         try:
-            judgement = judge.grade(question.text, str(question.answer), case.prediction)
+            judgement = judges.grade(case.question, case.prediction)
             verdict, message = judgement.verdict, judgement.reasoning
         except LMError as error:
             outcome, message = Outcome.ERROR, " ".join(str(error).split())[:300]
     if verdict is Verdict.UNPARSED:
         outcome = Outcome.UNPARSED
     elapsed_s = time.perf_counter() - began
-    journal.add(
-        JudgeRecord(
-            case.key, question.question_id, case.rubric, verdict, outcome, message, meter.usage, elapsed_s
-        )
-    )
-    is_lost = outcome is not Outcome.OK
-    workers.finished(meter.usage, [f"judge: {message}"] if is_lost else [], is_lost=is_lost)
+    question_id = case.question.question_id
+    return JudgeRecord(case.key, question_id, case.rubric, verdict, outcome, message, meter.usage, elapsed_s)

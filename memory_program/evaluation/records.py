@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 from pydantic import TypeAdapter
 
-from locomo.judge import Rubric, Verdict
+from locomo.rubrics import Rubric, Verdict
 from memory_program.bank.outcome import Answer, Outcome, SessionRecord
 from memory_program.errors import RecordError
 from memory_program.ledger import Usage

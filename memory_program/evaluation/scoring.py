@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from locomo.conversation import HEADLINE_TYPES, Benchmark, Category, Question, QuestionType
-from locomo.judge import Verdict
 from locomo.metrics import bleu1, evidence_recall, evidence_recall_under_budget, locomo_f1, set_f1
+from locomo.rubrics import Verdict
 from locomo.statistics import clustered_interval, cohen_kappa, paired_comparison
 from memory_program.bank.outcome import Outcome, RankedItem
 from memory_program.evaluation.records import AnswerRecord, BuildRecord, JudgeRecord

@@ -13,8 +13,9 @@ import dspy
 from dspy.utils.exceptions import LMError
 
 from locomo.conversation import Question
-from locomo.judge import Judge, Rubric, Verdict
+from locomo.judge import Judges
 from locomo.metrics import is_abstention
+from locomo.rubrics import Rubric, Verdict
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import MemoryKind
 from memory_program.bank.outcome import Answer, Outcome
@@ -42,7 +43,7 @@ def answer_score(
     """
     if name != "f1" and judge_lm is None:
         raise ConfigError(f"score {name!r} needs a judge: name its model, or choose 'f1'")
-    judge = Judge(rubric, judge_lm)
+    judges = Judges(rubric, judge_lm)
 
     def f1(question: Question, answer: Answer) -> float | None:
         record = AnswerRecord("", question.question_id, answer, Usage(), 0.0)
@@ -54,7 +55,7 @@ def answer_score(
         if not question.is_answerable or is_abstention(answer.text):
             return float(is_abstention(answer.text) and not question.is_answerable)
         try:
-            found = judge.grade(question.text, str(question.answer), answer.text).verdict
+            found = judges.grade(question, answer.text).verdict
         except LMError:
             return None
         return None if found is Verdict.UNPARSED else float(found is Verdict.CORRECT)

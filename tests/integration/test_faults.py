@@ -15,7 +15,8 @@ import dspy
 import pytest
 
 from locomo.conversation import Session
-from locomo.judge import Judge, Rubric, Verdict
+from locomo.judge import Judge
+from locomo.rubrics import Rubric, Verdict
 from memory_program.agents.context import MemoryContext
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.reader import QAReader

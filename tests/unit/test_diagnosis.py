@@ -3,7 +3,7 @@
 import pytest
 
 from locomo.conversation import Category, Conversation, Question
-from locomo.judge import Rubric, Verdict
+from locomo.rubrics import Rubric, Verdict
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcome import Answer, Outcome, RankedItem

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from locomo.judge import Rubric, Verdict
+from locomo.rubrics import Rubric, Verdict
 from memory_program.bank.outcome import Answer, CallFailure, Outcome, RankedItem, SessionRecord
 from memory_program.errors import RecordError
 from memory_program.evaluation.records import (

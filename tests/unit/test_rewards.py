@@ -4,7 +4,7 @@ import pytest
 from dspy import lm15
 
 from locomo.conversation import Category, Question
-from locomo.judge import Rubric
+from locomo.rubrics import Rubric
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcome import Answer, Outcome

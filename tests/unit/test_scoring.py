@@ -4,7 +4,7 @@ from itertools import count
 import pytest
 
 from locomo.conversation import Category, LongMemEvalType, PerltqaMemory, Question
-from locomo.judge import Rubric, Verdict
+from locomo.rubrics import Rubric, Verdict
 from memory_program.bank.outcome import Answer, CallFailure, Outcome, RankedItem, SessionRecord
 from memory_program.evaluation.records import AnswerRecord, BuildRecord, JudgeRecord
 from memory_program.evaluation.scoring import (
