@@ -35,6 +35,8 @@ QUESTIONS: Mapping[Split, int] = {"train": 1157, "val": 190, "test": 639}
 
 MANIFEST = "splits.json"
 
+_HELD_SHARE = 4  # of conversations without splits of their own, a quarter each for validation and test
+
 
 def split_of(conversation_id: str) -> Split:
     """Name the split that a conversation of LoCoMo belongs to.
@@ -59,12 +61,40 @@ def split_of(conversation_id: str) -> Split:
 def select_split(conversations: Iterable[Conversation], split: SplitOrAll) -> list[Conversation]:
     """List the conversations of a split, in their order; ``all`` keeps every one.
 
+    Conversations other than LoCoMo's are split by their order; see ``split_by_order``.
+
     Raises:
-        DatasetError: the split is unknown, or a conversation belongs to none.
+        DatasetError: the split is unknown or empty, or conversations of LoCoMo are mixed with others.
     """
     if split not in get_args(SplitOrAll):
         raise DatasetError(f"unknown split {split!r}: choose from {', '.join(get_args(SplitOrAll))}")
-    return [c for c in conversations if split == "all" or split_of(c.conversation_id) == split]
+    given = list(conversations)
+    if split == "all":
+        return given
+    known = {identity for ids in SPLITS.values() for identity in ids}
+    if any(conversation.conversation_id in known for conversation in given):
+        return [conversation for conversation in given if split_of(conversation.conversation_id) == split]
+    part = split_by_order(given)[split]
+    if not part:
+        raise DatasetError(f"{len(given)} conversations are too few for a {split} split: take split 'all'")
+    return part
+
+
+def split_by_order(conversations: Sequence[Conversation]) -> dict[Split, list[Conversation]]:
+    """Split conversations that have no splits of their own.
+
+    The last quarter is the test split and the quarter before it the validation split, at least one
+    conversation each, and the rest is the train split. Of two conversations the first is for training and
+    the other for validation.
+    """
+    held = max(1, len(conversations) // _HELD_SHARE)
+    test_from = len(conversations) - held if len(conversations) > 2 else len(conversations)
+    val_from = max(0, test_from - held)
+    return {
+        "train": list(conversations[:val_from]),
+        "val": list(conversations[val_from:test_from]),
+        "test": list(conversations[test_from:]),
+    }
 
 
 def write_splits(dataset: Dataset, source: Path, folder: Path) -> None:

@@ -8,7 +8,7 @@ from locomo_samples import sample
 
 from locomo.errors import DatasetError
 from locomo.schema import conversations_in
-from locomo.split_data import QUESTIONS, SPLITS, main, select_split, split_of
+from locomo.split_data import QUESTIONS, SPLITS, main, select_split, split_by_order, split_of
 
 
 def test_every_conversation_is_in_exactly_one_split():
@@ -56,3 +56,27 @@ def test_the_command_starts_without_what_it_does_not_need():
     code = f"import sys, locomo.split_data; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("count", "train", "val", "test"),
+    [(1, 0, 1, 0), (2, 1, 1, 0), (3, 1, 1, 1), (4, 2, 1, 1), (8, 4, 2, 2), (11, 7, 2, 2)],
+)
+def test_other_conversations_are_split_by_their_order(count, train, val, test):
+    conversations = conversations_in([sample(f"talk-{n}") for n in range(count)], "talk.json")
+    parts = split_by_order(conversations)
+    assert [len(parts[name]) for name in ("train", "val", "test")] == [train, val, test]
+    assert [*parts["train"], *parts["val"], *parts["test"]] == conversations
+
+
+def test_a_split_of_ones_own_conversations_is_selected_by_name():
+    conversations = conversations_in([sample(f"talk-{n}") for n in range(4)], "talk.json")
+    assert [c.conversation_id for c in select_split(conversations, "test")] == ["talk-3"]
+    with pytest.raises(DatasetError, match="2 conversations are too few for a test split: take split 'all'"):
+        select_split(conversations[:2], "test")
+
+
+def test_conversations_of_locomo_are_not_mixed_with_others():
+    conversations = conversations_in([sample("conv-26"), sample("talk-1")], "talk.json")
+    with pytest.raises(DatasetError, match="'talk-1' is in no split"):
+        select_split(conversations, "train")

@@ -1,0 +1,1 @@
+"""Prompts that improve themselves: an optimiser proposes, and what counts is measured here."""

@@ -1,0 +1,80 @@
+"""What an optimisation will take, estimated before it starts; good to within a factor of two or so."""
+
+from memory_program.agents.program import MemoryProgram
+from memory_program.config import EvaluateConfig, SystemName
+from memory_program.evaluation.cost import (
+    StageEstimate,
+    estimate_answers,
+    estimate_build,
+    estimate_judgements,
+)
+from memory_program.ledger import estimate_cost
+from memory_program.optimization.optimizers import expected_attempts, expected_proposals
+from memory_program.optimization.preparation import Material
+from memory_program.optimization.selection import FINALISTS
+from memory_program.optimize_config import OptimizeConfig, Target
+
+_PROPOSAL_TOKENS, _PROPOSAL_REPLY_TOKENS = 4000, 500
+
+
+def estimate_run(
+    config: OptimizeConfig, material: Material, program: MemoryProgram, missing_sessions: int
+) -> list[StageEstimate]:
+    """Estimate the calls of all stages, those included whose replies are on disk from an earlier try.
+
+    Args:
+        config: of the run.
+        material: what it works on.
+        program: what it begins with.
+        missing_sessions: sessions that this program has not remembered yet.
+    """
+    estimates: list[StageEstimate | None] = []
+    for place, target in enumerate(config.rounds * config.target.stages):
+        # a writer that was improved remembers everything anew
+        rewritten = place > 0 and config.target.stages[(place - 1) % 2] is Target.WRITER
+        sessions = (
+            sum(len(c.sessions) for c in material.used) if rewritten else missing_sessions * (place == 0)
+        )
+        estimates += _estimate_stage(config, target, material, program, sessions)
+    return [estimate for estimate in estimates if estimate is not None]
+
+
+def _estimate_stage(
+    config: OptimizeConfig, target: Target, material: Material, program: MemoryProgram, sessions: int
+) -> list[StageEstimate | None]:
+    train, val = (_examples(config, target, material, split) for split in ("train", "val"))
+    attempts = expected_attempts(config, train, val) + (1 + FINALISTS) * val
+    is_writer = target is Target.WRITER
+    questions = attempts * (config.episode_questions if is_writer else 1)
+    part = program.writer if is_writer else program.reader
+    proposals = expected_proposals(config, len(part.named_predictors()))
+    as_evaluated = EvaluateConfig(
+        systems=SystemName.MEMORY.value,
+        model=config.model,
+        judge_model=config.judge,
+        api_base=config.api_base,
+        **config.system_settings.model_dump(),
+    )
+    name, used = SystemName.MEMORY, material.used
+    return [
+        estimate_build(as_evaluated, name, used, sessions + attempts * is_writer),
+        estimate_answers(as_evaluated, name, used, questions),
+        estimate_judgements(as_evaluated, name, questions) if config.judge is not None else None,
+        _estimate_proposals(config, proposals) if proposals else None,
+    ]
+
+
+def _examples(config: OptimizeConfig, target: Target, material: Material, split: str) -> int:
+    conversations = material.train if split == "train" else material.val
+    limit = config.num_examples if split == "train" else config.num_val
+    if target is Target.READER:
+        return min(limit, sum(len(conversation.questions) for conversation in conversations))
+    return min(limit, sum(len(conversation.sessions) for conversation in conversations))
+
+
+def _estimate_proposals(config: OptimizeConfig, calls: int) -> StageEstimate:
+    cost_usd = estimate_cost(
+        config.proposer, calls, _PROPOSAL_TOKENS, _PROPOSAL_REPLY_TOKENS, api_base=config.api_base
+    )
+    tokens = calls * (_PROPOSAL_TOKENS + _PROPOSAL_REPLY_TOKENS)
+    return StageEstimate(config.optimizer.value, "propose", config.proposer, calls, cost_usd, tokens)

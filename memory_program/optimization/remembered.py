@@ -1,0 +1,113 @@
+"""Language models whose every reply is kept: what optimisers are given to call."""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import dspy
+from dspy import lm15
+
+from memory_program.optimization.calls import PaidCalls
+from memory_program.pacing import Engine, PacedEngine
+
+LMT = TypeVar("LMT", bound=dspy.LM)
+
+
+@dataclass(slots=True)
+class Luck:
+    """How calls of one model went; optimisers hide it where they go on without a reply."""
+
+    answered: int = 0
+    failed: int = 0
+    first_failure: str = ""
+
+    def note(self, error: Exception | None) -> None:
+        """Count one more call."""
+        if error is None:
+            self.answered += 1
+            return
+        self.failed += 1
+        self.first_failure = self.first_failure or f"{type(error).__name__}: {error}"
+
+
+class RememberedEngine:
+    """An engine whose replies are kept; ``sample`` says which of several to the same request."""
+
+    def __init__(self, engine: Engine, calls: PaidCalls, sample: int = 0, luck: Luck | None = None) -> None:
+        """Wrap an engine; all samples of a model share their ``luck``."""
+        self.engine = engine
+        self.calls = calls
+        self.sample = sample
+        self.luck = luck or Luck()
+
+    def of_sample(self, sample: int) -> "RememberedEngine":
+        """Give the same engine for another sample."""
+        return RememberedEngine(self.engine, self.calls, sample, self.luck)
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        """Answer a request.
+
+        Raises:
+            RunStopped: no call may be made any more.
+            lm15.LM15Error: the call failed.
+        """
+        try:
+            response = self.calls.complete(self.engine, request, self.sample)
+        except Exception as error:
+            self.luck.note(error)
+            raise
+        self.luck.note(None)
+        return response
+
+    def __copy__(self) -> "RememberedEngine":
+        return self
+
+    def __deepcopy__(self, memo: object) -> "RememberedEngine":
+        return self
+
+
+class RememberedLM(dspy.LM):
+    """A language model whose replies are kept.
+
+    Optimisers ask for another sample by ``copy(rollout_id=...)``, of which an engine sees nothing; here the
+    engine of the copy knows it.
+    """
+
+    @property
+    def luck(self) -> Luck:
+        """How its calls went, in all samples."""
+        engine: object = self.engine
+        assert isinstance(engine, RememberedEngine)
+        return engine.luck
+
+    @property
+    def unremembered(self) -> dspy.LM:
+        """The model itself, which is asked, and paid, each time."""
+        engine: object = self.engine
+        assert isinstance(engine, RememberedEngine)
+        return _with_engine(self, engine.engine, dspy.LM)
+
+    def copy(self, **changes: object) -> "RememberedLM":
+        """Copy the model; ``rollout_id`` chooses the sample."""
+        sample = changes.get("rollout_id")
+        engine: object = self.engine
+        if isinstance(sample, int) and isinstance(engine, RememberedEngine):
+            changes["engine"] = engine.of_sample(sample)
+        return super().copy(**changes)
+
+
+def remembered(lm: dspy.LM, calls: PaidCalls) -> RememberedLM:
+    """Make a model of ``memory_program.models`` into one whose replies are kept."""
+    assert isinstance(lm.engine, PacedEngine), "language_model paces every model"
+    return _with_engine(lm, RememberedEngine(lm.engine, calls), RememberedLM)
+
+
+def _with_engine(lm: dspy.LM, engine: Engine, kind: type[LMT]) -> LMT:
+    limit = lm.kwargs.get("max_tokens", lm.kwargs.get("max_completion_tokens"))
+    return kind(
+        lm.model,
+        engine=engine,
+        temperature=lm.kwargs.get("temperature"),
+        max_tokens=limit,
+        num_retries=0,
+        cache=False,
+    )

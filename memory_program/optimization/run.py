@@ -1,0 +1,238 @@
+"""A whole optimisation: what is learned from, the stages, the best program saved, the run in MLflow."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from functools import cache
+
+import dspy
+from rich.console import Console
+
+from locomo.rubrics import Rubric
+from memory_program.agents.program import MemoryProgram
+from memory_program.agents.systems import make_system
+from memory_program.bank.store import BankStore
+from memory_program.config import SystemName
+from memory_program.errors import ConfigError, ModelError
+from memory_program.evaluation.cost import described
+from memory_program.evaluation.live import ModelMaker, load_program
+from memory_program.evaluation.report import write_json
+from memory_program.evaluation.scoring import Json
+from memory_program.ledger import is_embedded, price_of
+from memory_program.models import AdaptiveLimiter, check_model, language_model
+from memory_program.optimization.calls import PaidCalls
+from memory_program.optimization.estimate import estimate_run
+from memory_program.optimization.preparation import Material, RollIn, read_material
+from memory_program.optimization.progress import Progress, spelled
+from memory_program.optimization.prompts import put
+from memory_program.optimization.publish import RESULTS, Publisher
+from memory_program.optimization.remembered import RememberedLM, remembered
+from memory_program.optimization.saved import run_results, save_program
+from memory_program.optimization.scoring import AnswerScore, answer_score
+from memory_program.optimization.stage import StageResult, Tools, improve, limits
+from memory_program.optimize_config import OptimizeConfig
+from memory_program.run_folder import held
+
+PROMPT_TEMPERATURE = 1.0
+"""Whoever writes instructions is to write different ones."""
+
+OPTIMIZER_LOG = "optimizer.log"
+"""What the optimiser printed, in the folder of the run."""
+
+
+def optimize(
+    config: OptimizeConfig,
+    *,
+    console: Console | None = None,
+    models: ModelMaker | None = None,
+    score: AnswerScore | None = None,
+) -> Json:
+    """Improve the prompts of the memory program, save the best, and say what it is worth.
+
+    Args:
+        config: what to do.
+        console: where progress goes; standard output by default.
+        models: makes the language models, which have to be paced; by default those of the config.
+        score: what an answer is worth; by default the metric of the config.
+
+    Returns:
+        what ``results.json`` in the folder of the run holds.
+
+    Raises:
+        ConfigError: the config does not fit the data.
+        DatasetError: the data cannot be read.
+        ModelError: a model cannot be used, or no longer answers.
+        OptimizationError: the optimiser, the program or the metric failed.
+        RecordError: the replies on disk are damaged.
+        RunInUseError: another process works in the folder.
+        StoreError: the database fails.
+        TrackingError: MLflow fails; everything else is done.
+    """
+    _check_priced(config)
+    program = make_system(SystemName.MEMORY.value, config.system_settings)
+    assert isinstance(program, MemoryProgram)
+    if config.program is not None:
+        load_program(program, config.program)
+    material = read_material(config)
+    folder = config.output_dir
+    with ExitStack() as stack:
+        stack.enter_context(held(folder))
+        write_json(folder / "config.json", config.model_dump(mode="json"))
+        paid = PaidCalls(folder / "calls.jsonl", max_calls=config.max_calls, max_cost_usd=config.max_cost)
+        calls = stack.enter_context(closing(paid))
+        store = stack.enter_context(BankStore(f"sqlite:///{(folder / 'banks.sqlite').as_posix()}"))
+        progress = Progress(console or Console(file=sys.stdout, width=120), calls)
+        roll_in = RollIn(config, material, store, calls)
+        estimates = estimate_run(config, material, program, roll_in.missing_sessions(program))
+        _announce(progress, config, material, described(estimates))
+        make = models or _models_of(config)
+        task_lm = remembered(make(config.model, config.temperature), calls)
+        tools = _tools(config, calls, make, task_lm, material, score)
+        publisher = stack.enter_context(closing(Publisher(config)))
+        stages, stopped = list[StageResult](), list[str]()
+        with dspy.context(lm=task_lm), limits(stopped):
+            _check_models(tools.models)
+            _improve_all(tools, program, roll_in, progress, stages)
+        stopped += [stage.stopped for stage in stages if stage.stopped is not None]
+        results = run_results(config, material, program, stages, calls, roll_in.lost_sessions)
+        save_program(config.output, program, results)
+        _conclude(progress, config, results, stopped)
+        publisher.publish(results, stages, program)
+        return results
+
+
+def _improve_all(
+    tools: Tools, program: MemoryProgram, roll_in: RollIn, progress: Progress, stages: list[StageResult]
+) -> None:
+    """Improve one part after the other, each from the best so far; the program becomes what won.
+
+    Args:
+        tools: what to work with.
+        program: is changed.
+        roll_in: makes the cases.
+        progress: is told.
+        stages: gets a result for each part that was come to, also if a limit of the run ends this early.
+    """
+    for target in tools.config.rounds * tools.config.target.stages:
+        cases = roll_in.cases(program, target)
+        progress.say(
+            f"{tools.config.optimizer.value} on {target.value}: {len(cases.train)} examples to learn "
+            f"from, {len(cases.val)} to choose on; {tools.calls.used:,} calls so far"
+        )
+        stages.append(improve(tools, target, program, cases, progress.attempted))
+        put(stages[-1].choice.winner.prompts, program)
+        if stages[-1].stopped is not None:
+            break
+
+
+def _tools(
+    config: OptimizeConfig,
+    calls: PaidCalls,
+    make: ModelMaker,
+    task_lm: RememberedLM,
+    material: Material,
+    score: AnswerScore | None,
+) -> Tools:
+    judge_lm = remembered(make(config.judge, 0.0), calls) if config.judge is not None else None
+    prompt_lm = task_lm
+    if config.writes_instructions:
+        prompt_lm = remembered(make(config.proposer, PROMPT_TEMPERATURE), calls)
+    models = [lm for lm in dict.fromkeys((task_lm, prompt_lm, judge_lm)) if lm is not None]
+    return Tools(
+        config=config,
+        calls=calls,
+        score=score or answer_score(config.metric, Rubric(config.rubric), judge_lm),
+        models=models,
+        prompt_lm=prompt_lm,
+        probe=lambda: _check_models([lm.unremembered for lm in models]),
+        untouchable=material.test_ids,
+        log=config.output_dir / OPTIMIZER_LOG,
+    )
+
+
+def _check_models(lms: Sequence[dspy.LM]) -> None:
+    """Make one small call to each model, so that one that does not answer ends the run at once."""
+    for lm in lms:
+        try:
+            check_model(lm)
+        except ModelError:
+            check_model(lm)  # a provider that garbles a reply in a hundred is good enough to begin
+
+
+def _check_priced(config: OptimizeConfig) -> None:
+    """Refuse a limit in dollars where nobody knows the prices."""
+    models = {config.model, config.proposer if config.writes_instructions else config.model, config.judge}
+    named = sorted(model for model in models if model is not None)
+    unpriced = [model for model in named if price_of(model, api_base=config.api_base) is None]
+    if config.max_cost is not None and unpriced:
+        raise ConfigError(
+            f"max_cost={config.max_cost!r} cannot be kept: as called here, {', '.join(unpriced)} has no "
+            "known price; leave --max-cost out and give --max-calls, or choose a model with a list price"
+        )
+
+
+def _announce(
+    progress: Progress, config: OptimizeConfig, material: Material, estimate: Sequence[str]
+) -> None:
+    splits = f"{len(material.train)} conversations to learn from, {len(material.val)} to choose on"
+    progress.say(f"{material.dataset.name}: {splits}, {len(material.test_ids)} left untouched")
+    for line in estimate:
+        progress.say(line)
+    limits = [
+        f"--max-calls {config.max_calls:,}" if config.max_calls is not None else "",
+        f"--max-cost {config.max_cost:g}" if config.max_cost is not None else "",
+    ]
+    if any(limits):
+        progress.say(
+            f"it stops at {' or '.join(limit for limit in limits if limit)}, with the best so far saved"
+        )
+
+
+def _conclude(progress: Progress, config: OptimizeConfig, results: Json, stopped: Sequence[str]) -> None:
+    """Say what won, with its signature, and where it is."""
+    for reason in dict.fromkeys(stopped):
+        progress.say(
+            f"stopped early: {reason}; the best so far counts, and the same command with more goes on"
+        )
+    for stage in results["stages"]:
+        progress.say(_verdict(stage))
+        progress.say(str(stage["winner"]["signature"]))
+    if not results["stages"]:
+        progress.say("nothing was compared: what is saved is the program that the run began with")
+    if results["lost_sessions"]:
+        progress.say(f"{results['lost_sessions']} sessions are remembered in part only: calls failed")
+    progress.say(f"saved: {config.output}; all that was tried: {config.output_dir / RESULTS}")
+
+
+def _verdict(stage: Json) -> str:
+    baseline, comparison = stage["baseline"]["score"], stage["comparison"]
+    if baseline is None or comparison is None:
+        few = len(stage["candidates"]) == 1 and stage["stopped"] is None
+        why = f"nothing was proposed ({OPTIMIZER_LOG} says why)" if few else "nothing was compared"
+        return f"{stage['target']}: {why}, so the baseline stays"
+    low, high = comparison["low"], comparison["high"]
+    interval = "no interval: one conversation" if low is None else f"95 % interval {low:+.3f}..{high:+.3f}"
+    by = f"{comparison['difference']:+.3f} ({interval}, p {comparison['p_value']:.2f}, n {comparison['n']})"
+    if stage["winner"]["is_baseline"]:
+        return (
+            f"{stage['target']}: nothing beats the baseline, {spelled(baseline['value'])} on validation; the "
+            f"best candidate has {by}; the baseline stays"
+        )
+    won = stage["winner"]["score"]["value"]
+    return f"{stage['target']}: {spelled(baseline['value'])} -> {spelled(won)} on validation, {by}"
+
+
+def _models_of(config: OptimizeConfig) -> ModelMaker:
+    """Make the models of a config, under one limit of calls in flight for all that are called over HTTP."""
+    limiter = AdaptiveLimiter(config.num_threads)
+
+    @cache
+    def embedded(name: str) -> dspy.LM:
+        return language_model(name)  # once: a second one would be a second network in memory
+
+    def make_model(name: str, temperature: float) -> dspy.LM:
+        if is_embedded(name):
+            return embedded(name).copy(temperature=temperature)
+        return language_model(name, api_base=config.api_base, temperature=temperature, limiter=limiter)
+
+    return make_model

@@ -1,0 +1,205 @@
+"""The settings of ``optimize.py``; like those of the other scripts, they import nothing that is slow."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from memory_program.config import DatasetName, EvaluateConfig, SystemSettings
+from memory_program.errors import ConfigError
+
+POCKET = "pocket"
+_CANNOT_INSTRUCT = (POCKET, "pocket-base")
+"""The embedded models. They answer the program's own prompts, and cannot write instructions."""
+
+
+class Optimizer(StrEnum):
+    """What proposes prompts."""
+
+    SIMBA = "simba"
+    MIPRO = "mipro"
+    GEPA = "gepa"
+    BOOTSTRAP = "bootstrap"
+
+    @property
+    def needs_instructions(self) -> bool:
+        """Whether it is nothing without a model that writes instructions; the others have demos too."""
+        return self in (Optimizer.MIPRO, Optimizer.GEPA)
+
+    @property
+    def needs_demos(self) -> bool:
+        """Whether it proposes nothing but demos."""
+        return self is Optimizer.BOOTSTRAP
+
+
+class Target(StrEnum):
+    """Whose prompts are proposed."""
+
+    READER = "reader"
+    WRITER = "writer"
+    BOTH = "both"
+
+    @property
+    def stages(self) -> tuple["Target", ...]:
+        """The parts, one after the other: the reader first, since it is the cheaper one."""
+        return (Target.READER, Target.WRITER) if self is Target.BOTH else (self,)
+
+
+class OptimizeConfig(SystemSettings):
+    """Improve the prompts of the memory program on one part of the data, and choose on another.
+
+    The train split proposes, the validation split selects, the test split is never touched. The result is
+    never worse than what it began with on validation: else that is what is saved. A run can be stopped at any
+    moment: the same command goes on where it was, and pays for no call twice. Keys of providers come from the
+    environment only.
+    """
+
+    optimizer: Optimizer = Optimizer.SIMBA
+    """What proposes prompts: simba and mipro (instructions and demos), gepa (instructions, from what went
+    wrong), bootstrap (demos). With pocket, which cannot write instructions, simba proposes demos only."""
+
+    target: Target = Target.READER
+    """Whose prompts: reader (an example is a question), writer (an example is a session, with the questions
+    whose evidence ends in it), or both, one after the other."""
+
+    rounds: int = Field(default=1, ge=1)
+    """How often --target both goes from the reader to the writer."""
+
+    model: str = POCKET
+    """Model of writer and reader, by LiteLLM's name, or pocket, the embedded one."""
+
+    prompt_model: str | None = None
+    """Model that writes instructions and reflects, where it is another than --model. A strong one pays: it is
+    called seldom."""
+
+    judge_model: str | None = None
+    """Model that judges answers for --metric judge and mix, where it is another than --model."""
+
+    api_base: str | None = None
+    """Address of an OpenAI-compatible server of your own, for every model of the run."""
+
+    temperature: float = Field(default=0.0, ge=0, le=2)
+    """Sampling temperature of writer and reader where candidates are compared, from 0 to 2. Optimisers sample
+    at 1 where they look for variety."""
+
+    dataset: str = DatasetName.SAMPLE.value
+    """What to learn from: "sample" (a few made-up conversations that come with the program), "locomo",
+    "world", or the path of a JSON file in LoCoMo's schema."""
+
+    data: Path | None = None
+    """Path of the official locomo10.json. Without it the file is downloaded once, into a cache."""
+
+    allow_modified: bool = False
+    """Accept a LoCoMo file whose hash is not the official one; every signature then says so."""
+
+    max_sessions: int | None = Field(default=None, ge=1)
+    """Use the first N sessions of each conversation only, with the questions that they answer. Building
+    memories costs most of a small run."""
+
+    num_examples: int = Field(default=32, ge=1)
+    """Training examples, drawn in turn from every training conversation and from every depth."""
+
+    num_val: int = Field(default=48, ge=1)
+    """Validation examples, drawn likewise. Each candidate that might be chosen is run on all of them."""
+
+    episode_questions: int = Field(default=5, ge=1)
+    """Questions asked about a session to score what was written of it, at most. 5 is MemBuilder's number."""
+
+    metric: Literal["f1", "judge", "mix"] = "f1"
+    """What an answer is worth: LoCoMo's official F1, a judge's verdict, or the mean of both. Who abstains
+    rightly has 1 in each."""
+
+    rubric: Literal["lenient", "strict"] = "strict"
+    """By what rubric the judge goes. A lenient judge accepts vague answers, as an optimiser finds out."""
+
+    max_demos: int = Field(default=4, ge=0)
+    """Examples that a prompt may show at most; 0 for instructions only."""
+
+    auto: Literal["light", "medium", "heavy"] = "light"
+    """How much to try. --trials is more exact."""
+
+    trials: int | None = Field(default=None, ge=1)
+    """Steps of simba, trials of mipro, instructions of gepa, sets of demos of bootstrap. Overrides --auto."""
+
+    num_candidates: int = Field(default=4, ge=2)
+    """Samples and candidates in each step of simba; instructions and sets of demos that mipro combines, if
+    --trials is given."""
+
+    batch_size: int = Field(default=16, ge=1)
+    """Examples that a candidate of simba, or a trial of mipro, is tried on; fewer if there are fewer."""
+
+    num_threads: int = Field(default=8, ge=1, le=1024)
+    """Examples run at once, and model calls in flight at most."""
+
+    seed: int = Field(default=0, ge=0)
+    """Seed of the choice of examples, of the optimiser and of the intervals. Models are not seeded."""
+
+    max_cost: float | None = Field(default=None, gt=0)
+    """US dollars that the run may cost, its earlier tries included. It then stops, and the best so far is
+    saved."""
+
+    max_calls: int | None = Field(default=None, ge=1)
+    """Model calls that the run may use, those of its earlier tries included. It then stops, and the best so
+    far is saved."""
+
+    program: Path | None = None
+    """A saved program to begin with, instead of the prompts that come with this version."""
+
+    output: Path = Path("optimized_memory_program.json")
+    """The file for the best program: prompts, demos, scores, no key. evaluate.py --program reads it."""
+
+    output_dir: Path = Path("runs/optimize")
+    """Folder of the run: replies of the models, memories, candidates, plots. The same folder continues."""
+
+    tracking_uri: str | None = None
+    """MLflow's tracking address. Without it, SQLite in mlflow.db beside the folder of the run."""
+
+    mlflow: bool = True
+    """Record the run in MLflow: one run per candidate under one parent."""
+
+    @model_validator(mode="after")
+    def _can_propose(self) -> Self:
+        if self.optimizer.needs_instructions and not self.writes_instructions:
+            raise ConfigError(
+                f"optimizer={self.optimizer.value!r} needs a model that writes instructions, which "
+                f"{self.proposer!r} cannot: name one with --prompt-model, or choose --optimizer "
+                f"{Optimizer.SIMBA.value} or {Optimizer.BOOTSTRAP.value}"
+            )
+        if self.max_demos == 0 and (self.optimizer.needs_demos or not self.writes_instructions):
+            raise ConfigError(
+                "max_demos=0 leaves nothing to propose: allow demos with --max-demos 4, or name a model that "
+                "writes instructions with --prompt-model"
+            )
+        return self
+
+    @property
+    def proposer(self) -> str:
+        """The model that writes instructions."""
+        return self.prompt_model or self.model
+
+    @property
+    def writes_instructions(self) -> bool:
+        """Whether instructions are proposed; otherwise only demos."""
+        return self.proposer not in _CANNOT_INSTRUCT
+
+    @property
+    def judge(self) -> str | None:
+        """The judge's model, if the metric has one."""
+        return None if self.metric == "f1" else self.judge_model or self.model
+
+    @property
+    def system_settings(self) -> SystemSettings:
+        """The part that the program is made with."""
+        return SystemSettings(**{name: getattr(self, name) for name in SystemSettings.model_fields})
+
+    @property
+    def data_config(self) -> EvaluateConfig:
+        """The same dataset, as the evaluation names it."""
+        return EvaluateConfig(
+            dataset=self.dataset,
+            data=self.data,
+            allow_modified=self.allow_modified,
+            seed=self.seed,
+            model=self.model,
+        )

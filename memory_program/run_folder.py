@@ -1,0 +1,35 @@
+"""The folder of a run: one process at a time works in it."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from memory_program.errors import ConfigError, RunInUseError
+
+
+@contextmanager
+def held(folder: Path) -> Generator[None]:
+    """Make the folder of a run, and keep other processes out of it; a killed process lets go of it.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+        RunInUseError: another process works in it.
+    """
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        raise RunInUseError(
+            f"another process is working in {str(folder)!r}: wait for it, or name another --output-dir"
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"output_dir={str(folder)!r} cannot be written ({error.strerror}): name another --output-dir"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,246 @@
+"""What is counted of attempts, when a run ends, and which candidate wins."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import dspy
+import pytest
+
+from locomo.conversation import Category, Conversation, Question
+from memory_program.bank.outcome import Answer, Outcome
+from memory_program.bank.space import MemorySpace
+from memory_program.errors import ModelError
+from memory_program.optimization.bench import PATIENCE, Bench, Candidate
+from memory_program.optimization.calls import PaidCalls, RunStopped, StopReason
+from memory_program.optimization.cases import Case
+from memory_program.optimization.prompts import Prompt, fingerprint
+from memory_program.optimization.scoring import AnswerScore, Attempt
+from memory_program.optimization.selection import FINALISTS, choose, compared, finalists, val_interval
+from memory_program.optimization.students import AttemptPrediction
+from tests.conversations import session
+
+LOST = "lost"
+
+
+def cases(*talks: str, each: int = 2) -> list[Case]:
+    made: list[Case] = []
+    for name in talks:
+        talk = Conversation(name, ("Ana", "Ben"), (session(1, "Ana: Hi."),), ())
+        for number in range(each):
+            question = Question(name, number, f"{number}?", Category.SINGLE_HOP, "yes", ("D1:1",))
+            made.append(Case(question.question_id, talk, MemorySpace(name), (question,)))
+    return made
+
+
+def worth(question: Question, answer: Answer) -> float | None:
+    return float(answer.text)
+
+
+class Board:
+    """A bench, and attempts of prompts that are named by their instruction."""
+
+    def __init__(
+        self,
+        folder: Path,
+        score: AnswerScore = worth,
+        probe: Callable[[], None] = lambda: None,
+        *,
+        each: int = 2,
+    ) -> None:
+        self.calls = PaidCalls(folder / "calls.jsonl")
+        self.complete: list[int] = []
+        self.bench = Bench(
+            train=cases("a", "b", each=each),
+            val=cases("c", "d", each=each),
+            score=score,
+            calls=self.calls,
+            probe=probe,
+            on_attempt=lambda bench, candidate, done: self.complete.extend([candidate.number] * done),
+            untouchable=["e"],
+        )
+        self.candidate("baseline")
+
+    def candidate(self, instruction: str) -> Candidate:
+        prompts = {"reader.answer": Prompt(instruction)}
+        return self.bench.introduce(fingerprint(prompts), prompts)
+
+    def attempt(self, instruction: str, case: Case, worth: float | str) -> float:
+        answer = Answer("", Outcome.ERROR, "no route") if worth == LOST else Answer(str(worth))
+        name = self.candidate(instruction).name
+        prediction = AttemptPrediction(Attempt(case, name, (answer,), case.memories), answer=answer.text)
+        return self.bench.metric(dspy.Example(), prediction)
+
+    def val(self, instruction: str, *worths: float | str) -> Candidate:
+        for case, worth in zip(self.bench.val, worths, strict=False):
+            self.attempt(instruction, case, worth)
+        return self.candidate(instruction)
+
+    def train(self, instruction: str, *worths: float | str) -> Candidate:
+        for case, worth in zip(self.bench.train, worths, strict=False):
+            self.attempt(instruction, case, worth)
+        return self.candidate(instruction)
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Board:
+    return Board(tmp_path)
+
+
+def test_what_proposes_does_not_select_and_the_test_split_is_never_touched(tmp_path: Path) -> None:
+    def bench(train: Sequence[Case], val: Sequence[Case]) -> Bench:
+        calls = PaidCalls(tmp_path / "calls.jsonl")
+        return Bench(
+            train=train, val=val, score=worth, calls=calls, probe=lambda: None,
+            on_attempt=lambda *_: None, untouchable=["e"],
+        )  # fmt: skip
+
+    bench(cases("a"), cases("c"))
+    with pytest.raises(AssertionError, match="what proposes does not select"):
+        bench(cases("a", "c"), cases("c"))
+    for train, val in ((cases("e"), cases("c")), (cases("a"), cases("e"))):
+        with pytest.raises(AssertionError, match="the test split is never touched"):
+            bench(train, val)
+
+
+def test_scores_are_kept_by_split_and_candidate(board: Board) -> None:
+    assert board.attempt("baseline", board.bench.train[0], 0.5) == 0.5
+    board.train("better", 0.75, 0.25)
+    board.val("better", 1, 0, 1, 1)
+    better = board.candidate("better")
+    assert (better.number, better.train_score, better.val_score) == (1, 0.5, 0.75)
+    assert board.bench.is_validated(better)
+    assert board.complete == [1]
+    assert not board.bench.is_validated(board.bench.baseline)
+
+
+def test_a_lost_attempt_is_counted_and_worth_nothing_to_an_optimiser_only(board: Board) -> None:
+    assert board.attempt("baseline", board.bench.val[0], LOST) == 0.0
+    board.val("baseline", LOST, 1, 0.5, LOST)
+    assert board.bench.baseline.val_score == 0.75
+    assert (board.bench.scored, board.bench.failed, board.bench.first_failure) == (2, 3, "no route")
+
+
+def test_the_curve_has_an_entry_for_every_rise_of_the_best(board: Board) -> None:
+    board.val("baseline", 0, 1, 0, 1)
+    board.val("worse", 0, 0, 0, 1)
+    board.train("better", 1, 1, 0, 1)
+    board.val("better", 1, 1, 0, 1)
+    curve = [(best.train, best.val) for best in board.bench.curve]
+    assert curve == [(None, 0.5), (0.75, 0.5), (0.75, 0.75)]
+
+
+def test_a_metric_that_raises_ends_the_run_and_is_no_exception(tmp_path: Path) -> None:
+    def broken(question: Question, answer: Answer) -> float:
+        raise KeyError("gold")
+
+    board = Board(tmp_path, broken)
+    with pytest.raises(RunStopped, match="KeyError: 'gold'") as caught:
+        board.attempt("baseline", board.bench.train[0], 1)
+    assert caught.value.reason is StopReason.BROKEN
+    assert board.calls.stopped is caught.value
+
+
+def test_a_program_that_raises_ends_the_run(board: Board) -> None:
+    with pytest.raises(RunStopped, match="ZeroDivisionError"), board.bench.watching():
+        _ = 1 / 0
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_after_many_lost_attempts_in_a_row_the_models_are_asked_whether_they_are_there(
+    tmp_path: Path, is_there: bool
+) -> None:
+    asked: list[int] = []
+
+    def probe() -> None:
+        asked.append(1)
+        if not is_there:
+            raise ModelError("'openai/m' does not answer")
+
+    board = Board(tmp_path, probe=probe, each=PATIENCE)
+    board.train("baseline", *[LOST] * (PATIENCE - 1), 1, *[LOST] * (PATIENCE - 1))
+    assert not asked
+    if is_there:
+        board.attempt("baseline", board.bench.train[0], LOST)
+        board.attempt("baseline", board.bench.train[0], LOST)
+    else:
+        with pytest.raises(RunStopped, match="does not answer") as caught:
+            board.attempt("baseline", board.bench.train[0], LOST)
+        assert caught.value.reason is StopReason.HOPELESS
+    assert asked == [1]
+
+
+def test_the_best_on_validation_wins_with_a_paired_interval(board: Board) -> None:
+    board.val("baseline", 0, 1, 0, 1)
+    board.val("better", 1, 1, 0, 1)
+    best = board.val("best", 1, 1, 1, 1)
+    board.val("worse", 0, 0, 0, 0)
+    choice = choose(board.bench, seed=0)
+    assert choice.winner is best
+    assert choice.comparison is not None
+    assert (choice.comparison.difference, choice.comparison.n) == (0.5, 4)
+    assert (choice.comparison.low, choice.comparison.high) == (0.5, 0.5)  # both conversations gain as much
+    assert choice.comparison.p_value == 0.5  # the least that two conversations can show
+
+
+@pytest.mark.parametrize("other", [(0, 1, 0, 1), (0, 0, 0, 1)])
+def test_the_baseline_stays_where_nothing_is_better(board: Board, other: tuple[float, ...]) -> None:
+    board.val("baseline", 0, 1, 0, 1)
+    board.val("other", *other)
+    choice = choose(board.bench, seed=0)
+    assert choice.winner is board.bench.baseline
+    assert choice.comparison is not None
+    assert choice.comparison.difference <= 0
+
+
+def test_a_candidate_that_was_not_tried_on_everything_cannot_win(board: Board) -> None:
+    board.val("baseline", 0, 0, 0, 0)
+    board.val("half", 1, 1)
+    assert choose(board.bench, seed=0).winner is board.bench.baseline
+    assert choose(board.bench, seed=0).comparison is None
+
+
+def test_without_a_whole_baseline_nothing_is_compared(board: Board) -> None:
+    board.val("baseline", 0)
+    board.val("better", 1, 1, 1, 1)
+    choice = choose(board.bench, seed=0)
+    assert (choice.winner, choice.comparison) == (board.bench.baseline, None)
+
+
+def test_a_candidate_that_lost_many_cases_cannot_win_on_the_others(tmp_path: Path) -> None:
+    board = Board(tmp_path, each=5)
+    board.val("baseline", *[0.5] * 10)
+    board.val("flaky", *[1] * 8, LOST, LOST)
+    assert choose(board.bench, seed=0).winner is board.bench.baseline
+    mostly = board.val("mostly there", *[0.75] * 9, LOST)
+    choice = choose(board.bench, seed=0)
+    assert choice.winner is mostly
+    assert choice.comparison is not None
+    assert (choice.comparison.difference, choice.comparison.n) == (0.25, 9)
+
+
+def test_of_equally_good_candidates_the_shorter_wins_whoever_was_first(board: Board) -> None:
+    board.val("baseline", 0, 0, 0, 0)
+    board.val("a long instruction", 1, 1, 1, 1)
+    short = board.val("short", 1, 1, 1, 1)
+    assert choose(board.bench, seed=0).winner is short
+
+
+def test_finalists_are_what_was_proposed_and_then_the_best_on_train(board: Board) -> None:
+    board.val("baseline", 0, 0, 0, 0)
+    good = board.train("good", 1, 1, 1, 0)
+    fair = board.train("fair", 1, 0, 1, 0)
+    once = board.train("tried once", 1)
+    proposed = board.candidate("proposed")
+    done = board.val("validated already", 1, 1, 1, 1)
+    found = finalists(board.bench, [proposed.name, done.name, good.name])
+    assert found == [proposed, good, fair]
+    assert once not in found
+    assert len(finalists(board.bench, [board.candidate(f"{n}").name for n in range(9)])) == FINALISTS
+
+
+def test_scores_come_with_intervals_by_conversation(board: Board) -> None:
+    board.val("baseline", 0, 0, 1, 1)
+    found = val_interval(board.bench, board.bench.baseline, seed=0)
+    assert found == {"value": 0.5, "low": 0.0, "high": 1.0, "n": 4}
+    assert val_interval(board.bench, board.candidate("untried"), seed=0) is None
+    assert compared(board.bench, board.candidate("untried"), seed=0) is None

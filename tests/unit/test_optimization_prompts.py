@@ -1,0 +1,102 @@
+"""Prompts as JSON: read, put back, told apart, compared."""
+
+import json
+
+import dspy
+from dspy.lm15 import Message, Request, Response, TextPart, Usage
+
+from locomo.conversation import Session
+from memory_program.agents.program import MemoryProgram
+from memory_program.bank.space import MemorySpace
+from memory_program.optimization.prompts import fingerprint, instruction_diff, prompts_of, put
+from tests.conversations import session
+from tests.scripted_lm import fields
+
+SESSION: Session = session(1, "Mara: I adopted a dog.", "Tom: I sold the boat.")
+CALLS = {
+    "tool_calls": [{"name": "manage_memory", "args": {"action": "create", "text": "A dog.", "kind": ""}}]
+}
+
+
+class Recording:
+    """Replies with one call, and keeps the requests."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    def complete(self, request: Request) -> Response:
+        self.requests.append(request)
+        message = Message.assistant([TextPart(fields(tool_calls=json.dumps(CALLS)))])
+        usage = Usage(input_tokens=1, output_tokens=1)
+        return Response(id=None, model=request.model, message=message, finish_reason="stop", usage=usage)
+
+
+def traced_program() -> MemoryProgram:
+    """A program whose specialists have a demo each, as optimisers make them of what they trace."""
+    program = MemoryProgram()
+    with dspy.context(lm=dspy.LM("test/m", engine=Recording(), cache=False), trace=[]):
+        program.remember(MemorySpace("talk"), SESSION)
+        trace = dspy.settings.trace
+    assert len(trace) == 4
+    for predictor, inputs, outputs in trace:
+        predictor.demos = [dspy.Example(augmented=True, **inputs, **outputs)]
+    return program
+
+
+def asked_of(program: MemoryProgram) -> list[str]:
+    engine = Recording()
+    with dspy.context(lm=dspy.LM("test/m", engine=engine, cache=False)):
+        program.remember(MemorySpace("talk"), SESSION)
+    return sorted(repr((request.system, request.messages)) for request in engine.requests)
+
+
+def test_prompts_are_named_by_their_predictors() -> None:
+    prompts = prompts_of(MemoryProgram())
+    names = ["core", "episodic", "semantic", "procedural", "consolidate"]
+    assert list(prompts) == [*(f"writer.{name}" for name in names), "reader.answer"]
+    assert prompts["reader.answer"].instructions.startswith("Answer a question about a conversation")
+    assert all(prompt.demos == () for prompt in prompts.values())
+
+
+def test_prompts_that_are_put_back_are_asked_word_for_word() -> None:
+    program, copy = traced_program(), MemoryProgram()
+    prompts = prompts_of(program)
+    assert len(prompts["writer.semantic"].demos) == 1
+    put(prompts, copy)
+    assert asked_of(copy) == asked_of(program)
+    assert asked_of(copy) != asked_of(MemoryProgram())
+    assert fingerprint(prompts_of(copy)) == fingerprint(prompts)
+
+
+def test_a_saved_program_asks_word_for_word_what_the_traced_one_did(tmp_path: object) -> None:
+    program, loaded = traced_program(), MemoryProgram()
+    path = f"{tmp_path}/program.json"
+    program.save(path)
+    loaded.load(path)
+    assert asked_of(loaded) == asked_of(program)
+    assert fingerprint(prompts_of(loaded)) == fingerprint(prompts_of(program))
+
+
+def test_another_instruction_or_demo_is_another_fingerprint() -> None:
+    program = MemoryProgram()
+    before = fingerprint(prompts_of(program))
+    assert before == fingerprint(prompts_of(MemoryProgram()))
+    program.reader.answer.demos = [dspy.Example(question="Who?", answer="Mara")]
+    with_demo = fingerprint(prompts_of(program))
+    program.reader.answer.demos = []
+    program.reader.answer.signature = program.reader.answer.signature.with_instructions("Answer.")
+    assert len({before, with_demo, fingerprint(prompts_of(program))}) == 3
+
+
+def test_the_diff_shows_what_changed_and_counts_demos() -> None:
+    before = {"reader.answer": prompts_of(MemoryProgram())["reader.answer"]}
+    program = MemoryProgram()
+    predictor = program.reader.answer
+    predictor.signature = predictor.signature.with_instructions(
+        f"{predictor.signature.instructions}\nBe brief."
+    )
+    predictor.demos = [{"question": "Who?", "answer": "Mara"}]
+    diff = instruction_diff(before, {"reader.answer": prompts_of(program)["reader.answer"]})
+    assert "\n+Be brief.\n" in diff
+    assert "-Answer" not in diff
+    assert diff.splitlines()[-1] == "# reader.answer: 0 demos before, 1 after"

@@ -1,0 +1,88 @@
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory_program.command_line import parse_flags
+from memory_program.config import SystemSettings
+from memory_program.errors import ConfigError
+from memory_program.optimize_config import OptimizeConfig, Optimizer, Target
+
+OPTIMIZE = Path(__file__).parents[2] / "optimize.py"
+
+
+def test_without_any_flag_simba_proposes_demos_to_the_embedded_model_on_the_sample() -> None:
+    config = parse_flags(OptimizeConfig, [])
+    assert (config.optimizer, config.target, config.model) == (Optimizer.SIMBA, Target.READER, "pocket")
+    assert (config.dataset, config.metric, config.judge) == ("sample", "f1", None)
+    assert not config.writes_instructions
+    assert config.output == Path("optimized_memory_program.json")
+
+
+def test_the_flags_of_the_issue_become_a_config() -> None:
+    flags = "--optimizer mipro --target both --model openai/a --prompt-model openai/b --num-examples 9"
+    flags += " --max-demos 2 --num-threads 3 --metric mix --auto heavy --max-cost 1.5 --max-calls 20"
+    config = parse_flags(OptimizeConfig, flags.split())
+    assert config == OptimizeConfig(
+        optimizer=Optimizer.MIPRO,
+        target=Target.BOTH,
+        model="openai/a",
+        prompt_model="openai/b",
+        num_examples=9,
+        max_demos=2,
+        num_threads=3,
+        metric="mix",
+        auto="heavy",
+        max_cost=1.5,
+        max_calls=20,
+    )
+    assert (config.proposer, config.judge) == ("openai/b", "openai/a")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": "hill-climbing"}, "unknown optimizer 'hill-climbing': choose from simba, mipro,"),
+        ({"target": "judge"}, "unknown target 'judge': choose from reader, writer, both"),
+        ({"metric": "bleu"}, "unknown metric 'bleu': choose from f1, judge, mix"),
+        ({"num_candidates": 1}, "num_candidates=1 must be at least 2"),
+        ({"max_calls": 0}, "max_calls=0 must be at least 1"),
+        ({"max_cost": 0}, "max_cost=0 must be more than 0"),
+        ({"optimizer": "gepa"}, "needs a model that writes instructions, which 'pocket' cannot"),
+        ({"optimizer": "mipro", "model": "pocket-base"}, "which 'pocket-base' cannot: name one"),
+        ({"max_demos": 0}, "max_demos=0 leaves nothing to propose: allow demos with --max-demos 4"),
+        ({"optimizer": "bootstrap", "model": "openai/m", "max_demos": 0}, "leaves nothing to propose"),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_work_are_refused_with_the_way_out(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        OptimizeConfig(**settings)
+    assert message in str(caught.value)
+
+
+def test_instructions_alone_can_be_proposed_where_a_model_writes_them() -> None:
+    assert OptimizeConfig(max_demos=0, prompt_model="openai/b").writes_instructions
+
+
+def test_both_targets_are_the_reader_and_then_the_writer() -> None:
+    assert Target.BOTH.stages == (Target.READER, Target.WRITER)
+    assert Target.WRITER.stages == (Target.WRITER,)
+
+
+def test_the_program_is_made_with_the_settings_of_the_systems() -> None:
+    config = OptimizeConfig(top_k=3, writer_mode="generalist")
+    assert config.system_settings == SystemSettings(top_k=3, writer_mode="generalist")
+
+
+def test_help_names_every_flag_and_imports_nothing_that_is_slow() -> None:
+    command = [sys.executable, "-X", "importtime", str(OPTIMIZE), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert all(f"--{name.replace('_', '-')}" in done.stdout for name in OptimizeConfig.model_fields)
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    slow = {"dspy", "litellm", "mlflow", "matplotlib", "torch", "numpy", "sqlalchemy", "optuna", "gepa"}
+    assert "tyro" in imported
+    assert not imported & slow
