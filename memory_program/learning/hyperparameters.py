@@ -90,7 +90,7 @@ class GRPOSettings(Settings):
     episode_questions: int = Field(default=5, ge=1)
     """Questions asked about a session to score what was written of it, at most. 5 is MemBuilder's number."""
 
-    reward: Literal["outcome", "dense", "delta"] = "dense"
+    reward_rule: Literal["outcome", "dense", "delta"] = "dense"
     """What a rollout is worth: outcome is the score of the answers; dense (MemBuilder) takes off for length
     and for invalid calls, by specialist; delta (MemUpdate) is the gain over the memory before the session."""
 

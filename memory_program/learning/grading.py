@@ -1,0 +1,62 @@
+"""Grades rollouts: the frozen reader answers from each memory, and the answers are scored."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from locomo.conversation import Question
+from memory_program.agents.reader import QAReader
+from memory_program.bank.outcome import Answer
+from memory_program.bank.space import MemorySpace
+from memory_program.learning.episodes import Episode
+from memory_program.learning.groups import Graded
+from memory_program.learning.rewards import AnswerScore, BankSize, RewardRule, Score, efficiency, task_score
+from memory_program.learning.rollouts import Rollout
+from memory_program.learning.side_by_side import side_by_side
+
+
+class Grader:
+    """A reader outside the student, and a score of its answers."""
+
+    def __init__(self, reader: QAReader, metric: AnswerScore, rule: RewardRule, threads: int) -> None:
+        """Take a reader that nobody trains.
+
+        Args:
+            reader: answers from memories.
+            metric: says what an answer is worth.
+            rule: of the rewards; the delta needs the questions asked before the session, too.
+            threads: rollouts read at once.
+        """
+        self._reader, self._metric = reader, metric
+        self._needs_before = rule.name == "delta"
+        self._threads = threads
+
+    def grade(self, rollouts: Sequence[Rollout]) -> list[Graded]:
+        """Ask each rollout's memory the questions of its episode.
+
+        A rollout of which a call was lost is not asked, and has no score; neither has one that the reader, or
+        the judge, could not say anything about.
+        """
+        episodes = {rollout.episode.episode_id: rollout.episode for rollout in rollouts}
+        befores: dict[str, float | None] = {}
+        if self._needs_before:
+            scores = side_by_side([partial(self._before, e) for e in episodes.values()], self._threads)
+            befores = dict(zip(episodes, scores, strict=True))
+        return side_by_side([partial(self._grade, rollout, befores) for rollout in rollouts], self._threads)
+
+    def _grade(self, rollout: Rollout, befores: dict[str, float | None]) -> Graded:
+        if rollout.lost:
+            return Graded(rollout, (), None)
+        episode = rollout.episode
+        answers = self._answers(rollout.space, episode.questions)
+        task = task_score(episode.questions, answers, self._metric)
+        before = befores.get(episode.episode_id, 0.0)
+        if task is None or before is None:
+            return Graded(rollout, answers, None)
+        change = efficiency(BankSize.of(episode.before.bank), BankSize.of(rollout.space.bank))
+        return Graded(rollout, answers, Score(task, before, change))
+
+    def _before(self, episode: Episode) -> float | None:
+        return task_score(episode.questions, self._answers(episode.before, episode.questions), self._metric)
+
+    def _answers(self, space: MemorySpace, questions: Sequence[Question]) -> tuple[Answer, ...]:
+        return tuple(self._reader.ask(space, question.posed) for question in questions)

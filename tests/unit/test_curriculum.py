@@ -1,0 +1,101 @@
+"""The curriculum: windows of steps, each episode of a roll-in dealt once, longer conversations later."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from locomo.conversation import Category, Conversation, Question
+from memory_program.bank.space import MemorySpace
+from memory_program.errors import ConfigError
+from memory_program.learning.curriculum import Curriculum
+from memory_program.learning.hyperparameters import GRPOSettings
+from tests.conversations import session
+
+SESSIONS = tuple(session(n, f"Mara: This is talk number {n}.", day=n) for n in range(1, 5))
+
+
+def talk(name: str, *asked_after: int) -> Conversation:
+    questions = tuple(
+        Question(name, index, f"What about {n}?", Category.SINGLE_HOP, "gold", (f"D{n}:1",))
+        for index, n in enumerate(asked_after)
+    )
+    return Conversation(name, ("Mara", "Tom"), SESSIONS, questions)
+
+
+TALKS = [talk(name, 1, 2, 3, 4) for name in ("a", "b", "c")]
+
+
+class RollingIn:
+    """Gives empty memories, and remembers for which conversations it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, list[tuple[str, int]]]] = []
+
+    def __call__(self, conversations: Sequence[Conversation], window: int) -> list[list[MemorySpace]]:
+        self.asked.append((window, [(c.conversation_id, len(c.sessions)) for c in conversations]))
+        return [[MemorySpace(c.conversation_id) for _ in range(len(c.sessions) + 1)] for c in conversations]
+
+
+def curriculum(
+    rolling_in: RollingIn, talks: Sequence[Conversation] = TALKS, **settings: object
+) -> Curriculum:
+    usual = {"num_train_steps": 8, "examples_per_step": 2, "refresh_every": 2, "curriculum": ""}
+    return Curriculum(talks, GRPOSettings(**{**usual, **settings}), 0, rolling_in)
+
+
+def ids(of: Curriculum, steps: Sequence[int] = range(8)) -> list[list[str]]:
+    return [[episode.episode_id for episode in of.episodes(step)] for step in steps]
+
+
+def test_memories_are_written_once_a_window_and_each_of_its_episodes_is_learned_from_once():
+    rolling_in = RollingIn()
+    dealt = ids(curriculum(rolling_in))
+    assert [window for window, _ in rolling_in.asked] == [0, 1, 2, 3]
+    assert [len(episodes) for episodes in dealt] == [2] * 8
+    for first in range(0, 8, 2):
+        of_window = dealt[first] + dealt[first + 1]
+        assert len(set(of_window)) == 4
+
+
+def test_a_pass_over_the_conversations_uses_each_of_them_before_any_comes_again():
+    rolling_in = RollingIn()
+    ids(curriculum(rolling_in))
+    order = [name for _, asked in rolling_in.asked for name, _ in asked]
+    assert sorted(order[:3]) == ["a", "b", "c"]
+    assert len(order) == 4
+
+
+def test_no_more_conversations_are_remembered_than_a_window_needs():
+    rolling_in = RollingIn()
+    curriculum(rolling_in, [talk("a", 1), talk("b", 2), talk("c", 3)], num_train_steps=2).episodes(0)
+    assert len(rolling_in.asked[0][1]) == 4  # of one episode each
+
+
+def test_a_process_that_begins_in_the_middle_deals_the_same():
+    whole = ids(curriculum(RollingIn()))
+    for step in range(8):
+        assert ids(curriculum(RollingIn()), [step]) == [whole[step]]
+
+
+def test_conversations_grow_stage_after_stage():
+    rolling_in = RollingIn()
+    staged = curriculum(rolling_in, num_train_steps=6, curriculum="1, 2,4")
+    assert [staged.sessions_at(step) for step in range(6)] == [1, 1, 2, 2, 4, 4]
+    ids(staged, range(6))
+    assert [{sessions for _, sessions in asked} for _, asked in rolling_in.asked] == [{1}, {2}, {4}]
+
+
+def test_the_last_window_has_only_the_steps_that_are_left():
+    last = curriculum(RollingIn(), num_train_steps=3).window(1)
+    assert (last.first_step, last.steps) == (2, 1)
+
+
+def test_conversations_about_which_nothing_is_asked_are_refused():
+    with pytest.raises(ConfigError, match="nothing is asked about the first sessions of the 1 conversations"):
+        curriculum(RollingIn(), [talk("a", 4)], curriculum="2,4")
+
+
+@pytest.mark.parametrize("wrong", ["2,zero", "0", "-1"])
+def test_a_curriculum_is_counts_of_sessions(wrong):
+    with pytest.raises(ConfigError, match=f"curriculum='{wrong}' must be counts of sessions"):
+        GRPOSettings(curriculum=wrong)

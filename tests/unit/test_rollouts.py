@@ -1,0 +1,261 @@
+"""Rollouts, grades and groups, with scripted models: whose call was what, what it is worth, and to whom."""
+
+import json
+from collections.abc import Sequence
+
+import dspy
+import pytest
+from dspy import lm15
+
+from locomo.conversation import Category, Conversation, Question
+from memory_program.agents.program import MemoryProgram
+from memory_program.bank.memory import MemoryKind
+from memory_program.bank.outcome import Answer
+from memory_program.bank.space import MemorySpace
+from memory_program.errors import ConfigError
+from memory_program.learning.episodes import Episode
+from memory_program.learning.frozen import asked_once
+from memory_program.learning.grading import Grader
+from memory_program.learning.groups import Graded, groups_of, training_items
+from memory_program.learning.rewards import RewardRule, Score, answer_score
+from memory_program.learning.rollouts import Rollout, policy_of, sampling_program, write
+from tests.conversations import session
+from tests.scripted_lm import ScriptedEngine, Truncated, fields
+
+SESSION = session(1, "Mara: I moved to Oslo.", "Tom: I got a dog.")
+CORE, EPISODIC = "Keep the profile of the speakers", "Remember what happened"
+SEMANTIC, PROCEDURAL = "Remember what is true", "Remember how things are done"
+QUESTIONS = (
+    Question("talk", 0, "Where did Mara move?", Category.SINGLE_HOP, "Oslo", ("D1:1",)),
+    Question("talk", 1, "What did Tom get?", Category.SINGLE_HOP, "a dog", ("D1:2",)),
+)
+AGENTS = ("core", "episodic", "semantic", "procedural")
+
+
+def create(*texts: str) -> str:
+    calls = [{"name": "manage_memory", "args": {"action": "create", "text": text}} for text in texts]
+    return fields(tool_calls=json.dumps({"tool_calls": calls}))
+
+
+NOTHING = create()
+
+
+def episode() -> Episode:
+    conversation = Conversation("talk", ("Mara", "Tom"), (SESSION,), QUESTIONS)
+    return Episode(conversation, SESSION, MemorySpace("talk"), QUESTIONS)
+
+
+def program(engine: object, reader: object | None = None) -> MemoryProgram:
+    made = MemoryProgram()
+    made.writer.set_lm(dspy.LM("test/writer", engine=engine, cache=False, num_retries=0))
+    lm = dspy.LM(
+        "test/reader", engine=reader or ScriptedEngine([]), temperature=0.0, cache=False, num_retries=0
+    )
+    made.reader.set_lm(lm)
+    return made
+
+
+class Seeded:
+    """Replies nothing to remember, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[lm15.Request] = []
+
+    def __deepcopy__(self, memo: object) -> "Seeded":
+        return self
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        self.requests.append(request)
+        return lm15.Response(
+            id=None,
+            model=request.model,
+            message=lm15.Message.assistant(NOTHING),
+            finish_reason="stop",
+            usage=lm15.Usage(input_tokens=1, output_tokens=3),
+            logprobs=(lm15.TokenLogprob("a", -0.5, token_id=7), lm15.TokenLogprob("b", -0.25, token_id=8)),
+        )
+
+
+def rolled(seed: str = "s", number: int = 0, **replies: Sequence[object]) -> Rollout:
+    scripts = dict(zip((CORE, EPISODIC, SEMANTIC, PROCEDURAL), AGENTS, strict=True))
+    script = {marker: replies.get(agent, [NOTHING]) for marker, agent in scripts.items()}
+    return write(sampling_program(program(ScriptedEngine(script)), 1.0, 64), episode(), seed, number)
+
+
+# writing
+
+
+def test_a_rollout_keeps_each_agents_call_and_leaves_the_episode_alone():
+    rollout = rolled(
+        episodic=[create("Mara moved to Oslo.")], semantic=[create("Tom has a dog.", "Tom is nice.")]
+    )
+    assert [(call.agent, call.turn) for call in rollout.calls] == [(agent, 0) for agent in AGENTS]
+    assert "Mara moved to Oslo." in rollout.calls[1].response.text
+    assert EPISODIC in rollout.calls[1].request.system
+    assert [memory.text for memory in rollout.space.bank.live()] == [
+        "Mara moved to Oslo.", "Tom has a dog.", "Tom is nice.",
+    ]  # fmt: skip
+    assert rollout.written == {
+        "m1": MemoryKind.EPISODIC,
+        "m2": MemoryKind.SEMANTIC,
+        "m3": MemoryKind.SEMANTIC,
+    }
+    assert rollout.episode.before.bank.version == 0
+    assert rollout.space.has(SESSION)
+
+
+def test_what_an_agent_did_is_measured():
+    bad = {"name": "delete_memory", "args": {"memory_id": "m9", "reason": "x"}}
+    both = fields(tool_calls=json.dumps({"tool_calls": [bad]}))
+    core = fields(
+        tool_calls=json.dumps(
+            {"tool_calls": [{"name": "edit_core", "args": {"action": "append", "text": "Mara."}}]}
+        )
+    )
+    work = rolled(core=[core], episodic=[both], semantic=["no calls"], procedural=[create("A recipe.")]).work
+    assert {agent: w.is_valid for agent, w in work.items()} == {
+        "core": True, "episodic": False, "semantic": False, "procedural": True,
+    }  # fmt: skip
+    assert (work["core"].tokens, work["procedural"].tokens, work["episodic"].tokens) == (3, 3, 0)
+    assert (work["episodic"].calls, work["episodic"].accepted) == ({"delete_memory": 1}, {})
+    assert work["core"].kind is MemoryKind.CORE
+
+
+def test_what_cannot_be_read_is_unusable_and_what_never_came_is_lost():
+    unread = rolled(
+        episodic=["no calls"], semantic=[Truncated('[[ ## tool_calls ## ]]\n{"tool_calls": [{"na')]
+    )
+    assert [failure.where for failure in unread.unusable] == ["writer.episodic", "writer.semantic"]
+    assert unread.lost == []
+    lost = rolled(core=[lm15.ServerError("down")])
+    assert [failure.where for failure in lost.lost] == ["writer.core"]
+    assert [call.agent for call in lost.calls] == list(AGENTS[1:])
+
+
+def test_every_call_has_a_seed_that_only_its_place_decides():
+    def seeds(seed: str, number: int) -> list[int | None]:
+        engine = Seeded()
+        rollout = write(sampling_program(program(engine), 1.0, 64), episode(), seed, number)
+        assert [call.request.config.temperature for call in rollout.calls] == [1.0] * 4
+        return [call.request.config.seed for call in rollout.calls]
+
+    assert seeds("run/3", 0) == seeds("run/3", 0)
+    everything = [*seeds("run/3", 0), *seeds("run/3", 1), *seeds("run/4", 0)]
+    assert len(set(everything)) == 12
+
+
+def test_outside_a_rollout_the_calls_pass_as_they_are():
+    engine = Seeded()
+    greedy = sampling_program(program(engine), 0.0, 64)
+    greedy.remember(MemorySpace("talk"), SESSION)
+    assert [request.config.seed for request in engine.requests] == [None] * 4
+
+
+def test_the_agents_must_share_one_model():
+    with pytest.raises(ConfigError, match="must share one model"):
+        policy_of(MemoryProgram())
+    mixed = program(Seeded())
+    mixed.writer.core.lm = dspy.LM("test/other", engine=Seeded(), cache=False)
+    with pytest.raises(ConfigError, match="must share one model"):
+        policy_of(mixed)
+
+
+# reading
+
+
+def grader(reader: ScriptedEngine, rule: RewardRule | None = None) -> Grader:
+    return Grader(program(Seeded(), reader).reader, answer_score("f1"), rule or RewardRule(), threads=1)
+
+
+def test_the_answers_of_a_rollout_are_scored():
+    reader = ScriptedEngine({"Where did": [fields(answer="Oslo")], "What did": [fields(answer="a cat")]})
+    (graded,) = grader(reader).grade([rolled(episodic=[create("Mara moved to Oslo.")])])
+    assert graded.score is not None
+    assert graded.score.task == 0.5
+    assert [answer.text for answer in graded.answers] == ["Oslo", "a cat"]
+
+
+def test_a_lost_rollout_is_not_read_and_one_whose_reading_fails_has_no_score():
+    reader = ScriptedEngine({"Where did": [lm15.ServerError("down")], "What did": [fields(answer="a dog")]})
+    lost, unread = grader(reader).grade([rolled(core=[lm15.ServerError("down")]), rolled()])
+    assert (lost.score, lost.answers) == (None, ())
+    assert unread.score is None
+    assert len(reader.requests) == 2
+
+
+def test_the_delta_asks_before_the_session_once_for_all_rollouts():
+    replies = {
+        "Where did": [fields(answer="no idea"), fields(answer="Oslo"), fields(answer="Oslo")],
+        "What did": [fields(answer="a dog")] * 3,
+    }
+    rollouts = [rolled(number=n, episodic=[create("Mara moved to Oslo.")]) for n in range(2)]
+    graded = grader(ScriptedEngine(replies), RewardRule("delta")).grade(rollouts)
+    assert [(g.score.before, g.score.task) for g in graded if g.score] == [(0.5, 1.0), (0.5, 1.0)]
+
+
+def test_a_frozen_model_is_asked_the_same_thing_once():
+    engine = ScriptedEngine([lm15.ServerError("down"), "first", "second"])
+    lm = asked_once(dspy.LM("test/reader", engine=engine, temperature=0.0, cache=False, num_retries=0))
+    with pytest.raises(dspy.LMError):
+        lm("Where?")
+    assert [lm("Where?"), lm("Where?"), lm("When?"), lm("Where?")] == [
+        ["first"],
+        ["first"],
+        ["second"],
+        ["first"],
+    ]
+    sampled = dspy.LM("test/reader", engine=engine, temperature=1.0, cache=False)
+    assert asked_once(sampled) is sampled
+
+
+# grouping
+
+
+def graded(score: float | None, shown: Sequence[str] = (), **replies: Sequence[object]) -> Graded:
+    rollout = rolled(**replies)
+    answers = (Answer("x", shown=tuple(shown)),)
+    return Graded(rollout, answers, None if score is None else Score(score))
+
+
+def test_each_agent_is_rewarded_for_its_own_work():
+    good = graded(1.0, episodic=[create("Mara moved to Oslo.")])
+    bad = graded(0.5, episodic=["no calls"])
+    grouping = groups_of([good, bad, graded(None)], AGENTS, RewardRule("dense"), alpha=1.0, is_scaled=False)
+    assert grouping.rewards == {
+        "core": [1.0, 0.5], "episodic": [1.0, 0.0], "semantic": [1.0, 0.5], "procedural": [1.0, 0.5],
+    }  # fmt: skip
+    by_agent = {group.agent: [part.advantage for part in group.parts] for group in grouping.groups}
+    assert by_agent["episodic"] == [0.5, -0.5]
+    assert by_agent["core"] == [0.25, -0.25]
+    assert grouping.without_spread == 0
+
+
+def test_whose_memories_were_retrieved_weighs_more():
+    good = graded(1.0, ["m1"], episodic=[create("Mara moved to Oslo.")])
+    bad = graded(0.0, ["m1"], semantic=[create("Tom is nice.")])
+    grouping = groups_of([good, bad], AGENTS, RewardRule("outcome"), alpha=4.0, is_scaled=False)
+    by_agent = {group.agent: [(p.weight, p.advantage) for p in group.parts] for group in grouping.groups}
+    assert by_agent["episodic"] == [(4.0, 2.0), (1.0, -0.5)]
+    assert by_agent["semantic"] == [(1.0, 0.5), (4.0, -2.0)]
+    assert by_agent["core"] == [(1.0, 0.5), (1.0, -0.5)]
+
+
+def test_a_group_without_spread_is_left_out_and_counted():
+    same = [graded(0.5), graded(0.5, episodic=["no calls"])]
+    grouping = groups_of(same, AGENTS, RewardRule(), alpha=4.0, is_scaled=True)
+    assert [group.agent for group in grouping.groups] == ["episodic"]
+    assert grouping.without_spread == 3
+
+
+def test_what_is_trained_on_are_the_tokens_that_were_sampled():
+    tapped = sampling_program(program(Seeded()), 1.0, 64)
+    both = [Graded(write(tapped, episode(), "s", n), (), Score(float(n))) for n in range(2)]
+    grouping = groups_of(both, AGENTS, RewardRule("outcome"), alpha=1.0, is_scaled=False)
+    first, second = training_items(grouping.groups[0], has_own_logprobs=True)
+    assert (first["completion_tokens"], first["logprobs"]) == ((7, 8), (-0.5, -0.25))
+    assert (first["advantage"], second["advantage"]) == (-0.5, 0.5)
+    assert (first["reward"], second["reward"]) == (0.0, 1.0)
+    assert [message["role"] for message in first["messages"]] == ["system", "user"]
+    assert CORE in first["messages"][0]["content"]
+    assert first["completion"]["content"] == NOTHING
+    assert training_items(grouping.groups[0], has_own_logprobs=False)[0]["logprobs"] is None
