@@ -18,7 +18,15 @@ _TEXT = (
 
 
 def save_tiny_model(
-    folder: Path, architecture: str = "qwen2", *, seed: int = 0, loudness: float = 10.0, **config: Any
+    folder: Path,
+    architecture: str = "qwen2",
+    *,
+    seed: int = 0,
+    loudness: float = 10.0,
+    text: str = _TEXT,
+    tokens: int = 500,
+    by_words: bool = True,
+    **config: Any,
 ) -> Path:
     """Save a random model with a byte-level tokenizer and a ChatML template.
 
@@ -26,10 +34,13 @@ def save_tiny_model(
         folder: where to; is made.
         architecture: as transformers calls it: qwen2, qwen3, llama.
         seed: of the weights.
+        text: what the tokenizer is made of.
+        tokens: the most that it may have.
+        by_words: whether a token ends with its word; if not, whole sentences of the text become one.
         loudness: factor on the weights, so that its next tokens are neither all alike nor certain.
         **config: settings of the architecture other than the tiny ones.
     """
-    tokenizer = _tokenizer()
+    tokenizer = _tokenizer(text, tokens, by_words)
     settings = {
         "vocab_size": 384,  # more than the tokenizer has: AutoTokenizer adds one for some architectures
         "hidden_size": 64,
@@ -54,17 +65,17 @@ def save_tiny_model(
     return folder
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
+def _tokenizer(text: str, tokens: int, by_words: bool) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=by_words)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=500,
+        vocab_size=tokens,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         special_tokens=["<|im_start|>", "<|im_end|>"],
         show_progress=False,
     )
-    tokenizer.train_from_iterator([_TEXT], trainer)
+    tokenizer.train_from_iterator([text], trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",

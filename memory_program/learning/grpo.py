@@ -1,0 +1,294 @@
+"""MemoryGRPO: a teleprompter that trains the weights of a memory program's writer.
+
+Group relative policy optimisation (DeepSeekMath, arXiv 2402.03300) on episodes: each step remembers some
+sessions several times over, from one and the same memory each, asks a frozen reader the questions that the
+session answers, and makes likelier what led to better answers. Each agent is rewarded for its own work, and
+weighed by its part in what was retrieved (MemBuilder, arXiv 2601.05488: ADRPO).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import dspy
+from dspy.teleprompt import Teleprompter
+
+from locomo.conversation import Conversation
+from memory_program.agents.program import MemoryProgram
+from memory_program.bank.space import MemorySpace
+from memory_program.bank.store import BankStore
+from memory_program.errors import ConfigError, ModelError
+from memory_program.evaluation.records import content_hash
+from memory_program.learning.curriculum import Curriculum
+from memory_program.learning.episodes import Episode, namespace_of, roll_in
+from memory_program.learning.frozen import asked_once
+from memory_program.learning.grading import Grader
+from memory_program.learning.groups import Graded, Grouping, groups_of, training_items
+from memory_program.learning.hyperparameters import GRPOSettings, ReinforceSettings
+from memory_program.learning.provider import LocalProvider, LocalReinforceJob
+from memory_program.learning.rewards import AnswerScore, RewardRule
+from memory_program.learning.rollouts import ExpertTokens, Rollout, policy_of, sampling_program, write
+from memory_program.learning.run_state import Entry, RunState
+from memory_program.learning.side_by_side import side_by_side
+from memory_program.learning.step_metrics import Metrics, Stopwatch, rollout_metrics, update_metrics
+from memory_program.learning.validation import validate
+
+_BETTER = 1e-9  # scores that differ by less are equal but for rounding
+
+
+class MemoryGRPO(Teleprompter):
+    """Trains the one model of a program's writer in this process; the reader stays outside, frozen.
+
+    ``compile`` may be killed at any moment: called again with the same folder and settings it goes on from
+    the last checkpoint. On a CPU it then ends with the very weights of a training that was not interrupted.
+    """
+
+    def __init__(
+        self,
+        metric: AnswerScore,
+        folder: Path,
+        settings: GRPOSettings | None = None,
+        training: ReinforceSettings | None = None,
+        *,
+        expert_tokens: ExpertTokens | None = None,
+        on_entry: Callable[[Entry], None] = lambda entry: None,
+    ) -> None:
+        """Prepare to train.
+
+        Args:
+            metric: says what an answer is worth.
+            folder: of checkpoints, log, and the memories before the sessions.
+            settings: what is learned from.
+            training: how weights are changed.
+            expert_tokens: what the dense reward compares lengths with.
+            on_entry: told every line of the log as it is written.
+        """
+        super().__init__()
+        self.metric, self.folder = metric, folder
+        self.settings = settings or GRPOSettings()
+        self.training = training or ReinforceSettings()
+        self.expert_tokens = expert_tokens
+        self.on_entry = on_entry
+        self.job: LocalReinforceJob | None = None
+        """The job of the last ``compile``, whose weights are the best."""
+        self.rule = RewardRule(
+            self.settings.reward_rule, self.settings.length_weight, self.settings.format_weight
+        )
+
+    def compile(
+        self,
+        student: MemoryProgram,
+        *,
+        trainset: Sequence[Conversation],
+        valset: Sequence[Conversation],
+        teacher: None = None,
+    ) -> MemoryProgram:
+        """Train, and leave the best weights by validation in the student's model.
+
+        Args:
+            student: the agents of its writer share one model of this process; its reader has another one.
+            trainset: conversations to learn from.
+            valset: conversations to choose on; none of them is in the training set.
+            teacher: there is none; the name is DSPy's.
+
+        Returns:
+            the student.
+
+        Raises:
+            ConfigError: the student, the data or the folder do not fit.
+            ModelError: the weights cannot be trained, the training diverges, or no rollout comes back.
+            StoreError: the database fails.
+        """
+        _check(student, trainset, valset)
+        with BankStore(f"sqlite:///{(self._made() / 'banks.sqlite').as_posix()}") as store:
+            training = _Training(self, student, trainset, valset, store)
+            training.run()
+        return student
+
+    def dry_run(self, student: MemoryProgram, *, trainset: Sequence[Conversation]) -> list[Grouping]:
+        """Roll one episode out, and give its groups with rewards and advantages; nothing is trained."""
+        _check(student, trainset, ())
+        with BankStore(f"sqlite:///{(self._made() / 'banks.sqlite').as_posix()}") as store:
+            rollouts = _Rollouts(self, student, trainset, store)
+            episode = rollouts.curriculum.episodes(0)[0]
+            return rollouts.grouped(rollouts.grader.grade(rollouts.write([episode], 0)))
+
+    def _made(self) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder
+
+
+class _Rollouts:
+    """The half of a step that needs no gradient: roll in, write, read, group."""
+
+    def __init__(
+        self, of: MemoryGRPO, student: MemoryProgram, trainset: Sequence[Conversation], store: BankStore
+    ) -> None:
+        self._of, self._settings, self._training = of, of.settings, of.training
+        self._store = store
+        self.agents = student.writer.agents
+        lengths = self._training.max_completion_tokens
+        self._sampler = sampling_program(student, self._training.temperature, lengths)
+        self.greedy = sampling_program(student, 0.0, lengths)
+        reader = student.reader.deepcopy()
+        reader.set_lm(asked_once(student.reader.answer.lm))
+        self.grader = Grader(reader, of.metric, of.rule, self._settings.num_threads)
+        self.curriculum = Curriculum(trainset, self._settings, self._training.seed, self._rolled_in)
+
+    def write(self, episodes: Sequence[Episode], step: int) -> list[Rollout]:
+        seed = f"{self._training.seed}/{step}"
+        tasks = [
+            partial(write, self._sampler, episode, seed, number, self._of.expert_tokens)
+            for episode in episodes
+            for number in range(self._settings.rollouts)
+        ]
+        rollouts = side_by_side(tasks, self._settings.num_threads)
+        lost = [failure for rollout in rollouts for failure in rollout.lost[:1]]
+        if len(lost) == len(rollouts):
+            raise ModelError(f"no rollout came back; the first failure: {lost[0].where}: {lost[0].message}")
+        return rollouts
+
+    def grouped(self, graded: Sequence[Graded]) -> list[Grouping]:
+        size, settings = self._settings.rollouts, self._settings
+        return [
+            groups_of(
+                graded[first : first + size],
+                self.agents,
+                self._of.rule,
+                alpha=settings.alpha,
+                is_scaled=settings.is_scaled,
+            )
+            for first in range(0, len(graded), size)
+        ]
+
+    def _rolled_in(self, conversations: Sequence[Conversation], window: int) -> list[list[MemorySpace]]:
+        by_name = {namespace_of(c, "window", window): c for c in conversations}  # one may come twice
+        tasks = [partial(roll_in, self.greedy, c, self._store, name) for name, c in by_name.items()]
+        spaces = dict(zip(by_name, side_by_side(tasks, self._settings.num_threads), strict=True))
+        return [spaces[namespace_of(c, "window", window)] for c in conversations]
+
+
+class _Training:
+    """The loop."""
+
+    def __init__(
+        self,
+        of: MemoryGRPO,
+        student: MemoryProgram,
+        trainset: Sequence[Conversation],
+        valset: Sequence[Conversation],
+        store: BankStore,
+    ) -> None:
+        self._of, self._settings, self._valset = of, of.settings, valset
+        self._rollouts = _Rollouts(of, student, trainset, store)
+        lm = policy_of(student)
+        lm.provider = LocalProvider()
+        self._job: LocalReinforceJob = lm.reinforce(of.training.model_dump())
+        of.job = self._job
+        self._has_own_logprobs = of.training.temperature == 1.0
+        self._state = RunState(of.folder, _lasting(of, trainset, valset, lm))
+        self._progress = self._state.resume(self._job.trainer)
+
+    def run(self) -> None:
+        """Step after step, with validations and checkpoints between them; ends with the best weights."""
+        progress, settings = self._progress, self._settings
+        while True:
+            is_due = self._is_last() or progress.step % settings.val_every == 0
+            if is_due and progress.validated_at != progress.step:
+                self._validate()
+            is_last = self._is_last()
+            if is_last or (progress.step and progress.step % settings.save_every == 0):
+                self._state.save(self._job.trainer, progress)
+            if is_last:
+                break
+            self._step()
+        self._job.trainer.load_weights(self._state.best(progress.best_step))
+
+    def _is_last(self) -> bool:
+        progress, limit = self._progress, self._settings.minutes
+        is_late = limit is not None and progress.seconds >= limit * 60
+        return (
+            is_late
+            or progress.step >= self._settings.num_train_steps
+            or progress.stale >= self._settings.patience
+        )
+
+    def _step(self) -> None:
+        watch, rollouts, step = Stopwatch(), self._rollouts, self._progress.step
+        with watch.phase("roll_in"):
+            episodes = rollouts.curriculum.episodes(step)
+        with watch.phase("write"):
+            written = rollouts.write(episodes, step)
+        with watch.phase("read"):
+            graded = rollouts.grader.grade(written)
+        groupings = rollouts.grouped(graded)
+        with watch.phase("update"):
+            groups = [group for grouping in groupings for group in grouping.groups]
+            items = [training_items(group, has_own_logprobs=self._has_own_logprobs) for group in groups]
+            report = self._job.step([{"batch_id": n, "group": group} for n, group in enumerate(items)])
+        metrics = {**rollout_metrics(graded, groupings), **update_metrics(report), **watch.metrics()}
+        self._progress.step += 1
+        self._progress.seconds += watch.total_s
+        self._progress.samples += report.samples if report is not None else 0
+        self._log(kind="step", sessions=rollouts.curriculum.sessions_at(step), **_rates(metrics))
+
+    def _validate(self) -> None:
+        watch, progress = Stopwatch(), self._progress
+        found = validate(
+            self._rollouts.greedy,
+            self._valset,
+            self._rollouts.grader,
+            self._of.rule,
+            threads=self._settings.num_threads,
+            expert_tokens=self._of.expert_tokens,
+        )
+        if found.score is None:
+            raise ModelError(
+                f"none of {found.lost} validation episodes has a score: the writer, the reader or the judge "
+                "gives nothing usable"
+            )
+        progress.stale += 1
+        if progress.best_score is None or found.score > progress.best_score + _BETTER:
+            progress.best_score, progress.best_step, progress.stale = found.score, progress.step, 0
+            self._job.trainer.save_weights(self._state.best(progress.step))
+        progress.validated_at = progress.step
+        progress.seconds += watch.total_s
+        self._log(kind="validation", best_step=progress.best_step, **asdict(found))
+
+    def _log(self, **entry: object) -> None:
+        whole = {"step": self._progress.step, "run_s": round(self._progress.seconds, 1), **entry}
+        self._state.log(whole)
+        self._of.on_entry(whole)
+
+
+def _rates(metrics: Metrics) -> Metrics:
+    """Add tokens per second; the update's counts all that goes through the network."""
+    pairs = {
+        "tokens_per_s/sampled": (metrics["sampled_tokens"], metrics["seconds/write"]),
+        "tokens_per_s/trained": (metrics.get("read_tokens", 0.0), metrics["seconds/update"]),
+    }
+    return {**metrics, **{name: count / seconds for name, (count, seconds) in pairs.items() if seconds}}
+
+
+def _lasting(
+    of: MemoryGRPO, trainset: Sequence[Conversation], valset: Sequence[Conversation], lm: dspy.LM
+) -> Entry:
+    """List what a training cannot go on without: all but how long it may take, and on how many threads."""
+    settings = of.settings.model_dump(mode="json", exclude={"minutes", "num_threads"})
+    data = [[conversation.fingerprint for conversation in split] for split in (trainset, valset)]
+    training = of.training.model_dump(mode="json")
+    return {"model": lm.model, "data": content_hash(data)[:16], **settings, **training}
+
+
+def _check(student: MemoryProgram, trainset: Sequence[Conversation], valset: Sequence[Conversation]) -> None:
+    policy = policy_of(student)
+    reader = student.reader.answer.lm
+    if reader is None or reader.engine is policy.engine:
+        problem = "has no model" if reader is None else "has the very model that is trained, and would change"
+        raise ConfigError(f"the reader {problem}: give it one of its own with program.reader.set_lm(lm)")
+    shared = {c.conversation_id for c in trainset} & {c.conversation_id for c in valset}
+    if shared:
+        raise ConfigError(
+            f"conversation {min(shared)!r} is to be learned from and to be chosen on: split them"
+        )

@@ -1,0 +1,69 @@
+"""Validation: how well the greedy policy remembers conversations that it does not learn from.
+
+Each conversation is remembered from its first session on, by the weights as they are; the questions of a
+session are asked as soon as it is remembered.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+
+from locomo.conversation import Conversation
+from memory_program.agents.program import MemoryProgram
+from memory_program.bank.space import MemorySpace
+from memory_program.learning.episodes import Episode, questions_by_session
+from memory_program.learning.grading import Grader
+from memory_program.learning.groups import Graded
+from memory_program.learning.rewards import RewardRule
+from memory_program.learning.rollouts import ExpertTokens, Rollout, write
+from memory_program.learning.side_by_side import side_by_side
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Mean score of the answers and mean reward over the episodes that have one; how many have none."""
+
+    score: float | None
+    reward: float | None
+    episodes: int
+    lost: int
+
+
+def validate(
+    program: MemoryProgram,
+    conversations: Sequence[Conversation],
+    grader: Grader,
+    rule: RewardRule,
+    *,
+    threads: int,
+    expert_tokens: ExpertTokens | None = None,
+) -> Validation:
+    """Let a program of ``sampling_program``, at temperature 0, remember conversations, and grade it."""
+    remembered = side_by_side([partial(_remember, program, c, expert_tokens) for c in conversations], threads)
+    graded = grader.grade([r for of_one in remembered for r in of_one if r.episode.questions])
+    known = [g for g in graded if g.score is not None]
+    return Validation(
+        score=fmean(g.score.task for g in known if g.score is not None) if known else None,
+        reward=fmean(_reward(g, rule) for g in known) if known else None,
+        episodes=len(known),
+        lost=len(graded) - len(known),
+    )
+
+
+def _remember(
+    program: MemoryProgram, conversation: Conversation, expert_tokens: ExpertTokens | None
+) -> list[Rollout]:
+    placed = questions_by_session(conversation)
+    space = MemorySpace(f"validation/{conversation.conversation_id}")
+    rollouts: list[Rollout] = []
+    for session in conversation.sessions:
+        episode = Episode(conversation, session, space, tuple(placed[session.session_id]))
+        rollouts.append(write(program, episode, "validation", 0, expert_tokens))
+        space = rollouts[-1].space
+    return rollouts
+
+
+def _reward(graded: Graded, rule: RewardRule) -> float:
+    assert graded.score is not None, "only what has a score has a reward"
+    return fmean(rule.reward(work, graded.score) for work in graded.rollout.work.values())

@@ -1,0 +1,169 @@
+"""Weights learn to remember: real gradients on a tiny model, from rollouts of the whole program."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from dspy import lm15
+
+from memory_program.agents.program import MemoryProgram
+from memory_program.bank.memory import MemoryKind
+from memory_program.errors import ConfigError, ModelError
+from memory_program.learning.grpo import MemoryGRPO
+from memory_program.learning.hyperparameters import GRPOSettings, ReinforceSettings
+from memory_program.learning.rewards import answer_score
+from tests.training_samples import RuledReader, one_thread, save_half_taught, student, talk
+
+EASY = {
+    "num_train_steps": 12, "examples_per_step": 1, "rollouts": 8, "curriculum": "", "refresh_every": 3,
+    "val_every": 6, "save_every": 2, "num_threads": 8,
+}  # fmt: skip
+TRAINING = {"learning_rate": 1e-3, "warmup_steps": 0, "beta": 0.02, "max_completion_tokens": 40}
+TRAIN, VAL = [talk("learned")], [talk("chosen on")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_half_taught(tmp_path_factory.mktemp("half-taught"))
+
+
+def grpo(out: Path, on_entry=lambda entry: None, **settings: object) -> MemoryGRPO:
+    return MemoryGRPO(
+        answer_score("f1"),
+        out,
+        GRPOSettings(**{**EASY, **settings}),
+        ReinforceSettings(**TRAINING),
+        on_entry=on_entry,
+    )
+
+
+def weights(program: MemoryProgram) -> dict[str, torch.Tensor]:
+    return program.writer.core.lm.engine.local.model.network.state_dict()
+
+
+def log_of(out: Path, kind: str) -> list[dict]:
+    entries = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return [entry for entry in entries if entry["kind"] == kind]
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MemoryProgram]:
+    out = tmp_path_factory.mktemp("trained")
+    program = grpo(out).compile(student(folder), trainset=TRAIN, valset=VAL)
+    return out, program
+
+
+def test_the_reward_rises_and_what_was_learned_serves_other_conversations(trained):
+    out, program = trained
+    steps, validations = log_of(out, "step"), log_of(out, "validation")
+    assert [entry["step"] for entry in steps] == list(range(1, 13))
+    first, last = (sum(e["score"] for e in part) / 3 for part in (steps[:3], steps[-3:]))
+    assert last > first + 0.3
+    assert [entry["step"] for entry in validations] == [0, 6, 12]
+    assert validations[-1]["score"] > validations[0]["score"] + 0.3
+    space = program.deepcopy()  # the student itself has the trained weights
+    assert space.writer.core.lm.engine is program.writer.core.lm.engine
+
+
+def test_a_step_says_what_it_did(trained):
+    out, _ = trained
+    entry = log_of(out, "step")[0]
+    assert entry["rollouts"] == 8
+    assert entry["groups"] + entry["groups_without_spread"] == 4
+    assert entry["samples"] == 8 * entry["groups"]
+    assert entry["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert entry["sampler_gap"] < 1e-3
+    assert entry["entropy"] > 0
+    assert entry["tools/manage_memory"] > 0
+    assert {"reward", "reward/episodic", "valid", "completion_tokens", "grad_norm"} <= entry.keys()
+    assert entry["tokens_per_s/sampled"] > 0
+    phases = sum(entry[f"seconds/{phase}"] for phase in ("roll_in", "write", "read", "update"))
+    assert phases == pytest.approx(entry["seconds/step"] * (1 - entry["overhead"]))
+
+
+class Killed(Exception):
+    pass
+
+
+def killed_at(step: int):
+    def on_entry(entry: dict) -> None:
+        if entry["step"] == step and entry["kind"] == "step":
+            raise Killed
+
+    return on_entry
+
+
+def test_a_training_that_was_killed_ends_as_if_it_had_not_been(folder, trained, tmp_path):
+    straight, program = trained
+    for step in (1, 5, 9):  # before the first checkpoint, between two, and in the last window
+        with pytest.raises(Killed):
+            grpo(tmp_path, killed_at(step)).compile(student(folder), trainset=TRAIN, valset=VAL)
+    resumed = grpo(tmp_path).compile(student(folder), trainset=TRAIN, valset=VAL)
+    assert [e["step"] for e in log_of(tmp_path, "step")] == list(range(1, 13))
+    for one, other in zip(log_of(straight, "step"), log_of(tmp_path, "step"), strict=True):
+        assert (one["reward"], one["score"], one["samples"]) == (
+            other["reward"],
+            other["score"],
+            other["samples"],
+        )
+    before = weights(program)
+    assert all(torch.equal(weight, before[name]) for name, weight in weights(resumed).items())
+
+
+def test_the_folder_of_another_training_is_refused(folder, trained):
+    out, _ = trained
+    with pytest.raises(ConfigError, match=r"holds a training with rollouts=8: give the same settings"):
+        grpo(out, rollouts=4).compile(student(folder), trainset=TRAIN, valset=VAL)
+
+
+def test_training_stops_when_validation_no_longer_rises(folder, tmp_path):
+    stopped = grpo(tmp_path, num_train_steps=50, val_every=1, patience=1, rollouts=2)
+    stopped.training = ReinforceSettings(**{**TRAINING, "learning_rate": 1e-12})
+    program = stopped.compile(student(folder), trainset=TRAIN, valset=VAL)
+    assert [entry["step"] for entry in log_of(tmp_path, "validation")] == [0, 1]
+    untouched = weights(student(folder))
+    assert all(torch.equal(weight, untouched[name]) for name, weight in weights(program).items())
+
+
+def test_the_dry_run_shows_a_group_and_changes_nothing(folder, tmp_path):
+    program = student(folder)
+    before = {name: weight.clone() for name, weight in weights(program).items()}
+    (grouping,) = grpo(tmp_path).dry_run(program, trainset=TRAIN)
+    assert {group.agent for group in grouping.groups} <= {kind.value for kind in MemoryKind}
+    for group in grouping.groups:
+        assert group.episode_id == "learned/session_1"
+        rewards = [part.reward for part in group.parts]
+        assert max(rewards) > min(rewards)
+        best = max(group.parts, key=lambda part: part.reward)
+        assert best.advantage > 0
+    assert all(torch.equal(weight, before[name]) for name, weight in weights(program).items())
+
+
+class Failing(RuledReader):
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        raise lm15.ServerError("down")
+
+
+def test_a_reader_that_fails_is_an_error_and_not_a_reward(folder, tmp_path):
+    with pytest.raises(ModelError, match="none of 1 validation episodes has a score"):
+        grpo(tmp_path).compile(student(folder, Failing()), trainset=TRAIN, valset=VAL)
+
+
+def test_a_reader_of_the_trained_weights_is_refused(folder, tmp_path):
+    program = student(folder)
+    program.reader.set_lm(program.writer.core.lm)
+    with pytest.raises(ConfigError, match="the reader has the very model that is trained"):
+        grpo(tmp_path).compile(program, trainset=TRAIN, valset=VAL)
+
+
+def test_one_conversation_in_both_sets_is_refused(folder, tmp_path):
+    with pytest.raises(ConfigError, match="conversation 'learned' is to be learned from and to be chosen on"):
+        grpo(tmp_path).compile(student(folder), trainset=TRAIN, valset=TRAIN)
