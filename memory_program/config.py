@@ -76,6 +76,7 @@ class Mode(StrEnum):
     JUDGE = "judge"
     REPORT = "report"
     FULL = "full"
+    CALIBRATE = "calibrate"
 
     @property
     def makes_systems(self) -> bool:
@@ -158,7 +159,8 @@ class EvaluateConfig(SystemSettings):
 
     mode: Mode = Mode.FULL
     """Stage to run; full is all of them. judge and report take up what the last answers recorded, so they
-    need no --model, and report needs no model at all."""
+    need no --model, and report needs no model at all. calibrate tries the judge on answers whose verdict is
+    known, beside the folder of the run: every judged score there cites what comes of it."""
 
     model: str | None = None
     """Model of writer, reader and judge, by LiteLLM's name, for example openai/gpt-4.1-mini. Without it
@@ -175,8 +177,9 @@ class EvaluateConfig(SystemSettings):
     """Model that judges answers, where it is another than --model. Without either, nothing is judged."""
 
     rubrics: str = "lenient,strict"
-    """Rubrics to judge by, separated by commas: lenient is LoCoMo's own and the one that is published,
-    strict forgives no vagueness. With both, their agreement is reported, for twice the calls."""
+    """Rubrics to judge by, separated by commas: lenient is in the spirit of the published ones, strict
+    forgives no vagueness; both follow the benchmark and the type of the question. With both, their agreement
+    is reported, for twice the calls."""
 
     api_base: str | None = None
     """Address of an OpenAI-compatible server of your own, for every model of the run."""
@@ -263,8 +266,10 @@ class EvaluateConfig(SystemSettings):
                         "(any LiteLLM name, for example openai/gpt-4.1-mini), or choose --systems "
                         + SystemName.EXTRACTIVE.value
                     )
-        if self.mode is Mode.JUDGE and self.judge is None:
-            raise ConfigError("mode='judge' needs a judge: name one with --judge-model or --model")
+        if self.mode in (Mode.JUDGE, Mode.CALIBRATE) and self.judge is None:
+            raise ConfigError(
+                f"mode={self.mode.value!r} needs a judge: name one with --judge-model or --model"
+            )
         return self
 
     @property

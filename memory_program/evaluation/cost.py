@@ -54,7 +54,7 @@ def estimate_answers(
     return _estimate(config, name, "answer", config.reader, calls, input_tokens, _READER_REPLY)
 
 
-def estimate_judgements(config: EvaluateConfig, name: SystemName, missing: int) -> StageEstimate | None:
+def estimate_judgements(config: EvaluateConfig, name: str, missing: int) -> StageEstimate | None:
     """Estimate ``missing`` verdicts; None if there are none, or no judge."""
     if not missing or config.judge is None:
         return None
@@ -71,7 +71,7 @@ def _context_tokens(config: EvaluateConfig, name: SystemName, conversations: Seq
 
 def _estimate(
     config: EvaluateConfig,
-    name: SystemName,
+    name: str,
     stage: str,
     model: str,
     calls: int,
@@ -80,7 +80,7 @@ def _estimate(
 ) -> StageEstimate:
     cost_usd = estimate_cost(model, calls, input_tokens, output_tokens, api_base=config.api_base)
     tokens = round(calls * (input_tokens + output_tokens))
-    return StageEstimate(name.value, stage, model, calls, cost_usd, tokens)
+    return StageEstimate(str(name), stage, model, calls, cost_usd, tokens)
 
 
 def check_affordable(

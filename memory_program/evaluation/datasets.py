@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from locomo.conversation import Benchmark
 from locomo.dataset import Dataset, load_locomo, read_dataset
 from locomo.longmemeval import load_longmemeval
 from locomo.perltqa import load_perltqa
@@ -20,6 +21,12 @@ def load_dataset(config: EvaluateConfig) -> Dataset:
     """
     load = DATASETS.get(config.dataset)
     return load(config) if load is not None else read_dataset(Path(config.dataset))
+
+
+def benchmark_of(config: EvaluateConfig) -> Benchmark:
+    """Say how the questions of a config's dataset are scored; what is no benchmark is in LoCoMo's schema."""
+    known = [benchmark.value for benchmark in Benchmark]
+    return Benchmark(config.dataset) if config.dataset in known else Benchmark.LOCOMO
 
 
 def worlds_of(config: EvaluateConfig) -> list[World]:

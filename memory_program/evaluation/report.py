@@ -12,6 +12,7 @@ from memory_program.evaluation.banks import growth, tool_use
 from memory_program.evaluation.diagnosis import Diagnosis, diagnosis_summary
 from memory_program.evaluation.identity import SystemRun
 from memory_program.evaluation.provenance import git_commit, lock_hash
+from memory_program.evaluation.quality import cited, recorded_quality
 from memory_program.evaluation.recorded import ScoredSystem
 from memory_program.evaluation.records import content_hash
 from memory_program.evaluation.scoring import (
@@ -46,12 +47,15 @@ def make_results(
     for system in scored_systems:
         summary = summarise(system.scored, system.builds, resampling)
         n = summary["locomo_f1"]["all"]["n"]
+        judge = system.run.judge
+        quality = recorded_quality(config, judge, selection.dataset.benchmark, resampling)
         systems[system.run.system.name] = {
             **summary,
             "diagnosis": diagnosis_summary(system.scored, system.diagnoses),
             "growth": growth(selection.conversations, system.banks),
             "tools": tool_use(system.banks, system.builds),
-            "signature": signature(config, selection, system.run, n),
+            "calibration": None if judge is None else {"judge": judge.model, "quality": quality},
+            "signature": signature(config, selection, system.run, n, quality),
             "run": asdict(system.run),
         }
     rubrics = sorted({rubric for s in scored_systems if s.run.judge for rubric in s.run.judge.rubrics})
@@ -78,10 +82,13 @@ def make_results(
     }
 
 
-def signature(config: EvaluateConfig, selection: Selection, run: SystemRun, n: int) -> str:
+def signature(
+    config: EvaluateConfig, selection: Selection, run: SystemRun, n: int, quality: Json | None
+) -> str:
     """Write what a score depends on, as one line to quote with it.
 
-    Whatever is not in it (threads, addresses, folders) does not change the score.
+    Whatever is not in it (threads, addresses, folders) does not change the score. ``quality`` is that of the
+    judge (see ``judge_quality``), which is cited beside it.
     """
     system = run.system
     benchmark = selection.dataset.benchmark
@@ -89,6 +96,7 @@ def signature(config: EvaluateConfig, selection: Selection, run: SystemRun, n: i
         **({"cat": "1-4"} if benchmark is Benchmark.LOCOMO else {"bench": benchmark.value}),
         "n": n,
         "judge": run.judge.model if run.judge is not None else "none",
+        **({"calibration": cited(quality)} if quality is not None else {}),
         "data": selection.dataset.version,
         "v": __version__,
         "system": system.name,

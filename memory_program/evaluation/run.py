@@ -15,6 +15,7 @@ from memory_program.bank.store import BankStore
 from memory_program.config import EvaluateConfig, Mode
 from memory_program.errors import ConfigError, ModelError, RunInUseError
 from memory_program.evaluation.banks import database_url
+from memory_program.evaluation.calibrating import calibrate
 from memory_program.evaluation.cost import StageEstimate, check_affordable, described, estimate_judgements
 from memory_program.evaluation.identity import identify_judge, read_run, write_run
 from memory_program.evaluation.judging import JudgeStage
@@ -38,7 +39,7 @@ def evaluate(
     models: ModelMaker | None = None,
     ceiling: Json | None = None,
 ) -> Json | None:
-    """Run the stages of a config, and return the results when it asks for a report.
+    """Run the stages of a config, and return the results when it asks for a report or a calibration.
 
     Args:
         config: what to do.
@@ -59,6 +60,8 @@ def evaluate(
     """
     console = console or _console()
     models = models or _models_of(config)
+    if config.mode is Mode.CALIBRATE:
+        return calibrate(config, console, models)
     selection = select(config)
     counts = (len(selection.conversations), sum(len(c.sessions) for c in selection.conversations))
     console.print(

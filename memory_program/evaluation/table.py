@@ -37,6 +37,7 @@ def tables(results: Json) -> list[Table]:
         laid_out.append(_rankings(systems))
     if any(system["judge"] for system in systems.values()):
         laid_out.extend(_judgements(dataset, systems))
+        laid_out.append(_qualities(systems))
     laid_out.append(_diagnoses(dataset, systems))
     if results["comparisons"]:
         laid_out.append(_comparisons(results))
@@ -131,6 +132,42 @@ def _judgements(dataset: Json, systems: Mapping[str, Json]) -> list[Table]:
             cells |= {"unparsed": str(judge[rubric]["unparsed"]), "kappa": _number(judge["kappa"], ".2f")}
             rows[(name, rubric)] = cells
     return _tables("Judged correct", ["system", "rubric"], rows, dataset["types"])
+
+
+def _qualities(systems: Mapping[str, Json]) -> Table:
+    """Say how often each judge errs where the verdict is known; a dash stands for what nobody has tried."""
+    found = [system["calibration"] for system in systems.values() if system.get("calibration")]
+    title = "How often the judge errs where the verdict is known (python evaluate.py --mode calibrate)"
+    table = _table(title, ["judge", "rubric"], _ERRORS)
+    for judge, quality in {entry["judge"]: entry["quality"] for entry in found}.items():
+        for rubric, of_rubric in quality.items():
+            table.add_row(judge, rubric, *_errors(of_rubric))
+        if not quality:
+            table.add_row(judge, "any", *("-" for _ in _ERRORS))
+    return table
+
+
+def calibration_tables(results: Json) -> list[Table]:
+    """Lay out a calibration: its rates, and the share of wrong verdicts by kind of answer."""
+    judge, quality = results["judge"]["model"], results["quality"]
+    rates = _table(f"{judge} on {results['benchmark']}: how often it errs", ["rubric"], _ERRORS)
+    columns = ["wrong verdicts", "n", "unparsed"]
+    kinds = _table("By kind of answer", ["rubric", "answer", "known to be"], columns)
+    for rubric, of_rubric in quality.items():
+        rates.add_row(rubric, *_errors(of_rubric))
+        for row in of_rubric["kinds"]:
+            counts = (_number(row["errors"], ".2f"), str(row["n"]), str(row["unparsed"]))
+            kinds.add_row(rubric, row["kind"], row["known"], *counts)
+        kinds.add_section()
+    return [rates, kinds]
+
+
+_ERRORS = ("false accept", "false reject", "unparsed", "failed")
+
+
+def _errors(of_rubric: Json) -> list[str]:
+    rates = [spelled_interval(of_rubric[name]) for name in ("false_accept", "false_reject")]
+    return [*rates, str(of_rubric["unparsed"]), str(of_rubric["failed"])]
 
 
 def _diagnoses(dataset: Json, systems: Mapping[str, Json]) -> Table:

@@ -54,7 +54,7 @@ def test_the_embedded_model_judges_only_where_it_is_named_as_judge():
             "dataset 'longmemeval' has no split 'val': choose from all, sft, rl, test",
         ),
         ({"dataset": "perltqa", "split": "test"}, "dataset 'perltqa' has no split 'test': choose from all"),
-        ({"mode": "fast"}, "unknown mode 'fast': choose from build, answer, judge, report, full"),
+        ({"mode": "fast"}, "unknown mode 'fast': choose from build, answer, judge, report, full, calibrate"),
         ({"writer_mode": "crowd"}, "unknown writer_mode 'crowd': choose from specialists, generalist"),
         (
             {"systems": "rag,bm52", "model": "m"},

@@ -1,0 +1,71 @@
+"""The calibration of a judge: its verdicts on answers whose verdict is known."""
+
+from contextlib import closing
+from dataclasses import asdict
+
+from rich.console import Console
+
+from memory_program.config import EvaluateConfig
+from memory_program.evaluation.cost import check_affordable, described, estimate_judgements
+from memory_program.evaluation.datasets import benchmark_of
+from memory_program.evaluation.identity import identify_judge
+from memory_program.evaluation.judging import judge_cases, without_verdict
+from memory_program.evaluation.limits import Limits
+from memory_program.evaluation.live import ModelMaker
+from memory_program.evaluation.quality import (
+    calibration_cases,
+    calibration_folder,
+    calibration_journal,
+    judge_quality,
+)
+from memory_program.evaluation.report import write_json
+from memory_program.evaluation.scoring import Json, Resampling
+from memory_program.evaluation.table import calibration_tables
+from memory_program.evaluation.workers import Workers
+from memory_program.run_folder import held
+
+
+def calibrate(config: EvaluateConfig, console: Console, models: ModelMaker) -> Json:
+    """Try the judge of a config on the known answers of its benchmark, print what came of it, and return it.
+
+    Verdicts are kept in a folder beside those of the runs, so every run there cites them. An unparsed reply
+    is a finding here, and no failure.
+
+    Raises:
+        ModelError: the judge's model cannot be used.
+        RecordError: the records are damaged.
+        BudgetExceededError: a limit is passed; what was judged is kept.
+        RunInUseError: another process calibrates there.
+    """
+    judge, benchmark = identify_judge(config), benchmark_of(config)
+    assert judge is not None, "the config of this mode has a judge"
+    folder = calibration_folder(config)
+    with held(folder), closing(calibration_journal(config)) as journal:
+        cases = [case for of_rubric in calibration_cases(judge, benchmark).values() for case in of_rubric]
+        missing = without_verdict(cases, journal.records, retry_errors=config.retry_errors)
+        estimate = estimate_judgements(config, "calibration", len(missing))
+        estimates = [estimate] if estimate is not None else []
+        for line in described(estimates):
+            console.print(line, highlight=False)
+        check_affordable(estimates, 0.0, config.max_cost)
+        limits = Limits(max_errors=config.max_errors, max_cost_usd=config.max_cost)
+        judge_cases(
+            f"{judge.model}: calibration on {benchmark.value}",
+            missing,
+            models(judge.model, 0.0) if missing else None,
+            journal,
+            Workers(console, limits, config.concurrency),
+            total=len(cases),
+            unparsed_is_lost=False,
+        )
+    results = {
+        "judge": asdict(judge),
+        "benchmark": benchmark.value,
+        "quality": judge_quality(judge, benchmark, journal.records, Resampling(config.seed)),
+    }
+    path = folder / f"{benchmark.value}.json"
+    write_json(path, results)
+    for table in calibration_tables(results):
+        console.print(table)
+    console.print(f"results: {path}", highlight=False, soft_wrap=True)
+    return results

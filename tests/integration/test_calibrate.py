@@ -1,0 +1,170 @@
+"""``--mode calibrate`` over real HTTP, with judges whose faults are built in: the figures come out so."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from locomo.calibration import AnswerKind, KnownAnswer, known_answers
+from locomo.conversation import Benchmark
+from locomo.rubrics import Rubric
+from memory_program.config import EvaluateConfig
+from memory_program.errors import BudgetExceededError
+from memory_program.evaluation.run import evaluate
+from memory_program.evaluation.scoring import Json
+from memory_program.models import language_model
+from tests.competent_model import Prompt, chat_format
+from tests.evaluation_samples import write_conversations
+from tests.model_server import Behaviour, ModelServer, always
+
+Says = Callable[[KnownAnswer, Rubric], str]
+"""What a judge replies as its verdict, given the answer that it is shown."""
+
+
+def judge_that(says: Says, benchmark: Benchmark = Benchmark.LOCOMO) -> Callable[[Prompt, int], str]:
+    """Make a judge that knows the known answers by their texts."""
+    known = {(a.question.text, a.text): a for a in known_answers(benchmark)}
+
+    def reply(prompt: Prompt, seen: int) -> str:
+        if "verdict" not in prompt.wanted:
+            return "ready"
+        rubric = Rubric.STRICT if "Be exact" in prompt.system else Rubric.LENIENT
+        answer = known[prompt.fields["question"], prompt.fields["given_answer"]]
+        return chat_format({"reasoning": "As I was made.", "verdict": says(answer, rubric)})
+
+    return reply
+
+
+def true_verdict(answer: KnownAnswer, rubric: Rubric) -> str:
+    return answer.verdicts[rubric].value.upper()
+
+
+def lenient(answer: KnownAnswer, rubric: Rubric) -> str:
+    """Fall for what is vague and for what is true of somebody else; otherwise right."""
+    fooled = answer.kind in (AnswerKind.VAGUE, AnswerKind.OTHER_SPEAKER)
+    return "CORRECT" if fooled else true_verdict(answer, rubric)
+
+
+def strict(answer: KnownAnswer, rubric: Rubric) -> str:
+    """Accept nothing but the very words of the gold."""
+    return "CORRECT" if answer.kind is AnswerKind.GOLD else "WRONG"
+
+
+def broken(answer: KnownAnswer, rubric: Rubric) -> str:
+    """Give no verdict by the strict rubric, nor on what is empty; and accept near misses."""
+    if rubric is Rubric.STRICT or answer.kind is AnswerKind.EMPTY:
+        return "It is hard to say."
+    return "CORRECT" if answer.kind is AnswerKind.NEAR_MISS else true_verdict(answer, rubric)
+
+
+def run(server: ModelServer, output_dir: Path, **settings: Any) -> tuple[Json | None, str]:
+    console = Console(file=io.StringIO(), width=120)
+    config = EvaluateConfig(output_dir=output_dir, mlflow=False, judge_model="openai/judge", **settings)
+    results = evaluate(
+        config, console=console, models=lambda name, _: language_model(name, api_base=server.url)
+    )
+    return results, console.file.getvalue()
+
+
+def calibrated(says: Says, folder: Path, **settings: Any) -> tuple[Json, str]:
+    benchmark = Benchmark(settings.get("dataset", "locomo"))
+    with ModelServer(reply=judge_that(says, benchmark)) as server:
+        results, output = run(server, folder / "runs/one", mode="calibrate", **settings)
+    assert results is not None
+    return results["quality"], output
+
+
+def kinds(rubric: Json) -> dict[tuple[str, str], float | None]:
+    return {(row["kind"], row["known"]): row["errors"] for row in rubric["kinds"]}
+
+
+def test_a_lenient_judge_accepts_by_kind_what_it_was_made_to_accept(tmp_path):
+    quality, output = calibrated(lenient, tmp_path, dataset="perltqa")
+    assert set(quality) == {"lenient", "strict"}
+    for rubric in quality.values():
+        errors = kinds(rubric)
+        assert {kind for kind, share in errors.items() if share == 1} == {
+            ("vague", "wrong"),
+            ("other speaker", "wrong"),
+        }
+        assert set(errors.values()) == {0, 1}
+        assert rubric["false_reject"]["value"] == 0
+        assert (rubric["unparsed"], rubric["failed"]) == (0, 0)
+    # Two of six kinds of wrong answers; by the strict rubric two of seven, with alternatives.
+    accepted = quality["lenient"]["false_accept"]
+    assert accepted["value"] == pytest.approx(2 / 6)
+    assert accepted["low"] < accepted["value"] < accepted["high"]
+    assert quality["strict"]["false_accept"]["value"] == pytest.approx(2 / 7)
+    assert "By kind of answer" in output
+    assert json.loads((tmp_path / "runs/calibration/perltqa.json").read_text())["quality"] == quality
+
+
+def test_a_strict_judge_rejects_what_is_said_in_other_words(tmp_path):
+    quality, _ = calibrated(strict, tmp_path, dataset="longmemeval", rubrics="lenient")
+    rubric, errors = quality["lenient"], kinds(quality["lenient"])
+    assert errors["gold", "correct"] == 0
+    assert rubric["false_accept"]["value"] == 0
+    # Rejected: paraphrases, refusals where there is no answer, what is new beside what is old, and a number
+    # of weeks that is off by one, which this benchmark forgives where time is asked for and nowhere else.
+    assert {kind for kind, share in errors.items() if share == 1} == {
+        ("paraphrase", "correct"),
+        ("refusal", "correct"),
+        ("outdated, then gold", "correct"),
+        ("count off by one", "correct"),
+    }
+    assert errors["count off by one", "wrong"] == 0
+    assert rubric["false_reject"]["value"] == pytest.approx(4 / 5)
+
+
+def test_a_broken_judge_has_no_rate_where_it_gives_no_verdict(tmp_path):
+    quality, _ = calibrated(broken, tmp_path, dataset="perltqa")
+    assert quality["strict"]["false_accept"] == {"value": None, "low": None, "high": None, "n": 0}
+    assert quality["strict"]["unparsed"] == len(known_answers(Benchmark.PERLTQA))
+    errors = kinds(quality["lenient"])
+    assert errors["empty", "wrong"] is None
+    assert errors["near miss", "wrong"] == 1
+    # One of the five kinds that it gave verdicts on.
+    assert quality["lenient"]["false_accept"]["value"] == pytest.approx(1 / 5)
+    assert quality["lenient"]["unparsed"] == 8
+
+
+def test_a_judge_that_cannot_be_reached_ends_the_calibration_and_another_run_goes_on(tmp_path):
+    settings = {"mode": "calibrate", "dataset": "perltqa", "rubrics": "lenient"}
+    with (
+        ModelServer(always(Behaviour.BAD_KEY)) as server,
+        pytest.raises(BudgetExceededError, match="20 items"),
+    ):
+        run(server, tmp_path / "runs/one", **settings, concurrency=1)
+    with ModelServer(reply=judge_that(lenient, Benchmark.PERLTQA)) as server:
+        run(server, tmp_path / "runs/one", **settings, retry_errors=True)
+        assert server.traffic.requests.total() == 88
+        again, output = run(server, tmp_path / "runs/one", **settings)
+        assert server.traffic.requests.total() == 88
+    assert again is not None
+    assert again["quality"]["lenient"]["failed"] == 0
+    assert "calibration on perltqa: 0 of 88 to do" in output
+
+
+def test_judged_scores_cite_the_calibration_beside_their_run(tmp_path):
+    data = write_conversations(tmp_path / "talks.json", 2)
+    settings = {"dataset": str(data), "systems": "extractive", "rubrics": "lenient"}
+    with ModelServer() as server:
+        before, output = run(server, tmp_path / "runs/one", **settings)
+        assert "|judge:openai/judge|calibration:none|" in output
+    calibrated(lenient, tmp_path, rubrics="lenient")
+    with ModelServer() as server:
+        after, output = run(server, tmp_path / "runs/one", **settings)
+        assert server.traffic.requests.total() == 0
+        elsewhere, _ = run(server, tmp_path / "elsewhere/one", **settings)
+    assert before is not None
+    assert after is not None
+    assert elsewhere is not None
+    cited = "|judge:openai/judge|calibration:lenient=0.25/0.00|"
+    assert cited in after["systems"]["extractive"]["signature"]
+    assert after["systems"]["extractive"]["judge"] == before["systems"]["extractive"]["judge"]
+    assert "How often the judge errs where the verdict is known" in output
+    assert "calibration:none" in elsewhere["systems"]["extractive"]["signature"]
