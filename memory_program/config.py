@@ -52,6 +52,7 @@ class SystemName(StrEnum):
     """The systems that can be evaluated. ``agents/systems.py`` says how each is made."""
 
     MEMORY = "memory"
+    OPTIMIZED = "optimized"
     RAG = "rag"
     FULL_CONTEXT = "full-context"
     NO_MEMORY = "no-memory"
@@ -60,7 +61,7 @@ class SystemName(StrEnum):
     @property
     def writes_with_a_model(self) -> bool:
         """Whether its memories are written by a model, and so are kept in a database."""
-        return self is SystemName.MEMORY
+        return self in (SystemName.MEMORY, SystemName.OPTIMIZED)
 
     @property
     def reads_with_a_model(self) -> bool:
@@ -155,7 +156,7 @@ class EvaluateConfig(SystemSettings):
 
     systems: str = "memory,rag,full-context,no-memory"
     """Systems to evaluate, separated by commas: memory, rag, full-context, no-memory, extractive. The last
-    one needs no model."""
+    one needs no model. With --program there is "optimized" too."""
 
     mode: Mode = Mode.FULL
     """Stage to run; full is all of them. judge and report take up what the last answers recorded, so they
@@ -188,7 +189,8 @@ class EvaluateConfig(SystemSettings):
     """Sampling temperature of writer and reader, from 0 to 2. 0 repeats best; the judge always has 0."""
 
     program: Path | None = None
-    """A saved program (JSON, as optimize.py writes it), loaded into the system "memory"."""
+    """A saved program (JSON, as optimize.py writes it): it becomes the system "optimized", beside "memory",
+    which has the prompts that come with this version."""
 
     concurrency: int = Field(default=8, ge=1, le=1024)
     """Conversations built, or questions answered, at once; and model calls in flight at most. 8 stays under
@@ -246,10 +248,9 @@ class EvaluateConfig(SystemSettings):
                 f"data={str(self.data)!r} says where an official file lies, and dataset={self.dataset!r} has "
                 f"none: leave --data out, or choose --dataset {' or '.join(downloaded)}"
             )
-        if self.program is not None and SystemName.MEMORY not in self.system_names:
+        if self.program is None and SystemName.OPTIMIZED in self.system_names:
             raise ConfigError(
-                f"program={str(self.program)!r} is for the system {SystemName.MEMORY.value!r}, which "
-                f"systems={self.systems!r} does not name: add it to --systems"
+                f"system {SystemName.OPTIMIZED.value!r} needs a saved program: name its file with --program"
             )
         return self
 
@@ -274,8 +275,12 @@ class EvaluateConfig(SystemSettings):
 
     @property
     def system_names(self) -> tuple[SystemName, ...]:
-        """The systems, in the order in which they were named."""
-        return tuple(SystemName(name) for name in split_list(self.systems))
+        """The systems, in the order in which they were named; the program that is loaded follows memory."""
+        names = [SystemName(name) for name in split_list(self.systems)]
+        if self.program is not None and SystemName.OPTIMIZED not in names:
+            after = names.index(SystemName.MEMORY) + 1 if SystemName.MEMORY in names else len(names)
+            names.insert(after, SystemName.OPTIMIZED)
+        return tuple(names)
 
     @property
     def writer(self) -> str | None:

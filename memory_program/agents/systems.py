@@ -33,6 +33,7 @@ def _extractive(settings: SystemSettings) -> MemorySystem:
 
 SYSTEMS: dict[str, Callable[[SystemSettings], MemorySystem]] = {
     "memory": _memory,
+    "optimized": _memory,
     "rag": _rag,
     "full-context": lambda settings: ReaderOnly(WholeConversation()),
     "no-memory": lambda settings: ReaderOnly(NoContext()),

@@ -41,7 +41,7 @@ def kept_by(identity: SystemIdentity, conversation: Conversation, banks: Banks) 
     """Say what a system kept of a conversation for its reader."""
     name = SystemName(identity.name)
     shows_turns = (
-        identity.settings["archive"] if name is SystemName.MEMORY else name is not SystemName.NO_MEMORY
+        identity.settings["archive"] if name.writes_with_a_model else name is not SystemName.NO_MEMORY
     )
     return kept_of(banks.get(conversation.conversation_id), conversation.turns if shows_turns else ())
 

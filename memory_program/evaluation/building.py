@@ -32,6 +32,7 @@ class Builder:
         system: MemorySystem,
         recorded: RecordedSystem,
         store: BankStore | None,
+        others: Sequence[RecordedSystem] = (),
         *,
         retry_errors: bool = False,
     ) -> None:
@@ -41,6 +42,7 @@ class Builder:
             system: what remembers.
             recorded: its records, and the conversations.
             store: where banks are kept; None exactly for systems that write nothing by a model.
+            others: systems of the run that may write by the same prompts, and then share its banks.
             retry_errors: take sessions with failed calls back, and those after them, and build them anew.
         """
         self._system = system
@@ -48,8 +50,14 @@ class Builder:
         self._journal = recorded.journals.builds
         self._conversations = recorded.selection.conversations
         self._store = store
+        self._others = others
         self._retry_errors = retry_errors
         self._spaces: dict[str, MemorySpace] = {}
+
+    @property
+    def shares_banks(self) -> bool:
+        """Whether another system of the run writes the same, and builds before this one does."""
+        return any(other.run.system.build == self._identity.build for other in self._others)
 
     def missing(self) -> int:
         """Count the sessions that are not built yet, or are to be built anew."""
@@ -62,6 +70,8 @@ class Builder:
             BudgetExceededError: a limit of the run is passed; what was built is kept.
             StoreError: the database cannot be written; it holds every session before that.
         """
+        if self.shares_banks:
+            self._spaces.clear()  # the other system has built since
         missing = {c.conversation_id: self._missing_sessions(c) for c in self._conversations}
         # Banks in a database are gone through in any case: their journal may lack a session.
         to_build = [c for c in self._conversations if self._store is not None or missing[c.conversation_id]]
@@ -131,12 +141,16 @@ class Builder:
         return bank
 
     def _complete_journal(self, conversation: Conversation, record: SessionRecord, bank: str) -> None:
-        """Record a session of the database that the journal lacks; what it took, nobody knows."""
+        """Record a session of the database that the journal lacks.
+
+        If another system of the run built it, it took nothing; otherwise nobody knows what it took.
+        """
         key = self._identity.session_key(conversation, record.session_id)
         recorded = self._journal.records.get(key)
         if recorded is None or recorded.bank != bank:
-            name, unknown = conversation.conversation_id, Usage(cost_usd=None)
-            self._journal.add(BuildRecord(key, name, record.session_id, bank, record, unknown, 0.0))
+            name = conversation.conversation_id
+            usage = Usage() if self.shares_banks else Usage(cost_usd=None)
+            self._journal.add(BuildRecord(key, name, record.session_id, bank, record, usage, 0.0))
 
     def _rewound(self, conversation: Conversation) -> MemorySpace:
         """Give the space of a conversation, without the sessions that are to be built anew."""

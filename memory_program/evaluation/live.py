@@ -1,6 +1,6 @@
 """A system that is run: made from the config, and taken through building and answering."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -55,8 +55,9 @@ class LiveSystem:
         selection: Selection,
         make_system: SystemMaker,
         store: BankStore | None,
+        others: Sequence[RecordedSystem] = (),
     ) -> None:
-        """Make the system, without models, and read its records.
+        """Make the system, without models, and read its records; ``others`` may share its banks.
 
         Raises:
             ConfigError: the program is not one of this system.
@@ -65,14 +66,14 @@ class LiveSystem:
         """
         self._name, self._config = name, config
         self._system = make_system(name.value, config.system_settings)
-        if config.program is not None and name is SystemName.MEMORY:
+        if config.program is not None and name is SystemName.OPTIMIZED:
             load_program(self._system, config.program)
         folder = config.output_dir / name.value
         run = SystemRun(identify(self._system, name, config), self._judge(folder))
         self.recorded = RecordedSystem(folder, run, Journals.read(folder), selection)
         retry_errors = config.retry_errors
         banks = store if self._system.writes_memories else None
-        self._builder = Builder(self._system, self.recorded, banks, retry_errors=retry_errors)
+        self._builder = Builder(self._system, self.recorded, banks, others, retry_errors=retry_errors)
         self._answerer = Answerer(self._system, self.recorded, self._builder, retry_errors=retry_errors)
 
     def write_down(self) -> None:
@@ -85,7 +86,7 @@ class LiveSystem:
         selection, mode = self.recorded.selection, self._config.mode
         estimates: list[StageEstimate | None] = []
         if mode is not Mode.ANSWER:
-            sessions = self._builder.missing()
+            sessions = 0 if self._builder.shares_banks else self._builder.missing()
             estimates.append(estimate_build(self._config, self._name, selection.conversations, sessions))
         if mode is not Mode.BUILD:
             questions = len(self._answerer.missing())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from locomo.conversation import HEADLINE_TYPES, Benchmark
 from memory_program import __version__
-from memory_program.config import EvaluateConfig
+from memory_program.config import EvaluateConfig, SystemName
 from memory_program.evaluation.banks import growth, tool_use
 from memory_program.evaluation.diagnosis import Diagnosis, diagnosis_summary
 from memory_program.evaluation.identity import SystemRun
@@ -58,6 +58,8 @@ def make_results(
             "signature": signature(config, selection, system.run, n, quality),
             "run": asdict(system.run),
         }
+        if system.run.system.name == SystemName.OPTIMIZED and config.program is not None:
+            systems[system.run.system.name]["chosen_on"] = chosen_on(config.program, selection)
     rubrics = sorted({rubric for s in scored_systems if s.run.judge for rubric in s.run.judge.rubrics})
     scored = {system.run.system.name: system.scored for system in scored_systems}
     return {
@@ -80,6 +82,16 @@ def make_results(
         "ceiling": ceiling,
         "comparisons": compare(scored, rubrics, resampling),
     }
+
+
+def chosen_on(program: Path, selection: Selection) -> list[str]:
+    """List the conversations of a selection on which the prompts of a saved program were made and chosen."""
+    try:
+        told = json.loads(program.read_text(encoding="utf-8"))["metadata"]["optimization"]["dataset"]
+        seen = {*told["train"], *told["val"]} if told["sha256"] == selection.dataset.sha256 else set[str]()
+    except (OSError, ValueError, KeyError, TypeError):  # saved by hand, or gone since it was loaded
+        return []
+    return [c.conversation_id for c in selection.conversations if c.conversation_id in seen]
 
 
 def signature(

@@ -1,19 +1,17 @@
 """A whole run: the stages that a config asks for, over every system, and the report."""
 
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import dspy
-from filelock import FileLock, Timeout
 from rich.console import Console
 
 from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
 from memory_program.config import EvaluateConfig, Mode
-from memory_program.errors import ConfigError, ModelError, RunInUseError
+from memory_program.errors import ModelError
 from memory_program.evaluation.banks import database_url
 from memory_program.evaluation.calibrating import calibrate
 from memory_program.evaluation.cost import StageEstimate, check_affordable, described, estimate_judgements
@@ -29,6 +27,7 @@ from memory_program.evaluation.scoring import Json
 from memory_program.evaluation.selection import Selection, select
 from memory_program.evaluation.workers import Workers
 from memory_program.models import AdaptiveLimiter, check_model, language_model
+from memory_program.run_folder import held
 
 
 def evaluate(
@@ -76,7 +75,7 @@ def evaluate(
             store = stack.enter_context(BankStore.existing(url)) if _write_memories(config) else None
             publisher = stack.enter_context(closing(Publisher(config, selection, console, ceiling)))
             return publisher.publish(recorded, store)
-    with _held(config.output_dir):
+    with held(config.output_dir):
         write_json(config.output_dir / "config.json", config.model_dump(mode="json"))
         if config.mode is Mode.JUDGE:
             _judge(config, selection, console, models)
@@ -95,8 +94,10 @@ def _run(
     """Build, answer and judge, as far as the mode goes, one system after the other; then report."""
     with ExitStack() as stack:
         store = stack.enter_context(BankStore(database_url(config))) if _write_memories(config) else None
-        systems = [LiveSystem(name, config, selection, make, store) for name in config.system_names]
-        recorded = [system.recorded for system in systems]
+        systems, recorded = list[LiveSystem](), list[RecordedSystem]()
+        for name in config.system_names:
+            systems.append(LiveSystem(name, config, selection, make, store, tuple(recorded)))
+            recorded.append(systems[-1].recorded)
         for system in recorded:
             stack.callback(system.journals.close)
         estimates = [system.estimates() for system in systems]
@@ -196,29 +197,3 @@ def _console() -> Console:
 
 def _write_memories(config: EvaluateConfig) -> bool:
     return any(name.writes_with_a_model for name in config.system_names)
-
-
-@contextmanager
-def _held(folder: Path) -> Generator[None]:
-    """Make the folder of the run, and keep other processes out of it; a killed process lets go of it.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-        RunInUseError: another process works in it.
-    """
-    lock = FileLock(folder / ".lock", timeout=0)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout as error:
-        raise RunInUseError(
-            f"another process is working in {str(folder)!r}: wait for it, or name another --output-dir"
-        ) from error
-    except OSError as error:
-        raise ConfigError(
-            f"output_dir={str(folder)!r} cannot be written ({error.strerror}): name another --output-dir"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()

@@ -58,6 +58,11 @@ def warnings(name: str, system: Json) -> list[str]:
             )
         if counts["missing"]:
             lines.append(f"{name}: {counts['missing']} missing in {stage}: run the same with --mode full")
+    if system.get("chosen_on"):
+        lines.append(
+            f"{name}: its prompts were made and chosen on {len(system['chosen_on'])} of these conversations: "
+            "quote --split test"
+        )
     return lines
 
 

@@ -217,22 +217,27 @@ def test_answers_can_be_judged_later_by_another_model(tmp_path):
     assert "|judge:none|" in unjudged["systems"]["rag"]["signature"]
 
 
-def test_a_saved_program_is_loaded_and_another_reader_needs_no_other_banks(tmp_path):
+def test_a_saved_program_is_evaluated_beside_the_memory_that_it_began_as_and_shares_its_banks(tmp_path):
     data, output_dir = write_conversations(tmp_path / "talks.json", 2), tmp_path / "run"
     config = settings(data, output_dir, systems="memory", rubrics="lenient")
     program = make_system("memory", SystemSettings())
     program.reader.answer.signature = program.reader.answer.signature.with_instructions("Answer in one word.")
     program.save(str(tmp_path / "program.json"))
     with ModelServer() as server:
-        first, _ = run(EvaluateConfig(**config), server)
-        asked = server.traffic.requests.total()
-        second, output = run(EvaluateConfig(**config, program=tmp_path / "program.json"), server)
-        # Only the questions are asked again, and no verdict: the model of rules gives the same answers.
-        assert server.traffic.requests.total() == asked + 18
-    assert "memory: build: 0 of 8 to do" in output
-    assert first["systems"]["memory"]["signature"] != second["systems"]["memory"]["signature"]
-    saved = (output_dir / "memory/program.json").read_text()
-    assert "Answer in one word." in saved
+        results, output = run(EvaluateConfig(**config, program=tmp_path / "program.json"), server)
+        alone, _ = run(EvaluateConfig(**{**config, "output_dir": tmp_path / "alone"}), server)
+    assert "memory: build: 8 of 8 to do" in output
+    assert "optimized: build: 0 of 8 to do" in output
+    memory, optimized = (results["systems"][name] for name in ("memory", "optimized"))
+    assert memory["locomo_f1"] == alone["systems"]["memory"]["locomo_f1"]
+    answers, verdicts = 18, 16
+    assert optimized["calls"] == answers + verdicts
+    assert memory["calls"] == 8 * 4 + answers + verdicts
+    assert optimized["signature"] != memory["signature"]
+    compared = [(entry["a"], entry["b"], entry["metric"]) for entry in results["comparisons"]]
+    assert compared[0] == ("memory", "optimized", "locomo_f1")
+    assert "Answer in one word." in (output_dir / "optimized/program.json").read_text()
+    assert "Answer in one word." not in (output_dir / "memory/program.json").read_text()
 
 
 @pytest.mark.parametrize("content", [None, "{", "{}", '{"metadata": {"dependency_versions": {}}}'])

@@ -29,6 +29,19 @@ def test_the_embedded_model_stands_in_for_no_model_on_real_conversations(dataset
     assert config.writer is config.reader is config.judge is None
 
 
+@pytest.mark.parametrize(
+    ("systems", "expected"),
+    [
+        ("memory,rag", ["memory", "optimized", "rag"]),
+        ("extractive", ["extractive", "optimized"]),
+        ("optimized,memory", ["optimized", "memory"]),
+    ],
+)
+def test_a_saved_program_is_a_system_beside_the_memory_that_it_began_as(systems, expected):
+    config = EvaluateConfig(systems=systems, program="p.json")
+    assert [name.value for name in config.system_names] == expected
+
+
 def test_a_model_that_is_named_goes_before_the_embedded_one():
     config = EvaluateConfig(reader_model="openai/m")
     assert (config.writer, config.reader, config.judge) == ("pocket", "openai/m", None)
@@ -58,17 +71,14 @@ def test_the_embedded_model_judges_only_where_it_is_named_as_judge():
         ({"writer_mode": "crowd"}, "unknown writer_mode 'crowd': choose from specialists, generalist"),
         (
             {"systems": "rag,bm52", "model": "m"},
-            "unknown system 'bm52': choose from memory, rag, full-context, no-memory, extractive",
+            "unknown system 'bm52': choose from memory, optimized, rag, full-context, no-memory, extractive",
         ),
         ({"systems": "rag,rag", "model": "m"}, "systems='rag,rag' names 'rag' twice: name each once"),
         ({"systems": ","}, "systems=',' names none: choose from"),
         ({"rubrics": "kind"}, "unknown rubric 'kind': choose from lenient, strict"),
         ({"top_n": 3}, "unknown setting 'top_n': choose from top_k, reader_budget,"),
         ({"top_k": "many"}, "top_k='many' is not allowed: input should be a valid integer"),
-        (
-            {"program": "p.json", "systems": "extractive"},
-            "program='p.json' is for the system 'memory', which systems='extractive'",
-        ),
+        ({"systems": "optimized"}, "system 'optimized' needs a saved program: name its file with --program"),
         (
             {"dataset": "own.json", "data": "x.json"},
             "data='x.json' says where an official file lies, and dataset='own.json' has none",

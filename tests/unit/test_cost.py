@@ -50,7 +50,7 @@ def test_the_whole_conversation_costs_more_than_a_packed_context_and_that_more_t
     assert cost(SystemName.FULL_CONTEXT) > 3 * cost(SystemName.RAG) > cost(SystemName.NO_MEMORY) > 0
 
 
-@pytest.mark.parametrize("name", [name for name in SystemName if name is not SystemName.MEMORY])
+@pytest.mark.parametrize("name", [name for name in SystemName if not name.writes_with_a_model])
 def test_a_system_that_writes_by_no_model_is_built_for_nothing(name):
     assert estimate_build(config(), name, [TALK], missing=5) is None
 
