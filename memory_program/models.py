@@ -130,9 +130,8 @@ def check_model(lm: dspy.LM) -> None:
         config = Config(max_tokens=16) if is_embedded(lm.model) else Config()
         lm(Request(model=lm.model, messages=(Message.user("Answer with the word: ready"),), config=config))
     except LMError as error:
-        place = (
-            f" at {lm.engine.api_base}" if isinstance(lm.engine, PacedEngine) and lm.engine.api_base else ""
-        )
+        api_base = getattr(lm.engine, "api_base", None)
+        place = f" at {api_base}" if api_base else ""
         raise ModelError(f"{lm.model!r}{place} does not answer: {error}") from error
 
 

@@ -95,7 +95,7 @@ def best_so_far(stages: list[StageResult]) -> Figure:
     axes.set_ylabel("score")
     axes.set_ylim(0, 1)
     if axes.has_data():
-        axes.legend()
+        axes.legend(loc="lower right")
     return figure
 
 

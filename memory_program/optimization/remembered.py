@@ -39,6 +39,11 @@ class RememberedEngine:
         self.sample = sample
         self.luck = luck or Luck()
 
+    @property
+    def api_base(self) -> str | None:
+        """The address of the engine's server, if it has one of its own."""
+        return getattr(self.engine, "api_base", None)
+
     def of_sample(self, sample: int) -> "RememberedEngine":
         """Give the same engine for another sample."""
         return RememberedEngine(self.engine, self.calls, sample, self.luck)
