@@ -198,7 +198,7 @@ def impatient(url: str) -> ModelMaker:
             name,
             api_base=url,
             temperature=temperature,
-            timeout_s=20.0,
+            timeout_s=120.0,  # a busy machine is no fault of the server
             max_retries=1,
             first_wait_s=0.02,
             limiter=limiter,
