@@ -123,8 +123,7 @@ class OptimizeConfig(SystemSettings):
     """Steps of simba, trials of mipro, instructions of gepa, sets of demos of bootstrap. Overrides --auto."""
 
     num_candidates: int = Field(default=4, ge=2)
-    """Samples and candidates in each step of simba; instructions and sets of demos that mipro combines, if
-    --trials is given."""
+    """Samples and candidates in each step of simba; instructions and sets of demos that mipro combines."""
 
     batch_size: int = Field(default=16, ge=1)
     """Examples that a candidate of simba, or a trial of mipro, is tried on; fewer if there are fewer."""
