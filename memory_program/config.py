@@ -47,6 +47,9 @@ _LOCOMO_SPLITS: tuple[Split, ...] = ("all", "train", "val", "test")
 
 _POCKET = ("pocket", "pocket-base")
 
+_OF_A_REPORT = ("mode", "runs", "page", "mlflow", "tracking_uri")
+"""What may be set where runs are reported: their own settings say the rest."""
+
 
 class SystemName(StrEnum):
     """The systems that can be evaluated. ``agents/systems.py`` says how each is made."""
@@ -121,6 +124,10 @@ class EvaluateConfig(SystemSettings):
     A run can be stopped at any moment: the same command goes on where it was, and repeats no finished work.
     Keys of providers come from the environment only.
     """
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN ...]")] = ()
+    """With --mode report: folders of runs to report. Each is scored as it was run (settings come from its
+    config.json), and several share one page, side by side where their data are the same."""
 
     dataset: str = DatasetName.SAMPLE.value
     """What to evaluate on: "sample" (a few made-up conversations that come with the program), "world" (as
@@ -197,7 +204,11 @@ class EvaluateConfig(SystemSettings):
     the rate limits of most first-tier accounts."""
 
     output_dir: Path = Path("runs/evaluate")
-    """Folder of the run: records, banks, results, plots. The same folder continues the same run."""
+    """Folder of the run: records, banks, results, plots, report. The same folder continues the same run."""
+
+    page: Path | None = None
+    """Where the report goes, one HTML page that needs no other file and no network. Without it, report.html
+    in the folder of the run; that of several runs beside the folder of the first."""
 
     db_url: str | None = None
     """Database of the banks, as an SQLAlchemy URL. Without it, SQLite in the folder of the run."""
@@ -234,6 +245,24 @@ class EvaluateConfig(SystemSettings):
     @classmethod
     def _known_rubrics(cls, value: str) -> str:
         return chosen(value, "rubric", ["lenient", "strict"])
+
+    @model_validator(mode="after")
+    def _reports_runs_as_they_were(self) -> Self:
+        if self.runs and self.mode is not Mode.REPORT:
+            raise ConfigError(
+                f"runs={[run.as_posix() for run in self.runs]} are folders to report, and mode is "
+                f"{self.mode.value!r}: add --mode report, or leave them out"
+            )
+        fields = type(self).model_fields
+        changed = [name for name in fields if getattr(self, name) != fields[name].default]
+        of_runs = [name for name in changed if name not in _OF_A_REPORT]
+        if self.runs and of_runs:
+            raise ConfigError(
+                f"{of_runs[0]}={getattr(self, of_runs[0])!r} cannot be changed in a report of "
+                f"{self.runs[0].as_posix()!r}, which is scored as it was run: leave it out, or name the run "
+                "with --output-dir and all of its settings"
+            )
+        return self
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter, SymmetricalLogLocator
 
 from memory_program.evaluation.scoring import Json
 from memory_program.evaluation.table import groups_of, heading
@@ -68,6 +69,7 @@ def bank_growth(results: Json) -> Figure:
         if system["growth"]:
             sessions = [point["session"] for point in system["growth"]]
             axes.plot(sessions, [point["tokens"] for point in system["growth"]], label=name)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("sessions read")
     axes.set_ylabel("tokens of live memories, mean of the banks")
     axes.set_ylim(bottom=0)
@@ -88,10 +90,12 @@ def _against_score(
             down, up = _error_bar(score)
             axes.errorbar(amount, score["value"], [[down], [up]], fmt="o", capsize=2, label=name)
     axes.set_xscale("symlog", linthresh=linear_below)
+    axes.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=linear_below, subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.set_xlabel(label)
     axes.set_ylabel("official F1")
     axes.margins(0.15)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
     axes.set_title(_title(results))
     if axes.containers:
         axes.legend()

@@ -1,12 +1,14 @@
 """Where results go: files, a terminal, MLflow."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
 
 from memory_program.bank.store import BankStore
 from memory_program.config import EvaluateConfig
+from memory_program.evaluation.page import PAGE, ReportedRun, write_page
 from memory_program.evaluation.plots import write_plots
 from memory_program.evaluation.recorded import RecordedSystem
 from memory_program.evaluation.records import content_hash
@@ -33,7 +35,7 @@ class Publisher:
     def open_tracker(self) -> None:
         """Begin to open MLflow in the background, since it takes seconds; and trace from now on, if asked."""
         if self._config.mlflow and self._tracker is None:
-            self._tracker = Tracker(self._uri, self._artifact_root)
+            self._tracker = Tracker(self._uri, artifact_root(self._config))
             if self._config.traces:
                 self._tracker.trace()
 
@@ -42,7 +44,7 @@ class Publisher:
         if self._tracker is not None:
             self._tracker.close()
 
-    def publish(self, recorded: Sequence[RecordedSystem], store: BankStore | None) -> Json:
+    def publish(self, recorded: Sequence[RecordedSystem], store: BankStore | None) -> ReportedRun:
         """Score the records, write the files, print the tables, and log to MLflow.
 
         Args:
@@ -53,29 +55,28 @@ class Publisher:
             StoreError: the database fails.
             TrackingError: MLflow fails; everything else is done.
         """
-        scored = [system.scored(store) for system in recorded]
+        scored = tuple(system.scored(store) for system in recorded)
         results = make_results(self._config, self._selection, scored, self._ceiling)
         folder = self._config.output_dir
+        page = self._config.page or folder / PAGE
+        reported = ReportedRun(folder, self._selection, results, scored)
         write_json(folder / RESULTS, results)
         for system, of_system in zip(recorded, scored, strict=True):
             write_questions(system.folder / "questions.jsonl", of_system)
         plots = write_plots(folder, results)
+        write_page(page, [reported])
         print_results(self._console, results)
-        self._console.print(f"results: {folder / RESULTS}", highlight=False, soft_wrap=True)
+        for label, path in (("results", folder / RESULTS), ("report", page)):
+            self._console.print(f"{label}: {path}", highlight=False, soft_wrap=True)
         if self._config.mlflow:
-            self._track(results, recorded, plots)
-        return results
+            self._track(results, recorded, [page, *plots])
+        return reported
 
     @property
     def _uri(self) -> str:
-        database = self._config.output_dir.parent / "mlflow.db"
-        return self._config.tracking_uri or f"sqlite:///{database.as_posix()}"
+        return tracking_uri(self._config)
 
-    @property
-    def _artifact_root(self) -> Path | None:
-        return self._config.output_dir.parent / "mlartifacts" if self._config.tracking_uri is None else None
-
-    def _track(self, results: Json, recorded: Sequence[RecordedSystem], plots: Sequence[Path]) -> None:
+    def _track(self, results: Json, recorded: Sequence[RecordedSystem], files: Sequence[Path]) -> None:
         """Log the results, unless just these went to the same place before."""
         folder = self._config.output_dir
         digest = content_hash(results["systems"], results["comparisons"], results["dataset"])
@@ -83,12 +84,44 @@ class Publisher:
             self.open_tracker()
             assert self._tracker is not None
             name = f"{self._config.output_dir.name} on {results['dataset']['name']}"
-            parent = TrackedRun(name, {}, {}, _tags(results), [folder / RESULTS, *plots])
+            parent = TrackedRun(name, {}, {}, _tags(results), [folder / RESULTS, *files])
             children = [_tracked(system, results) for system in recorded]
             note_logged(folder, self._uri, digest, self._tracker.log(parent, children))
         self._console.print(
             f"compare in MLflow: mlflow ui --backend-store-uri {self._uri}", highlight=False, soft_wrap=True
         )
+
+
+def publish_together(
+    page: Path, runs: Sequence[ReportedRun], config: EvaluateConfig, console: Console
+) -> None:
+    """Write the page of several runs, say where it is, and log it to MLflow as a run of its own.
+
+    Args:
+        page: the file to write.
+        runs: what is on it.
+        config: says whether, and where, MLflow has its runs.
+        console: where the addresses are printed.
+
+    Raises:
+        TrackingError: MLflow fails; the page is written.
+    """
+    write_page(page, runs)
+    console.print(f"report of {len(runs)} runs: {page}", highlight=False, soft_wrap=True)
+    if config.mlflow:
+        names = ", ".join(run.folder.name for run in runs)
+        with closing(Tracker(tracking_uri(config), artifact_root(config))) as tracker:
+            tracker.log(TrackedRun(f"report of {names}", {}, {}, _tags(runs[0].results), [page]), [])
+
+
+def tracking_uri(config: EvaluateConfig) -> str:
+    """Give MLflow's address: the one that is named, or a database beside the folder of the run."""
+    return config.tracking_uri or f"sqlite:///{(config.output_dir.parent / 'mlflow.db').as_posix()}"
+
+
+def artifact_root(config: EvaluateConfig) -> Path | None:
+    """Give the folder of MLflow's files beside that of the run; an address of one's own has its own."""
+    return config.output_dir.parent / "mlartifacts" if config.tracking_uri is None else None
 
 
 def _tracked(system: RecordedSystem, results: Json) -> TrackedRun:

@@ -15,14 +15,14 @@ from memory_program.errors import ModelError
 from memory_program.evaluation.banks import database_url
 from memory_program.evaluation.calibrating import calibrate
 from memory_program.evaluation.cost import StageEstimate, check_affordable, described, estimate_judgements
-from memory_program.evaluation.identity import identify_judge, read_run, write_run
+from memory_program.evaluation.identity import identify_judge, write_run
 from memory_program.evaluation.judging import JudgeStage
 from memory_program.evaluation.limits import Limits
 from memory_program.evaluation.live import LiveSystem, ModelMaker, SystemMaker
 from memory_program.evaluation.publish import Publisher
 from memory_program.evaluation.recorded import RecordedSystem
-from memory_program.evaluation.records import Journals
 from memory_program.evaluation.report import write_json
+from memory_program.evaluation.reporting import CONFIG, recorded_systems, report, report_runs
 from memory_program.evaluation.scoring import Json
 from memory_program.evaluation.selection import Selection, select
 from memory_program.evaluation.workers import Workers
@@ -38,7 +38,7 @@ def evaluate(
     models: ModelMaker | None = None,
     ceiling: Json | None = None,
 ) -> Json | None:
-    """Run the stages of a config, and return the results when it asks for a report or a calibration.
+    """Run the stages of a config, and return the results when it asks for one report or a calibration.
 
     Args:
         config: what to do.
@@ -61,22 +61,15 @@ def evaluate(
     models = models or _models_of(config)
     if config.mode is Mode.CALIBRATE:
         return calibrate(config, console, models)
+    if config.runs:
+        reported = report_runs(config, console)
+        return reported[0].results if len(reported) == 1 else None
     selection = select(config)
-    counts = (len(selection.conversations), sum(len(c.sessions) for c in selection.conversations))
-    console.print(
-        f"{selection.dataset.name}: {counts[0]:,} conversations, {counts[1]:,} sessions, "
-        f"{len(selection.questions):,} questions",
-        highlight=False,
-    )
+    console.print(selection.summary, highlight=False)
     if config.mode is Mode.REPORT:
-        recorded = _recorded(config, selection)
-        with ExitStack() as stack:
-            url = database_url(config)
-            store = stack.enter_context(BankStore.existing(url)) if _write_memories(config) else None
-            publisher = stack.enter_context(closing(Publisher(config, selection, console, ceiling)))
-            return publisher.publish(recorded, store)
+        return report(config, selection, console, ceiling).results
     with held(config.output_dir):
-        write_json(config.output_dir / "config.json", config.model_dump(mode="json"))
+        write_json(config.output_dir / CONFIG, config.model_dump(mode="json"))
         if config.mode is Mode.JUDGE:
             _judge(config, selection, console, models)
             return None
@@ -117,13 +110,13 @@ def _run(
                 system.answer(workers)
             if config.mode is Mode.FULL:
                 _judge_one(system.recorded, config, models, workers)
-        return publisher.publish(recorded, store) if config.mode is Mode.FULL else None
+        return publisher.publish(recorded, store).results if config.mode is Mode.FULL else None
 
 
 def _judge(config: EvaluateConfig, selection: Selection, console: Console, models: ModelMaker) -> None:
     """Judge what the last answers of each system were."""
     judge = identify_judge(config)
-    recorded = [replace(r, run=replace(r.run, judge=judge)) for r in _recorded(config, selection)]
+    recorded = [replace(r, run=replace(r.run, judge=judge)) for r in recorded_systems(config, selection)]
     missing = [len(JudgeStage(system, retry_errors=config.retry_errors).missing()) for system in recorded]
     pairs = zip(config.system_names, missing, strict=True)
     estimates = [estimate_judgements(config, name, count) for name, count in pairs]
@@ -141,12 +134,6 @@ def _judge_one(
     if judge is not None:
         stage = JudgeStage(recorded, retry_errors=config.retry_errors)
         stage.judge(models(judge.model, 0.0) if stage.missing() else None, workers)
-
-
-def _recorded(config: EvaluateConfig, selection: Selection) -> list[RecordedSystem]:
-    """Find what the last answers of each system recorded."""
-    folders = [config.output_dir / name.value for name in config.system_names]
-    return [RecordedSystem(folder, read_run(folder), Journals.read(folder), selection) for folder in folders]
 
 
 def _workers(

@@ -27,6 +27,15 @@ class Selection:
     conversations: tuple[Conversation, ...]
     questions: tuple[Question, ...]
 
+    @property
+    def summary(self) -> str:
+        """What there is of it, in a line."""
+        sessions = sum(len(conversation.sessions) for conversation in self.conversations)
+        return (
+            f"{self.dataset.name}: {len(self.conversations):,} conversations, {sessions:,} sessions, "
+            f"{len(self.questions):,} questions"
+        )
+
 
 def select(config: EvaluateConfig) -> Selection:
     """Read the dataset of a config and take the part that it names.

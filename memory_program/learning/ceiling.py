@@ -28,7 +28,7 @@ def measure_ceiling(config: EvaluateConfig) -> Json | None:
         MemoryProgramError: as ``evaluate`` does.
     """
     is_scored = config.mode in (Mode.FULL, Mode.REPORT) and SystemName.MEMORY in config.system_names
-    worlds = worlds_of(config) if is_scored else []
+    worlds = worlds_of(config) if is_scored and not config.runs else []  # runs have theirs on record
     if not worlds:
         return None
     of_oracle = {
@@ -41,6 +41,7 @@ def measure_ceiling(config: EvaluateConfig) -> Json | None:
         "temperature": 0.0,
         "program": None,  # its instructions and demos are a model's, and no prompt that the oracle knows
         "output_dir": config.output_dir / "ceiling",
+        "page": None,
         "db_url": None,
         "max_cost": None,
         "max_errors": None,

@@ -34,9 +34,10 @@ FLAGS = "<!-- flags: made from memory_program/config.py -->\n", "<!-- end of fla
 def flag_table() -> str:
     rows = ["| flag | default | meaning |", "|---|---|---|"]
     for name, field in EvaluateConfig.model_fields.items():
-        default = "" if field.default is None else getattr(field.default, "value", field.default)
+        default = "" if field.default in (None, ()) else getattr(field.default, "value", field.default)
         shown = f"`{default}`" if default != "" else ""
-        rows.append(f"| `--{name.replace('_', '-')}` | {shown} | {field.description} |")
+        flag = "RUN ..." if name == "runs" else f"--{name.replace('_', '-')}"
+        rows.append(f"| `{flag}` | {shown} | {field.description} |")
     return "\n".join(rows) + "\n"
 
 

@@ -3,7 +3,12 @@ from typing import Any
 import pytest
 
 from locomo.conversation import ANSWERABLE
-from memory_program.evaluation.plots import score_by_category, tokens_against_score
+from memory_program.evaluation.plots import (
+    bank_growth,
+    cost_against_score,
+    score_by_category,
+    tokens_against_score,
+)
 
 CATEGORIES = ("all", *(category.label for category in ANSWERABLE))
 
@@ -43,6 +48,26 @@ def test_a_system_stands_at_its_tokens_and_its_score():
     points = [container.lines[0].get_xydata()[0].tolist() for container in axes.containers]
     assert points == [[500.0, 0.5], [250.0, 0.25]]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["memory", "rag"]
+
+
+def test_what_a_run_cost_is_drawn_where_it_is_known_in_plain_numbers():
+    found = results(memory=0.5, rag=0.25)
+    found["systems"]["memory"]["cost_usd"], found["systems"]["rag"]["cost_usd"] = 1.5, None
+    (axes,) = cost_against_score(found).axes
+    points = [container.lines[0].get_xydata()[0].tolist() for container in axes.containers]
+    assert points == [[1.5, 0.5]]
+    ticks = [label.get_text() for label in axes.get_xticklabels()]
+    assert "1" in ticks
+    assert "2" in ticks
+
+
+def test_banks_grow_session_by_session():
+    found = results(memory=0.5, rag=0.25)
+    found["systems"]["memory"]["growth"] = [{"session": 1, "tokens": 40.0}, {"session": 2, "tokens": 70.5}]
+    found["systems"]["rag"]["growth"] = []
+    (axes,) = bank_growth(found).axes
+    assert [line.get_xydata().tolist() for line in axes.lines] == [[[1.0, 40.0], [2.0, 70.5]]]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["memory"]
 
 
 @pytest.mark.parametrize("draw", [score_by_category, tokens_against_score])

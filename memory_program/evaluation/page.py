@@ -1,0 +1,204 @@
+"""The report as one HTML page that needs nothing but itself: no network, no server, no other file."""
+
+import base64
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from rich.table import Table
+
+from memory_program.evaluation.browsing import Browsing, Room, browsing, wanted
+from memory_program.evaluation.diagnosis import Fault
+from memory_program.evaluation.figures import svg_figures
+from memory_program.evaluation.recorded import ScoredSystem
+from memory_program.evaluation.scoring import Json, Resampling, compare
+from memory_program.evaluation.selection import Selection
+from memory_program.evaluation.table import tables, warnings
+
+PAGE = "report.html"
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedRun:
+    """A run that is scored: its folder, what it was about, its results, and its systems in their order."""
+
+    folder: Path
+    selection: Selection
+    results: Json
+    systems: tuple[ScoredSystem, ...]
+
+
+def write_page(path: Path, runs: Sequence[ReportedRun], room: Room | None = None) -> None:
+    """Write the page of some runs; those on one dataset are shown side by side, and compared.
+
+    Args:
+        path: the file to write, the whole of it or nothing.
+        runs: one at least.
+        room: how much of the conversations and banks the page takes; by default what keeps it quick to open.
+    """
+    room = room or Room()
+    boards = [_Board(place, of_dataset) for place, of_dataset in enumerate(_by_dataset(runs))]
+    browsed = [board.browsing(room) for board in boards]
+    records = json.dumps([part.content for part in browsed], separators=(",", ":")).encode()
+    templates = Environment(
+        loader=PackageLoader("memory_program.evaluation"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = templates.get_template("report.html.j2").render(
+        title=f"Memory report: {', '.join(board.name for board in boards)}",
+        version=runs[0].results["version"],
+        commit=runs[0].results["git_commit"],
+        boards=[board.shown(part) for board, part in zip(boards, browsed, strict=True)],
+        records=base64.b64encode(gzip.compress(records, mtime=0)).decode(),
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(page, encoding="utf-8", errors="replace")  # half an emoji is text too
+    part.replace(path)
+
+
+def _by_dataset(runs: Sequence[ReportedRun]) -> list[list[ReportedRun]]:
+    groups: dict[tuple[str, str], list[ReportedRun]] = {}
+    for run in runs:
+        dataset = run.selection.dataset
+        groups.setdefault((dataset.name, dataset.sha256), []).append(run)
+    return list(groups.values())
+
+
+class _Board:
+    """The runs on one dataset, as one set of results."""
+
+    def __init__(self, place: int, runs: Sequence[ReportedRun]) -> None:
+        self.place = place
+        self.name: str = runs[0].results["dataset"]["name"]
+        self.systems: dict[str, ScoredSystem] = {}
+        summaries: Json = {}
+        for run, prefix in zip(runs, _prefixes(runs), strict=True):
+            for system in run.systems:
+                name = system.run.system.name
+                self.systems[prefix + name] = system
+                summaries[prefix + name] = run.results["systems"][name]
+        talks = (talk for run in runs for talk in run.selection.conversations)
+        self.conversations = {talk.conversation_id: talk for talk in talks}
+        asked = (question for run in runs for question in run.selection.questions)
+        self.questions = list({question.question_id: question for question in asked}.values())
+        first, ceilings = runs[0].results, [run.results["ceiling"] for run in runs]
+        self.results: Json = {
+            "dataset": {**first["dataset"], "questions": len(self.questions)},
+            "systems": summaries,
+            "ceiling": ceilings[0] if ceilings.count(ceilings[0]) == len(ceilings) else None,
+            "comparisons": first["comparisons"] if len(runs) == 1 else self._compared(first["seed"]),
+        }
+
+    def shown(self, browsed: Browsing) -> Json:
+        """Give what the template shows."""
+        systems: Json = self.results["systems"]
+        sessions = sum(len(talk.sessions) for talk in self.conversations.values())
+        turns = sum(len(talk.turns) for talk in self.conversations.values())
+        return {
+            "anchor": f"dataset-{self.place + 1}",
+            "name": self.name,
+            "scope": f"{len(self.conversations):,} conversations, {sessions:,} sessions, {turns:,} turns, "
+            f"{len(self.questions):,} questions; data {self.results['dataset']['sha256'][:8]}",
+            "abridged": len(browsed.abridged),
+            "warnings": [line for name, system in systems.items() for line in warnings(name, system)],
+            "tables": [_table(table) for table in (*tables(self.results), *_tool_tables(self.results))],
+            "figures": [{"title": title, "svg": svg} for title, svg in svg_figures(self.results)],
+            "examples": list(self._examples()),
+            "signatures": [system["signature"] for system in systems.values()],
+        }
+
+    def browsing(self, room: Room) -> Browsing:
+        """Give what the browser of questions looks up."""
+        return browsing(self.name, self.conversations, self.questions, self.systems, room)
+
+    def _examples(self) -> Iterator[Json]:
+        """Pick the first wrong answers of each fault, system by system."""
+        for name, system in self.systems.items():
+            diagnosed = list(zip(system.scored, system.diagnoses, strict=True))
+            counts = Counter(diagnosis.fault for _, diagnosis in diagnosed if diagnosis is not None)
+            for fault in (fault for fault in Fault if counts[fault]):
+                items = [item for item, d in diagnosed if d is not None and d.fault is fault][:_EXAMPLES]
+                examples = [
+                    {
+                        "place": self.place,
+                        "id": item.question.question_id,
+                        "question": item.question.text,
+                        "gold": wanted(item.question),
+                        "answer": item.record.answer.text if item.record is not None else "",
+                    }
+                    for item in items
+                ]
+                yield {"system": name, "fault": fault.value, "count": counts[fault], "examples": examples}
+
+    def _compared(self, seed: int) -> list[Json]:
+        """Compare every two systems on the questions that both were asked."""
+        comparisons: list[Json] = []
+        for one, other in combinations(self.systems, 2):
+            scored = [
+                {item.question.question_id: item for item in self.systems[name].scored}
+                for name in (one, other)
+            ]
+            shared = [key for key in scored[0] if key in scored[1]]
+            judges = [self.systems[name].run.judge for name in (one, other)]
+            rubrics = [set(judge.rubrics) if judge is not None else set[str]() for judge in judges]
+            aligned = {
+                name: [items[key] for key in shared] for name, items in zip((one, other), scored, strict=True)
+            }
+            comparisons += compare(aligned, sorted(rubrics[0] & rubrics[1]), Resampling(seed))
+        return comparisons
+
+
+def _prefixes(runs: Sequence[ReportedRun]) -> list[str]:
+    """Name the runs apart: by nothing if there is one, by their folders' names, or by their whole paths."""
+    if len(runs) == 1:
+        return [""]
+    names = [run.folder.name for run in runs]
+    shown = names if len(set(names)) == len(names) else [run.folder.as_posix() for run in runs]
+    return [f"{name}: " for name in shown]
+
+
+def _tool_tables(results: Json) -> Iterator[Table]:
+    """Lay out who did what to the banks, for each system that has any."""
+    for name, system in results["systems"].items():
+        tools: Mapping[str, Mapping[str, int]] = system["tools"]
+        if tools:
+            columns = list(next(iter(tools.values())))
+            table = Table(title=f"Tool use of {name}: operations, and calls that were refused")
+            table.add_column("agent")
+            for column in columns:
+                table.add_column(column, justify="right")
+            for agent, counts in tools.items():
+                table.add_row(agent, *(f"{counts[column]:,}" for column in columns))
+            yield table
+
+
+def _table(table: Table) -> Json:
+    """Take a terminal's table apart for HTML."""
+    are_numbers = [column.justify == "right" for column in table.columns]
+    rows = zip(*(column.cells for column in table.columns), strict=True)
+    return {
+        "title": str(table.title),
+        "headings": [
+            {"text": str(column.header), "is_number": is_number}
+            for column, is_number in zip(table.columns, are_numbers, strict=True)
+        ],
+        "rows": [
+            [_cell(str(cell), is_number) for cell, is_number in zip(row, are_numbers, strict=True)]
+            for row in rows
+        ],
+    }
+
+
+def _cell(text: str, is_number: bool) -> Json:
+    value, _, interval = text.partition("\n")
+    return {"text": value, "interval": interval, "is_number": is_number}

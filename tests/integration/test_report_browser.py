@@ -1,0 +1,333 @@
+"""The report in headless Chromium: it asks the network for nothing, complains of nothing, and can be read.
+
+``CHROMIUM`` names the browser; without it, the one on the PATH is taken.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
+
+from memory_program.config import EvaluateConfig
+from memory_program.evaluation.run import evaluate
+from tests.evaluation_samples import conversation
+from tests.report_samples import LATEST, PROFILES, evaluated
+
+HOSTILE = "</script><script>alert(1)</script><img src=https://example.org/x.png onerror=alert(2)>"
+HOSTILE_NAME = HOSTILE.replace("/", "")
+
+
+@pytest.fixture(scope="module")
+def chromium() -> str:
+    named = os.environ.get("CHROMIUM")
+    if named and not Path(named).is_file():  # whoever names a browser wants its tests to run
+        pytest.fail(f"CHROMIUM={named!r} is not a file")
+    found = named or shutil.which("chromium") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("needs Chromium: install it, or set CHROMIUM to its path")
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, and beside it another one on the same data and one on its own; and a page of all three."""
+    runs = tmp_path_factory.mktemp("runs")
+    evaluated(runs / "one")
+    evaluated(runs / "two", runs / "talks.json", systems="extractive")
+    hostile = conversation(1, sessions=1)
+    hostile["conversation"]["session_1"][0]["text"] = HOSTILE
+    hostile["qa"][0] |= {"question": f"What is {HOSTILE}?", "answer": HOSTILE, "category": 4}
+    data = runs / f"{HOSTILE_NAME}.json"
+    data.write_text(json.dumps([hostile]))
+    evaluated(runs / "hostile", data)
+    folders = tuple(runs / name for name in ("one", "two", "hostile"))
+    evaluate(EvaluateConfig(mode="report", runs=folders, mlflow=False))
+    return runs
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str, folder: Path) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium)
+        yield browser
+        browser.close()
+
+
+class Opened:
+    """A report in a window of its own, without a network, and all that the browser said and asked for."""
+
+    def __init__(self, browser: Browser, report: Path, **settings: Any) -> None:
+        self.context = browser.new_context(offline=True, **settings)
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(report.as_uri())
+        self.page.wait_for_selector("html[data-ready]")
+
+    def close(self) -> None:
+        self.context.close()
+
+
+@pytest.fixture
+def opened(browser: Browser, folder: Path, request: pytest.FixtureRequest) -> Iterator[Opened]:
+    """The report of the first run; at the end of every test, nothing was asked for and nothing was wrong."""
+    name, settings = getattr(request, "param", ("one/report.html", {}))
+    window = Opened(browser, folder / name, **settings)
+    yield window
+    asked, complaints = window.requests, window.complaints
+    window.close()
+    assert asked == [(folder / name).as_uri()]
+    assert complaints == []
+
+
+def opening(name: str = "one/report.html", **settings: Any) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("opened", [(name, settings)], indirect=True, ids=[name])
+
+
+def open_question(page: Page, text: str) -> None:
+    field(page, "words").fill(text)
+    page.locator("#list button").first.click()
+
+
+def field(page: Page, name: str) -> Locator:
+    return page.locator(f"#filters [name={name}]")
+
+
+def table_of(page: Page, title: str) -> Locator:
+    return page.locator(".table", has=page.locator("h3", has_text=title))
+
+
+def cells(page: Page, title: str, row: str) -> dict[str, str]:
+    """The row of a table by its headings."""
+    table = table_of(page, title)
+    headings = table.locator("thead th").all_inner_texts()
+    found = table.locator("tbody tr", has=page.locator(f"th:text-is('{row}')")).locator("th, td")
+    return dict(zip(headings, found.all_inner_texts(), strict=True))
+
+
+def test_the_score_of_each_system_is_on_the_page_with_its_interval_and_its_signature(opened, folder):
+    results = json.loads((folder / "one/results.json").read_text())
+    for name, system in results["systems"].items():
+        score = system["locomo_f1"]["all"]
+        shown = cells(opened.page, "official F1 by category", name)["all"].split()
+        assert shown == [f"{score['value']:.3f}", f"{score['low']:.2f}..{score['high']:.2f}"]
+        assert opened.page.get_by_text(system["signature"]).is_visible()
+    (comparison,) = results["comparisons"]
+    row = table_of(opened.page, "first minus the second").locator("tbody tr")
+    assert f"{comparison['difference']:+.3f}" in row.inner_text()
+
+
+def test_a_question_leads_to_its_evidence_turn_and_to_what_became_of_it(opened):
+    open_question(opened.page, "dolphin")
+    question = opened.page.locator("#question")
+    assert question.locator("h3").inner_text() == "What did Ana do with the dolphin?"
+    turn = question.locator("#evidence [data-turn='D1:1']")
+    assert "Ana: Yesterday I photographed a dolphin!" in turn.inner_text()
+    assert "session_1, 2023-05-01" in turn.inner_text()
+    memory = question.locator("section[data-system='memory']")
+    assert "lost: stored but superseded" in memory.inner_text()
+    assert "wrong" in memory.locator("h4").inner_text()
+    extractive = question.locator("section[data-system='extractive']")
+    assert "D1:1: ranked 1, shown" in extractive.inner_text()
+
+
+def test_what_the_reader_was_shown_leads_to_the_history_of_each_memory(opened):
+    open_question(opened.page, "falcon")
+    section = opened.page.locator("section[data-system='memory']")
+    section.get_by_text("What the reader was shown (1)").click()
+    shown = section.locator(".shown > ol > li")
+    assert shown.count() == 1
+    assert LATEST in shown.inner_text()
+    shown.locator("summary").click()
+    history = shown.get_by_role("list", name="History of m11").locator("> li")
+    operations = [text.splitlines()[0] for text in history.all_inner_texts()]
+    assert operations == [
+        "create in v1 by notes in session_1",
+        "update in v9 by notes in session_2",
+        "create in v11 by notes in session_3",
+        "merge in v14 by notes in session_3: one theme",
+    ]
+    cited = "all => all.map((e) => e.dataset.turn)"
+    turns = [item.locator("[data-turn]").evaluate_all(cited) for item in history.all()]
+    assert turns == [["D1:1"], ["D2:1"], ["D3:1"], []]
+    assert history.nth(3).locator(".gone").all_inner_texts()[0].startswith("m7 Ana photographed two animals.")
+    profile = section.locator(".profile")
+    assert f"Profile (edited 2 times) {PROFILES[1]}" in profile.inner_text()
+    profile.locator("summary").click()
+    assert PROFILES[0] in profile.inner_text()
+
+
+def test_questions_are_found_by_system_answer_fault_category_and_words(opened, folder):
+    page = opened.page
+    lines = [json.loads(line) for line in (folder / "one/memory/questions.jsonl").read_text().splitlines()]
+    assert page.locator("#count").inner_text() == f"{len(lines)} of {len(lines)} questions"
+    field(page, "system").select_option("memory")
+    field(page, "fault").select_option("stored but superseded")
+    wanted = [line["question"] for line in lines if line["fault"] == "stored but superseded"]
+    shown = page.locator("#list button").evaluate_all("all => all.map((e) => e.firstChild.textContent)")
+    assert shown == wanted != []
+    field(page, "fault").select_option("")
+    field(page, "category").select_option("adversarial")
+    assert page.locator("#count").inner_text() == f"2 of {len(lines)} questions"
+    field(page, "conversation").select_option("talk-2")
+    assert page.locator("#list button").count() == 1
+    field(page, "words").fill("nothing asks this")
+    assert page.locator("#list button").count() == 0
+
+
+def test_an_example_of_a_fault_opens_its_question_with_the_shares_beside_it(opened, folder):
+    results = json.loads((folder / "one/results.json").read_text())
+    diagnosis = results["systems"]["memory"]["diagnosis"]["all"]
+    share = diagnosis["faults"]["stored but superseded"] / diagnosis["wrong"]
+    row = table_of(opened.page, "lost where").locator("tbody tr", has_text="stored but superseded")
+    assert f"{share:.0%}" in row.inner_text()
+    example = opened.page.locator(".examples dd a").first
+    text = example.inner_text()
+    example.click()
+    heading = opened.page.locator("#question h3")
+    assert heading.inner_text() == text
+    assert heading.evaluate("(element) => element === document.activeElement")
+    chosen = opened.page.locator("#list [aria-current=true]")
+    assert unquote(opened.page.url).endswith(f"#question=0/{chosen.get_attribute('data-question')}")
+
+
+def test_tool_use_growth_and_every_figure_are_drawn(opened):
+    assert cells(opened.page, "Tool use of memory", "notes") == {
+        "agent": "notes",
+        **{"create": "18", "update": "2", "delete": "2", "merge": "2", "split": "0", "edit_core": "0"},
+        "refused": "2",
+    }
+    assert cells(opened.page, "Tool use of memory", "profile")["edit_core"] == "4"
+    titles = opened.page.locator("figcaption").all_inner_texts()
+    assert titles == [
+        "F1 by category, with intervals",
+        "F1 against tokens per question",
+        "Growth of the banks by session",
+    ]
+    for figure in opened.page.locator("figure svg").all():
+        box = figure.bounding_box()
+        assert box is not None
+        assert box["width"] > 250
+
+
+def test_everything_can_be_reached_and_read_by_keyboard(opened):
+    page, keyboard = opened.page, opened.page.keyboard
+    keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the questions"
+    keyboard.press("Enter")
+    assert page.url.endswith("#questions")
+    keyboard.press("/")
+    keyboard.type("who")
+    assert field(page, "words").input_value() == "who"
+    keyboard.press("Tab")  # to the first question of the list (a browser may make the list itself a stop)
+    if page.evaluate("document.activeElement.tagName") != "BUTTON":
+        keyboard.press("Tab")
+    first = page.evaluate("document.activeElement.firstChild.textContent")
+    keyboard.press("Enter")
+    heading = page.locator("#question h3")
+    assert heading.inner_text() == first == "Who is moving to Seoul?"
+    keyboard.press("j")
+    assert heading.inner_text() == "Who is moving to Turin?"
+    keyboard.press("k")
+    assert heading.inner_text() == first
+    for _ in range(20):
+        keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent").startswith("What the reader was shown"):
+            break
+    keyboard.press("Enter")
+    page.locator(".shown[open] > ol > li").first.wait_for()
+
+
+PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+
+
+@opening(**PHONE)
+def test_on_a_phone_nothing_is_wider_than_the_screen_and_what_is_tapped_is_large_enough(opened):
+    open_question(opened.page, "dolphin")
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert opened.page.locator("#question h3").bounding_box()["width"] <= 360
+    sizes = opened.page.locator("button:visible, select, input, summary:visible").evaluate_all(
+        "all => all.map((e) => e.getBoundingClientRect().height)"
+    )
+    assert min(sizes) >= 24  # WCAG 2.2, success criterion 2.5.8
+    boxes = (
+        "all => all.map((e) => e.getBoundingClientRect()).filter((box) => box.width).map((box) => box.height)"
+    )
+    assert min(opened.page.locator("text, td, p, li").evaluate_all(boxes)) >= 8
+
+
+CONTRAST = """(element) => {
+  const channel = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+  const luminance = (colour) => {
+    const [r, g, b] = colour.match(/[\\d.]+/g).map((c) => channel(c / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const seen = (e) => getComputedStyle(e).backgroundColor;
+  let behind = element;
+  while (seen(behind) === "rgba(0, 0, 0, 0)" && behind.parentElement) behind = behind.parentElement;
+  const style = getComputedStyle(element);
+  const front = element instanceof SVGElement ? style.fill : style.color;
+  const [low, high] = [luminance(front), luminance(seen(behind))].sort((a, b) => a - b);
+  return [(high + 0.05) / (low + 0.05), element.textContent.slice(0, 40)];
+}"""
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [("one/report.html", {"color_scheme": scheme}) for scheme in ("light", "dark")],
+    indirect=True,
+    ids=["light", "dark"],
+)
+def test_text_stands_out_by_day_and_by_night(opened):
+    page = opened.page
+    open_question(page, "dolphin")
+    page.get_by_text("What the reader was shown (1)").first.click()
+    is_dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(22, 23, 26)"
+    assert is_dark == page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+    texts = "h1, h2, h3, h4, p, td, th, dt, dd, li, small, summary, label, a:not(.skip), text"
+    found = page.locator(f"{texts}, select, input, button").evaluate_all(f"(all) => all.map({CONTRAST})")
+    assert len(found) > 150
+    assert [pair for pair in found if pair[0] < 4.5] == []  # WCAG 2.2, success criterion 1.4.3
+
+
+@opening("report.html")
+def test_runs_on_the_same_data_stand_side_by_side_and_are_compared(opened, folder):
+    page = opened.page
+    board = page.locator("#dataset-1")
+    names = board.locator("table").first.locator("tbody th").all_inner_texts()
+    assert names == ["one: memory", "one: extractive", "two: extractive"]
+    pairs = table_of(page, "first minus the second").first.locator("tbody tr").all_inner_texts()
+    assert [row.split("\t")[:2] for row in pairs] == [
+        ["one: memory", "one: extractive"],
+        ["one: memory", "two: extractive"],
+        ["one: extractive", "two: extractive"],
+    ]
+    field(page, "system").select_option("two: extractive")
+    open_question(page, "dolphin")
+    assert page.locator("#question section").count() == 3
+    two = page.locator("section[data-system='two: extractive']")
+    assert "D1:1: ranked 1, shown" in two.inner_text()
+    field(page, "board").select_option("1")
+    assert page.locator("#count").inner_text() == "3 of 3 questions"
+
+
+@opening("hostile/report.html")
+def test_what_conversations_and_files_contain_is_text_and_never_markup(opened):
+    page = opened.page
+    assert HOSTILE_NAME in page.locator("h1").inner_text()
+    open_question(page, "alert")
+    assert page.locator("#question h3").inner_text() == f"What is {HOSTILE}?"
+    assert HOSTILE in page.locator("#evidence").inner_text()
+    page.locator(".shown summary").first.click()
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 2

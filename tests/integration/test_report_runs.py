@@ -1,0 +1,227 @@
+"""Reports of runs without a browser: what the page holds, where it goes, and what is refused."""
+
+import base64
+import gzip
+import io
+import json
+import re
+import shutil
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from memory_program.bank.store import BankStore
+from memory_program.command_line import parse_flags
+from memory_program.config import EvaluateConfig
+from memory_program.errors import ConfigError, RecordError
+from memory_program.evaluation.browsing import Room
+from memory_program.evaluation.page import write_page
+from memory_program.evaluation.reporting import report, settings_of
+from memory_program.evaluation.run import evaluate
+from memory_program.evaluation.scoring import Json
+from memory_program.evaluation.selection import select
+from memory_program.learning.ceiling import measure_ceiling
+from memory_program.tracking import EXPERIMENT, import_mlflow
+from tests.report_samples import evaluated
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The parent of two finished runs on the same data; ``two`` has seen one conversation of it."""
+    folder = tmp_path_factory.mktemp("runs")
+    evaluated(folder / "one")
+    evaluated(folder / "two", folder / "talks.json", systems="extractive", conversations="talk-2")
+    return folder
+
+
+def reported(*folders: Path, **settings: Any) -> tuple[Json | None, str]:
+    console = Console(file=io.StringIO(), width=200)
+    config = EvaluateConfig(mode="report", runs=folders, **{"mlflow": False, **settings})
+    return evaluate(config, console=console), console.file.getvalue()
+
+
+def records(page: Path) -> list[Json]:
+    (packed,) = re.findall(r'id="records">([^<]*)<', page.read_text(encoding="utf-8"))
+    return json.loads(gzip.decompress(base64.b64decode(packed)))
+
+
+class Markup(HTMLParser):
+    """The ids of a page, and every address that it names."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.ids: Counter[str] = Counter()
+        self.addresses: list[str] = []
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id":
+                self.ids[value or ""] += 1
+            elif name in ("href", "src", "srcset", "action", "data", "xlink:href"):
+                self.addresses.append(value or "")
+
+
+def test_a_run_ends_with_a_page_that_names_no_address_but_its_own(runs):
+    markup = Markup(runs / "one/report.html")
+    assert [address for address in markup.addresses if not address.startswith("#")] == []
+    assert len(markup.addresses) > 10
+    named = {address[1:] for address in markup.addresses if not address.startswith("#question=")}
+    assert named <= set(markup.ids)
+    clips = re.compile("[mp][0-9a-f]{10}")  # drawn by matplotlib, and named by what they are
+    assert {
+        name: count for name, count in markup.ids.items() if count > 1 and not clips.fullmatch(name)
+    } == {}
+
+
+def test_the_page_holds_every_turn_every_bank_and_every_result(runs):
+    (board,) = records(runs / "one/report.html")
+    assert board["systems"] == ["memory", "extractive"]
+    talk = board["conversations"]["talk-1"]
+    assert talk["turns"]["D2:1"] == {
+        "session": 1,
+        "speaker": "Ana",
+        "text": "Yesterday I photographed a ermine!",
+    }
+    assert talk["sessions"][1] == {"id": "session_2", "date": "2023-05-02 14:30"}
+    assert list(talk["banks"]) == ["memory"]
+    with BankStore.existing(f"sqlite:///{runs / 'one/banks.sqlite'}") as store:
+        (namespace,) = (name for name in store.namespaces() if name.endswith("/talk-1"))
+        versions = [operation.version for operation in store.load(namespace).bank.operations()]
+    assert [operation["version"] for operation in talk["banks"]["memory"]] == versions
+    question = board["questions"][0]
+    assert (question["id"], question["evidence"], question["gold"]) == (
+        "talk-1:q0",
+        ["D1:1"],
+        "photographed a dolphin",
+    )
+    memory, extractive = question["results"]
+    assert (memory["state"], memory["fault"], memory["lost"]) == ("wrong", "stored but superseded", ["D1:1"])
+    assert (extractive["state"], extractive["fault"], extractive["ranks"]) == ("right", None, [1])
+    assert board["shown"][memory["shown"]] == ["m11"]
+
+
+def test_a_report_of_one_run_scores_it_as_it_was_run_and_writes_the_same_again(runs):
+    kept = {name: (runs / "one" / name).read_bytes() for name in ("results.json", "report.html")}
+    results, output = reported(runs / "one")
+    assert results is not None
+    assert list(results["systems"]) == ["memory", "extractive"]
+    assert f"report: {runs / 'one/report.html'}" in output
+    before, after = (
+        json.loads(text) for text in (kept["results.json"], (runs / "one/results.json").read_bytes())
+    )
+    assert {**before, "config": None} == {**after, "config": None}
+    assert (runs / "one/report.html").read_bytes() == kept["report.html"]
+
+
+def test_a_report_keeps_the_ceiling_that_the_run_was_measured_with(runs, tmp_path):
+    shutil.copytree(runs / "one", tmp_path / "one")
+    path = tmp_path / "one/results.json"
+    results = json.loads(path.read_text())
+    ceiling = results["ceiling"] = results["systems"]["memory"]
+    path.write_text(json.dumps(results))
+    again, _ = reported(tmp_path / "one")
+    assert again is not None
+    assert again["ceiling"] == ceiling
+    assert '<th scope="row">ceiling (oracle)</th>' in (tmp_path / "one/report.html").read_text(
+        encoding="utf-8"
+    )
+    assert measure_ceiling(EvaluateConfig(mode="report", runs=(tmp_path / "one",))) is None
+
+
+def test_a_run_that_was_moved_is_reported_where_it_lies(runs, tmp_path):
+    shutil.copytree(runs / "one", tmp_path / "moved")
+    reported(tmp_path / "moved", page=tmp_path / "page.html")
+    assert records(tmp_path / "page.html") == records(runs / "one/report.html")
+
+
+def test_several_runs_share_a_page_beside_them_and_are_compared_on_what_both_were_asked(runs):
+    results, output = reported(runs / "one", runs / "two")
+    assert results is None
+    assert f"report of 2 runs: {runs / 'report.html'}" in output
+    (board,) = records(runs / "report.html")
+    assert board["systems"] == ["one: memory", "one: extractive", "two: extractive"]
+    answered = [sum(result is not None for result in question["results"]) for question in board["questions"]]
+    assert answered == [2] * 7 + [3] * 7
+    page = (runs / "report.html").read_text(encoding="utf-8")
+    cells = [re.findall(r"<t[hd](?: [^>]*)?>([^<]*)", row) for row in page.split("<tr>")]
+    (compared,) = (row for row in cells if row[:2] == ["one: extractive", "two: extractive"])
+    assert (compared[3], compared[-1]) == ("+0.000", "6")  # the six questions about talk-2 that have answers
+
+
+def test_runs_of_one_name_are_told_apart_by_their_paths(runs, tmp_path):
+    shutil.copytree(runs / "two", tmp_path / "two")
+    reported(runs / "two", tmp_path / "two", page=tmp_path / "page.html")
+    (board,) = records(tmp_path / "page.html")
+    assert board["systems"] == [f"{path.as_posix()}: extractive" for path in (runs / "two", tmp_path / "two")]
+
+
+def test_what_a_page_has_no_room_for_is_left_out_and_said(runs, tmp_path):
+    config = settings_of(runs / "one", EvaluateConfig(mode="report", mlflow=False))
+    run = report(config, select(config), Console(file=io.StringIO()))
+    whole = records(runs / "one/report.html")[0]["conversations"]
+    room = Room(len(json.dumps(whole["talk-1"], separators=(",", ":"))))
+    write_page(tmp_path / "page.html", [run], room)
+    assert room.characters == 0
+    (board,) = records(tmp_path / "page.html")
+    assert board["conversations"]["talk-1"] == whole["talk-1"]
+    abridged = board["conversations"]["talk-2"]
+    assert (abridged["isWhole"], abridged["banks"]) == (False, {})
+    assert sorted(abridged["turns"]) == ["D1:1", "D1:3", "D2:1", "D2:3", "D3:1", "D3:3"]
+    assert "the turns and memories of 1 conversations, but for" in (tmp_path / "page.html").read_text()
+
+
+def test_the_page_is_logged_to_mlflow_with_the_run_and_that_of_several_by_itself(runs):
+    uri = f"sqlite:///{runs / 'mlflow.db'}"
+    evaluated(runs / "two", runs / "talks.json", systems="extractive", conversations="talk-2", mlflow=True)
+    reported(runs / "one", runs / "two", mlflow=True)
+    client = import_mlflow().MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name(EXPERIMENT)
+    parents = {
+        run.info.run_name: [file.path for file in client.list_artifacts(run.info.run_id)]
+        for run in client.search_runs([experiment.experiment_id])
+        if "mlflow.parentRunId" not in run.data.tags
+    }
+    assert parents["report of one, two"] == ["report.html"]
+    assert "report.html" in parents["two on talks"]
+    assert "one on talks" not in parents  # was run without MLflow
+
+
+def test_the_folders_are_named_on_the_command_line():
+    config = parse_flags(EvaluateConfig, ["--mode", "report", "runs/a", "runs/b", "--page", "both.html"])
+    assert config.runs == (Path("runs/a"), Path("runs/b"))
+    assert config.page == Path("both.html")
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"mode": "full"}, r"runs=\['runs/a'\] are folders to report, and mode is 'full': add --mode report"),
+        (
+            {"seed": 3},
+            r"seed=3 cannot be changed in a report of 'runs/a'.*: leave it out, or .* --output-dir",
+        ),
+    ],
+)
+def test_what_does_not_go_with_a_report_of_runs_is_refused(settings, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        EvaluateConfig(**{"mode": "report", "runs": (Path("runs/a"),), **settings})
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, r"no run is recorded in .*: name a folder that was an --output-dir"),
+        ("{", r"config.json' is not the settings of a run"),
+        ("[1]", r"config.json' is not the settings of a run"),
+    ],
+)
+def test_a_folder_without_a_run_is_refused_by_name(tmp_path, content, complaint):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(RecordError, match=complaint):
+        reported(tmp_path)
