@@ -1,19 +1,39 @@
-"""Train models of the program: ``python train.py --help``."""
+"""Train models of the program: ``python train.py --help``; each ``--mode`` has flags of its own.
+
+Modes: train and evaluate, trajectories, sft, export, pretrain.
+"""
 
 import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 
-from memory_program.command_line import exit_status, parse_flags
+from memory_program.command_line import exit_status, named_mode, parse_flags
+from memory_program.expert_config import ExportConfig, FineTuneConfig, TrajectoriesConfig
 from memory_program.pocket.recipe import PretrainConfig
+from memory_program.settings import Settings
+from memory_program.train_config import TrainConfig
+
+MODES: dict[str, tuple[type[Settings], str]] = {
+    "train": (TrainConfig, "memory_program.training.run:train"),
+    "evaluate": (TrainConfig, "memory_program.training.run:train"),
+    "trajectories": (TrajectoriesConfig, "memory_program.training.expert:collect_trajectories"),
+    "sft": (FineTuneConfig, "memory_program.training.expert:fine_tune_writer"),
+    "export": (ExportConfig, "memory_program.training.expert:export"),
+    "pretrain": (PretrainConfig, "memory_program.pocket.training:pretrain"),
+}
+"""For each mode its flags, and the function that takes them; imported late, since it needs torch."""
 
 
 def main() -> None:
-    """Read the flags, train, and print the last probe."""
-    config = parse_flags(PretrainConfig)
-
-    from memory_program.pocket.training import pretrain  # torch and the rest: --help does not wait for them
-
-    progress = pretrain(config)
-    print(f"{progress.tokens:,} tokens in {progress.seconds:,.0f} s: {progress.scores}")
+    """Read the flags of the mode, and do what it is for."""
+    config_type, place = MODES[named_mode(MODES, "train")]
+    config = parse_flags(config_type)
+    module, _, name = place.partition(":")
+    run: Callable[[Settings], Any] = getattr(import_module(module), name)  # Any: each mode its own
+    done = run(config)
+    if isinstance(config, PretrainConfig):
+        print(f"{done.tokens:,} tokens in {done.seconds:,.0f} s: {done.scores}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What the scripts share: flags made from a config, and errors as one line and an exit status."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import tyro
@@ -39,6 +39,33 @@ def parse_flags(config_type: type[ConfigT], arguments: Sequence[str] | None = No
     markers = (tyro.conf.EnumChoicesFromValues, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)
     values: Any = tyro.cli(Flags, args=arguments, config=markers)  # Any: what __new__ gives, not a Flags
     return config_type(**values)
+
+
+def named_mode(modes: Collection[str], default: str, arguments: Sequence[str] | None = None) -> str:
+    """Find out which ``--mode`` is asked for, since each has flags of its own.
+
+    Args:
+        modes: those that there are.
+        default: the one that is meant where none is named.
+        arguments: what to look at; None takes ``sys.argv``.
+
+    Raises:
+        ConfigError: there is no such mode.
+
+    Example:
+        >>> named_mode(["train", "pretrain"], "train", ["--seed", "3", "--mode=pretrain"])
+        'pretrain'
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+    mode = default
+    for place, argument in enumerate(given):
+        if argument == "--mode":
+            mode = given[place + 1] if place + 1 < len(given) else ""
+        elif argument.startswith("--mode="):
+            mode = argument.removeprefix("--mode=")
+    if mode not in modes:
+        raise ConfigError(f"unknown mode {mode!r}: choose from {', '.join(modes)}")
+    return mode
 
 
 def exit_status(run: Callable[[], None]) -> int:

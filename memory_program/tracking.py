@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -16,17 +16,22 @@ from memory_program.errors import TrackingError
 
 EXPERIMENT = "memory-program"
 _RECEIPT = "tracking.json"
+_MOST_METRICS = 1000  # MLflow takes no more at once
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """What is logged of one system, or of the parent of all of them."""
+    """What is logged of one system, or of the parent of all of them.
+
+    ``curves`` are metrics that change with the steps of a run: (step, value), in order.
+    """
 
     name: str
     params: Mapping[str, object]
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
     artifacts: Sequence[Path]
+    curves: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict[str, Any])
 
 
 class Tracker:
@@ -164,6 +169,13 @@ class _Opened:
         params = [entities.Param(name, str(value)) for name, value in run.params.items()]
         metrics = [entities.Metric(name, value, 0, 0) for name, value in run.metrics.items()]
         self.client.log_batch(run_id, metrics=metrics, params=params)
+        points = [
+            entities.Metric(name, value, 0, step)
+            for name, curve in run.curves.items()
+            for step, value in curve
+        ]
+        for first in range(0, len(points), _MOST_METRICS):
+            self.client.log_batch(run_id, metrics=points[first : first + _MOST_METRICS])
         for path in run.artifacts:
             self.client.log_artifact(run_id, str(path))
         self.client.set_terminated(run_id)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import dspy
 from dspy.teleprompt import Teleprompter
@@ -76,7 +77,7 @@ class MemoryGRPO(Teleprompter):
             self.settings.reward_rule, self.settings.length_weight, self.settings.format_weight
         )
 
-    def compile(
+    def compile(  # pyright: ignore[reportIncompatibleMethodOverride]  # conversations, not dspy.Example
         self,
         student: MemoryProgram,
         *,
@@ -184,7 +185,7 @@ class _Training:
         self._rollouts = _Rollouts(of, student, trainset, store)
         lm = policy_of(student)
         lm.provider = LocalProvider()
-        self._job: LocalReinforceJob = lm.reinforce(of.training.model_dump())
+        self._job = cast(LocalReinforceJob, lm.reinforce(of.training.model_dump()))
         of.job = self._job
         self._has_own_logprobs = of.training.temperature == 1.0
         self._state = RunState(of.folder, _lasting(of, trainset, valset, lm))

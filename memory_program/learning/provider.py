@@ -69,6 +69,10 @@ class LocalReinforceJob(ReinforceJob):
         samples = [sample for item in train_data for sample in self._group(item["group"])]
         return self.trainer.reinforce(samples) if samples else None
 
+    def evaluate(self, train_data: Sequence[Item]) -> tuple[float, int]:
+        """Give the summed negative log-likelihood of the replies of examples, and their tokens; no step."""
+        return self.trainer.measure([self._example(item) for item in train_data])
+
     def save_checkpoint(self, checkpoint_name: str) -> None:
         """Write the model in the format of transformers into the folder of that name."""
         self.trainer.save_model(Path(checkpoint_name))

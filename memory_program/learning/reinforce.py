@@ -108,6 +108,17 @@ class LocalTrainer:
             sums.grad_norm = self._step()
             return sums.report(batches, len(samples), tokens, elapsed_s())
 
+    @torch.no_grad()
+    def measure(self, samples: Sequence[Sample]) -> tuple[float, int]:
+        """Give the negative log-likelihood of the samples' tokens, summed, and how many tokens they are."""
+        total, tokens = 0.0, sum(len(sample.completion) for sample in samples)
+        with self.engine.updating() as network:
+            for packed in self._packed(samples):
+                moved = packed.to(network.device)
+                logprobs = logprobs_of(self._logits(network, moved, temperature=1.0), moved.targets_N)
+                total -= float(logprobs.sum())
+        return total, tokens
+
     def _accumulate(self, batch: "Batch", weights: Tensor, tokens: int, sums: "Sums") -> None:
         objective, packed = self._objective, batch.packed
         logits = self._logits(self._network, packed, self.settings.temperature)

@@ -1,0 +1,186 @@
+"""Expert trajectories: what a good writer did, session by session, as material for supervised fine-tuning.
+
+A conversation is one JSON-lines file; a line holds a session: the memory before it, what each agent was asked
+and replied, and what that did. A run that was stopped goes on after the last whole line.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from locomo.conversation import Conversation, Question, Session
+from memory_program import __version__
+from memory_program.agents.program import MemoryProgram
+from memory_program.bank.bank import MemoryBank
+from memory_program.bank.memory import operation_from_json, operation_to_json
+from memory_program.bank.space import MemorySpace
+from memory_program.errors import RecordError
+from memory_program.learning.episode_json import episode_to_json
+from memory_program.learning.episodes import Episode, questions_by_session
+from memory_program.learning.groups import messages_of
+from memory_program.learning.rollouts import Rollout, policy_of, sampling_program, write
+from memory_program.learning.side_by_side import side_by_side
+
+Line = dict[str, Any]  # Any: a JSON object
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """How many sessions of a conversation there are now, and why there are not more."""
+
+    conversation_id: str
+    sessions: int
+    failure: str | None = None
+
+
+def collect(
+    program: MemoryProgram,
+    conversations: Sequence[Conversation],
+    folder: Path,
+    *,
+    threads: int,
+    skip_existing: bool = False,
+    temperature: float = 0.0,
+    max_tokens: int = 4096,
+    on_session: Callable[[Line], None] = lambda line: None,
+) -> list[Collected]:
+    """Let a program remember conversations, several side by side, and write down what it does.
+
+    Args:
+        program: the expert; the agents of its writer share one model.
+        conversations: what is remembered.
+        folder: where each conversation has its file; what is there is gone on with.
+        threads: conversations remembered at once.
+        skip_existing: leave a conversation alone as soon as it has a file.
+        temperature: of the sampling.
+        max_tokens: of one reply.
+        on_session: told every line that is written.
+
+    Raises:
+        ConfigError: the agents have no model, or several.
+        RecordError: a file holds other sessions than its conversation.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    sampled = sampling_program(program, temperature, max_tokens)
+    model = policy_of(program).model
+    chosen = [c for c in conversations if not (skip_existing and _file(folder, c.conversation_id).exists())]
+    tasks = [partial(_collect, sampled, model, conversation, folder, on_session) for conversation in chosen]
+    return side_by_side(tasks, threads)
+
+
+def read_trajectories(folder: Path) -> list[Line]:
+    """Read every session that was written down, conversation after conversation.
+
+    Raises:
+        RecordError: there is none, or a whole line cannot be read.
+    """
+    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in _lines(path)]
+    if not lines:
+        raise RecordError(
+            f"{str(folder)!r} holds no trajectories: run --mode trajectories first, or name another folder"
+        )
+    return lines
+
+
+def _collect(
+    program: MemoryProgram,
+    model: str,
+    conversation: Conversation,
+    folder: Path,
+    on_session: Callable[[Line], None],
+) -> Collected:
+    """Go on with one conversation until it is done or a call is lost."""
+    path = _file(folder, conversation.conversation_id)
+    done = _lines(path) if path.exists() else []
+    space = _space_after(done, conversation, path)
+    placed = questions_by_session(conversation)
+    for session in conversation.sessions[len(done) :]:
+        rollout = _remember(program, conversation, session, space, placed[session.session_id])
+        if rollout.lost:
+            failure = rollout.lost[0]
+            return Collected(conversation.conversation_id, len(done), f"{failure.where}: {failure.message}")
+        line = _line(rollout, model)
+        _append(path, line, done)
+        done.append(line)
+        space = rollout.space
+        on_session(line)
+    return Collected(conversation.conversation_id, len(done))
+
+
+def _remember(
+    program: MemoryProgram,
+    conversation: Conversation,
+    session: Session,
+    space: MemorySpace,
+    questions: Sequence[Question],
+) -> Rollout:
+    return write(program, Episode(conversation, session, space, tuple(questions)), "expert")
+
+
+def _line(rollout: Rollout, model: str) -> Line:
+    before = rollout.episode.before.bank.version
+    return {
+        "episode": episode_to_json(rollout.episode),
+        "model": model,
+        "version": __version__,
+        "calls": [
+            {
+                "agent": call.agent,
+                "messages": messages_of(call.request),
+                "reply": call.response.text or "",
+                "is_valid": rollout.work[call.agent].is_valid,
+            }
+            for call in rollout.calls
+        ],
+        "operations": [operation_to_json(o) for o in rollout.space.bank.operations(before)],
+    }
+
+
+def _space_after(done: Sequence[Line], conversation: Conversation, path: Path) -> MemorySpace:
+    """Build what was remembered after the sessions that are done.
+
+    Raises:
+        RecordError: they are not the first ones of the conversation.
+    """
+    space = MemorySpace(conversation.conversation_id)
+    for session, line in zip(conversation.sessions, done, strict=False):
+        if line["episode"]["session"]["number"] != session.number:
+            raise RecordError(
+                f"{str(path)!r} holds session {line['episode']['session']['number']} where the conversation "
+                f"has {session.number}: name another folder for other data"
+            )
+    if len(done) > len(conversation.sessions):
+        raise RecordError(f"{str(path)!r} holds more sessions than the conversation: name another folder")
+    operations = [operation_from_json(record) for line in done for record in line["operations"]]
+    space.bank = MemoryBank.replay(space.namespace, operations)
+    return space
+
+
+def _file(folder: Path, conversation_id: str) -> Path:
+    return folder / f"{conversation_id.replace('/', '_')}.jsonl"
+
+
+def _lines(path: Path) -> list[Line]:
+    """Read the whole lines of a file; a last one that was being written is left out."""
+    try:
+        return [json.loads(text) for text in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    except ValueError as error:
+        raise RecordError(
+            f"{str(path)!r} holds a line that is not JSON ({error}): delete the file to have it done again"
+        ) from error
+
+
+def _append(path: Path, line: Line, done: Sequence[Line]) -> None:
+    """Add a line, after cutting off what a killed process left half written."""
+    whole = sum(len(json.dumps(earlier)) + 1 for earlier in done)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        os.ftruncate(file, whole)
+        os.pwrite(file, f"{json.dumps(line)}\n".encode(), whole)
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,139 @@
+"""The settings of ``train.py --mode train`` and ``evaluate``; they import nothing that is slow."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from memory_program.config import DatasetName, EvaluateConfig, SystemSettings
+from memory_program.errors import ConfigError
+from memory_program.learning.hyperparameters import GRPOSettings, ReinforceSettings
+
+POCKET_BASE = "pocket-base"
+"""The embedded model before the last stage of its training: it writes, and has much left to learn."""
+
+
+class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
+    """Train the weights of the memory program's writer by what its memories are worth.
+
+    A step remembers a few sessions several times over, asks a frozen reader the questions that they answer,
+    and makes likelier what led to better answers. The train conversations teach, those of validation choose
+    the best weights, those of test compare them with what the training began with. A run can be stopped at
+    any moment: the same command goes on from its last checkpoint.
+    """
+
+    mode: Literal["train", "evaluate"] = "train"
+    """Train and then evaluate; or evaluate again what the run in --output-dir trained, against what it began
+    with."""
+
+    model: str = POCKET_BASE
+    """Model to train: "pocket-base" or "pocket" (embedded), or "local:" and a folder or hub id."""
+
+    reader_model: str | None = None
+    """Model that answers, by any name; it is never trained. Without it, a frozen copy of --model."""
+
+    judge_model: str | None = None
+    """Model that judges answers, for --reward judge and mix."""
+
+    api_base: str | None = None
+    """Address of an OpenAI-compatible server of your own, for a reader or a judge outside this process."""
+
+    reward: Literal["f1", "judge", "mix"] = "f1"
+    """What an answer is worth: LoCoMo's official F1, a judge's verdict, or the mean of both. Who abstains
+    rightly has 1 in each."""
+
+    rubric: Literal["lenient", "strict"] = "strict"
+    """By what rubric the judge goes. A lenient judge accepts vague answers, as a policy finds out."""
+
+    dataset: str = DatasetName.SAMPLE.value
+    """What to learn from: "sample" (made-up conversations; tested on the few that come with the program),
+    "locomo" (by its splits), or the path of a JSON file in LoCoMo's schema (the last quarter tests, the one
+    before validates)."""
+
+    data: Path | None = None
+    """Path of the official locomo10.json. Without it the file is downloaded once, into a cache."""
+
+    allow_modified: bool = False
+    """Accept a LoCoMo file whose hash is not the official one; every signature then says so."""
+
+    num_train: int = Field(default=600, ge=1)
+    """Training examples (sessions with questions), at least; of a file, whatever it has if it has fewer."""
+
+    num_val: int = Field(default=40, ge=1)
+    """Validation examples, at least; whole conversations are taken until there are so many."""
+
+    num_test: int | None = Field(default=None, ge=1)
+    """Ask the first N test questions only. For a quick look, not for a score."""
+
+    num_train_steps: int = Field(default=40, ge=1)
+    """Steps of the training; the stages of --curriculum share them. 40 are for the embedded model; for
+    large models 500 are usual."""
+
+    learning_rate: float = Field(default=1e-4, gt=0)
+    """Learning rate of AdamW, constant after the warm-up. For adapters of large models 2e-5 is usual."""
+
+    minutes: float | None = Field(default=14.0, gt=0)
+    """Stop training after so many minutes, those before a kill included."""
+
+    dry_run: bool = False
+    """Show one group with its rewards and advantages, and train nothing."""
+
+    output_dir: Path = Path("runs/train")
+    """Folder of the run: checkpoints, log, the trained model with its program, plots. The same folder goes
+    on."""
+
+    tracking_uri: str | None = None
+    """MLflow's tracking address. Without it, SQLite in mlflow.db beside the folder of the run."""
+
+    mlflow: bool = True
+    """Record the run, with its curves, in MLflow."""
+
+    @model_validator(mode="after")
+    def _has_its_judge(self) -> Self:
+        if self.reward != "f1" and self.judge_model is None:
+            raise ConfigError(
+                f"reward={self.reward!r} needs a judge: name its model with --judge-model, or choose "
+                "--reward f1"
+            )
+        if self.dataset == DatasetName.WORLD.value:
+            raise ConfigError(
+                "dataset='world' is what 'sample' learns from already: choose --dataset sample, with --seed "
+                "for other conversations"
+            )
+        return self
+
+    @property
+    def reader(self) -> str:
+        """The model that answers."""
+        return self.reader_model or self.model
+
+    @property
+    def result(self) -> Path:
+        """The folder of what was trained: weights, tokenizer, program, card."""
+        return self.output_dir / "model"
+
+    @property
+    def grpo_settings(self) -> GRPOSettings:
+        """What is learned from."""
+        return GRPOSettings(**{name: getattr(self, name) for name in GRPOSettings.model_fields})
+
+    @property
+    def reinforce_settings(self) -> ReinforceSettings:
+        """How weights are changed."""
+        return ReinforceSettings(**{name: getattr(self, name) for name in ReinforceSettings.model_fields})
+
+    @property
+    def system_settings(self) -> SystemSettings:
+        """The part that the program is made with."""
+        return SystemSettings(**{name: getattr(self, name) for name in SystemSettings.model_fields})
+
+    @property
+    def data_config(self) -> EvaluateConfig:
+        """The same dataset, as the evaluation names it."""
+        return EvaluateConfig(
+            dataset=self.dataset,
+            data=self.data,
+            allow_modified=self.allow_modified,
+            seed=self.seed,
+            systems="extractive",  # whatever asks for the data alone needs no model
+        )

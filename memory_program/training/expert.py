@@ -1,0 +1,143 @@
+"""Before reinforcement: an expert's trajectories, fine-tuning on them, and both for other tools."""
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+
+import dspy
+import torch
+from rich.console import Console
+
+from memory_program.agents.program import MemoryProgram
+from memory_program.agents.systems import make_system
+from memory_program.config import SystemName
+from memory_program.errors import ModelError
+from memory_program.expert_config import ORACLE, ExportConfig, FineTuneConfig, TrajectoriesConfig
+from memory_program.learning.export import write_llamafactory, write_verl
+from memory_program.learning.oracle import oracle_lm
+from memory_program.learning.provider import engine_of
+from memory_program.learning.run_state import Entry
+from memory_program.learning.sft import fine_tune, lessons_of
+from memory_program.learning.trajectories import collect, read_trajectories
+from memory_program.learning.weights import load_model
+from memory_program.models import AdaptiveLimiter, check_model, language_model
+from memory_program.run_folder import held
+from memory_program.training.material import Material, read_material
+from memory_program.training.models import in_float32
+
+
+def collect_trajectories(
+    config: TrajectoriesConfig, console: Console | None = None, *, expert: dspy.LM | None = None
+) -> None:
+    """Let an expert remember conversations, and write down what it does.
+
+    Args:
+        config: what to do.
+        console: where progress goes; standard output by default.
+        expert: the expert's model; by default that of the config.
+
+    Raises:
+        ConfigError: the config does not fit the data.
+        ModelError: the expert cannot be used, or calls were lost; what was written is kept.
+        RecordError: the folder holds something else.
+    """
+    say = _printing(console)
+    material = read_material(config.material_config)
+    program = make_system(SystemName.MEMORY.value, config)
+    assert isinstance(program, MemoryProgram)
+    program.writer.set_lm(expert or _expert(config, material))
+    with held(config.output_dir):
+        found = collect(
+            program,
+            material.train,
+            config.output_dir,
+            threads=config.num_threads,
+            skip_existing=config.skip_existing,
+            temperature=config.temperature,
+            max_tokens=config.max_completion_tokens,
+        )
+    sessions = sum(collected.sessions for collected in found)
+    say(f"{sessions:,} sessions of {len(found)} conversations: {config.output_dir}")
+    lost = [collected for collected in found if collected.failure is not None]
+    if lost:
+        raise ModelError(
+            f"{len(lost)} conversations are not finished, for calls failed (the first: {lost[0].failure}); "
+            "what is done is kept: the same command goes on from there"
+        )
+
+
+def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> None:
+    """Teach a writer what an expert did, and save it.
+
+    Raises:
+        ConfigError: the config does not fit the trajectories or the folder.
+        ModelError: the model cannot be trained.
+        RecordError: there are no trajectories.
+    """
+    say = _printing(console)
+    lessons = lessons_of(read_trajectories(config.trajectories), config.held_out, config.seed)
+    say(f"{len(lessons.train):,} examples to learn from, {len(lessons.val):,} to validate on")
+    with held(config.output_dir):
+        lm = language_model(config.model, max_tokens=config.max_completion_tokens)
+        lm = in_float32(lm) if config.tuning == "full" else lm
+        job = fine_tune(
+            lm,
+            lessons,
+            config.output_dir,
+            config.reinforce_settings,
+            epochs=config.epochs,
+            batch=config.batch,
+            on_entry=partial(_report, say),
+        )
+        draft = config.output_dir / "model.draft"
+        shutil.rmtree(draft, ignore_errors=True)
+        job.save_checkpoint(str(draft))
+        result = config.output_dir / "model"
+        shutil.rmtree(result, ignore_errors=True)
+        draft.replace(result)
+        engine_of(lm).close()
+    say(f"saved: {result}")
+
+
+def export(config: ExportConfig, console: Console | None = None) -> None:
+    """Write trajectories, or a trained model, as another tool reads them.
+
+    Raises:
+        ModelError: the model cannot be read.
+        RecordError: there are no trajectories, or nothing in them to write.
+    """
+    say = _printing(console)
+    folder = config.output_dir / config.format
+    if config.format == "hf":
+        model = load_model(str(config.model), "cpu", torch.bfloat16)
+        model.network.save_pretrained(folder)
+        model.tokenizer.save_pretrained(folder)
+        say(f"saved: {folder}; vllm serve {folder}")
+        return
+    lines = read_trajectories(config.trajectories)
+    if config.format == "llamafactory":
+        say(f"saved: {', '.join(str(path) for path in write_llamafactory(lines, folder))}")
+        return
+    path = folder / f"by_{config.by}.parquet"
+    say(f"saved: {write_verl(lines, path, config.by):,} rows in {path}")
+
+
+def _expert(config: TrajectoriesConfig, material: Material) -> dspy.LM:
+    if config.model == ORACLE:
+        return oracle_lm(list(material.worlds.values()))
+    limiter = AdaptiveLimiter(config.num_threads)
+    lm = language_model(config.model, api_base=config.api_base, limiter=limiter)
+    check_model(lm)
+    return lm
+
+
+def _printing(console: Console | None) -> Callable[[str], None]:
+    shown = console or Console(width=120)
+    return partial(shown.print, highlight=False, markup=False, soft_wrap=True)
+
+
+def _report(say: Callable[[str], None], entry: Entry) -> None:
+    if entry["kind"] == "validation":
+        say(f"validation after {entry['step']} steps: loss {entry['loss']:.4f}")
+    else:
+        say(f"step {entry['step']}: loss {entry['loss']:.4f}, {entry['tokens_per_s/trained']:,.0f} tokens/s")

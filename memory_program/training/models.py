@@ -1,0 +1,72 @@
+"""The models of a training: the one that is trained, and frozen ones beside it."""
+
+import dspy
+
+from locomo.rubrics import Rubric
+from memory_program.errors import ModelError
+from memory_program.learning.local import LocalModel
+from memory_program.learning.provider import engine_of
+from memory_program.learning.rewards import AnswerScore, answer_score
+from memory_program.models import check_model, language_model
+from memory_program.train_config import TrainConfig
+
+
+def trainable_model(config: TrainConfig) -> dspy.LM:
+    """Load the model to train into this process; all of its weights are trained in float32.
+
+    Raises:
+        ModelError: it cannot be loaded, or does not run in this process.
+    """
+    lm = language_model(config.model, temperature=0.0, max_tokens=config.max_completion_tokens)
+    return in_float32(lm) if config.tuning == "full" else lm
+
+
+def in_float32(lm: dspy.LM) -> dspy.LM:
+    """Load a model of this process again in float32, if it is in another precision.
+
+    Raises:
+        ModelError: it does not run in this process.
+    """
+    engine = engine_of(lm)
+    if engine.model.network.dtype.itemsize == 4:
+        return lm
+    engine.close()
+    return lm.copy(engine=LocalModel(engine.settings.model_copy(update={"dtype": "float32"})))
+
+
+def frozen_reader(config: TrainConfig) -> dspy.LM:
+    """Make the model that answers; in this process it has weights of its own.
+
+    Raises:
+        ModelError: it cannot be used as named, or does not answer.
+    """
+    lm = language_model(config.reader, api_base=config.api_base, temperature=0.0)
+    check_model(lm)
+    return lm
+
+
+def metric_of(config: TrainConfig) -> AnswerScore:
+    """Make the score of an answer.
+
+    Raises:
+        ModelError: the judge cannot be used as named, or does not answer.
+    """
+    if config.judge_model is None:
+        return answer_score("f1")
+    judge = language_model(config.judge_model, api_base=config.api_base, temperature=0.0)
+    check_model(judge)
+    return answer_score(config.reward, Rubric(config.rubric), judge)
+
+
+def model_name_of(config: TrainConfig) -> str:
+    """Name what was trained, as ``--writer-model`` takes it.
+
+    Raises:
+        ModelError: nothing was trained in the folder of the run.
+    """
+    if not (config.result / "config.json").is_file():
+        raise ModelError(
+            f"{str(config.result)!r} holds no trained model: run --mode train first, or name the folder of "
+            "another run with --output-dir"
+        )
+    return f"local:{config.result}"

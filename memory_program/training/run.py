@@ -1,0 +1,111 @@
+"""A whole training: data, models, the loop, the result saved, and what it is worth."""
+
+import shutil
+import sys
+from contextlib import ExitStack, closing
+
+from rich.console import Console
+
+from memory_program.agents.program import MemoryProgram
+from memory_program.agents.systems import make_system
+from memory_program.config import SystemName
+from memory_program.evaluation.report import write_json
+from memory_program.evaluation.scoring import Json
+from memory_program.learning.grpo import MemoryGRPO
+from memory_program.learning.provider import engine_of
+from memory_program.learning.rollouts import policy_of
+from memory_program.learning.run_state import read_log
+from memory_program.run_folder import held
+from memory_program.train_config import TrainConfig
+from memory_program.training.comparison import compare_with_base, comparison_table
+from memory_program.training.material import Material, example_count, read_material
+from memory_program.training.models import frozen_reader, metric_of, model_name_of, trainable_model
+from memory_program.training.progress import Progress, shown_group
+from memory_program.training.publish import Publisher, make_results, save_result
+
+
+def train(config: TrainConfig, *, console: Console | None = None) -> Json | None:
+    """Train the writer's weights, save the best, and compare them with what the training began with.
+
+    Args:
+        config: what to do.
+        console: where progress goes; standard output by default.
+
+    Returns:
+        what ``results.json`` in the folder of the run holds; None for a dry run.
+
+    Raises:
+        ConfigError: the config does not fit the data or the folder.
+        DatasetError: the data cannot be read.
+        ModelError: a model cannot be used, or the training diverges.
+        RunInUseError: another process works in the folder.
+        StoreError: the database fails.
+        TrackingError: MLflow fails; everything else is done.
+    """
+    console = console or Console(file=sys.stdout, width=120)
+    progress = Progress(console, config.num_train_steps)
+    material = read_material(config)
+    progress.say(_announcement(material))
+    with ExitStack() as stack:
+        stack.enter_context(held(config.output_dir))
+        write_json(config.output_dir / "config.json", config.model_dump(mode="json"))
+        program = make_system(SystemName.MEMORY.value, config.system_settings)
+        assert isinstance(program, MemoryProgram)
+        if config.dry_run:
+            _dry_run(config, program, material, progress)
+            return None
+        publisher = stack.enter_context(closing(Publisher(config)))
+        if config.mode == "train":
+            _train(config, program, material, progress)
+        model_name_of(config)  # else there is nothing to evaluate, and it says so
+        comparison = compare_with_base(config, material, console)
+        entries = read_log(config.output_dir)
+        results = make_results(config, material, entries, comparison)
+        save_result(config, program, results)
+        console.print(comparison_table(comparison))
+        progress.say(f"saved: {config.result}; how it went: {config.output_dir}")
+        publisher.publish(results, entries, program)
+        return results
+
+
+def _announcement(material: Material) -> str:
+    parts = {"learn from": material.train, "choose on": material.val, "test on": material.test}
+    counts = [
+        f"{len(conversations)} conversations to {what} ({example_count(conversations)} examples)"
+        for what, conversations in parts.items()
+    ]
+    return f"{material.dataset.name}: {', '.join(counts)}"
+
+
+def _train(config: TrainConfig, program: MemoryProgram, material: Material, progress: Progress) -> None:
+    """Train, and write the best weights where they will be looked for, whole or not at all."""
+    grpo = _grpo(config, program, material, progress)
+    grpo.compile(program, trainset=material.train, valset=material.val)
+    draft = config.result.with_suffix(".draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    assert grpo.job is not None, "what was compiled has a job"
+    grpo.job.save_checkpoint(str(draft))
+    shutil.rmtree(config.result, ignore_errors=True)
+    draft.replace(config.result)
+    engine_of(policy_of(program)).close()
+    program.set_lm(None)  # the evaluation loads what was saved: this makes room for it
+
+
+def _dry_run(config: TrainConfig, program: MemoryProgram, material: Material, progress: Progress) -> None:
+    for line in shown_group(
+        _grpo(config, program, material, progress).dry_run(program, trainset=material.train)
+    ):
+        progress.say(line)
+
+
+def _grpo(config: TrainConfig, program: MemoryProgram, material: Material, progress: Progress) -> MemoryGRPO:
+    program.writer.set_lm(trainable_model(config))
+    program.reader.set_lm(frozen_reader(config))
+    return MemoryGRPO(
+        metric_of(config),
+        config.output_dir / "dry-run" if config.dry_run else config.output_dir,
+        config.grpo_settings,
+        config.reinforce_settings,
+        expert_tokens=material.expert_tokens,
+        on_entry=progress.entry,
+    )

@@ -1,0 +1,215 @@
+"""An expert's trajectories, what other trainers are given of them, and a model that learns them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import dspy
+import pyarrow.parquet as pq
+import pytest
+from dspy import lm15
+from rich.console import Console
+
+from locomo.world import as_locomo_json
+from memory_program.agents.program import MemoryProgram
+from memory_program.errors import ConfigError, ModelError, RecordError
+from memory_program.expert_config import ExportConfig, FineTuneConfig, TrajectoriesConfig
+from memory_program.learning.episode_json import episode_from_json
+from memory_program.learning.replies import ReplyRewarder
+from memory_program.learning.rewards import RewardRule, answer_score
+from memory_program.learning.run_state import read_log
+from memory_program.learning.sft import examples_of, lessons_of
+from memory_program.learning.trajectories import collect, read_trajectories
+from memory_program.models import language_model
+from memory_program.training.expert import collect_trajectories, export, fine_tune_writer
+from tests.training_samples import (
+    REPLIES,
+    one_thread,
+    reader_by_rules,
+    reply,
+    request,
+    save_half_taught,
+    talk,
+)
+
+QUIET = Console(quiet=True)
+SYSTEMS = {request(agent).system: agent for agent in REPLIES}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+class Expert:
+    """An engine that remembers all that the sample session says, but for calls that are to fail."""
+
+    def __init__(self, failing: int = 0) -> None:
+        self.calls, self.failing = 0, failing
+
+    def __deepcopy__(self, memo: object) -> "Expert":
+        return self
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        self.calls += 1
+        if self.calls <= self.failing:
+            raise lm15.ServerError("down")
+        text = reply(SYSTEMS[request.system], remembers=True)
+        return lm15.Response(
+            id=None, model=request.model, message=lm15.Message.assistant(text), finish_reason="stop",
+            usage=lm15.Usage(input_tokens=1, output_tokens=1),
+        )  # fmt: skip
+
+
+def expert(engine: Expert) -> MemoryProgram:
+    program = MemoryProgram()
+    program.writer.set_lm(dspy.LM("test/expert", engine=engine, cache=False, num_retries=0))
+    return program
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("taught")
+    collect(expert(Expert()), [talk(name) for name in "abc"], folder, threads=2)
+    return folder
+
+
+def test_a_trajectory_has_what_was_asked_replied_and_done(taught):
+    lines = read_trajectories(taught)
+    assert [line["episode"]["conversation_id"] for line in lines] == ["a", "b", "c"]
+    first = lines[0]
+    assert [call["agent"] for call in first["calls"]] == list(REPLIES)
+    assert first["model"] == "test/expert"
+    assert [made["text"] for o in first["operations"] for made in o["created"]] == [
+        "Mara moved to Oslo.", "Tom adopted a puppy called Rex.", "Nobody said how.",
+    ]  # fmt: skip
+    assert len(first["episode"]["questions"]) == 2
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path):
+    talks = [talk("a"), talk("b")]
+    failing = Expert(failing=4)
+    found = collect(expert(failing), talks, tmp_path, threads=1)
+    assert [(c.sessions, c.failure is None) for c in found] == [(0, False), (1, True)]
+    (tmp_path / "b.jsonl").open("a").write('{"half a line')
+    again = Expert()
+    assert [c.sessions for c in collect(expert(again), talks, tmp_path, threads=1)] == [1, 1]
+    assert again.calls == 4  # those of the conversation that was not done
+    assert len(read_trajectories(tmp_path)) == 2
+
+
+def test_what_has_a_file_is_skipped_if_one_wants(taught):
+    untouched = Expert()
+    assert collect(expert(untouched), [talk("a")], taught, threads=1, skip_existing=True) == []
+    assert untouched.calls == 0
+
+
+def test_the_oracle_teaches_what_is_made_up(tmp_path):
+    config = TrajectoriesConfig(num_train=3, output_dir=tmp_path / "oracle")
+    collect_trajectories(config, QUIET)
+    lines = read_trajectories(config.output_dir)
+    assert len({line["episode"]["conversation_id"] for line in lines}) == 1
+    assert len(lines) >= 8
+    assert all(call["is_valid"] for line in lines for call in line["calls"])
+    assert sum(bool(line["operations"]) for line in lines) > 4
+    for before, after in pairwise(lines):
+        assert after["episode"]["operations"] == before["episode"]["operations"] + before["operations"]
+
+
+def test_no_trajectories_are_an_error(tmp_path):
+    with pytest.raises(RecordError, match="holds no trajectories: run --mode trajectories first"):
+        read_trajectories(tmp_path)
+
+
+def test_an_experts_faults_are_not_taught(taught):
+    lines = read_trajectories(taught)
+    lines[0]["calls"][1]["is_valid"] = False
+    examples = examples_of(lines[:1])
+    assert len(examples) == 3
+    assert [message["role"] for message in examples[0]["messages"]] == ["system", "user", "assistant"]
+    assert examples[0]["messages"][2]["content"] == reply("core", remembers=True)
+
+
+def test_examples_are_held_out_by_conversation(taught):
+    lines = read_trajectories(taught)
+    lessons = lessons_of(lines, 0.34, seed=0)
+    assert (len(lessons.train), len(lessons.val)) == (8, 4)
+    with pytest.raises(ConfigError, match="1 conversations of trajectories"):
+        lessons_of(lines[:1], 0.5, seed=0)
+
+
+def test_llamafactory_finds_its_dataset_by_name_with_the_columns_that_it_reads(taught, tmp_path):
+    export(ExportConfig(trajectories=taught, output_dir=tmp_path), QUIET)
+    folder = tmp_path / "llamafactory"
+    (entry,) = json.loads((folder / "dataset_info.json").read_text()).values()
+    rows = json.loads((folder / entry["file_name"]).read_text())
+    assert entry["formatting"] == "sharegpt"
+    assert len(rows) == 12
+    for row in rows:
+        said = row[entry["columns"]["messages"]]
+        assert [turn["from"] for turn in said] == ["human", "gpt"]
+        assert row[entry["columns"]["system"]] in SYSTEMS
+    assert rows[0]["conversations"][1]["value"] == reply("core", remembers=True)
+
+
+def test_a_row_of_verl_can_be_rolled_out_and_rewarded(taught, tmp_path):
+    rewarder = ReplyRewarder(reader_by_rules(), answer_score("f1"), RewardRule("dense"))
+    for by, count, worth in (("session", 12, 0.5), ("question", 24, 1.0)):
+        export(ExportConfig(format="verl", by=by, trajectories=taught, output_dir=tmp_path), QUIET)
+        rows = pq.read_table(tmp_path / "verl" / f"by_{by}.parquet").to_pylist()
+        assert len(rows) == count
+        row = rows[1]
+        assert [message["role"] for message in row["prompt"]] == ["system", "user"]
+        extra = row["extra_info"]
+        assert (extra["index"], extra["agent"]) == (1, "episodic")
+        episode = episode_from_json(json.loads(extra["episode"]))
+        assert rewarder.reward(episode, "episodic", reply("episodic", remembers=True)).reward == worth
+    namespaces = {row["extra_info"]["namespace"] for row in rows}
+    assert len(namespaces) == 6
+    assert all(name[:5] in ("a-qa0", "a-qa1", "b-qa0", "b-qa1", "c-qa0", "c-qa1") for name in namespaces)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_half_taught(tmp_path_factory.mktemp("half-taught"))
+
+
+def test_fine_tuning_teaches_the_experts_replies(model, taught, tmp_path):
+    settings = {
+        "model": f"local:{model}", "trajectories": taught, "output_dir": tmp_path / "sft", "batch": 4,
+        "learning_rate": 2e-3, "warmup_steps": 0, "held_out": 0.34,
+    }  # fmt: skip
+    fine_tune_writer(FineTuneConfig(**settings, epochs=6), QUIET)
+    with pytest.raises(ConfigError, match="holds a training with epochs=6"):
+        fine_tune_writer(FineTuneConfig(**settings, epochs=1), QUIET)
+    losses = [e["loss"] for e in read_log(tmp_path / "sft") if e["kind"] == "validation"]
+    assert len(losses) == 7
+    assert min(losses) < 0.3 * losses[0]
+    lm = language_model(f"local:{tmp_path / 'sft' / 'model'}")
+    greedy = lm15.Config(temperature=0.0, max_tokens=40)
+    said = lm(replace(request("semantic"), model=lm.model, config=greedy))
+    assert said.text == reply("semantic", remembers=True)
+    lm.engine.local.close()
+
+
+def test_a_model_is_exported_in_half_precision(model, tmp_path):
+    export(ExportConfig(format="hf", model=model, output_dir=tmp_path), QUIET)
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["dtype"] == "bfloat16"
+    assert (tmp_path / "hf" / "tokenizer.json").is_file()
+
+
+def test_lost_calls_are_told_and_what_is_done_is_kept(tmp_path):
+    path = tmp_path / "talks.json"
+    path.write_text(json.dumps(as_locomo_json([talk(name) for name in "abcd"])), encoding="utf-8")
+    failing = dspy.LM("test/expert", engine=Expert(failing=1), cache=False, num_retries=0)
+    config = TrajectoriesConfig(
+        model="test/expert", dataset=str(path), output_dir=tmp_path / "out", num_threads=1
+    )
+    with pytest.raises(ModelError, match="1 conversations are not finished"):
+        collect_trajectories(config, QUIET, expert=failing)
+    collect_trajectories(config, QUIET, expert=failing)
+    assert len(read_trajectories(config.output_dir)) == 2

@@ -1,0 +1,206 @@
+"""What surrounds a training: its settings, its data, what it prints, its card and its curves."""
+
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from locomo.world import is_held_out, sample_worlds
+from memory_program.bank.budget import count_tokens
+from memory_program.bank.memory import MemoryKind
+from memory_program.bank.space import MemorySpace
+from memory_program.command_line import named_mode, parse_flags
+from memory_program.errors import ConfigError
+from memory_program.learning.episodes import Episode
+from memory_program.train_config import TrainConfig
+from memory_program.training.card import model_card, spelled_difference
+from memory_program.training.comparison import comparison_table
+from memory_program.training.material import example_count, read_material
+from memory_program.training.progress import step_line, validation_line
+from memory_program.training.publish import curves_of
+from tests.conftest import CHECKOUT
+
+STEP = {
+    "kind": "step", "step": 3, "run_s": 30.0, "sessions": 4, "reward": 0.5, "score": 0.625, "valid": 0.9,
+    "completion_tokens": 40.2, "groups": 20, "groups_without_spread": 4, "lost": 1, "unusable": 2, "kl": 0.01,
+    "entropy": 0.3, "overhead": 0.02, "seconds/step": 9.0, "seconds/roll_in": 2.0, "seconds/write": 3.0,
+    "seconds/read": 1.0, "seconds/update": 2.82,
+    "tokens_per_s/sampled": 900.0, "tokens_per_s/trained": 4000.0,
+}  # fmt: skip
+VALIDATION = {
+    "kind": "validation", "step": 10, "run_s": 99.0, "score": 0.5, "reward": 0.4, "episodes": 40, "lost": 1,
+    "best_step": 0,
+}  # fmt: skip
+COMPARISON = {"difference": 0.12, "low": 0.1, "high": 0.2, "p_value": 0.008, "n": 90}
+
+
+def scores(value: float) -> dict:
+    interval = {"value": value, "low": value - 0.1, "high": value + 0.1, "n": 90}
+    nothing = {"value": None, "low": None, "high": None, "n": 0}
+    return {
+        "locomo_f1": {"all": interval},
+        "abstention": nothing,
+        "overall_with_abstention": interval,
+        "failures": {"all": 3},
+    }
+
+
+# settings
+
+
+def test_the_flags_of_such_trainings_are_understood():
+    flags = "--num-train 60 --num-val 10 --num-train-steps 50 --model local:x --num-test 20 --tuning lora"
+    config = parse_flags(TrainConfig, flags.split())
+    assert (config.num_train, config.num_val, config.num_train_steps, config.num_test) == (60, 10, 50, 20)
+    assert config.reinforce_settings.tuning == "lora"
+    assert config.grpo_settings.num_train_steps == 50
+    assert (config.model, config.reader) == ("local:x", "local:x")
+
+
+def test_by_default_the_embedded_model_learns_from_what_is_made_up():
+    config = TrainConfig()
+    assert (config.mode, config.model, config.reader, config.dataset) == (
+        "train", "pocket-base", "pocket-base", "sample",
+    )  # fmt: skip
+    assert config.minutes is not None
+    assert config.minutes < 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"reward": "judge"}, "reward='judge' needs a judge: name its model with --judge-model"),
+        ({"dataset": "world"}, "dataset='world' is what 'sample' learns from already"),
+        ({"rollouts": 1}, "rollouts=1 must be at least 2"),
+        ({"reward_rule": "denser"}, "unknown reward_rule 'denser': choose from outcome, dense, delta"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        TrainConfig(**settings)
+
+
+def test_an_unknown_mode_is_refused_with_those_that_there_are():
+    with pytest.raises(ConfigError, match="unknown mode 'trian': choose from train, evaluate"):
+        named_mode(["train", "evaluate"], "train", ["--mode", "trian"])
+    with pytest.raises(ConfigError, match="unknown mode ''"):
+        named_mode(["train", "evaluate"], "train", ["--mode"])
+    assert named_mode(["train", "evaluate"], "train", ["--seed", "1"]) == "train"
+
+
+@pytest.mark.parametrize(("mode", "flag"), [("train", "--num-train-steps"), ("pretrain", "--muon-rate")])
+def test_each_mode_explains_its_flags_without_waiting_for_torch(mode, flag):
+    code = (
+        "import sys, runpy; sys.argv = ['train.py', '--mode', sys.argv[1], '--help']\n"
+        "try: runpy.run_path('train.py', run_name='__main__')\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "assert not {'torch', 'dspy'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, mode],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert flag in done.stdout
+
+
+# data
+
+
+def test_what_is_learned_from_what_is_chosen_on_and_what_is_tested_on_share_nothing():
+    material = read_material(TrainConfig(num_train=12, num_val=6))
+    ids = [{c.conversation_id for c in part} for part in (material.train, material.val, material.test)]
+    assert not ids[0] & ids[1]
+    assert not (ids[0] | ids[1]) & ids[2]
+    assert ids[2] == {world.conversation.conversation_id for world in sample_worlds()}
+    assert example_count(material.train) >= 12
+    assert example_count(material.train[:-1]) < 12
+    names = {name for c in material.train for name in c.speakers}
+    assert not any(is_held_out(name) for name in names)
+    assert all(is_held_out(name) for c in (*material.val, *material.test) for name in c.speakers)
+    other = read_material(TrainConfig(num_train=12, num_val=6, seed=1))
+    assert {c.conversation_id for c in other.train}.isdisjoint(ids[0])
+
+
+def test_of_what_is_made_up_an_experts_tokens_are_known():
+    material = read_material(TrainConfig(num_train=6, num_val=6))
+    conversation = material.train[0]
+    world, session = material.worlds[conversation.conversation_id], conversation.sessions[0]
+    episode = Episode(conversation, session, MemorySpace("x"), ())
+    by_kind = {kind: material.expert_tokens(episode, kind) for kind in MemoryKind}
+    for kind, tokens in by_kind.items():
+        texts = [operation.text for operation in world.operations_of(session.number, kind.value)]
+        assert tokens == sum(map(count_tokens, texts))
+    assert material.expert_tokens(episode, None) == sum(by_kind.values()) > 0
+    unknown = Episode(material.test[0], material.test[0].sessions[0], MemorySpace("x"), ())
+    assert material.expert_tokens(unknown, None) is None
+
+
+# what is said
+
+
+def test_a_step_is_one_line():
+    assert step_line(STEP, 100) == (
+        "step 3/100  reward 0.500  score 0.625  valid 90 %  tokens 40  groups 20 of 24  lost 1  unusable 2  "
+        "kl 0.0100  entropy 0.300  9.0 s (roll in 2.0, write 3.0, read 1.0, update 2.8, overhead 2 %)  "
+        "900 and 4,000 tokens/s"
+    )
+    idle = {name: value for name, value in STEP.items() if name not in ("kl", "entropy", "reward", "score")}
+    assert "  no update  " in step_line(idle, 100)
+
+
+def test_a_validation_is_one_line():
+    assert validation_line(VALIDATION) == (
+        "validation after 10 steps: score 0.500, reward 0.400 (40 episodes, 1 lost); the best is after 0 "
+        "steps"
+    )
+
+
+def test_both_models_stand_in_a_table_with_their_difference():
+    table = comparison_table(
+        {
+            "systems": {"base": scores(0.3), "trained": scores(0.42)},
+            "comparisons": {"locomo_f1": COMPARISON, "all five": None},
+        }
+    )
+    console = Console(width=120, record=True, quiet=False, file=None)
+    with console.capture() as captured:
+        console.print(table)
+    printed = captured.get()
+    assert "0.420 (0.32..0.52)" in printed
+    assert "+0.120 (+0.100..+0.200, p 0.008, n 90)" in printed
+    assert "nothing to compare" in printed
+
+
+def test_one_conversation_has_no_interval():
+    alone = {**COMPARISON, "low": None, "high": None}
+    assert spelled_difference(alone) == "+0.120 (one conversation, n 90)"
+
+
+def test_the_card_says_what_the_model_is_and_how_to_run_it():
+    results = {
+        "dataset": {"name": "sample", "train": ["a"] * 70, "val": ["b"] * 5, "test": ["c"] * 8},
+        "steps": 60, "samples": 9000, "version": "0.1.0", "git_commit": "abc",
+        "validation": {"first": {"score": 0.3}, "best": {"score": 0.5, "step": 40}},
+        "comparisons": {"locomo_f1": COMPARISON},
+    }  # fmt: skip
+    card = model_card(TrainConfig(), results)
+    assert "# pocket-base, trained to remember" in card
+    assert "70 conversations to learn from, 5 to choose on, 8 to test on" in card
+    assert "60 steps, 9,000\n  samples, full tuning, learning rate 0.0001" in card
+    assert "0.300 before, 0.500 after 40 steps" in card
+    assert "+0.120 (+0.100..+0.200, p 0.008, n 90)" in card
+    assert "--writer-model local:. --reader-model pocket-base" in card
+
+
+def test_every_number_of_the_log_is_a_curve():
+    curves = curves_of([STEP, {**STEP, "step": 4, "reward": 0.75}, VALIDATION])
+    assert curves["reward"] == [(3, 0.5), (4, 0.75)]
+    assert curves["validation/score"] == [(10, 0.5)]
+    assert "kind" not in curves
+    assert "step" not in curves
