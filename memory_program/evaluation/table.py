@@ -37,6 +37,7 @@ def tables(results: Json) -> list[Table]:
         laid_out.append(_rankings(systems))
     if any(system["judge"] for system in systems.values()):
         laid_out.extend(_judgements(dataset, systems))
+    if any(system.get("calibration") for system in systems.values()):
         laid_out.append(_qualities(systems))
     laid_out.append(_diagnoses(dataset, systems))
     if results["comparisons"]:
@@ -72,8 +73,9 @@ def groups_of(dataset: Json) -> list[str]:
 
 
 def heading(group: str) -> str:
-    """Shorten the name of a type to what tells it apart."""
-    return group.removeprefix("single-session-").removesuffix("-reasoning")
+    """Shorten the name of a type to what tells it apart, on two lines if it is long."""
+    short = group.removeprefix("single-session-").removesuffix("-reasoning")
+    return short if len(short) < 13 else short.replace("-", "-\n", 1)
 
 
 def _scores(dataset: Json, systems: Mapping[str, Json]) -> list[Table]:
