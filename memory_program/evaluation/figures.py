@@ -40,7 +40,7 @@ def svg_figures(results: Json) -> list[tuple[str, Markup]]:
         return [(title, _svg(draw(results))) for title, draw in figures.items()]
 
 
-def _style() -> dict[str, Any]:  # Any: what matplotlib's settings are
+def _style() -> dict[Any, Any]:  # Any: the names of matplotlib's settings, and their values
     inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     papers = ("figure.facecolor", "axes.facecolor", "legend.facecolor", "savefig.facecolor")
     return {

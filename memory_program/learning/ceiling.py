@@ -31,7 +31,7 @@ def measure_ceiling(config: EvaluateConfig) -> Json | None:
     worlds = worlds_of(config) if is_scored and not config.runs else []  # runs have theirs on record
     if not worlds:
         return None
-    of_oracle = {
+    of_oracle: Json = {
         "systems": SystemName.MEMORY.value,
         "model": None,
         "writer_model": ORACLE,
