@@ -148,7 +148,8 @@ def _mipro(search: Search) -> list[dspy.Module]:
         minibatch_size=minibatch,
         minibatch_full_eval_steps=MIPRO_FULL_EVERY,
     )
-    return [best, *(candidate["program"] for candidate in best.candidate_programs)]
+    tried = [*best.candidate_programs, *best.mb_candidate_programs]  # wholly, and on batches only
+    return [best, *(candidate["program"] for candidate in tried)]
 
 
 def _gepa(search: Search) -> list[dspy.Module]:

@@ -1,0 +1,233 @@
+"""What goes wrong while prompts are improved: the cause is named, or the run stops with the best so far."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import dspy
+import pytest
+from dspy.lm15 import Message, Request, Response, TextPart
+from dspy.lm15 import Usage as Tokens
+from rich.console import Console
+
+from locomo.conversation import Question
+from memory_program.agents.systems import make_system
+from memory_program.bank.outcome import Answer
+from memory_program.errors import ConfigError, ModelError, OptimizationError
+from memory_program.evaluation.live import ModelMaker
+from memory_program.evaluation.scoring import Json
+from memory_program.optimization.run import optimize
+from memory_program.optimization.scoring import AnswerScore
+from memory_program.optimize_config import OptimizeConfig
+from memory_program.pacing import AdaptiveLimiter, PacedEngine, RetryPolicy
+from tests.competent_model import Prompt
+from tests.model_server import Behave, Behaviour, ModelServer, always
+from tests.optimization_samples import Steerable, impatient, quick, write_conversations
+
+OPTIMIZERS = ("simba", "mipro", "gepa", "bootstrap")
+PRICED = "openai/gpt-4.1-mini"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_conversations(tmp_path / "codes.json")
+
+
+def run(config: OptimizeConfig, server: ModelServer) -> tuple[Json, str]:
+    console = Console(file=io.StringIO(), width=200)
+    results = optimize(config, console=console, models=impatient(server.url))
+    return results, console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
+
+
+def failure(
+    config: OptimizeConfig, behave: Behave, model: Steerable, score: AnswerScore | None = None
+) -> str:
+    """Run against a server that fails, and give what the run says when it gives up."""
+    with ModelServer(behave, reply=model) as server:
+        models = impatient(server.url)
+        with pytest.raises((ModelError, OptimizationError)) as caught:
+            optimize(config, console=Console(file=io.StringIO()), models=models, score=score)
+    assert not config.output.exists()
+    return f"{type(caught.value).__name__}: {caught.value}"
+
+
+def fails(which: Callable[[Prompt], bool]) -> Behave:
+    """Fail on some prompts for good, with an error that is not tried again."""
+    return lambda prompt, seen: Behaviour.BAD_KEY if which(prompt) else Behaviour.COMPETENT
+
+
+def reads(prompt: Prompt) -> bool:
+    return "Answer a question about a conversation" in prompt.system
+
+
+def test_a_model_that_does_not_answer_ends_the_run_before_anything_is_done(
+    data: Path, tmp_path: Path
+) -> None:
+    with (
+        ModelServer(always(Behaviour.BAD_KEY)) as server,
+        pytest.raises(ModelError, match="'openai/task' at"),
+    ):
+        run(quick(data, tmp_path), server)
+    assert server.traffic.requests.total() == 2  # the check, twice
+
+
+def test_a_writer_whose_every_call_fails_leaves_nothing_to_work_on(data: Path, tmp_path: Path) -> None:
+    told = failure(quick(data, tmp_path), fails(lambda prompt: bool(prompt.wanted)), Steerable())
+    assert told.startswith("ModelError: none of 12 sessions could be remembered; the first failure: writer.")
+    assert "Incorrect API key" in told
+
+
+def test_a_reader_whose_every_call_fails_ends_the_run_with_the_cause(data: Path, tmp_path: Path) -> None:
+    told = failure(quick(data, tmp_path), fails(reads), Steerable())
+    assert told.startswith(
+        "OptimizationError: none of 8 attempts has a score; the first failure: reader.answer: "
+    )
+    assert "Incorrect API key" in told
+    assert told.endswith("replies are kept: the same command goes on from there")
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_no_optimiser_returns_a_program_when_all_its_calls_fail(
+    optimizer: str, data: Path, tmp_path: Path
+) -> None:
+    asked: list[Prompt] = []
+
+    def behave(prompt: Prompt, seen: int) -> Behaviour:
+        asked.extend([prompt] * reads(prompt))
+        return Behaviour.BAD_KEY if len(asked) > 8 else Behaviour.COMPETENT  # 8: the baseline on validation
+
+    told = failure(quick(data, tmp_path, optimizer=optimizer, num_threads=4), behave, Steerable())
+    assert "Incorrect API key" in told
+
+
+@pytest.mark.parametrize("optimizer", ["simba", "mipro", "gepa"])
+def test_a_model_for_instructions_whose_every_call_fails_is_named_as_the_cause(
+    optimizer: str, data: Path, tmp_path: Path
+) -> None:
+    config = quick(data, tmp_path, optimizer=optimizer, max_demos=0)
+    behave = fails(lambda prompt: bool(prompt.wanted) and prompt.wanted[-1] not in ("answer", "tool_calls"))
+    assert "Incorrect API key" in failure(config, behave, Steerable(["reader"]))
+
+
+@pytest.mark.parametrize("optimizer", ["simba", "gepa"])
+def test_a_metric_that_raises_ends_the_run_with_its_error(optimizer: str, data: Path, tmp_path: Path) -> None:
+    def broken(question: Question, answer: Answer) -> float:
+        raise KeyError("no such gold")
+
+    config = quick(data, tmp_path, optimizer=optimizer)
+    told = failure(config, always(Behaviour.COMPETENT), Steerable(), broken)
+    assert told == "OptimizationError: the program or the metric failed with KeyError: 'no such gold'"
+
+
+def test_a_metric_that_raises_in_the_middle_is_not_taken_for_a_bad_prompt(data: Path, tmp_path: Path) -> None:
+    scored: list[Answer] = []
+
+    def breaks(question: Question, answer: Answer) -> float:
+        scored.append(answer)
+        return 1.0 if len(scored) <= 12 else 1 / 0
+
+    config = quick(data, tmp_path, optimizer="simba", num_threads=1)
+    told = failure(config, always(Behaviour.COMPETENT), Steerable(), breaks)
+    assert "ZeroDivisionError" in told
+    assert len(scored) == 13
+
+
+def test_a_judge_whose_every_call_fails_is_named_as_the_cause(data: Path, tmp_path: Path) -> None:
+    config = quick(data, tmp_path, metric="judge", judge_model="openai/judge")
+    told = failure(config, fails(lambda prompt: "verdict" in prompt.wanted), Steerable(["reader"]))
+    assert "none of 8 attempts has a score" in told
+    assert "Incorrect API key" in told
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_fewer_examples_than_a_batch_are_enough(optimizer: str, data: Path, tmp_path: Path) -> None:
+    config = quick(data, tmp_path, optimizer=optimizer, num_examples=2, num_val=2, batch_size=16, trials=1)
+    with ModelServer(reply=Steerable(["reader"])) as server:
+        results, _ = run(config, server)
+    assert results["stages"][0]["examples"] == {"train": 2, "val": 2}
+    assert config.output.exists()
+
+
+def test_a_split_without_questions_is_an_error_with_the_way_out(tmp_path: Path) -> None:
+    data = write_conversations(tmp_path / "one.json", count=1)
+    with pytest.raises(ConfigError, match="1 conversations give 0 to learn from"):
+        optimize(quick(data, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "calls"),
+    [("simba", 7), ("simba", 20), ("simba", 40), ("mipro", 40), ("gepa", 30), ("bootstrap", 30)],
+)
+def test_a_limit_of_calls_stops_the_run_with_the_best_so_far(
+    optimizer: str, calls: int, data: Path, tmp_path: Path
+) -> None:
+    config = quick(data, tmp_path, optimizer=optimizer, max_calls=calls)
+    with ModelServer(reply=Steerable(["reader"])) as server:
+        results, output = run(config, server)
+        assert calls / 2 < server.traffic.requests.total() == results["calls"]["used"] <= calls
+    assert f"stopped early: max_calls={calls} is reached; the best so far counts" in output
+    program = make_system("memory", config.system_settings)
+    program.load(str(config.output))
+    if results["stages"] and results["stages"][0]["comparison"] is not None:
+        assert (
+            results["stages"][0]["comparison"]["difference"] >= 0
+            or (results["stages"][0]["winner"]["is_baseline"])
+        )
+
+
+def test_a_run_that_was_stopped_goes_on_with_a_higher_limit(data: Path, tmp_path: Path) -> None:
+    with ModelServer(reply=Steerable(["reader"], is_fickle=False)) as server:
+        run(quick(data, tmp_path, optimizer="gepa", max_calls=25), server)
+        results, output = run(quick(data, tmp_path, optimizer="gepa"), server)
+        replies = (tmp_path / "run" / "calls.jsonl").read_text().splitlines()
+        assert server.traffic.requests.total() == len(replies)  # nothing that was on disk was asked again
+    assert "stopped early" not in output
+    assert results["stages"][0]["winner"]["score"]["value"] == 1.0
+
+
+def in_process(model: Steerable) -> ModelMaker:
+    """Make models with a list price, which answer without a server."""
+
+    class Engine:
+        def complete(self, request: Request) -> Response:
+            texts = [message.text or "" for message in request.messages]
+            shown = tuple(m.text or "" for m in request.messages if m.role == "assistant")
+            prompt = Prompt(str(request.system or ""), texts[-1], shown, request.config.temperature or 0.0)
+            message = Message.assistant([TextPart(model(prompt, 0))])
+            tokens = Tokens(input_tokens=1000, output_tokens=100)
+            return Response(id=None, model=request.model, message=message, finish_reason="stop", usage=tokens)
+
+    paced = PacedEngine(Engine(), AdaptiveLimiter(4), RetryPolicy(max_retries=0))
+    return lambda name, temperature: dspy.LM(
+        name, engine=paced, temperature=temperature, num_retries=0, cache=False
+    )
+
+
+def test_a_limit_of_dollars_stops_the_run_with_the_best_so_far(data: Path, tmp_path: Path) -> None:
+    model, call_usd = Steerable(["reader"]), (1000 * 0.40 + 100 * 1.60) / 1e6
+    config = quick(
+        data,
+        tmp_path,
+        optimizer="gepa",
+        model=PRICED,
+        prompt_model=PRICED,
+        max_cost=30 * call_usd,
+        num_threads=1,
+    )
+    console = Console(file=io.StringIO(), width=200)
+    results = optimize(config, console=console, models=in_process(model))
+    assert results["calls"]["cost_usd"] == pytest.approx(len(model.asked) * call_usd)
+    assert 15 < len(model.asked) <= 30
+    output = console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
+    assert "estimated cost: about $0." in output
+    assert f"it stops at --max-cost {config.max_cost:g}, with the best so far saved" in output
+    assert "stopped early: max_cost=" in output
+
+
+def test_a_limit_of_dollars_needs_prices(data: Path, tmp_path: Path) -> None:
+    config = quick(data, tmp_path, model=PRICED, api_base="http://127.0.0.1:1/v1", max_cost=1.0)
+    with pytest.raises(
+        ConfigError, match=r"max_cost=1\.0 cannot be kept: as called here, .* has no known price"
+    ):
+        optimize(config)
+    assert not config.output_dir.exists()
