@@ -3,6 +3,7 @@
 After a change of a flag: ``UPDATE_GOLDEN=1 python -m pytest tests/integration/test_readme.py``.
 """
 
+import io
 import os
 import re
 import shlex
@@ -11,12 +12,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from memory_program.bank.__main__ import main as bank_command
 from memory_program.command_line import parse_flags
-from memory_program.config import EvaluateConfig
+from memory_program.config import EvaluateConfig, SystemSettings
+from memory_program.optimization.run import optimize
+from memory_program.optimize_config import OptimizeConfig
+from memory_program.settings import Settings
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
+from tests.optimization_samples import Steerable, impatient, quick, write_conversations
 
 README = CHECKOUT / "README.md"
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
@@ -28,28 +34,39 @@ COMMANDS = [
     for part in line.split("&&")
     if part.strip().startswith(("python ", "pip "))
 ]
-FLAGS = "<!-- flags: made from memory_program/config.py -->\n", "<!-- end of flags -->"
+TABLES: dict[str, tuple[type[Settings], set[str]]] = {  # what makes each table, and what the others have
+    "memory_program/config.py": (EvaluateConfig, set()),
+    "memory_program/optimize_config.py": (OptimizeConfig, set(SystemSettings.model_fields)),
+}
 
 
-def flag_table() -> str:
+def flag_table(config: type[Settings], elsewhere: set[str]) -> str:
     rows = ["| flag | default | meaning |", "|---|---|---|"]
-    for name, field in EvaluateConfig.model_fields.items():
-        default = "" if field.default in (None, ()) else getattr(field.default, "value", field.default)
-        shown = f"`{default}`" if default != "" else ""
-        flag = "RUN ..." if name == "runs" else f"--{name.replace('_', '-')}"
-        rows.append(f"| `{flag}` | {shown} | {field.description} |")
+    for name, field in config.model_fields.items():
+        if name not in elsewhere:
+            default = "" if field.default in (None, ()) else getattr(field.default, "value", field.default)
+            shown = f"`{default}`" if default != "" else ""
+            flag = "RUN ..." if name == "runs" else f"--{name.replace('_', '-')}"
+            rows.append(f"| `{flag}` | {shown} | {field.description} |")
     return "\n".join(rows) + "\n"
 
 
-def test_the_table_of_flags_is_that_of_the_config():
+def assert_stands_in_readme(begin: str, expected: str, end: str) -> None:
+    """Compare what stands between two lines; ``UPDATE_GOLDEN`` writes it."""
     text = README.read_text(encoding="utf-8")
-    begin, end = FLAGS
-    before, rest = text.split(begin)
-    table, after = rest.split(end)
+    before, marked, rest = text.partition(begin)
+    assert marked, f"{begin!r} is not in the README"
+    stands, _, after = rest.partition(end)
     if os.environ.get("UPDATE_GOLDEN"):
-        README.write_text(before + begin + flag_table() + end + after, encoding="utf-8")
-        table = flag_table()
-    assert table == flag_table()
+        README.write_text(before + begin + expected + end + after, encoding="utf-8")
+        stands = expected
+    assert stands == expected
+
+
+@pytest.mark.parametrize("source", TABLES)
+def test_the_table_of_flags_is_that_of_the_config(source):
+    begin = f"<!-- flags: made from {source} -->\n"
+    assert_stands_in_readme(begin, flag_table(*TABLES[source]), "<!-- end of flags -->")
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python evaluate.py")])
@@ -57,6 +74,23 @@ def test_every_evaluation_in_the_readme_has_valid_flags(command):
     arguments = shlex.split(command)[2:]
     config = parse_flags(EvaluateConfig, arguments)
     assert config.system_names
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python optimize.py")])
+def test_every_optimisation_in_the_readme_has_valid_flags(command):
+    parse_flags(OptimizeConfig, shlex.split(command)[2:])
+
+
+def test_the_optimised_prompt_of_the_readme_is_what_comes_out(tmp_path):
+    config = quick(write_conversations(tmp_path / "codes.json"), tmp_path, optimizer="gepa")
+    with ModelServer(reply=Steerable(["reader"])) as server:
+        console = Console(file=io.StringIO(), width=120)
+        results = optimize(config, console=console, models=impatient(server.url))
+    diff = (config.output_dir / "0-reader.diff").read_text(encoding="utf-8").rstrip()
+    verdict = next(line for line in console.file.getvalue().splitlines() if line.startswith("reader: "))
+    signature = results["stages"][0]["winner"]["signature"]
+    expected = f"```diff\n{diff}\n```\n\n```text\n{verdict}\n{signature}\n```\n"
+    assert_stands_in_readme("to expect.\n\n", expected, "<!-- end of example -->")
 
 
 def test_the_first_block_is_the_main_job_and_is_complete_in_itself():
