@@ -69,7 +69,7 @@ def test_membuilders_splits_choose_among_real_instances(longmemeval_path, tmp_pa
     (tmp_path / "memory-program").mkdir()
     (tmp_path / "memory-program" / published.name).write_bytes(published.read_bytes())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    settings = {"dataset": "longmemeval", "data": longmemeval_path}
+    settings = {"dataset": "longmemeval", "data": longmemeval_path, "systems": "extractive"}
     chosen = {
         split: [c.conversation_id for c in select(EvaluateConfig(split=split, **settings)).conversations]
         for split in ("rl", "test")
