@@ -50,10 +50,9 @@ def split_conversations(conversations: Sequence[Conversation]) -> dict[Split, li
         DatasetError: LoCoMo's conversations are mixed with others.
     """
     known = {identity for ids in SPLITS.values() for identity in ids}
+    splits: dict[Split, list[Conversation]] = split_by_order(conversations)
     if any(conversation.conversation_id in known for conversation in conversations):
         splits = {split: select_split(conversations, split) for split in SPLITS}
-    else:
-        splits = split_by_order(conversations)
     if not splits["train"] or not splits["val"]:
         raise ConfigError(
             f"{len(conversations)} conversations give {len(splits['train'])} to learn from and "
