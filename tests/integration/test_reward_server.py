@@ -1,0 +1,149 @@
+"""The reward server on a real port: a thousand requests, some of them broken, each answered for itself."""
+
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import httpx
+import pytest
+import uvicorn
+
+from memory_program.bank.space import MemorySpace
+from memory_program.errors import ConfigError
+from memory_program.learning import verl_reward
+from memory_program.learning.episode_json import episode_to_json
+from memory_program.learning.episodes import Episode
+from memory_program.learning.replies import ReplyRewarder
+from memory_program.learning.reward_server import Limits, RewardServerConfig, make_app, serve
+from memory_program.learning.rewards import RewardRule, answer_score
+from tests.training_samples import reader_by_rules, reply, talk
+
+pytestmark = pytest.mark.timeout(1200)  # ten seconds on an idle machine, minutes on a busy one
+
+CONVERSATION = talk("talk")
+EPISODE = episode_to_json(
+    Episode(CONVERSATION, CONVERSATION.sessions[0], MemorySpace("talk"), CONVERSATION.questions)
+)
+GOOD = {"agent": "episodic", "reply": reply("episodic", remembers=True), "episode": EPISODE}
+EMPTY = {"agent": "episodic", "reply": reply("episodic", remembers=False), "episode": EPISODE}
+BROKEN = [
+    {**GOOD, "agent": "nobody"},
+    {**GOOD, "reply": 7},
+    {**GOOD, "episode": "/etc/passwd"},
+    {**GOOD, "episode": {**EPISODE, "questions": []}},
+    {"reply": "x"},
+    "not an object",
+]
+
+
+@contextmanager
+def served(limits: Limits) -> Iterator[str]:
+    rewarder = ReplyRewarder(reader_by_rules(), answer_score("f1"), RewardRule("dense"))
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(make_app(rewarder, limits), log_level="error"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        until = time.monotonic() + 60
+        while not server.started:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        yield address
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with served(Limits(max_items=8, max_bytes=200_000)) as address:
+        yield address
+
+
+def asked(address: str, *items: object) -> list[dict]:
+    answer = httpx.post(f"{address}/reward", json={"items": list(items)}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["items"]
+
+
+def test_it_says_that_it_is_well(address):
+    assert httpx.get(f"{address}/health").json()["status"] == "ok"
+
+
+def test_a_thousand_requests_one_in_twenty_broken_are_each_answered_rightly(address):
+    rng = random.Random(0)
+    sent = [
+        rng.choice(BROKEN) if rng.random() < 0.05 else {**rng.choice([GOOD, EMPTY]), "id": number}
+        for number in range(1000)
+    ]
+    with httpx.Client(timeout=900) as client, ThreadPoolExecutor(32) as pool:
+        answers = list(
+            pool.map(
+                lambda item: client.post(f"{address}/reward", json={"items": [item]}).json()["items"][0], sent
+            )
+        )
+    broken = [number for number, item in enumerate(sent) if item in BROKEN]
+    assert 30 < len(broken) < 80
+    for number, (item, answer) in enumerate(zip(sent, answers, strict=True)):
+        if number in broken:
+            assert set(answer) == {"error"}
+        else:
+            assert (answer["id"], answer["reward"]) == (
+                number,
+                0.5 if item["reply"] == GOOD["reply"] else 0.0,
+            )
+
+
+def test_in_a_batch_a_broken_item_is_its_own_error(address):
+    first, second, third = asked(address, GOOD, BROKEN[2], EMPTY)
+    assert first["reward"] == 0.5
+    assert "episode='/etc/passwd' is not an object" in second["error"]
+    assert third["reward"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "complaint"),
+    [
+        (b"{", 400, "not JSON"),
+        (b"[]", 400, "no items"),
+        (b'{"items": []}', 400, "no items"),
+        (json.dumps({"items": [{}] * 9}).encode(), 400, "9 items are more than the 8"),
+        (b" " * 200_001, 413, "200,000 bytes"),
+    ],
+)
+def test_a_request_that_is_none_is_refused_whole(address, body, status, complaint):
+    answer = httpx.post(f"{address}/reward", content=body)
+    assert answer.status_code == status
+    assert complaint in answer.json()["error"]
+
+
+def test_with_a_token_only_who_has_it_is_answered(monkeypatch):
+    with served(Limits(token="secret")) as address:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
+            answer = httpx.post(f"{address}/reward", json={"items": [GOOD]}, headers=headers)
+            assert answer.status_code == 401
+        monkeypatch.setenv("MEMORY_PROGRAM_REWARD_URL", address)
+        extra = {"episode": json.dumps(EPISODE), "agent": "episodic"}
+        with pytest.raises(RuntimeError, match="refused"):
+            verl_reward.compute_score("x", GOOD["reply"], None, extra)
+        monkeypatch.setenv("MEMORY_PROGRAM_REWARD_TOKEN", "secret")
+        assert verl_reward.compute_score("x", GOOD["reply"], None, extra) == 0.5
+        with pytest.raises(RuntimeError, match="no reward: unknown agent 'nobody'"):
+            verl_reward.compute_score("x", GOOD["reply"], None, {**extra, "agent": "nobody"})
+
+
+def test_without_a_server_verl_is_told_how_to_start_one(monkeypatch):
+    monkeypatch.setenv("MEMORY_PROGRAM_REWARD_URL", "http://127.0.0.1:9")
+    with pytest.raises(RuntimeError, match="start one with python -m"):
+        verl_reward.compute_score("x", "y", None, {"episode": {}, "agent": "episodic"})
+
+
+def test_an_open_address_needs_a_token(monkeypatch):
+    monkeypatch.delenv("MEMORY_PROGRAM_REWARD_TOKEN", raising=False)
+    with pytest.raises(ConfigError, match=r"host='0\.0\.0\.0' is open to other machines: set a token"):
+        serve(RewardServerConfig(host="0.0.0.0"))
