@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from statistics import fmean
 
+from memory_program.agents.tools import ALL_TOOLS
 from memory_program.learning.accumulation import StepReport
 from memory_program.learning.groups import Graded, Grouping
 
@@ -105,7 +106,13 @@ def _tools(graded: Sequence[Graded]) -> Metrics:
     refused: Counter[str] = Counter()
     for g in graded:
         for work in g.rollout.work.values():
-            used.update(work.calls)
+            for tool, count in work.calls.items():
+                used[_named(tool)] += count
             refused.update(Counter(work.calls) - Counter(work.accepted))
     calls = {f"tools/{tool}": float(count) for tool, count in sorted(used.items())}
     return {**calls, "tools/refused": float(refused.total())}
+
+
+def _named(tool: str) -> str:
+    """Give the tool's name; what is none of the tools is ``unknown``, since a model may write anything."""
+    return tool if tool in ALL_TOOLS else "unknown"

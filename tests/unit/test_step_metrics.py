@@ -1,0 +1,44 @@
+"""What a step is watched by: a model may call tools that do not exist, and rollouts may be lost."""
+
+from memory_program.bank.memory import MemoryKind
+from memory_program.learning.groups import Graded, Grouping
+from memory_program.learning.rewards import Score, Work
+from memory_program.learning.rollouts import Rollout
+from memory_program.learning.step_metrics import Stopwatch, rollout_metrics, update_metrics
+from tests.unit.test_rollouts import episode
+
+
+def rolled(*calls: str, accepted: int, is_valid: bool = True) -> Rollout:
+    used = {name: calls.count(name) for name in calls}
+    taken = dict.fromkeys(calls[:accepted], 1)
+    work = Work(MemoryKind.EPISODIC, is_valid, 10, 10, taken, used)
+    before = episode()
+    return Rollout(before, 0, before.before, (), {"episodic": work}, {}, ())
+
+
+def test_tools_are_counted_by_name_and_what_is_none_as_unknown():
+    graded = [
+        Graded(rolled("manage_memory", "[[ ## x ## ]]\n", accepted=1, is_valid=False), (), Score(0.5)),
+        Graded(rolled("manage_memory", "forget_all", accepted=1), (), None),
+    ]
+    metrics = rollout_metrics(graded, [Grouping((), {"episodic": [0.0, 0.5], "core": []}, 1)])
+    tools = {name: value for name, value in metrics.items() if name.startswith("tools/")}
+    assert tools == {"tools/manage_memory": 2, "tools/unknown": 2, "tools/refused": 2}
+    assert (metrics["rollouts"], metrics["lost"], metrics["valid"]) == (2, 1, 0.5)
+    assert (metrics["score"], metrics["reward"], metrics["reward/episodic"]) == (0.5, 0.25, 0.25)
+    assert "reward/core" not in metrics
+    assert (metrics["groups"], metrics["groups_without_spread"]) == (0, 1)
+
+
+def test_a_step_without_an_update_says_so():
+    assert update_metrics(None) == {"samples": 0}
+
+
+def test_what_is_no_phase_is_overhead():
+    watch = Stopwatch()
+    with watch.phase("write"):
+        sum(range(10_000))
+    metrics = watch.metrics()
+    assert metrics["seconds/write"] <= metrics["seconds/step"]
+    assert 0 <= metrics["overhead"] <= 1
+    assert metrics["seconds/update"] == 0
