@@ -36,6 +36,7 @@ _NAMES = (
     "the embedded model 'pocket'"
 )
 _POCKET = Path(__file__).parent / "pocket"
+_POCKET_TOKENS = 512  # four times what it ever has to say: beyond, it repeats itself until the context is full
 _EMBEDDED = {"pocket": _POCKET / "weights", "pocket-base": _POCKET / "weights-base"}
 
 _logger = logging.getLogger(__name__)
@@ -107,6 +108,8 @@ def _embedded_model(
     name: str, temperature: float, max_tokens: int, limiter: AdaptiveLimiter | None
 ) -> dspy.LM:
     source = str(_EMBEDDED.get(name, name.removeprefix("local:").strip()))
+    if name in _EMBEDDED:
+        max_tokens = min(max_tokens, _POCKET_TOKENS)
     if not source:
         raise ModelError(f"{name!r} names no model: {_NAMES}")
     from memory_program.learning.local import LocalModel, LocalSettings  # torch takes seconds to import
