@@ -1,0 +1,170 @@
+"""``python train.py`` from the command line: trained, killed, taken up, evaluated, saved, shown."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlflow
+import pytest
+from rich.console import Console
+
+from locomo.dataset import read_dataset
+from locomo.world import as_locomo_json
+from memory_program.agents.program import MemoryProgram
+from memory_program.command_line import parse_flags
+from memory_program.config import EvaluateConfig
+from memory_program.errors import ModelError
+from memory_program.learning.run_state import read_log
+from memory_program.models import language_model
+from memory_program.train_config import TrainConfig
+from memory_program.training.run import train
+from tests.conftest import CHECKOUT
+from tests.model_server import ModelServer
+from tests.training_samples import one_thread, save_half_taught, talk
+
+pytestmark = pytest.mark.timeout(1200)  # a minute on an idle machine, ten on a busy one
+STEPS = 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_half_taught(tmp_path_factory.mktemp("half-taught"))
+
+
+@pytest.fixture(scope="module")
+def talks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("talks") / "talks.json"
+    path.write_text(json.dumps(as_locomo_json([talk(name) for name in "abcd"])), encoding="utf-8")
+    assert len(read_dataset(path).conversations) == 4
+    return path
+
+
+def flags(model: Path, talks: Path, server: ModelServer, out: Path, *more: str) -> list[str]:
+    return [
+        "--model", f"local:{model}", "--dataset", str(talks), "--reader-model", "openai/reader",
+        "--api-base", server.url, "--output-dir", str(out), "--num-train-steps", str(STEPS),
+        "--examples-per-step", "1", "--rollouts", "6", "--curriculum", "", "--val-every", "4",
+        "--save-every", "2", "--learning-rate", "1e-3", "--warmup-steps", "0",
+        "--max-completion-tokens", "40", "--num-threads", "6", *more,
+    ]  # fmt: skip
+
+
+def run(arguments: list[str]) -> str:
+    """Run in this process, which has imported everything already, and give what is printed."""
+    console = Console(width=120)
+    with console.capture() as captured:
+        train(parse_flags(TrainConfig, arguments), console=console)
+    return captured.get()
+
+
+def killed_after(step: int, arguments: list[str], out: Path) -> None:
+    """Run until so many steps are in the log, and kill the process without a word."""
+    command = [sys.executable, str(CHECKOUT / "train.py"), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        until = time.monotonic() + 900
+        while sum(entry["kind"] == "step" for entry in read_log(out)) < step:
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def finished(model: Path, talks: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run that was killed, and then ended."""
+    out = tmp_path_factory.mktemp("runs") / "train"
+    with ModelServer() as server:
+        arguments = flags(model, talks, server, out)
+        killed_after(3, arguments, out)
+        return out, run(arguments)
+
+
+def test_a_run_that_was_killed_does_every_step_once_and_learns(finished):
+    out, said = finished
+    entries = read_log(out)
+    assert [entry["step"] for entry in entries if entry["kind"] == "step"] == list(range(1, STEPS + 1))
+    validations = [entry for entry in entries if entry["kind"] == "validation"]
+    assert [entry["step"] for entry in validations] == [0, 4, 8]
+    assert max(entry["score"] for entry in validations) > validations[0]["score"]
+    assert f"step {STEPS}/{STEPS}  reward " in said
+    assert "step 1/" not in said  # it went on from a checkpoint
+    results = json.loads((out / "results.json").read_text())
+    assert results["samples"] == sum(entry["samples"] for entry in entries if entry["kind"] == "step")
+
+
+def test_at_the_end_the_trained_model_is_compared_with_the_base(finished):
+    out, said = finished
+    results = json.loads((out / "results.json").read_text())
+    assert set(results["systems"]) == {"base", "trained"}
+    comparison = results["comparisons"]["locomo_f1"]
+    base, trained = (results["systems"][name]["locomo_f1"]["all"]["value"] for name in ("base", "trained"))
+    assert comparison["difference"] == pytest.approx(trained - base)
+    assert comparison["n"] == 2
+    assert "difference" in said
+    assert results["dataset"]["test"] == ["d"]
+    assert (out / "plots" / "reward.png").stat().st_size > 1000
+
+
+def test_weights_program_and_card_lie_together_and_run(finished):
+    out, _ = finished
+    card = (out / "model" / "README.md").read_text()
+    (line,) = [
+        part for part in card.replace("\\\n", " ").splitlines() if part.startswith("python evaluate.py")
+    ]
+    config = parse_flags(EvaluateConfig, line.split()[2:])
+    assert config.writer == "local:."
+    program = MemoryProgram()
+    program.load(str(out / "model" / "program.json"))
+    lm = language_model(f"local:{out / 'model'}", max_tokens=4)
+    assert lm("Hello")
+    lm.engine.local.close()
+
+
+def test_mlflow_has_the_curves(finished):
+    out, _ = finished
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{(out.parent / 'mlflow.db').as_posix()}")
+    (experiment,) = [e for e in client.search_experiments() if e.name == "memory-program"]
+    (tracked,) = client.search_runs([experiment.experiment_id])
+    history = client.get_metric_history(tracked.info.run_id, "reward")
+    assert sorted(point.step for point in history) == list(range(1, STEPS + 1))
+    scores = client.get_metric_history(tracked.info.run_id, "validation/score")
+    assert sorted(point.step for point in scores) == [0, 4, 8]
+    assert "test/locomo_f1/difference" in tracked.data.metrics
+
+
+def test_what_is_evaluated_is_not_evaluated_again(finished, model, talks):
+    out, said = finished
+    before = json.loads((out / "results.json").read_text())
+    with ModelServer() as server:
+        again = run(flags(model, talks, server, out, "--mode", "evaluate"))
+        assert not server.traffic.requests
+    assert json.loads((out / "results.json").read_text())["comparisons"] == before["comparisons"]
+    assert again.splitlines()[-4:] == said.splitlines()[-4:]
+
+
+def test_the_dry_run_shows_one_group(model, talks, tmp_path):
+    with ModelServer() as server:
+        said = run(flags(model, talks, server, tmp_path / "train", "--dry-run"))
+    assert "/session_1, " in said
+    assert said.count("  rollout ") % 6 == 0
+    assert "advantage +" in said
+    assert not (tmp_path / "train" / "model").exists()
+
+
+def test_evaluating_what_was_never_trained_is_an_error(model, talks, tmp_path):
+    with ModelServer() as server, pytest.raises(ModelError, match="holds no trained model: run --mode train"):
+        run(flags(model, talks, server, tmp_path / "train", "--mode", "evaluate", "--no-mlflow"))
