@@ -1,0 +1,99 @@
+"""The embedded model as it is shipped: what it weighs, what it can do, and the default run of evaluate.py."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import AutoTokenizer
+
+from locomo.metrics import locomo_f1
+from locomo.world import sample_worlds
+from memory_program.agents.program import MemoryProgram
+from memory_program.agents.systems import set_models
+from memory_program.bank.space import MemorySpace
+from memory_program.learning.oracle import oracle_lm
+from memory_program.models import language_model
+from memory_program.pocket.tokenizer import fixed_texts
+
+CHECKOUT = Path(__file__).parents[2]
+POCKET = CHECKOUT / "memory_program" / "pocket"
+MODELS = {"pocket": POCKET / "weights", "pocket-base": POCKET / "weights-base"}
+
+
+@pytest.mark.parametrize("folder", MODELS.values(), ids=MODELS)
+def test_the_weights_are_few_and_of_half_precision(folder):
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 16e6
+    with safe_open(folder / "model.safetensors", "pt") as weights:
+        tensors = [weights.get_tensor(name) for name in weights.keys()]  # noqa: SIM118  # no mapping
+    assert {tensor.dtype for tensor in tensors} == {torch.float16}
+    assert sum(tensor.numel() for tensor in tensors) < 8e6
+
+
+@pytest.mark.parametrize("folder", MODELS.values(), ids=MODELS)
+def test_the_tokenizer_knows_the_prompts_of_this_version(folder):
+    """A prompt that was reworded after the training would be pieced together from words: train again."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert {text: len(tokenizer.tokenize(text)) for text in fixed_texts()} == dict.fromkeys(fixed_texts(), 1)
+
+
+def test_it_reads_in_worlds_that_it_never_saw():
+    world = sample_worlds()[0]
+    space = MemorySpace("sample")
+    program = MemoryProgram()
+    set_models(program, writer_lm=oracle_lm([world]), reader_lm=language_model("pocket"))
+    for session in world.conversation.sessions:
+        program.remember(space, session)
+    scores = [
+        locomo_f1(program.ask(space, question.text).text, question.answer or "", question.category)
+        for question in world.conversation.questions
+    ]
+    assert sum(scores) / len(scores) > 0.3
+
+
+@pytest.fixture(scope="module")
+def default_run(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """Run ``python evaluate.py`` on a machine that reaches no network."""
+    folder = tmp_path_factory.mktemp("run")
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    done = subprocess.run(
+        [sys.executable, str(CHECKOUT / "evaluate.py")],
+        cwd=folder,
+        env={**os.environ, **nowhere},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads((folder / "runs" / "evaluate" / "results.json").read_text())
+    return {**results, "printed": done.stdout}
+
+
+def test_by_default_memory_is_compared_on_the_sample_with_the_embedded_model(default_run):
+    assert list(default_run["systems"]) == ["memory", "rag", "full-context", "no-memory"]
+    assert {system["run"]["system"]["reader"] for system in default_run["systems"].values()} == {"pocket"}
+    assert default_run["dataset"]["name"] == "sample"
+    assert [system["judge"] for system in default_run["systems"].values()] == [None] * 4
+
+
+@pytest.mark.parametrize("other", ["full-context", "no-memory"])
+def test_memory_is_better_by_more_than_chance(default_run, other):
+    memory, than = (default_run["systems"][name]["locomo_f1"]["all"] for name in ("memory", other))
+    assert memory["low"] > than["high"]
+
+
+def test_memory_shows_the_reader_a_quarter_of_the_tokens(default_run):
+    memory, whole = (
+        default_run["systems"][name]["tokens_per_question"] for name in ("memory", "full-context")
+    )
+    assert memory * 4 <= whole
+
+
+def test_the_ceiling_stands_beside_it(default_run):
+    assert default_run["ceiling"]["locomo_f1"]["all"]["value"] > 0.95
+    assert "ceiling (oracle)" in default_run["printed"]
