@@ -94,7 +94,7 @@ def test_the_optimised_prompt_of_the_readme_is_what_comes_out(tmp_path):
 
 
 def test_the_first_block_is_the_main_job_and_is_complete_in_itself():
-    assert BLOCKS[0][1] == "pip install -e . && python evaluate.py\n"  # tests/integration/test_pocket.py runs it
+    assert BLOCKS[0][1] == "pip install -e . && python evaluate.py\n"  # run by test_pocket.py
 
 
 def test_the_tests_are_one_command():
