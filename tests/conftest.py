@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is slow, not wrong
+settings.load_profile("untimed")
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 

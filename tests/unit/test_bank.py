@@ -81,7 +81,7 @@ COUNTS = st.integers(0, 150)  # beyond the checkpoints at 64 and 128
 
 
 @given(seed=SEEDS, count=COUNTS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_replaying_the_log_gives_the_bank(seed: int, count: int) -> None:
     bank = MemoryBank("test")
     write_at_random(bank, random.Random(seed), count)
@@ -89,7 +89,7 @@ def test_replaying_the_log_gives_the_bank(seed: int, count: int) -> None:
 
 
 @given(seed=SEEDS, count=COUNTS, share=st.floats(0, 1))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_at_gives_the_bank_as_it_was(seed: int, count: int, share: float) -> None:
     rng = random.Random(seed)
     bank = MemoryBank("test")
@@ -103,7 +103,7 @@ def test_at_gives_the_bank_as_it_was(seed: int, count: int, share: float) -> Non
 
 
 @given(seed=SEEDS, common=COUNTS, mine=st.integers(0, 80), yours=st.integers(0, 80))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_forks_never_see_each_other(seed: int, common: int, mine: int, yours: int) -> None:
     rng = random.Random(seed)
     bank = MemoryBank("test")
@@ -125,7 +125,7 @@ def test_forks_never_see_each_other(seed: int, common: int, mine: int, yours: in
 
 
 @given(seed=SEEDS, count=COUNTS, cuts=st.tuples(st.floats(0, 1), st.floats(0, 1)))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_diff_leads_from_the_older_live_memories_to_the_newer(
     seed: int, count: int, cuts: tuple[float, float]
 ) -> None:
@@ -144,7 +144,7 @@ def test_a_diff_leads_from_the_older_live_memories_to_the_newer(
 
 
 @given(seed=SEEDS, common=st.integers(0, 80), mine=st.integers(0, 40), yours=st.integers(0, 40))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_graft_gives_the_fork_s_memories_new_numbers_and_nothing_else(
     seed: int, common: int, mine: int, yours: int
 ) -> None:
@@ -167,7 +167,7 @@ def test_a_graft_gives_the_fork_s_memories_new_numbers_and_nothing_else(
 
 
 @given(seed=SEEDS, count=COUNTS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_ids_are_sequential_and_never_used_twice(seed: int, count: int) -> None:
     bank = MemoryBank("test")
     write_at_random(bank, random.Random(seed), count)

@@ -30,13 +30,13 @@ def prompt(signature, **inputs: str) -> tuple[str, str]:
 
 
 @given(st.text())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_text_comes_back(text):
     assert decoded(ids(text)) == text
 
 
 @given(st.text(st.characters(exclude_characters="<"), max_size=60))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_any_text_comes_back_from_inside_a_rendered_prompt(text):
     for signature in (*TOLD, WriteAll, Consolidate):
         field = list(signature.input_fields)[-1]
