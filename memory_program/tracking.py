@@ -79,6 +79,8 @@ class Tracker:
         """
         opened = self._wait()
         mlflow = opened.mlflow
+        for name in ("dspy.primitives.base_module", "dspy.dsp.utils.settings"):
+            logging.getLogger(name).setLevel(logging.ERROR)  # they warn of the pickle that MLflow writes
         try:
             mlflow.set_tracking_uri(self.uri)
             with mlflow.start_run(run_id=run_id):
