@@ -94,8 +94,8 @@ class FineTuneConfig(ReinforceSettings):
     @property
     def reinforce_settings(self) -> ReinforceSettings:
         """How weights are changed; an expert's replies need no reference model."""
-        settings = {name: getattr(self, name) for name in ReinforceSettings.model_fields}
-        return ReinforceSettings(**{**settings, "beta": 0.0})
+        settings = {name: getattr(self, name) for name in ReinforceSettings.model_fields if name != "beta"}
+        return ReinforceSettings(**settings, beta=0.0)
 
 
 class ExportConfig(Settings):

@@ -6,6 +6,7 @@ stand behind this: a reader or a judge outside the student, at temperature 0.
 
 import threading
 from concurrent.futures import Future
+from typing import cast
 
 import dspy
 from dspy.lm15 import Request, Response
@@ -17,7 +18,7 @@ def asked_once(lm: dspy.LM, most: int = 100_000) -> dspy.LM:
     """Give a model that remembers the replies of a greedy one; any other model comes back as it is."""
     if lm.kwargs.get("temperature") != 0.0:
         return lm
-    return lm.copy(engine=AskedOnce(lm.engine, most))
+    return lm.copy(engine=AskedOnce(cast(Engine, lm.engine), most))
 
 
 class AskedOnce:

@@ -133,7 +133,7 @@ class _Rollouts:
         self._sampler = sampling_program(student, self._training.temperature, lengths)
         self.greedy = sampling_program(student, 0.0, lengths)
         reader = student.reader.deepcopy()
-        reader.set_lm(asked_once(student.reader.answer.lm))
+        reader.set_lm(asked_once(reader_of(student)))
         self.grader = Grader(reader, of.metric, of.rule, self._settings.num_threads)
         self.curriculum = Curriculum(trainset, self._settings, self._training.seed, self._rolled_in)
 
@@ -282,12 +282,24 @@ def _lasting(
     return {"model": lm.model, "data": content_hash(data)[:16], **settings, **training}
 
 
+def reader_of(student: MemoryProgram) -> dspy.LM:
+    """Give the reader's model.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    lm = student.reader.answer.lm
+    if not isinstance(lm, dspy.LM):
+        raise ConfigError("the reader has no model: give it one with program.reader.set_lm(lm)")
+    return lm
+
+
 def _check(student: MemoryProgram, trainset: Sequence[Conversation], valset: Sequence[Conversation]) -> None:
-    policy = policy_of(student)
-    reader = student.reader.answer.lm
-    if reader is None or reader.engine is policy.engine:
-        problem = "has no model" if reader is None else "has the very model that is trained, and would change"
-        raise ConfigError(f"the reader {problem}: give it one of its own with program.reader.set_lm(lm)")
+    if reader_of(student).engine is policy_of(student).engine:
+        raise ConfigError(
+            "the reader has the very model that is trained, and would change with it: give it one of its own "
+            "with program.reader.set_lm(lm)"
+        )
     shared = {c.conversation_id for c in trainset} & {c.conversation_id for c in valset}
     if shared:
         raise ConfigError(

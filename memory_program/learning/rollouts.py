@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from typing import cast
 
 import dspy
 from dspy.lm15 import Request, Response
@@ -86,9 +87,10 @@ def policy_of(program: MemoryProgram) -> dspy.LM:
 def sampling_program(program: MemoryProgram, temperature: float, max_tokens: int) -> MemoryProgram:
     """Copy a program such that its writer's agents' calls are sampled, seeded, and kept by ``write``."""
     lm = policy_of(program)
+    engine = cast(Engine, lm.engine)
     copied = program.deepcopy()
     for agent in copied.writer.agents:
-        tap = _Tap(lm.engine, agent)
+        tap = _Tap(engine, agent)
         getattr(copied.writer, agent).lm = lm.copy(engine=tap, temperature=temperature, max_tokens=max_tokens)
     return copied
 

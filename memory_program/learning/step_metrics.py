@@ -22,7 +22,7 @@ class Stopwatch:
     def __init__(self) -> None:
         """Start."""
         self._began = time.monotonic()
-        self._seconds: Counter[str] = Counter()
+        self._seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:

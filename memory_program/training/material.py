@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from locomo.conversation import Conversation
 from locomo.dataset import Dataset
-from locomo.world import KINDS, World, generate
+from locomo.world import KINDS, Kind, World, generate
 from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import MemoryKind
 from memory_program.config import DatasetName
@@ -35,7 +35,7 @@ class Material:
         world = self.worlds.get(episode.conversation.conversation_id)
         if world is None:
             return None
-        kinds = [name for name in KINDS if kind is None or name == kind.value]
+        kinds: list[Kind] = [name for name in KINDS if kind is None or name == kind.value]
         operations = [o for name in kinds for o in world.operations_of(episode.session.number, name)]
         return sum(count_tokens(operation.text) for operation in operations)
 
