@@ -1,5 +1,6 @@
 """A whole training: data, models, the loop, the result saved, and what it is worth."""
 
+import logging
 import shutil
 import sys
 from contextlib import ExitStack, closing
@@ -43,6 +44,9 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
         TrackingError: MLflow fails; everything else is done.
     """
     console = console or Console(file=sys.stdout, width=120)
+    logging.getLogger("dspy.clients.lm").setLevel(
+        logging.ERROR
+    )  # it warns of each cut reply; they are counted
     progress = Progress(console, config.num_train_steps)
     material = read_material(config)
     progress.say(_announcement(material))
