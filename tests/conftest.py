@@ -2,12 +2,14 @@
 
 import copy
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from playwright.sync_api import Browser, sync_playwright
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is slow, not wrong
 settings.load_profile("untimed")
@@ -37,6 +39,27 @@ def longmemeval_path() -> Path:
     if named:
         pytest.fail(f"LONGMEMEVAL_DATA={named!r} is not a file")
     pytest.skip("needs instances of LongMemEval: set LONGMEMEVAL_DATA to the path of a JSON file of them")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of Chromium: that of ``CHROMIUM``, or the one on the PATH; skips where there is none."""
+    named = os.environ.get("CHROMIUM")
+    if named and not Path(named).is_file():  # whoever names a browser wants its tests to run
+        pytest.fail(f"CHROMIUM={named!r} is not a file")
+    found = named or shutil.which("chromium") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("needs Chromium: install it, or set CHROMIUM to its path")
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    """A headless browser."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(autouse=True)

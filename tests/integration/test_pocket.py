@@ -19,6 +19,7 @@ from memory_program.bank.space import MemorySpace
 from memory_program.learning.oracle import oracle_lm
 from memory_program.models import language_model
 from memory_program.pocket.tokenizer import fixed_texts
+from tests.browser import Opened
 
 CHECKOUT = Path(__file__).parents[2]
 POCKET = CHECKOUT / "memory_program" / "pocket"
@@ -71,7 +72,7 @@ def default_run(tmp_path_factory: pytest.TempPathFactory) -> dict:
     )
     assert done.returncode == 0, done.stderr
     results = json.loads((folder / "runs" / "evaluate" / "results.json").read_text())
-    return {**results, "printed": done.stdout}
+    return {**results, "printed": done.stdout, "report": folder / "runs" / "evaluate" / "report.html"}
 
 
 def test_by_default_memory_is_compared_on_the_sample_with_the_embedded_model(default_run):
@@ -97,3 +98,19 @@ def test_memory_shows_the_reader_a_quarter_of_the_tokens(default_run):
 def test_the_ceiling_stands_beside_it(default_run):
     assert default_run["ceiling"]["locomo_f1"]["all"]["value"] > 0.95
     assert "ceiling (oracle)" in default_run["printed"]
+
+
+def test_its_report_opens_without_a_network_and_leads_from_a_question_to_its_evidence(default_run, browser):
+    window = Opened(browser, default_run["report"])
+    page = window.page
+    score = default_run["systems"]["memory"]["locomo_f1"]["all"]["value"]
+    assert page.get_by_text(f"{score:.3f}").first.is_visible()
+    question = next(q for q in sample_worlds()[0].conversation.questions if q.evidence)
+    page.locator("#filters [name=words]").fill(question.text)
+    page.locator("#list button").first.click()
+    assert page.locator("#question h3").inner_text() == question.text
+    assert page.locator(f"#evidence [data-turn='{question.evidence[0]}']").is_visible()
+    asked, complaints = window.requests, window.complaints
+    window.close()
+    assert asked == [default_run["report"].as_uri()]
+    assert complaints == []

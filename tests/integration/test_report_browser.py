@@ -1,37 +1,22 @@
-"""The report in headless Chromium: it asks the network for nothing, complains of nothing, and can be read.
-
-``CHROMIUM`` names the browser; without it, the one on the PATH is taken.
-"""
+"""The report in headless Chromium: it asks the network for nothing, complains of nothing, and can be read."""
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page
 
 from memory_program.config import EvaluateConfig
 from memory_program.evaluation.run import evaluate
+from tests.browser import Opened
 from tests.evaluation_samples import conversation
 from tests.report_samples import LATEST, PROFILES, evaluated
 
 HOSTILE = "</script><script>alert(1)</script><img src=https://example.org/x.png onerror=alert(2)>"
 HOSTILE_NAME = HOSTILE.replace("/", "")
-
-
-@pytest.fixture(scope="module")
-def chromium() -> str:
-    named = os.environ.get("CHROMIUM")
-    if named and not Path(named).is_file():  # whoever names a browser wants its tests to run
-        pytest.fail(f"CHROMIUM={named!r} is not a file")
-    found = named or shutil.which("chromium") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("needs Chromium: install it, or set CHROMIUM to its path")
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -49,33 +34,6 @@ def folder(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folders = tuple(runs / name for name in ("one", "two", "hostile"))
     evaluate(EvaluateConfig(mode="report", runs=folders, mlflow=False))
     return runs
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str, folder: Path) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium)
-        yield browser
-        browser.close()
-
-
-class Opened:
-    """A report in a window of its own, without a network, and all that the browser said and asked for."""
-
-    def __init__(self, browser: Browser, report: Path, **settings: Any) -> None:
-        self.context = browser.new_context(offline=True, **settings)
-        self.page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(report.as_uri())
-        self.page.wait_for_selector("html[data-ready]")
-
-    def close(self) -> None:
-        self.context.close()
 
 
 @pytest.fixture
