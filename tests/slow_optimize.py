@@ -20,6 +20,7 @@ from tests.optimization_samples import impatient
 
 def main() -> None:
     api_base, settings, name, journal, lines = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background begin with it ignored
     death = (Path(journal), int(lines), signal.Signals[name])
     threading.Thread(target=_send, args=death, daemon=True).start()
     optimize(OptimizeConfig(**json.loads(settings)), models=impatient(api_base))
