@@ -36,7 +36,7 @@ _NAMES = (
     "the embedded model 'pocket'"
 )
 _POCKET = Path(__file__).parent / "pocket"
-_POCKET_TOKENS = 512  # four times what it has to say: beyond, it only repeats itself
+_POCKET_TOKENS = 256  # twice what it ever has to say: beyond, it only repeats itself
 _EMBEDDED = {"pocket": _POCKET / "weights", "pocket-base": _POCKET / "weights-base"}
 
 _logger = logging.getLogger(__name__)

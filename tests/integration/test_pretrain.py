@@ -17,13 +17,14 @@ from memory_program.pocket.training import pretrain
 pytestmark = pytest.mark.timeout(1200)  # a minute on an idle machine, ten on a busy one
 ROOT = Path(__file__).parents[2]
 SMALL = {
-    "tokens": 60_000,
-    "chunk_tokens": 6_000,
+    "tokens": 90_000,
+    "chunk_tokens": 9_000,
+    "batch_tokens": 2_048,
     "last_stage": "bare",
-    "probe_size": 8,
+    "probe_size": 16,
     "layers": 3,
 }  # about a minute on two cores
-TINY = {"tokens": 4_000, "chunk_tokens": 1_000, "probe_size": 1, "layers": 2}  # a chunk of each stage
+TINY = {"tokens": 5_000, "chunk_tokens": 1_000, "probe_size": 1, "layers": 2}  # a chunk or two of each stage
 
 
 def log_of(folder: Path) -> list[dict]:
@@ -67,8 +68,8 @@ def test_a_training_that_was_interrupted_ends_with_the_same_weights(trained, tmp
     for name in ("straight", "pieces"):
         shutil.copytree(trained / "tokenizer", tmp_path / name / "tokenizer")
     straight = pretrain(PretrainConfig(out=tmp_path / "straight", **{**settings, "minutes": 10.0}))
-    pieces = [pretrain(PretrainConfig(out=tmp_path / "pieces", **settings)) for _ in range(4)]
-    assert [progress.chunks for progress in pieces] == [1, 2, 3, 4]
+    pieces = [pretrain(PretrainConfig(out=tmp_path / "pieces", **settings)) for _ in range(5)]
+    assert [progress.chunks for progress in pieces] == [1, 2, 3, 4, 5]
     assert pieces[-1].tokens == straight.tokens
     for folder in ("model", "base"):
         whole, pieced = weights(tmp_path / "straight", folder), weights(tmp_path / "pieces", folder)
@@ -79,7 +80,7 @@ def test_the_model_before_the_last_stage_is_kept_too(trained, tmp_path):
     shutil.copytree(trained / "tokenizer", tmp_path / "tokenizer")
     pretrain(PretrainConfig(out=tmp_path, **TINY))
     stages = [entry["stage"] for entry in log_of(tmp_path) if "stage" in entry]
-    assert stages == ["copy", "bare", "short", "full"]
+    assert stages == ["copy", "bare", "short", "short", "full"]
     final, base = weights(tmp_path), weights(tmp_path, "base")
     assert any(not torch.equal(final[name], base[name]) for name in final)
 

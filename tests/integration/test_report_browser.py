@@ -104,6 +104,7 @@ def test_what_the_reader_was_shown_leads_to_the_history_of_each_memory(opened):
     section = opened.page.locator("section[data-system='memory']")
     section.get_by_text("What the reader was shown (1)").click()
     shown = section.locator(".shown > ol > li")
+    shown.first.wait_for()  # it is drawn when it is opened
     assert shown.count() == 1
     assert LATEST in shown.inner_text()
     shown.locator("summary").click()
