@@ -34,6 +34,19 @@ class TrackedRun:
     curves: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict[str, Any])
 
 
+def tracking_place(output_dir: Path, named: str | None) -> tuple[str, Path | None]:
+    """Give MLflow's tracking address, and where its files go.
+
+    Args:
+        output_dir: the folder of a run; without an address, SQLite and the files stand beside it.
+        named: an address of one's own, which has its own place for files.
+    """
+    if named:
+        return named, None
+    beside = output_dir.parent
+    return f"sqlite:///{(beside / 'mlflow.db').as_posix()}", beside / "mlartifacts"
+
+
 class Tracker:
     """Logs finished results to MLflow.
 

@@ -2,9 +2,11 @@
 
 import hashlib
 import subprocess
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
 
 
 def git_commit() -> str | None:
@@ -33,3 +35,15 @@ def lock_hash() -> str:
 def _git(folder: Path, *arguments: str) -> str:
     command = ["git", "-C", str(folder), *arguments]
     return subprocess.run(command, capture_output=True, check=True, text=True, timeout=10).stdout.strip()
+
+
+def provenance_tags(results: Mapping[str, Any]) -> dict[str, str]:  # Any: results.json of any kind of run
+    """Give what a run rests on as tags for MLflow: the data, the commit, the lock file, the version."""
+    dataset = results["dataset"]
+    return {
+        "dataset.name": dataset["name"],
+        "dataset.sha256": dataset["sha256"],
+        "git_commit": str(results["git_commit"]),
+        "lock_hash": results["lock_hash"],
+        "version": results["version"],
+    }

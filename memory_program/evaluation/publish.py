@@ -10,13 +10,14 @@ from memory_program.bank.store import BankStore
 from memory_program.config import EvaluateConfig
 from memory_program.evaluation.page import PAGE, ReportedRun, write_page
 from memory_program.evaluation.plots import write_plots
+from memory_program.evaluation.provenance import provenance_tags
 from memory_program.evaluation.recorded import RecordedSystem
 from memory_program.evaluation.records import content_hash
 from memory_program.evaluation.report import RESULTS, make_results, write_json, write_questions
 from memory_program.evaluation.scoring import Json
 from memory_program.evaluation.selection import Selection
 from memory_program.evaluation.table import print_results
-from memory_program.tracking import TrackedRun, Tracker, note_logged, was_logged
+from memory_program.tracking import TrackedRun, Tracker, note_logged, tracking_place, was_logged
 
 
 class Publisher:
@@ -30,12 +31,13 @@ class Publisher:
         self._config = config
         self._selection = selection
         self._console = console
+        self._uri, self._artifacts = tracking_place(config.output_dir, config.tracking_uri)
         self._tracker: Tracker | None = None
 
     def open_tracker(self) -> None:
         """Begin to open MLflow in the background, since it takes seconds; and trace from now on, if asked."""
         if self._config.mlflow and self._tracker is None:
-            self._tracker = Tracker(self._uri, artifact_root(self._config))
+            self._tracker = Tracker(self._uri, self._artifacts)
             if self._config.traces:
                 self._tracker.trace()
 
@@ -72,10 +74,6 @@ class Publisher:
             self._track(results, recorded, [page, *plots])
         return reported
 
-    @property
-    def _uri(self) -> str:
-        return tracking_uri(self._config)
-
     def _track(self, results: Json, recorded: Sequence[RecordedSystem], files: Sequence[Path]) -> None:
         """Log the results, unless just these went to the same place before."""
         folder = self._config.output_dir
@@ -84,7 +82,7 @@ class Publisher:
             self.open_tracker()
             assert self._tracker is not None
             name = f"{self._config.output_dir.name} on {results['dataset']['name']}"
-            parent = TrackedRun(name, {}, {}, _tags(results), [folder / RESULTS, *files])
+            parent = TrackedRun(name, {}, {}, provenance_tags(results), [folder / RESULTS, *files])
             children = [_tracked(system, results) for system in recorded]
             note_logged(folder, self._uri, digest, self._tracker.log(parent, children))
         self._console.print(
@@ -110,18 +108,10 @@ def publish_together(
     console.print(f"report of {len(runs)} runs: {page}", highlight=False, soft_wrap=True)
     if config.mlflow:
         names = ", ".join(run.folder.name for run in runs)
-        with closing(Tracker(tracking_uri(config), artifact_root(config))) as tracker:
-            tracker.log(TrackedRun(f"report of {names}", {}, {}, _tags(runs[0].results), [page]), [])
-
-
-def tracking_uri(config: EvaluateConfig) -> str:
-    """Give MLflow's address: the one that is named, or a database beside the folder of the run."""
-    return config.tracking_uri or f"sqlite:///{(config.output_dir.parent / 'mlflow.db').as_posix()}"
-
-
-def artifact_root(config: EvaluateConfig) -> Path | None:
-    """Give the folder of MLflow's files beside that of the run; an address of one's own has its own."""
-    return config.output_dir.parent / "mlartifacts" if config.tracking_uri is None else None
+        with closing(Tracker(*tracking_place(config.output_dir, config.tracking_uri))) as tracker:
+            tracker.log(
+                TrackedRun(f"report of {names}", {}, {}, provenance_tags(runs[0].results), [page]), []
+            )
 
 
 def _tracked(system: RecordedSystem, results: Json) -> TrackedRun:
@@ -141,23 +131,12 @@ def _tracked(system: RecordedSystem, results: Json) -> TrackedRun:
             **identity.settings,
         },
         metrics=dict(_metrics(result)),
-        tags={**_tags(results), "signature": result["signature"]},
+        tags={**provenance_tags(results), "signature": result["signature"]},
         artifacts=[path for path in files if path.exists()],
     )
 
 
 _FILES = ("run.json", "program.json", "build.jsonl", "answers.jsonl", "judgements.jsonl", "questions.jsonl")
-
-
-def _tags(results: Json) -> dict[str, str]:
-    dataset = results["dataset"]
-    return {
-        "dataset.name": dataset["name"],
-        "dataset.sha256": dataset["sha256"],
-        "git_commit": str(results["git_commit"]),
-        "lock_hash": results["lock_hash"],
-        "version": results["version"],
-    }
 
 
 def _metrics(result: Json) -> Iterator[tuple[str, float]]:

@@ -9,11 +9,12 @@ from types import TracebackType
 
 import dspy
 
+from memory_program.learning.rewards import AnswerScore
 from memory_program.ledger import Meter, metered
 from memory_program.optimization.calls import PaidCalls, StopReason
 from memory_program.optimization.cases import Case
 from memory_program.optimization.prompts import Prompt
-from memory_program.optimization.scoring import AnswerScore, Attempt, attempt_score, feedback
+from memory_program.optimization.scoring import Attempt, attempt_score, feedback
 
 PATIENCE = 20
 """Attempts without a score, one after the other, after which the model is asked whether it is still there."""

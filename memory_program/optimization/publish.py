@@ -6,13 +6,14 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from memory_program.agents.program import MemoryProgram
+from memory_program.evaluation.provenance import provenance_tags
 from memory_program.evaluation.records import content_hash
 from memory_program.evaluation.report import write_json
 from memory_program.evaluation.scoring import Json
 from memory_program.optimization.prompts import instruction_diff
 from memory_program.optimization.stage import StageResult
 from memory_program.optimize_config import OptimizeConfig
-from memory_program.tracking import TrackedRun, Tracker, note_logged, was_logged
+from memory_program.tracking import TrackedRun, Tracker, note_logged, tracking_place, was_logged
 
 RESULTS = "results.json"
 
@@ -22,10 +23,8 @@ class Publisher:
 
     def __init__(self, config: OptimizeConfig) -> None:
         """Begin to open MLflow in the background, since it takes seconds."""
-        database = config.output_dir.parent / "mlflow.db"
-        self.uri = config.tracking_uri or f"sqlite:///{database.as_posix()}"
+        self.uri, artifacts = tracking_place(config.output_dir, config.tracking_uri)
         self._config = config
-        artifacts = config.output_dir.parent / "mlartifacts" if config.tracking_uri is None else None
         self._tracker = Tracker(self.uri, artifacts) if config.mlflow else None
 
     def close(self) -> None:
@@ -49,7 +48,9 @@ class Publisher:
         digest = _digest(results)
         if was_logged(folder, self.uri, digest):
             return
-        parent = TrackedRun(_name(results), _params(results), dict(_metrics(results)), _tags(results), files)
+        parent = TrackedRun(
+            _name(results), _params(results), dict(_metrics(results)), provenance_tags(results), files
+        )
         children = [
             self._child(stage, place, candidate, results)
             for place, stage in enumerate(results["stages"])
@@ -77,7 +78,7 @@ class Publisher:
         params = {"number": candidate["number"], "fingerprint": candidate["fingerprint"][:12]}
         # MLflow shows parameters beside each other: up to 6,000 characters of each instruction
         params |= {f"{name}.instructions": p["instructions"][:6000] for name, p in prompts.items()}
-        return TrackedRun(name, params, metrics, _tags(results), [path])
+        return TrackedRun(name, params, metrics, provenance_tags(results), [path])
 
 
 def best_so_far(stages: list[StageResult]) -> Figure:
@@ -136,17 +137,6 @@ def _params(results: Json) -> Json:
         "model": models["task"],
         "prompt_model": models["prompts"],
         "judge_model": models["judge"],
-    }
-
-
-def _tags(results: Json) -> dict[str, str]:
-    dataset: Json = results["dataset"]
-    return {
-        "dataset.name": dataset["name"],
-        "dataset.sha256": dataset["sha256"],
-        "git_commit": str(results["git_commit"]),
-        "lock_hash": results["lock_hash"],
-        "version": results["version"],
     }
 
 

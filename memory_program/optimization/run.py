@@ -18,6 +18,7 @@ from memory_program.evaluation.cost import described
 from memory_program.evaluation.live import ModelMaker, load_program
 from memory_program.evaluation.report import write_json
 from memory_program.evaluation.scoring import Json
+from memory_program.learning.rewards import AnswerScore, answer_score
 from memory_program.ledger import is_embedded, price_of
 from memory_program.models import AdaptiveLimiter, check_model, language_model
 from memory_program.optimization.calls import PaidCalls
@@ -28,7 +29,6 @@ from memory_program.optimization.prompts import put
 from memory_program.optimization.publish import RESULTS, Publisher
 from memory_program.optimization.remembered import RememberedLM, remembered
 from memory_program.optimization.saved import run_results, save_program
-from memory_program.optimization.scoring import AnswerScore, answer_score
 from memory_program.optimization.stage import StageResult, Tools, improve, limits
 from memory_program.optimize_config import OptimizeConfig
 from memory_program.run_folder import held

@@ -1,29 +1,17 @@
 """What an attempt is worth, and what went wrong in it, in words."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal
-
-import dspy
-from dspy.utils.exceptions import LMError
 
 from locomo.conversation import Conversation, Question
-from locomo.judge import Judges
-from locomo.metrics import is_abstention
-from locomo.rubrics import Rubric, Verdict
 from memory_program.bank.outcome import Answer, Outcome, SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.evaluation.diagnosis import diagnose, kept_of
 from memory_program.evaluation.records import AnswerRecord
 from memory_program.evaluation.scoring import ScoredQuestion, score_question
+from memory_program.learning.rewards import AnswerScore
 from memory_program.ledger import Usage
 from memory_program.optimization.cases import Case
-
-AnswerScore = Callable[[Question, Answer], float | None]
-"""Says what an answer is worth, from 0 to 1; None if that cannot be said."""
-
-MetricName = Literal["f1", "judge", "mix"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +47,6 @@ def attempt_score(attempt: Attempt, score: AnswerScore) -> float | None:
     scores = [score(q, answer) if answer.outcome is Outcome.OK else 0.0 for q, answer in pairs]
     present = [value for value in scores if value is not None]
     return fmean(present) if present else None
-
-
-def answer_score(metric: MetricName, rubric: Rubric, judge_lm: dspy.LM | None) -> AnswerScore:
-    """Make the score of a config: the official F1, a judge's verdict, or the mean of both."""
-    judges = Judges(rubric, judge_lm)
-
-    def f1(question: Question, answer: Answer) -> float | None:
-        return _scored(question, answer).locomo_f1
-
-    def verdict(question: Question, answer: Answer) -> float | None:
-        if not question.is_answerable or is_abstention(answer.text):
-            return float(is_abstention(answer.text) and not question.is_answerable)
-        try:
-            found = judges.grade(question, answer.text).verdict
-        except LMError:
-            return None
-        return None if found is Verdict.UNPARSED else float(found is Verdict.CORRECT)
-
-    def mix(question: Question, answer: Answer) -> float | None:
-        both = [f1(question, answer), verdict(question, answer)]
-        return None if None in both else fmean(value for value in both if value is not None)
-
-    return {"f1": f1, "judge": verdict, "mix": mix}[metric]
 
 
 def feedback(attempt: Attempt, score: AnswerScore) -> str:

@@ -11,6 +11,7 @@ from typing import TextIO
 
 from memory_program.agents.program import MemoryProgram
 from memory_program.errors import ModelError, OptimizationError
+from memory_program.learning.rewards import AnswerScore
 from memory_program.optimization.bench import Bench, Candidate
 from memory_program.optimization.calls import PaidCalls, RunStopped, StopReason
 from memory_program.optimization.cases import Case
@@ -19,7 +20,6 @@ from memory_program.optimization.optimizers import Search, propose
 from memory_program.optimization.preparation import Cases
 from memory_program.optimization.prompts import fingerprint, prompts_of, put
 from memory_program.optimization.remembered import Luck, RememberedLM
-from memory_program.optimization.scoring import AnswerScore
 from memory_program.optimization.selection import FINALISTS, Choice, choose, finalists
 from memory_program.optimization.students import ReaderStudent, Student, WriterStudent
 from memory_program.optimize_config import OptimizeConfig, Target

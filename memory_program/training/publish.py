@@ -5,12 +5,12 @@ from pathlib import Path
 
 from memory_program import __version__
 from memory_program.agents.program import MemoryProgram
-from memory_program.evaluation.provenance import git_commit, lock_hash
+from memory_program.evaluation.provenance import git_commit, lock_hash, provenance_tags
 from memory_program.evaluation.records import content_hash
 from memory_program.evaluation.report import write_json
 from memory_program.evaluation.scoring import Json
 from memory_program.learning.run_state import Entry
-from memory_program.tracking import TrackedRun, Tracker, note_logged, was_logged
+from memory_program.tracking import TrackedRun, Tracker, note_logged, tracking_place, was_logged
 from memory_program.train_config import TrainConfig
 from memory_program.training.card import model_card
 from memory_program.training.curves import write_curves
@@ -64,10 +64,8 @@ class Publisher:
 
     def __init__(self, config: TrainConfig) -> None:
         """Begin to open MLflow in the background, since it takes seconds."""
-        database = config.output_dir.parent / "mlflow.db"
-        self.uri = config.tracking_uri or f"sqlite:///{database.as_posix()}"
+        self.uri, artifacts = tracking_place(config.output_dir, config.tracking_uri)
         self._config = config
-        artifacts = config.output_dir.parent / "mlartifacts" if config.tracking_uri is None else None
         self._tracker = Tracker(self.uri, artifacts) if config.mlflow else None
 
     def close(self) -> None:
@@ -100,18 +98,11 @@ class Publisher:
 
 
 def _run(results: Json, entries: Sequence[Entry], files: Sequence[Path]) -> TrackedRun:
-    dataset: Json = results["dataset"]
     return TrackedRun(
-        name=f"train {results['settings']['model']} on {dataset['name']}",
+        name=f"train {results['settings']['model']} on {results['dataset']['name']}",
         params=results["settings"],
         metrics=dict(_metrics(results)),
-        tags={
-            "dataset.name": dataset["name"],
-            "dataset.sha256": dataset["sha256"],
-            "git_commit": str(results["git_commit"]),
-            "lock_hash": results["lock_hash"],
-            "version": results["version"],
-        },
+        tags=provenance_tags(results),
         artifacts=files,
         curves=curves_of(entries),
     )

@@ -16,8 +16,8 @@ from memory_program.bank.outcome import Answer
 from memory_program.errors import ConfigError, ModelError, OptimizationError
 from memory_program.evaluation.live import ModelMaker
 from memory_program.evaluation.scoring import Json
+from memory_program.learning.rewards import AnswerScore
 from memory_program.optimization.run import optimize
-from memory_program.optimization.scoring import AnswerScore
 from memory_program.optimize_config import OptimizeConfig
 from memory_program.pacing import AdaptiveLimiter, PacedEngine, RetryPolicy
 from tests.competent_model import Prompt

@@ -10,11 +10,12 @@ from locomo.conversation import Category, Conversation, Question
 from memory_program.bank.outcome import Answer, Outcome
 from memory_program.bank.space import MemorySpace
 from memory_program.errors import ModelError
+from memory_program.learning.rewards import AnswerScore
 from memory_program.optimization.bench import PATIENCE, Bench, Candidate
 from memory_program.optimization.calls import PaidCalls, RunStopped, StopReason
 from memory_program.optimization.cases import Case
 from memory_program.optimization.prompts import Prompt, fingerprint
-from memory_program.optimization.scoring import AnswerScore, Attempt
+from memory_program.optimization.scoring import Attempt
 from memory_program.optimization.selection import FINALISTS, choose, compared, finalists, val_interval
 from memory_program.optimization.students import AttemptPrediction
 from tests.conversations import session

@@ -8,8 +8,9 @@ from locomo.rubrics import Rubric
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcome import Answer, CallFailure, Outcome, RankedItem, SessionRecord
 from memory_program.bank.space import MemorySpace
+from memory_program.learning.rewards import answer_score
 from memory_program.optimization.cases import Case
-from memory_program.optimization.scoring import Attempt, answer_score, attempt_score, feedback
+from memory_program.optimization.scoring import Attempt, attempt_score, feedback
 from tests.conversations import session
 from tests.scripted_lm import Reply, ScriptedLM, fields
 
