@@ -14,10 +14,10 @@ class Stage:
     """A stretch of the training, with worlds of a size and learning rates of its own.
 
     ``until`` is the share of all tokens at which it ends. ``rates`` are what the learning rates are multiplied
-    with at its beginning and at its end, and in between on a line; they fall to no less than a twelfth of the
-    first. Of bare sessions only the turns are left that say something to remember: two thirds of the tokens,
-    for the same replies. ``kept`` is the share of a world's exchanges that is used (the rest is thrown away, so
-    that a chunk of text comes from several worlds).
+    with at its beginning and at its end, and in between on a line; they fall to 0.08 of the first and no lower.
+    Of bare sessions only the turns are left that say something to remember: two thirds of the tokens, for the
+    same replies. ``kept`` is the share of a world's exchanges that is used (the rest is thrown away, so that a
+    chunk of text comes from several worlds).
     """
 
     name: str
@@ -33,7 +33,7 @@ class Stage:
     def rate(self, share: float) -> float:
         """What the learning rates are multiplied with when ``share`` of this stage is done."""
         first, last = self.rates
-        return max(first / 12.5, first + (last - first) * min(1.0, share))
+        return max(0.08 * first, first + (last - first) * min(1.0, share))
 
 
 _BARE = Stage("bare", 0.1205, is_bare=True, sessions=(1, 4), facts=(1, 3), questions=3.0)

@@ -73,6 +73,15 @@ def test_names_of_held_out_worlds_never_occur_in_training_text():
     assert not any(is_held_out(name) for name in speakers if name.isalpha() and name.istitle())
 
 
+def test_rates_go_on_from_stage_to_stage_and_fall_to_almost_nothing():
+    again = STAGES[4:]
+    assert [stage.rate(0.0) for stage in again[1:]] == [stage.rate(1.0) for stage in again[:-1]]
+    assert again[0].rate(0.5) == pytest.approx(0.45)
+    assert again[-1].rate(1.0) == pytest.approx(0.08 * 0.18)
+    assert [stage.until for stage in STAGES] == sorted(stage.until for stage in STAGES)
+    assert STAGES[-1].until == 1
+
+
 def test_copies_say_the_same_tokens_in_another_order():
     for example in chunk(1, 0, STAGES[0], 2000, small_tokenizer()):
         first, second = example.tokens[: example.reply_start], example.tokens[example.reply_start :]
