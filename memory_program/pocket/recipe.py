@@ -13,11 +13,11 @@ from memory_program.settings import Settings
 class Stage:
     """A stretch of the training, with worlds of a size and learning rates of its own.
 
-    ``until`` is the share of all tokens at which it ends. ``rates`` are what the learning rates are multiplied
-    with at its beginning and at its end, and in between on a line; they fall to 0.08 of the first and no lower.
-    Of bare sessions only the turns are left that say something to remember: two thirds of the tokens, for the
-    same replies. ``kept`` is the share of a world's exchanges that is used (the rest is thrown away, so that a
-    chunk of text comes from several worlds).
+    ``until`` is the share of all tokens at which it ends. ``rates`` are what the learning rates are
+    multiplied with at its beginning and at its end, and in between on a line; they fall to 0.08 of the
+    first and no lower. Of bare sessions only the turns are left that say something to remember: two
+    thirds of the tokens, for the same replies. ``kept`` is the share of a world's exchanges that is used
+    (the rest is thrown away, so that a chunk of text comes from several worlds).
     """
 
     name: str
