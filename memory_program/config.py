@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 import tyro
 from pydantic import Field, field_validator, model_validator
 
+from memory_program.embedded import POCKET, is_carried
 from memory_program.errors import ConfigError
 from memory_program.settings import Settings, chosen, split_list
 
@@ -45,7 +46,6 @@ _SPLITS: Mapping[str, tuple[Split, ...]] = {
 }
 _LOCOMO_SPLITS: tuple[Split, ...] = ("all", "train", "val", "test")
 
-_POCKET = ("pocket", "pocket-base")
 
 _OF_A_REPORT = ("mode", "runs", "page", "mlflow", "tracking_uri")
 """What may be set where runs are reported: their own settings say the rest."""
@@ -325,12 +325,12 @@ class EvaluateConfig(SystemSettings):
     def _embedded(self) -> str | None:
         """The model that stands in where none is named: only where its small world is what is asked about."""
         names = [name.value for name in DatasetName if name.is_made_up]
-        return _POCKET[0] if self.dataset in names else None
+        return POCKET if self.dataset in names else None
 
     @property
     def judge(self) -> str | None:
         """The judge's model, if one is named; the embedded model reads and writes, and judges nothing."""
-        return self.judge_model or (None if self.model in _POCKET else self.model)
+        return self.judge_model or (None if self.model is not None and is_carried(self.model) else self.model)
 
     @property
     def system_settings(self) -> SystemSettings:

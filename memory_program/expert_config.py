@@ -6,9 +6,10 @@ from typing import Literal
 from pydantic import Field
 
 from memory_program.config import SystemSettings
+from memory_program.embedded import POCKET_BASE
 from memory_program.learning.hyperparameters import ReinforceSettings
 from memory_program.settings import Settings
-from memory_program.train_config import POCKET_BASE, TrainConfig
+from memory_program.train_config import TrainConfig
 
 ORACLE = "oracle"
 """The perfect writer of what is made up; it needs no model."""

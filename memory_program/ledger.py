@@ -15,6 +15,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from memory_program.embedded import is_embedded
+
 _logger = logging.getLogger(__name__)
 _PRICE_FILE = "model_prices_and_context_window_backup.json"
 
@@ -132,16 +134,6 @@ def record_call(record: CallRecord) -> None:
     """Write a call to every meter that is open in this context."""
     for meter in _open_meters.get():
         meter.calls.append(record)
-
-
-def is_embedded(model: str) -> bool:
-    """Whether a name is of a model that runs in this process.
-
-    Example:
-        >>> is_embedded("pocket"), is_embedded("local:weights/tiny"), is_embedded("openai/gpt-4.1-mini")
-        (True, True, False)
-    """
-    return model in ("pocket", "pocket-base") or model.startswith("local:")
 
 
 def price_of(model: str, *, api_base: str | None = None) -> Price | None:

@@ -10,7 +10,6 @@ import functools
 import importlib
 import logging
 import os
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,8 +20,8 @@ from dspy.clients.engines.litellm_engine import LiteLLMEngine
 from dspy.lm15 import Config, Message, ProviderError, Request, Response
 from dspy.utils.exceptions import LMError
 
+from memory_program.embedded import is_carried, is_embedded, source_of
 from memory_program.errors import ConfigError, ModelError
-from memory_program.ledger import is_embedded
 from memory_program.pacing import AdaptiveLimiter, PacedEngine, RetryPolicy
 
 __all__ = ["AdaptiveLimiter", "LiteLLMModel", "check_model", "language_model"]
@@ -35,9 +34,7 @@ _NAMES = (
     "api_base; for a model in this process 'local:' and its folder or its id on the Hugging Face hub; for "
     "the embedded model 'pocket'"
 )
-_POCKET = Path(__file__).parent / "pocket"
 _POCKET_TOKENS = 256  # twice what it ever has to say: beyond, it only repeats itself
-_EMBEDDED = {"pocket": _POCKET / "weights", "pocket-base": _POCKET / "weights-base"}
 
 _logger = logging.getLogger(__name__)
 
@@ -107,8 +104,8 @@ def language_model(
 def _embedded_model(
     name: str, temperature: float, max_tokens: int, limiter: AdaptiveLimiter | None
 ) -> dspy.LM:
-    source = str(_EMBEDDED.get(name, name.removeprefix("local:").strip()))
-    if name in _EMBEDDED:
+    source = source_of(name)
+    if is_carried(name):
         max_tokens = min(max_tokens, _POCKET_TOKENS)
     if not source:
         raise ModelError(f"{name!r} names no model: {_NAMES}")

@@ -7,11 +7,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from memory_program.config import DatasetName, EvaluateConfig, SystemSettings
+from memory_program.embedded import POCKET, is_carried
 from memory_program.errors import ConfigError
-
-POCKET = "pocket"
-_CANNOT_INSTRUCT = (POCKET, "pocket-base")
-"""The embedded models. They answer the program's own prompts, and cannot write instructions."""
 
 
 class Optimizer(StrEnum):
@@ -170,6 +167,11 @@ class OptimizeConfig(SystemSettings):
                 "max_demos=0 leaves nothing to propose: allow demos with --max-demos 4, or name a model that "
                 "writes instructions with --prompt-model"
             )
+        if self.metric != "f1" and self.judge is None:
+            raise ConfigError(
+                f"metric={self.metric!r} needs a model that judges, which {self.model!r} cannot: name one "
+                "with --judge-model, or choose --metric f1"
+            )
         return self
 
     @property
@@ -180,12 +182,14 @@ class OptimizeConfig(SystemSettings):
     @property
     def writes_instructions(self) -> bool:
         """Whether instructions are proposed; otherwise only demos."""
-        return self.proposer not in _CANNOT_INSTRUCT
+        return not is_carried(self.proposer)
 
     @property
     def judge(self) -> str | None:
         """The judge's model, if the metric has one."""
-        return None if self.metric == "f1" else self.judge_model or self.model
+        if self.metric == "f1":
+            return None
+        return self.judge_model or (None if is_carried(self.model) else self.model)
 
     @property
     def system_settings(self) -> SystemSettings:

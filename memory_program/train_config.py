@@ -6,11 +6,9 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from memory_program.config import DatasetName, EvaluateConfig, SystemSettings
+from memory_program.embedded import POCKET_BASE
 from memory_program.errors import ConfigError
 from memory_program.learning.hyperparameters import GRPOSettings, ReinforceSettings
-
-POCKET_BASE = "pocket-base"
-"""The embedded model before the last stage of its training: it writes, and has much left to learn."""
 
 
 class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):

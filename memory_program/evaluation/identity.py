@@ -12,6 +12,7 @@ from locomo.rubrics import Grading, Rubric, grading_of
 from memory_program import __version__
 from memory_program.agents.program import MemorySystem
 from memory_program.config import EvaluateConfig, SystemName
+from memory_program.embedded import known_as
 from memory_program.errors import RecordError
 from memory_program.evaluation.records import content_hash
 from memory_program.settings import split_list
@@ -25,7 +26,8 @@ class SystemIdentity:
     """A system under its settings and models.
 
     ``build`` is a hash of what its banks depend on, ``answer`` of what its answers depend on besides the
-    bank and the question. The address of a server is part of neither: a model is known by its name.
+    bank and the question. The address of a server is part of neither: a model is known by its name, and one
+    whose weights are on this disk by those too.
     """
 
     name: str
@@ -61,7 +63,8 @@ def identify(system: MemorySystem, name: SystemName, config: EvaluateConfig) -> 
     settings = config.system_settings.model_dump(mode="json")
     writer = config.writer if name.writes_with_a_model else None
     reader = config.reader if name.reads_with_a_model else None
-    written_with = (writer, config.temperature, [settings[key] for key in BUILD_SETTINGS], writer_state)
+    known_writer, known_reader = (None if model is None else known_as(model) for model in (writer, reader))
+    written_with = (known_writer, config.temperature, [settings[key] for key in BUILD_SETTINGS], writer_state)
     # a program in which only the reader was optimised shares the banks of the memory system
     written_as = SystemName.MEMORY if name.writes_with_a_model else name
     build = content_hash(__version__, written_as.value, written_with if system.writes_memories else None)
@@ -73,7 +76,7 @@ def identify(system: MemorySystem, name: SystemName, config: EvaluateConfig) -> 
         settings=settings,
         program=content_hash(state),
         build=build,
-        answer=content_hash(build, reader, config.temperature, settings, state),
+        answer=content_hash(build, known_reader, config.temperature, settings, state),
     )
 
 
@@ -86,7 +89,7 @@ class JudgeIdentity:
 
     def key(self, rubric: str, question: Question, prediction: str) -> str:
         """Name the record of a verdict."""
-        prompt = (self.model, rubric, self.rubrics[rubric][grading_of(question).value])
+        prompt = (known_as(self.model), rubric, self.rubrics[rubric][grading_of(question).value])
         return content_hash("judge", prompt, question.question_id, question.text, question.answer, prediction)
 
 

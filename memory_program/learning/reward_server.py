@@ -26,6 +26,7 @@ from memory_program import __version__
 from memory_program.agents.context import MemoryContext
 from memory_program.agents.reader import QAReader
 from memory_program.command_line import exit_status, parse_flags
+from memory_program.embedded import POCKET_BASE
 from memory_program.errors import ConfigError, RecordError
 from memory_program.learning.episode_json import episode_from_json
 from memory_program.learning.frozen import asked_once
@@ -53,7 +54,7 @@ class RewardServerConfig(Settings):
     port: int = Field(default=8765, ge=0, le=65_535)
     """Port to listen on."""
 
-    reader_model: str = "pocket-base"
+    reader_model: str = POCKET_BASE
     """Model that answers from the memories, by any name that --model of evaluate.py takes."""
 
     judge_model: str | None = None

@@ -20,6 +20,7 @@ from dspy import lm15
 from dspy._vendor.lm15.serde import request_to_dict, response_from_dict, response_to_dict
 
 from memory_program import __version__
+from memory_program.embedded import known_as
 from memory_program.evaluation.records import Journal, content_hash
 from memory_program.ledger import CallRecord, Usage, metered, record_call
 from memory_program.pacing import Engine
@@ -145,7 +146,8 @@ class PaidCalls:
             lm15.LM15Error: the call failed.
         """
         is_sampled = request.config.temperature != 0
-        key = content_hash("call", __version__, request_to_dict(request), sample if is_sampled else 0)
+        model, which = known_as(request.model), sample if is_sampled else 0
+        key = content_hash("call", __version__, model, request_to_dict(request), which)
         allowance: Allowance = dspy.settings.get(_ALLOWANCE, self._whole)
         with self._lock:
             stopped = self.stopped or allowance.stopped

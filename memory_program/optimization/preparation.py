@@ -12,6 +12,7 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.bank.outcome import CallFailure, Outcome
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
+from memory_program.embedded import known_as
 from memory_program.errors import ConfigError, ModelError
 from memory_program.evaluation.datasets import load_dataset
 from memory_program.learning.episodes import episodes_of, namespace_of, roll_in, shortened
@@ -150,8 +151,9 @@ class RollIn:
     def _namespace(self, program: MemoryProgram, conversation: Conversation) -> str:
         config, writer = self._config, program.writer
         settings = [writer.mode, writer.max_turns, writer.memory_budget, writer.related]
+        model = known_as(config.model)
         return namespace_of(
-            conversation, __version__, config.model, config.temperature, settings, writer.dump_state()
+            conversation, __version__, model, config.temperature, settings, writer.dump_state()
         )
 
 

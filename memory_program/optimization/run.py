@@ -13,13 +13,14 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
 from memory_program.config import SystemName
+from memory_program.embedded import is_embedded
 from memory_program.errors import ConfigError, ModelError
 from memory_program.evaluation.cost import described
 from memory_program.evaluation.live import ModelMaker, load_program
 from memory_program.evaluation.report import write_json
 from memory_program.evaluation.scoring import Json
 from memory_program.learning.rewards import AnswerScore, answer_score
-from memory_program.ledger import is_embedded, price_of
+from memory_program.ledger import price_of
 from memory_program.models import AdaptiveLimiter, check_model, language_model
 from memory_program.optimization.calls import PaidCalls
 from memory_program.optimization.estimate import estimate_run

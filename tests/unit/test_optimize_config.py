@@ -47,6 +47,7 @@ def test_the_flags_of_the_issue_become_a_config() -> None:
         ({"optimizer": "hill-climbing"}, "unknown optimizer 'hill-climbing': choose from simba, mipro,"),
         ({"target": "judge"}, "unknown target 'judge': choose from reader, writer, both"),
         ({"metric": "bleu"}, "unknown metric 'bleu': choose from f1, judge, mix"),
+        ({"metric": "judge"}, "needs a model that judges, which 'pocket' cannot: name one with"),
         ({"num_candidates": 1}, "num_candidates=1 must be at least 2"),
         ({"max_calls": 0}, "max_calls=0 must be at least 1"),
         ({"max_cost": 0}, "max_cost=0 must be more than 0"),
