@@ -36,18 +36,18 @@ class Stage:
         return max(0.08 * first, first + (last - first) * min(1.0, share))
 
 
-_BARE = Stage("bare", 0.1205, is_bare=True, sessions=(1, 4), facts=(1, 3), questions=3.0)
-_SHORT = Stage("short", 0.3895, sessions=(2, 8), facts=(1, 4), questions=3.5)
-_FULL = Stage("full", 0.519, rates=(1.0, 0.0), sessions=(4, 32), facts=(2, 5), questions=4.0, kept=0.6)
+_BARE = Stage("bare", 0.137, is_bare=True, sessions=(1, 4), facts=(1, 3), questions=3.0)
+_SHORT = Stage("short", 0.442, sessions=(2, 8), facts=(1, 4), questions=3.5)
+_FULL = Stage("full", 0.59, rates=(1.0, 0.0), sessions=(4, 32), facts=(2, 5), questions=4.0, kept=0.6)
 
 STAGES = (
     Stage("copy", 0.001, copies=True),
     _BARE,
     _SHORT,
     _FULL,
-    replace(_BARE, name="bare again", until=0.64, rates=(0.5, 0.4)),
-    replace(_SHORT, name="short again", until=0.85, rates=(0.4, 0.18)),
-    replace(_FULL, name="full again", until=1.0, rates=(0.18, 0.0)),
+    replace(_BARE, name="bare again", until=0.727, rates=(0.5, 0.4)),
+    replace(_SHORT, name="short again", until=0.879, rates=(0.4, 0.26)),
+    replace(_FULL, name="full again", until=1.0, rates=(0.26, 0.0)),
 )
 """From copying random tokens to whole conversations: what is short is learned in a fraction of the time. Then
 once more at rates that fall all the way: most of what a writer can do comes while they fall (LOG.md)."""
@@ -65,7 +65,7 @@ class PretrainConfig(Settings):
     seed: int = Field(default=0, ge=0)
     """Seed of the first weights and of all training worlds."""
 
-    tokens: int = Field(default=50_000_000, ge=1000)
+    tokens: int = Field(default=44_000_000, ge=1000)
     """How many tokens to train on; the stages take their shares of it."""
 
     last_stage: Literal["copy", "bare", "short", "full", "full again"] = "full again"

@@ -77,7 +77,7 @@ def test_rates_go_on_from_stage_to_stage_and_fall_to_almost_nothing():
     again = STAGES[4:]
     assert [stage.rate(0.0) for stage in again[1:]] == [stage.rate(1.0) for stage in again[:-1]]
     assert again[0].rate(0.5) == pytest.approx(0.45)
-    assert again[-1].rate(1.0) == pytest.approx(0.08 * 0.18)
+    assert again[-1].rate(1.0) == pytest.approx(0.08 * 0.26)
     assert [stage.until for stage in STAGES] == sorted(stage.until for stage in STAGES)
     assert STAGES[-1].until == 1
 
