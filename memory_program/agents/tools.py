@@ -281,9 +281,10 @@ class MemoryTools:
         if self._turn_index is None:
             self._turn_index = BM25Index()
             for turn in self._session.turns:
-                self._turn_index.add(turn.turn_id, turn.line)
+                self._turn_index.add(turn.line)
         hits = self._turn_index.search(text, 3)
-        return tuple(hit.doc_id for hit in hits if hit.score >= 0.6 * hits[0].score)
+        best = [hit.doc_id for hit in hits if hit.score >= 0.6 * hits[0].score]
+        return tuple(self._session.turns[position].turn_id for position in best)
 
 
 READ_TOOLS = ("search_memory", "sample_memory")

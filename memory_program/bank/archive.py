@@ -130,9 +130,8 @@ class Archive:
         self._refuse_known(session)
         lines = [Counter(tokenize(_searchable_line(turn))) for turn in session.turns]
         date = Counter(tokenize(spelled_day(session.date_time.date())))
-        for turn, counts in zip(session.turns, _turn_counts(lines, date), strict=True):
-            self._turn_index.add_counts(turn.turn_id, counts)
-        self._session_index.add_counts(session.session_id, sum(lines, date))
+        self._turn_index.add_all(list(_turn_counts(lines, date)))
+        self._session_index.add_all([sum(lines, date)])
         speakers = [turn.speaker for turn in session.turns]
         self._speakers = tuple(dict.fromkeys([*self._speakers, *speakers]))
         places = {speaker: place for place, speaker in enumerate(self._speakers)}

@@ -4,11 +4,11 @@ The live memories are a fold over the log. Two snapshots are two versions of one
 prefix, a rollout is a fork; nothing that anybody deletes is ever lost.
 """
 
-import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from memory_program.bank.fold import BankState, folded
+from memory_program.bank.log import Log
 from memory_program.bank.memory import (
     CORE_LIMIT_CHARS,
     Draft,
@@ -20,17 +20,6 @@ from memory_program.bank.memory import (
     memory_number,
 )
 from memory_program.errors import MemoryOperationError, UnknownMemoryError
-
-_CHECKPOINT_EVERY = 64  # at(v) replays fewer operations than this; each checkpoint shares its maps
-
-
-@dataclass(slots=True)
-class _Log:
-    """The operations of a bank and of every fork that has not diverged yet."""
-
-    operations: list[Operation] = field(default_factory=list[Operation])
-    checkpoints: list[BankState] = field(default_factory=lambda: [BankState()])
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +52,7 @@ class MemoryBank:
     def __init__(self, namespace: str) -> None:
         """Make an empty bank."""
         self.namespace = namespace
-        self._log = _Log()
+        self._log = Log()
         self._state = BankState()
         self._sorted_live: tuple[BankState, list[Memory]] | None = None  # of which state, and what
 
@@ -81,11 +70,12 @@ class MemoryBank:
 
     def __len__(self) -> int:
         """Count the live memories."""
-        return len(self._state.live)
+        return self._state.live_count
 
     def __contains__(self, memory_id: object) -> bool:
         """Say whether a memory of this id is live."""
-        return memory_id in self._state.live
+        memory = self._state.get(memory_id) if isinstance(memory_id, str) else None
+        return memory is not None and memory.is_live
 
     def get(self, memory_id: str) -> Memory:
         """Look a memory up, live or superseded.
@@ -93,7 +83,7 @@ class MemoryBank:
         Raises:
             UnknownMemoryError: no operation of this bank ever made it.
         """
-        memory = self._state.memories.get(memory_id)
+        memory = self._state.get(memory_id)
         if memory is None:
             raise UnknownMemoryError(f"{memory_id!r} is not in bank {self.namespace!r} ({self._known_ids()})")
         return memory
@@ -102,20 +92,20 @@ class MemoryBank:
         """List the live memories in the order in which they were made."""
         state, cached = self._state, self._sorted_live
         if cached is None or cached[0] is not state:
-            self._sorted_live = cached = (state, list(self._in_order(state.live.values())))
+            self._sorted_live = cached = (state, state.live())
         return [memory for memory in cached[1] if kind is None or memory.kind is kind]
 
     def operations(self, since: int = 0) -> list[Operation]:
         """List the log from version ``since`` (exclusive) to now."""
-        return self._log.operations[since : self.version]
+        return self._log.between(since, self.version)
 
     def extends(self, other: "MemoryBank") -> bool:
         """Say whether this bank's log begins with the whole log of another; at once for a fork of it."""
         if other.version > self.version:
             return False
-        if self._log is other._log:
+        if self._log is other._log or other.version == 0:
             return True
-        return self._log.operations[: other.version] == other.operations()
+        return self._log.between(0, other.version) == other.operations()
 
     def history(self, memory_id: str) -> list[Operation]:
         """List the operations that led to a memory or followed from it, oldest first.
@@ -126,7 +116,7 @@ class MemoryBank:
         made_in = self.get(memory_id).created
         ancestors, descendants = {memory_id}, {memory_id}
         led: list[Operation] = []
-        for operation in reversed(self.operations()[:made_in]):
+        for operation in reversed(self._log.between(0, made_in)):
             if not ancestors.isdisjoint(memory.memory_id for memory in operation.created):
                 ancestors.update(operation.superseded)
                 led.append(operation)
@@ -146,11 +136,13 @@ class MemoryBank:
         newer = self.version if newer is None else newer
         if older > newer:
             raise MemoryOperationError(f"older={older} must not be above newer={newer}: swap them")
-        before, after = self._state_at(older), self._state_at(newer)
-        order = self._in_order
+        before, after = self.at(older)._state, self.at(newer)._state
+        between = self._log.between(older, newer)
+        made = (memory.memory_id for operation in between for memory in operation.created)
+        ended = (name for operation in between for name in operation.superseded)
         return BankDiff(
-            created=order(m for name, m in after.live.items() if name not in before.live),
-            superseded=order(after.memories[name] for name in before.live if name not in after.live),
+            created=self._in_order(memory for memory in map(after.get, made) if memory and memory.is_live),
+            superseded=self._in_order(after.get(name) for name in ended if before.get(name)),
             core_before=before.core,
             core_after=after.core,
         )
@@ -167,7 +159,13 @@ class MemoryBank:
         Raises:
             MemoryOperationError: the bank never had that version.
         """
-        return self._with_state(self._state_at(version), namespace)
+        if not 0 <= version <= self.version:
+            raise MemoryOperationError(f"version={version} must be from 0 to {self.version}, the current one")
+        if version == self.version:
+            return self.fork(namespace)
+        earlier = self._with_state(self._log.state_at(version), namespace)
+        earlier._log = self._log.reaching_back_to(version)
+        return earlier
 
     def undo(self, count: int = 1) -> "MemoryBank":
         """Give the bank without its last operations. This one keeps them.
@@ -192,6 +190,19 @@ class MemoryBank:
         for operation in operations:
             bank.append(operation)
         return bank
+
+    @classmethod
+    def opened(
+        cls, namespace: str, state: BankState, read_past: Callable[[], Iterable[Operation]]
+    ) -> "MemoryBank":
+        """Begin with the state of a snapshot; the operations before it are read when they are needed."""
+        bank = cls(namespace)
+        bank._log, bank._state = Log(state, read_past), state
+        return bank
+
+    def laid_out(self) -> BankState:
+        """Give the state with every memory, live and superseded, in columns, for a snapshot."""
+        return self._state.laid_out()
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -284,15 +295,7 @@ class MemoryBank:
             MemoryOperationError: it does not follow from the state; the bank is unchanged.
         """
         state = folded(self._state, operation)
-        with self._log.lock:
-            if len(self._log.operations) != self.version:  # a fork wrote first: part ways
-                self._log = _Log(
-                    self._log.operations[: self.version],
-                    self._log.checkpoints[: self.version // _CHECKPOINT_EVERY + 1],
-                )
-            self._log.operations.append(operation)
-            if state.version % _CHECKPOINT_EVERY == 0:
-                self._log.checkpoints.append(state)
+        self._log = self._log.append(operation, state)
         self._state = state
         return operation
 
@@ -322,12 +325,12 @@ class MemoryBank:
         return self.append(Operation(kind, version, by, superseded, created))
 
     def _live(self, memory_id: str) -> Memory:
-        memory = self._state.live.get(memory_id)
-        if memory is not None:
+        memory = self._state.get(memory_id)
+        if memory is not None and memory.is_live:
             return memory
-        if memory_id in self._state.memories:
+        if memory is not None:
             raise UnknownMemoryError(
-                f"{memory_id!r} was superseded in version {self.get(memory_id).superseded}: "
+                f"{memory_id!r} was superseded in version {memory.superseded}: "
                 "search again for what replaced it"
             )
         raise UnknownMemoryError(f"{memory_id!r} is not a memory here ({self._known_ids()})")
@@ -342,16 +345,6 @@ class MemoryBank:
         bank._sorted_live = self._sorted_live
         return bank
 
-    def _state_at(self, version: int) -> BankState:
-        if not 0 <= version <= self.version:
-            raise MemoryOperationError(f"version={version} must be from 0 to {self.version}, the current one")
-        if version == self.version:
-            return self._state
-        state = self._log.checkpoints[version // _CHECKPOINT_EVERY]
-        for operation in self._log.operations[state.version : version]:
-            state = folded(state, operation)
-        return state
-
     @staticmethod
-    def _in_order(memories: Iterable[Memory]) -> tuple[Memory, ...]:
-        return tuple(sorted(memories, key=lambda memory: memory_number(memory.memory_id)))
+    def _in_order(memories: Iterable[Memory | None]) -> tuple[Memory, ...]:
+        return tuple(sorted(filter(None, memories), key=lambda memory: memory_number(memory.memory_id)))

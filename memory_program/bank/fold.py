@@ -9,19 +9,39 @@ from datetime import datetime
 
 from immutables import Map
 
-from memory_program.bank.memory import MEMORY_KINDS, Memory, Operation
+from memory_program.bank.columns import NO_MEMORIES, MemoryColumns
+from memory_program.bank.memory import MEMORY_KINDS, Memory, Operation, memory_number
 from memory_program.errors import MemoryOperationError, UnknownMemoryError
 
 
 @dataclass(frozen=True, slots=True)
 class BankState:
-    """The fold of a log prefix. ``memories`` holds superseded ones too; ``live`` only ids that are live."""
+    """The fold of a log prefix: the memories of a snapshot, and over them those made or ended since.
 
-    memories: Map[str, Memory] = field(default_factory=Map)
-    live: Map[str, Memory] = field(default_factory=Map)
+    A bank that was not opened from a snapshot has none ``frozen``; ``changed`` holds superseded ones too.
+    """
+
+    changed: Map[str, Memory] = field(default_factory=Map)
+    frozen: MemoryColumns = NO_MEMORIES
+    live_count: int = 0
     core: str = ""
     version: int = 0
     next_number: int = 1
+
+    def get(self, memory_id: str) -> Memory | None:
+        """Look a memory up, live or superseded; None if no operation made it."""
+        return self.changed.get(memory_id) or self.frozen.get(memory_id)
+
+    def live(self) -> list[Memory]:
+        """List the live memories in the order in which they were made."""
+        numbers = self.frozen.live_numbers.tolist()
+        kept = [self.frozen.memory(number) for number in numbers if f"m{number}" not in self.changed]
+        new = [memory for memory in self.changed.values() if memory.is_live]
+        return kept + sorted(new, key=lambda memory: memory_number(memory.memory_id))
+
+    def laid_out(self) -> "BankState":
+        """Give the same state with every memory in the columns, for a snapshot."""
+        return replace(self, changed=Map(), frozen=self.frozen.updated(list(self.changed.values())))
 
 
 def folded(state: BankState, operation: Operation) -> BankState:
@@ -35,11 +55,12 @@ def folded(state: BankState, operation: Operation) -> BankState:
             f"operation {operation.version} cannot follow version {state.version}: "
             f"expected version {state.version + 1}"
         )
-    memories, live, number = state.memories.mutate(), state.live.mutate(), state.next_number
+    changed, number = state.changed.mutate(), state.next_number
     for memory_id in operation.superseded:
-        if memory_id not in live:
+        memory = changed.get(memory_id) or state.frozen.get(memory_id)
+        if memory is None or not memory.is_live:
             raise UnknownMemoryError(f"{memory_id!r} is not live in version {state.version}")
-        memories[memory_id] = replace(live.pop(memory_id), superseded=operation.version)
+        changed[memory_id] = replace(memory, superseded=operation.version)
     for memory in operation.created:
         if memory.memory_id != f"m{number}":
             raise MemoryOperationError(f"expected the id 'm{number}', not {memory.memory_id!r}")
@@ -53,11 +74,12 @@ def folded(state: BankState, operation: Operation) -> BankState:
                 f"happened_at={memory.happened_at!r} must be a date without a time, and "
                 f"created={memory.created} the version of the operation, {operation.version}"
             )
-        memories[memory.memory_id] = live[memory.memory_id] = memory
+        changed[memory.memory_id] = memory
         number += 1
     return BankState(
-        memories.finish(),
-        live.finish(),
+        changed.finish(),
+        state.frozen,
+        state.live_count + len(operation.created) - len(operation.superseded),
         state.core if operation.core is None else operation.core,
         operation.version,
         number,

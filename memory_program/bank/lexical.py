@@ -5,13 +5,14 @@ Kamphuis et al. 2020, ECIR, table 1. Only counts are stored; idf and the mean le
 of the query, so the scores equal those of an index that was built afresh from the live documents.
 """
 
+import itertools
 import math
 import re
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from bm25s.stopwords import STOPWORDS_EN
@@ -19,12 +20,14 @@ from immutables import Map
 from numpy.typing import NDArray
 from Stemmer import Stemmer
 
+from memory_program.bank.maxscore import WeightedTerm, best, contenders
+from memory_program.bank.postings import Column, Posting, PostingColumns, postings_of
 from memory_program.errors import IndexingError
 
 _WORD = re.compile(r"\b\w\w+\b")
 _STOP_WORDS = frozenset(STOPWORDS_EN)
-_FIRST_CAPACITY = 4
-_Scalar = TypeVar("_Scalar", bound=np.generic)
+_DocId = TypeVar("_DocId")
+_READ_SHARE = 8  # where more than an eighth would have to be read, to score all is faster
 
 
 class _ThreadStemmer(threading.local):
@@ -48,34 +51,15 @@ def stem_words(words: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(Generic[_DocId]):
     """A document that was found, and its score."""
 
-    doc_id: str
+    doc_id: _DocId
     score: float
 
 
-class _Posting(NamedTuple):
-    """The documents that hold a term: the first ``size`` entries of two growing arrays.
-
-    ``live`` of them have not been removed. Only the index that is the ``owner`` writes behind ``size``; a
-    fork copies the arrays before its first write, so nobody's entries ever change.
-    """
-
-    positions: NDArray[np.int32]
-    counts: NDArray[np.float32]
-    size: int
-    live: int
-    owner: object
-
-
-class _Document(NamedTuple):
-    doc_id: str
-    terms: tuple[str, ...]
-
-
 class BM25Index:
-    """Documents by id, found by the words they share with a query.
+    """Documents, found by the words they share with a query.
 
     The score of document d, of n live ones, for a query q, summed over the words of q (a word that stands
     twice counts twice), with f its count in d, m the number of documents that hold it, and L the number of
@@ -83,133 +67,114 @@ class BM25Index:
 
         log(1 + (n - m + 0.5) / (m + 0.5)) * f / (f + k1 * (1 - b + b * L / mean L))
 
-    Every document has a position: 0 for the first that was ever added, never used twice. Reading is safe
-    from any thread while nobody writes.
+    Every document has a position, which is its id: 0 for the first that was ever added, never used twice.
+    Reading is safe from any thread while nobody writes.
 
     Example:
         >>> index = BM25Index()
-        >>> index.add("m1", "Alice adopted a dog.")
-        >>> index.add("m2", "Bob paints dogs and cats.")
+        >>> index.add("Alice adopted a dog.")
+        0
+        >>> index.add("Bob paints dogs and cats.")
+        1
         >>> [hit.doc_id for hit in index.search("Who adopted dogs?", top_k=2)]
-        ['m1', 'm2']
+        [0, 1]
     """
 
-    def __init__(self, k1: float = 1.5, b: float = 0.75) -> None:
-        """Make an empty index."""
+    def __init__(
+        self,
+        k1: float = 1.5,
+        b: float = 0.75,
+        columns: PostingColumns | None = None,
+        scan_limit: int = 32_768,
+    ) -> None:
+        """Make an index.
+
+        Args:
+            k1: how much a second occurrence of a word counts.
+            b: how much the length of a document counts, from 0 to 1.
+            columns: the documents to begin with, as ``columns`` gave them; none by default.
+            scan_limit: up to so many documents, a search scores every one; of more, only those that can be
+                among the best. What it finds is the same.
+        """
+        columns = PostingColumns.empty() if columns is None else columns
         self.k1 = k1
         self.b = b
-        self._postings: Map[str, _Posting] = Map()
-        self._positions: Map[str, int] = Map()
-        self._documents: Map[int, _Document] = Map()
-        self._lengths: NDArray[np.float64] = np.zeros(_FIRST_CAPACITY)
-        self._removed: NDArray[np.bool_] = np.zeros(_FIRST_CAPACITY, dtype=np.bool_)
-        self._size = 0
-        self._total_length = 0
+        self._scan_limit = scan_limit
+        self._frozen = columns
+        self._postings: Map[str, Posting] = Map()  # those that changed since they were frozen
+        self._lengths = Column(columns.lengths_D)
+        self._removed = Column(np.zeros(len(columns.lengths_D), dtype=np.bool_))
+        self._live_count = len(columns.lengths_D)
+        self._total_length = int(columns.lengths_D.sum())
         self._owner = object()
-        self._owns_lengths = True
 
     def __len__(self) -> int:
         """Count the live documents."""
-        return len(self._positions)
-
-    def __contains__(self, doc_id: object) -> bool:
-        """Say whether a document of this id is live."""
-        return doc_id in self._positions
+        return self._live_count
 
     @property
     def size(self) -> int:
         """The number of positions: every document that was ever added."""
-        return self._size
-
-    def position(self, doc_id: str) -> int:
-        """Look up where a live document stands in ``score_documents`` and ``allow``.
-
-        Raises:
-            IndexingError: there is no live document of this id.
-        """
-        position = self._positions.get(doc_id)
-        if position is None:
-            raise IndexingError(f"{doc_id!r} is not in the index of {len(self)} documents: add it first")
-        return position
-
-    def doc_id(self, position: int) -> str:
-        """Look up which document was added at a position, live or removed."""
-        return self._documents[position].doc_id
+        return len(self._lengths)
 
     def document_frequency(self, stem: str) -> int:
         """Count the live documents that hold a stem (of ``tokenize``)."""
-        posting = self._postings.get(stem)
+        posting = self._posting(stem)
         return 0 if posting is None else posting.live
 
     @property
     def live(self) -> NDArray[np.bool_]:
         """Whether the document at each position is live, shape (size,)."""
-        return ~self._removed[: self._size]
+        return ~self._removed.values
 
-    def add(self, doc_id: str, text: str) -> None:
-        """Index one more document, in time that depends on its own length only.
+    def add(self, text: str) -> int:
+        """Index one more document, in time that depends on its own length only; return its position."""
+        return self.add_all([Counter(tokenize(text))])
+
+    def add_all(self, documents: Sequence[Mapping[str, int]]) -> int:
+        """Index more documents, given how often each stem (of ``tokenize``) stands in each.
+
+        Returns:
+            the position of the first; the others follow.
+        """
+        first, lengths = self.size, [sum(document.values()) for document in documents]
+        changed = self._postings.mutate()
+        for term, posting in postings_of(documents, lengths, first).items():
+            known = changed.get(term) or self._frozen.get(term)
+            changed[term] = known.extended(posting, self._owner) if known and known.live else posting
+        self._postings = changed.finish()
+        self._lengths.extend(lengths)
+        self._removed.extend(np.zeros(len(documents), dtype=np.bool_))
+        self._live_count += len(documents)
+        self._total_length += sum(lengths)
+        return first
+
+    def remove(self, position: int, text: str) -> None:
+        """Take a document out, given the text under which it was added.
 
         Raises:
-            IndexingError: a live document has this id; nothing was added.
+            IndexingError: no live document is there, or its text was another one; nothing was changed.
         """
-        self.add_counts(doc_id, Counter(tokenize(text)))
-
-    def add_counts(self, doc_id: str, counts: Mapping[str, int]) -> None:
-        """Index one more document, given how often each stem (of ``tokenize``) stands in it.
-
-        Raises:
-            IndexingError: a live document has this id; nothing was added.
-        """
-        if doc_id in self._positions:
-            raise IndexingError(f"{doc_id!r} is already in the index: remove it before it is added anew")
-        position = self._append_document(_Document(doc_id, tuple(counts)), sum(counts.values()))
-        postings = self._postings.mutate()
-        for term, count in counts.items():
-            postings[term] = self._extended(postings.get(term), position, count)
-        self._postings = postings.finish()
-        self._positions = self._positions.set(doc_id, position)
-
-    def remove(self, doc_id: str) -> None:
-        """Take a document out. A posting is rewritten only when more than half of it is gone.
-
-        Raises:
-            IndexingError: there is no live document of this id.
-        """
-        position = self.position(doc_id)
-        self._positions = self._positions.delete(doc_id)
-        self._total_length -= int(self._lengths[position])
-        self._removed = self._removed.copy()  # forks look at the old one
-        self._removed[position] = True
-        postings = self._postings.mutate()
-        for term in self._documents[position].terms:
-            posting = postings[term]
-            posting = posting._replace(live=posting.live - 1)
-            if posting.live == 0:
-                del postings[term]
-            else:
-                postings[term] = posting if 2 * posting.live >= posting.size else self._compacted(posting)
-        self._postings = postings.finish()
+        stems = tokenize(text)
+        if not 0 <= position < self.size or self._removed.values[position]:
+            raise IndexingError(f"position={position} holds none of the {len(self)} documents: add it first")
+        if len(stems) != self._lengths.values[position] or not all(map(self._posting, stems)):
+            raise IndexingError(f"{text!r:.80} is not the text at position {position}: give the one added")
+        self._removed.replace(position, True)
+        self._live_count -= 1
+        self._total_length -= len(stems)
+        changed = self._postings.mutate()
+        for term in dict.fromkeys(stems):
+            known = changed.get(term) or self._frozen.get(term)
+            assert known is not None, "its posting was looked up above"
+            changed[term] = known.without_one(self._removed.values)
+        self._postings = changed.finish()
 
     def score_documents(self, query: str) -> NDArray[np.float64]:
         """Score every position, shape (size,); removed documents and those without a word of it have 0."""
-        scores = np.zeros(self._size)
-        if not len(self):
-            return scores
-        mean_length = self._total_length / len(self) or 1.0
-        floor, slope = self.k1 * (1 - self.b), self.k1 * self.b / mean_length
-        for term, repeats in Counter(tokenize(query)).items():
-            posting = self._postings.get(term)
-            if posting is None:
-                continue
-            positions, counts = posting.positions[: posting.size], posting.counts[: posting.size]
-            idf = math.log(1 + (len(self) - posting.live + 0.5) / (posting.live + 0.5))
-            norms = floor + slope * self._lengths[positions]
-            scores[positions] += repeats * idf * (counts / (counts + norms))
-        if len(self) < self._size:
-            scores[self._removed[: self._size]] = 0.0
-        return scores
+        return self._scores(self._weighted(query))
 
-    def search(self, query: str, top_k: int, allow: NDArray[np.bool_] | None = None) -> list[Hit]:
+    def search(self, query: str, top_k: int, allow: NDArray[np.bool_] | None = None) -> list[Hit[int]]:
         """Rank the documents that share a word with the query, best first; of equals the earlier one first.
 
         Args:
@@ -220,70 +185,101 @@ class BM25Index:
         Raises:
             IndexingError: ``top_k`` is below 1.
         """
-        scores = self.score_documents(query)
+        terms = self._weighted(query)
+        if self.size > self._scan_limit:
+            places = self._contenders(terms, top_k, allow)
+            if places is not None:
+                scores = self._scores_at(terms, places)
+                return [Hit(int(places[row]), float(scores[row])) for row in best(scores, top_k)]
+        scores = self._scores(terms)
         if allow is not None:
             scores[~allow] = 0.0
-        return [Hit(self.doc_id(place), float(scores[place])) for place in best(scores, top_k)]
+        return [Hit(position, float(scores[position])) for position in best(scores, top_k)]
+
+    def columns(self) -> PostingColumns:
+        """Lay the live documents out as arrays, in their order and without the gaps of removed ones."""
+        live = self.live
+        moved = np.cumsum(live, dtype=np.int32) - np.int32(1)
+
+        def kept() -> Iterator[tuple[str, Posting]]:
+            new = (term for term in self._postings if self._frozen.get(term) is None)
+            for term in itertools.chain(self._frozen.terms, new):
+                posting = self._posting(term)
+                if posting is None:
+                    continue
+                positions, counts = posting.entries()
+                is_kept = live[positions]
+                places = moved[positions[is_kept]]
+                yield term, posting._replace(positions=places, counts=counts[is_kept], size=posting.live)
+
+        return PostingColumns.of(kept(), self._lengths.values[live])
 
     def fork(self) -> "BM25Index":
         """Copy the index in O(1); what either does afterwards, the other does not see."""
-        copy = BM25Index(self.k1, self.b)
-        copy._postings, copy._positions = self._postings, self._positions
-        copy._documents, copy._lengths, copy._removed = self._documents, self._lengths, self._removed
-        copy._size, copy._total_length = self._size, self._total_length
-        copy._owns_lengths = False
+        copy = BM25Index(self.k1, self.b, scan_limit=self._scan_limit)
+        copy._frozen, copy._postings = self._frozen, self._postings
+        copy._lengths, copy._removed = self._lengths.fork(), self._removed.fork()
+        copy._live_count, copy._total_length = self._live_count, self._total_length
         return copy
 
-    def _append_document(self, document: _Document, length: int) -> int:
-        position = self._size
-        if not self._owns_lengths:  # somebody else writes behind our last position
-            self._lengths, self._owns_lengths = self._lengths.copy(), True
-        if position == len(self._lengths):
-            self._lengths, self._removed = _doubled(self._lengths), _doubled(self._removed)
-        self._documents = self._documents.set(position, document)
-        self._lengths[position] = length
-        self._size += 1
-        self._total_length += length
-        return position
+    # -- scoring ---------------------------------------------------------------------------------
 
-    def _extended(self, posting: _Posting | None, position: int, count: int) -> _Posting:
-        if posting is None:
-            positions, counts = np.empty(1, np.int32), np.empty(1, np.float32)
-            positions[0], counts[0] = position, count
-            return _Posting(positions, counts, 1, 1, self._owner)
-        positions, counts, size, live, owner = posting
-        if size == len(positions):
-            positions, counts = _doubled(positions), _doubled(counts)
-        elif owner is not self._owner:
-            positions, counts = positions.copy(), counts.copy()
-        positions[size], counts[size] = position, count
-        return _Posting(positions, counts, size + 1, live + 1, self._owner)
+    def _posting(self, term: str) -> Posting | None:
+        posting = self._postings.get(term) or self._frozen.get(term)
+        return posting if posting is not None and posting.live else None
 
-    def _compacted(self, posting: _Posting) -> _Posting:
-        positions = posting.positions[: posting.size]
-        kept = ~self._removed[positions]
-        return _Posting(
-            positions[kept], posting.counts[: posting.size][kept], posting.live, posting.live, self._owner
-        )
+    def _weighted(self, query: str) -> list[WeightedTerm]:
+        """List the terms of a query that some live document holds, in the order of the query."""
+        terms = list[WeightedTerm]()
+        floor, slope = self._norm()
+        for term, repeats in Counter(tokenize(query)).items():
+            posting = self._posting(term)
+            if posting is not None:
+                idf = math.log(1 + (len(self) - posting.live + 0.5) / (posting.live + 0.5))
+                share = posting.top_count / (posting.top_count + floor + slope * posting.shortest)
+                terms.append(WeightedTerm(repeats * idf, posting, repeats * idf * share))
+        return terms
 
+    def _norm(self) -> tuple[float, float]:
+        """Give floor and slope: a document of length L has the norm ``floor + slope * L``."""
+        mean_length = self._total_length / max(len(self), 1) or 1.0
+        return self.k1 * (1 - self.b), self.k1 * self.b / mean_length
 
-def best(scores: NDArray[np.float64], top_k: int) -> list[int]:
-    """List the positions of the highest scores above zero, best first; of equals the earlier one first.
+    def _scores(self, terms: Sequence[WeightedTerm]) -> NDArray[np.float64]:
+        scores = np.zeros(self.size)
+        for term in terms:
+            positions, counts = term.posting.entries()
+            scores[positions] += self._gains(term.weight, positions, counts)
+        if len(self) < self.size:
+            scores[self._removed.values] = 0.0
+        return scores
 
-    Raises:
-        IndexingError: ``top_k`` is below 1.
-    """
-    if top_k < 1:
-        raise IndexingError(f"top_k={top_k} must be at least 1")
-    found = np.flatnonzero(scores > 0)
-    if len(found) > top_k:
-        values = scores[found]
-        found = found[values >= np.partition(values, -top_k)[-top_k]]  # ties at the edge stay in
-    return found[np.argsort(-scores[found], kind="stable")][:top_k].tolist()
+    def _scores_at(self, terms: Sequence[WeightedTerm], places: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Score some live positions, given in rising order, exactly as ``_scores`` does."""
+        scores = np.zeros(len(places))
+        for term in terms:  # in the order of the query, on which sums of floats depend
+            positions, counts = term.posting.entries()
+            rows = np.searchsorted(positions, places)
+            rows[rows == len(positions)] = 0
+            held = positions[rows] == places
+            scores[held] += self._gains(term.weight, places[held], counts[rows[held]])
+        return scores
 
+    def _gains(
+        self, weight: float, positions: NDArray[np.int32], counts: NDArray[np.float32]
+    ) -> NDArray[np.float64]:
+        floor, slope = self._norm()
+        return weight * (counts / (counts + (floor + slope * self._lengths.values[positions])))
 
-def _doubled(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
-    """Copy an array into one twice as long, whose second half is zero."""
-    longer = np.zeros(2 * len(array), dtype=array.dtype)
-    longer[: len(array)] = array
-    return longer
+    def _contenders(
+        self, terms: Sequence[WeightedTerm], top_k: int, allow: NDArray[np.bool_] | None
+    ) -> NDArray[np.int32] | None:
+        def gains(term: WeightedTerm) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+            positions, counts = term.posting.entries()
+            may = ~self._removed.values[positions]
+            if allow is not None:
+                may &= allow[positions]
+            positions, counts = positions[may], counts[may]
+            return positions, self._gains(term.weight, positions, counts)
+
+        return contenders(terms, top_k, gains, read_limit=self.size // _READ_SHARE)

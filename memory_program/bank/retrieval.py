@@ -1,22 +1,30 @@
 """Memories found by their words and, where an embedder is given, by their meaning."""
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memory_program.bank.bank import MemoryBank
+from memory_program.bank.columns import MemoryColumns
 from memory_program.bank.dates import spelled_day
 from memory_program.bank.dense import DenseIndex
-from memory_program.bank.lexical import BM25Index, Hit, best
-from memory_program.bank.memory import MEMORY_KINDS, Memory, MemoryKind
+from memory_program.bank.lexical import BM25Index, Hit, tokenize
+from memory_program.bank.maxscore import best
+from memory_program.bank.memory import MEMORY_KINDS, Memory, MemoryKind, memory_number
+from memory_program.bank.postings import Column, PostingColumns
 from memory_program.errors import ConfigError, IndexingError
 
 _LEXICAL_WEIGHT = 2.0
 _DENSE_WEIGHT = 1.0
 _FUSION_DEPTH = 100
+_BATCH = 10_000  # documents indexed at once: few enough that their words take little memory
+
+_DocId = TypeVar("_DocId")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +36,8 @@ class ScoredMemory:
 
 
 def reciprocal_rank_fusion(
-    rankings: Sequence[Sequence[str]], weights: Sequence[float] | None = None, k: int = 60
-) -> list[Hit]:
+    rankings: Sequence[Sequence[_DocId]], weights: Sequence[float] | None = None, k: int = 60
+) -> list[Hit[_DocId]]:
     """Join rankings into one: an id scores the sum of weight / (k + rank) over the rankings that hold it.
 
     Cormack, Clarke and Buettcher 2009, SIGIR, with their k of 60; ranks begin at 1.
@@ -41,11 +49,11 @@ def reciprocal_rank_fusion(
     weights = [1.0] * len(rankings) if weights is None else weights
     if len(weights) != len(rankings):
         raise ConfigError(f"{len(weights)} weights for {len(rankings)} rankings: give one for each")
-    scores: dict[str, float] = {}
+    scores: dict[_DocId, float] = {}
     for ranking, weight in zip(rankings, weights, strict=True):
         for rank, doc_id in enumerate(ranking, start=1):
             scores[doc_id] = scores.get(doc_id, 0.0) + weight / (k + rank)
-    return sorted((Hit(*entry) for entry in scores.items()), key=lambda hit: -hit.score)
+    return sorted((Hit(name, score) for name, score in scores.items()), key=lambda hit: -hit.score)
 
 
 def document_of(memory: Memory) -> str:
@@ -66,9 +74,21 @@ class MemoryIndex:
         """Make an empty index: BM25, fused with an (empty) dense index where one is given."""
         self.dense = dense
         self._lexical = BM25Index()
-        self._kinds = bytearray()  # by position, the place of the kind in MEMORY_KINDS
+        self._numbers = Column(np.zeros(0, np.int32))  # of the memory at each position, rising
+        self._kinds = Column(np.zeros(0, np.uint8))  # its kind's place in MEMORY_KINDS
         self._seen = MemoryBank("")
         self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, bank: MemoryBank, memories: MemoryColumns, postings: PostingColumns) -> "MemoryIndex":
+        """Take up an index from the snapshot with which a bank was opened."""
+        index = cls()
+        numbers = memories.live_numbers
+        index._lexical = BM25Index(columns=postings)
+        index._numbers = Column(numbers)
+        index._kinds = Column(memories.kinds_M[numbers - 1])
+        index._seen = bank.fork()
+        return index
 
     def __len__(self) -> int:
         """Count the memories that the index holds."""
@@ -95,7 +115,10 @@ class MemoryIndex:
                 hits = self._lexical.search(query, top_k, allowed)
             else:
                 hits = self._fused(query, query_vector, top_k, allowed)
-        return [ScoredMemory(bank.get(hit.doc_id), hit.score) for hit in hits]
+            numbers = [self._numbers.values[hit.doc_id] for hit in hits]
+        return [
+            ScoredMemory(bank.get(f"m{number}"), hit.score) for number, hit in zip(numbers, hits, strict=True)
+        ]
 
     def refresh(self, bank: MemoryBank) -> None:
         """Take in what the bank has and the index has not.
@@ -107,11 +130,22 @@ class MemoryIndex:
         with self._lock:
             self._catch_up(bank)
 
+    def postings(self, bank: MemoryBank) -> PostingColumns:
+        """Lay the index out as arrays, for a snapshot of a bank: one document for each live memory.
+
+        Raises:
+            IndexingError: the bank's log does not begin with the operations that were indexed.
+        """
+        with self._lock:
+            self._catch_up(bank)
+            return self._lexical.columns()
+
     def fork(self) -> "MemoryIndex":
         """Copy the index for a fork of its bank; what either takes in, the other does not see."""
         with self._lock:
             copy = MemoryIndex(self.dense.fork() if self.dense is not None else None)
-            copy._lexical, copy._kinds, copy._seen = self._lexical.fork(), bytearray(self._kinds), self._seen
+            copy._lexical, copy._seen = self._lexical.fork(), self._seen
+            copy._numbers, copy._kinds = self._numbers.fork(), self._kinds.fork()
         return copy
 
     def _catch_up(self, bank: MemoryBank) -> None:
@@ -121,17 +155,19 @@ class MemoryIndex:
                 f"this index holds version {self._seen.version} of another branch of bank "
                 f"{bank.namespace!r}: fork the index together with its bank, or start a new MemoryIndex()"
             )
-        operations = now.operations(since=self._seen.version)
-        made = [memory for operation in operations for memory in operation.created if memory.memory_id in now]
-        ended = [name for operation in operations for name in operation.superseded if name in self._lexical]
+        made, ended = _changes(now, self._seen.version)
         documents = [document_of(memory) for memory in made]
         if self.dense is not None:
             self.dense.add(documents)  # the only step that can fail
-        for name in ended:
-            self._lexical.remove(name)
-        for memory, document in zip(made, documents, strict=True):
-            self._lexical.add(memory.memory_id, document)
-            self._kinds.append(MEMORY_KINDS.index(memory.kind))
+        numbers = np.array([memory_number(name) for name in ended], np.int32)
+        positions = np.searchsorted(self._numbers.values, numbers).tolist()
+        for name, position in zip(ended, positions, strict=True):
+            self._lexical.remove(position, document_of(now.get(name)))
+        for start in range(0, len(documents), _BATCH):
+            batch = documents[start : start + _BATCH]
+            self._lexical.add_all([Counter(tokenize(document)) for document in batch])
+        self._numbers.extend([memory_number(memory.memory_id) for memory in made])
+        self._kinds.extend([MEMORY_KINDS.index(memory.kind) for memory in made])
         self._seen = now
 
     def _allowed(self, kind: MemoryKind | None) -> NDArray[np.bool_] | None:
@@ -139,11 +175,11 @@ class MemoryIndex:
             return None
         if kind not in MEMORY_KINDS:
             raise ConfigError(f"kind={kind.value!r} names no memories: choose from {', '.join(MEMORY_KINDS)}")
-        return np.frombuffer(self._kinds, dtype=np.uint8) == MEMORY_KINDS.index(kind)
+        return self._kinds.values == MEMORY_KINDS.index(kind)
 
     def _fused(
         self, query: str, query_vector: NDArray[np.float32], top_k: int, allowed: NDArray[np.bool_] | None
-    ) -> list[Hit]:
+    ) -> list[Hit[int]]:
         assert self.dense is not None
         depth = max(top_k, _FUSION_DEPTH) if top_k >= 1 else top_k
         cosines = self.dense.score_documents(query_vector)
@@ -151,5 +187,16 @@ class MemoryIndex:
         if allowed is not None:
             cosines[~allowed] = 0.0
         by_words = [hit.doc_id for hit in self._lexical.search(query, depth, allowed)]
-        by_meaning = [self._lexical.doc_id(position) for position in best(cosines, depth)]
+        by_meaning = best(cosines, depth)
         return reciprocal_rank_fusion([by_words, by_meaning], [_LEXICAL_WEIGHT, _DENSE_WEIGHT])[:top_k]
+
+
+def _changes(bank: MemoryBank, since: int) -> tuple[list[Memory], list[str]]:
+    """List what is live in a bank and was not made in a version, and what was live in it and has ended."""
+    if since == 0:
+        return bank.live(), []
+    operations = bank.operations(since)
+    made = [memory for operation in operations for memory in operation.created]
+    new = {memory.memory_id for memory in made}
+    ended = [name for operation in operations for name in operation.superseded if name not in new]
+    return [memory for memory in made if memory.memory_id in bank], ended

@@ -10,11 +10,12 @@ from sqlalchemy.exc import IntegrityError
 
 from memory_program.bank.memory import Operation, operation_from_json, operation_to_json
 from memory_program.bank.records import record_from_json, record_to_json, session_from_json, session_to_json
-from memory_program.bank.schema import META, NAMESPACES, OPERATIONS, SESSIONS, VECTORS
+from memory_program.bank.schema import META, NAMESPACES, OPERATIONS, SESSIONS, SNAPSHOTS, VECTORS
 from memory_program.bank.space import IngestedSession
 from memory_program.errors import ConflictError, SessionConflictError
 
 _LOOKUP_BATCH = 500
+_PIECE_BYTES = 32 * 2**20  # of a snapshot in one row; both databases refuse rows of more than a gigabyte
 _MODEL_KEYS = ("embedding_model", "embedding_dimension")
 
 # -- reading -------------------------------------------------------------------------------------
@@ -37,15 +38,34 @@ def latest_version(connection: Connection, namespace: str) -> int:
     return found or 0
 
 
-def operations_of(connection: Connection, namespace: str) -> list[Operation]:
-    """Read the log in force, oldest first.
+def operations_of(
+    connection: Connection, namespace: str, *, since: int = 0, until: int | None = None
+) -> list[Operation]:
+    """Read the log in force after one version, up to and with another (the last by default), oldest first.
 
     Raises:
         ValueError: a row holds something else.
     """
     query = select(OPERATIONS.c.operation).where(*_in_force(OPERATIONS, namespace))
-    rows = connection.scalars(query.order_by(OPERATIONS.c.version))
+    query = query.where(OPERATIONS.c.version > since).order_by(OPERATIONS.c.version)
+    rows = connection.scalars(query if until is None else query.where(OPERATIONS.c.version <= until))
     return [operation_from_json(json.loads(row)) for row in rows]
+
+
+def was_rewound(connection: Connection, namespace: str, revision: int, version: int) -> bool:
+    """Say whether any of the first operations, up to a version, was taken back after a revision."""
+    taken_back = (OPERATIONS.c.version <= version, OPERATIONS.c.retracted > revision)
+    query = select(OPERATIONS.c.version).where(OPERATIONS.c.namespace == namespace, *taken_back)
+    return connection.scalar(query.limit(1)) is not None
+
+
+def snapshot_of(connection: Connection, namespace: str) -> dict[str, bytes]:
+    """Read the parts of the snapshot of a namespace; empty if there is none."""
+    query = select(SNAPSHOTS.c.part, SNAPSHOTS.c.data).where(SNAPSHOTS.c.namespace == namespace)
+    pieces: dict[str, list[bytes]] = {}
+    for part, data in connection.execute(query.order_by(SNAPSHOTS.c.part, SNAPSHOTS.c.piece)):
+        pieces.setdefault(part, []).append(data)
+    return {part: found[0] if len(found) == 1 else b"".join(found) for part, found in pieces.items()}
 
 
 def sessions_of(connection: Connection, namespace: str) -> list[IngestedSession]:
@@ -158,6 +178,21 @@ def retract(
         connection.execute(
             update(table).where(*_in_force(table, namespace), later).values(retracted=revision)
         )
+    connection.execute(
+        delete(SNAPSHOTS).where(SNAPSHOTS.c.namespace == namespace, SNAPSHOTS.c.version > version)
+    )
+
+
+def replace_snapshot(
+    connection: Connection, namespace: str, version: int, parts: Mapping[str, bytes]
+) -> None:
+    """Put a snapshot in the place of the one before it."""
+    connection.execute(delete(SNAPSHOTS).where(SNAPSHOTS.c.namespace == namespace))
+    for part, run in parts.items():
+        for piece, start in enumerate(range(0, max(len(run), 1), _PIECE_BYTES)):
+            data = run[start : start + _PIECE_BYTES]
+            row = {"namespace": namespace, "part": part, "piece": piece, "version": version, "data": data}
+            connection.execute(insert(SNAPSHOTS), row)
 
 
 def insert_operations(connection: Connection, namespace: str, operations: Sequence[Operation]) -> None:

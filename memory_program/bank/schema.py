@@ -66,10 +66,20 @@ VECTORS = Table(
     Column("digest", String(64), primary_key=True),
     Column("vector", LargeBinary, nullable=False),
 )
+# What ``snapshot.Snapshot`` wrote of the newest large version of a bank; all of it is in the log as well.
+SNAPSHOTS = Table(
+    "memory_snapshots",
+    _metadata,
+    Column("namespace", Text, primary_key=True),
+    Column("part", String(64), primary_key=True),
+    Column("piece", Integer, primary_key=True, autoincrement=False),
+    Column("version", Integer, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+)
 
 
 def is_laid_out(connection: Connection, where: str) -> bool:
-    """Say whether the database holds the tables of a store that this code can read.
+    """Say whether the database holds every table of a store that this code can read.
 
     Raises:
         SchemaVersionError: it holds those of another version.
@@ -78,7 +88,7 @@ def is_laid_out(connection: Connection, where: str) -> bool:
         return False
     found = connection.scalar(select(META.c.value).where(META.c.key == "schema_version"))
     if found == str(SCHEMA_VERSION):
-        return True
+        return inspect(connection).has_table(SNAPSHOTS.name)  # added within this version
     is_newer = found is not None and found.isdecimal() and int(found) > SCHEMA_VERSION
     way_out = (
         "update memory-program" if is_newer else "open it with the version of memory-program that wrote it"
@@ -90,9 +100,10 @@ def is_laid_out(connection: Connection, where: str) -> bool:
 
 
 def lay_out(connection: Connection) -> None:
-    """Create the tables, in a transaction in which nobody else can."""
+    """Create the tables that are missing, in a transaction in which nobody else can."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
-    if not inspect(connection).has_table(META.name):
-        _metadata.create_all(connection)
+    is_new = not inspect(connection).has_table(META.name)
+    _metadata.create_all(connection)
+    if is_new:
         connection.execute(insert(META), {"key": "schema_version", "value": str(SCHEMA_VERSION)})

@@ -38,6 +38,8 @@ class MemorySpace:
         """How often the namespace had been written when this was loaded; the store compares it on save."""
         self.saved = MemoryBank(namespace)
         """The bank as the store has it; what the space's own bank has beyond it is what a save writes."""
+        self.snapshot_version = 0
+        """The version of which the store holds a snapshot; 0 if it holds none."""
 
     def has(self, session: Session) -> bool:
         """Say whether this very session was ingested.
@@ -80,4 +82,5 @@ class MemorySpace:
         space.archive = self.archive.fork()
         space.sessions = dict(self.sessions)
         space.revision, space.saved = self.revision, self.saved
+        space.snapshot_version = self.snapshot_version
         return space

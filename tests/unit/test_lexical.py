@@ -2,13 +2,15 @@
 
 import random
 import threading
+from collections import Counter
 
 import bm25s
 import numpy as np
 import pytest
 from Stemmer import Stemmer
 
-from memory_program.bank.lexical import BM25Index, best, tokenize
+from memory_program.bank.lexical import BM25Index, tokenize
+from memory_program.bank.maxscore import best
 from memory_program.errors import IndexingError
 
 WORDS = """
@@ -34,7 +36,19 @@ def scores_of_bm25s(documents: list[str], query: str, k1: float, b: float) -> np
     return retriever.get_scores(known) if known else np.zeros(len(documents))
 
 
-def assert_equals_bm25s(index: BM25Index, documents: dict[str, str], rng: random.Random) -> None:
+def write_at_random(index: BM25Index, documents: dict[int, str], rng: random.Random) -> None:
+    """Add a document, or several, or take one out; ``documents`` are the live ones by position."""
+    choice = rng.random()
+    if documents and choice < 0.4:
+        gone = rng.choice(list(documents))
+        index.remove(gone, documents.pop(gone))
+        return
+    texts = [sentence(rng) for _ in range(1 if choice < 0.9 else rng.randint(2, 9))]
+    first = index.add_all([Counter(tokenize(text)) for text in texts])
+    documents |= dict(enumerate(texts, start=first))
+
+
+def assert_equals_bm25s(index: BM25Index, documents: dict[int, str], rng: random.Random) -> None:
     assert len(index) == len(documents)
     if not any(tokenize(text) for text in documents.values()):
         return
@@ -42,8 +56,7 @@ def assert_equals_bm25s(index: BM25Index, documents: dict[str, str], rng: random
         query = sentence(rng, 8)
         expected = scores_of_bm25s(list(documents.values()), query, index.k1, index.b)
         scores = index.score_documents(query)
-        got = [scores[index.position(doc_id)] for doc_id in documents]
-        np.testing.assert_allclose(got, expected, atol=1e-5)
+        np.testing.assert_allclose(scores[list(documents)], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("text", [sentence(random.Random(seed)) for seed in range(20)])
@@ -58,15 +71,9 @@ def test_the_tokens_are_those_of_bm25s(text: str) -> None:
 def test_scores_equal_bm25s_after_any_sequence_of_adds_and_removes(seed: int) -> None:
     rng = random.Random(seed)
     index = BM25Index(k1=rng.choice([0.9, 1.5, 2.0]), b=rng.choice([0.0, 0.4, 0.75, 1.0]))
-    documents: dict[str, str] = {}
+    documents: dict[int, str] = {}
     for step in range(150):
-        if documents and rng.random() < 0.4:
-            gone = rng.choice(list(documents))
-            index.remove(gone)
-            del documents[gone]
-        else:
-            documents[f"d{step}"] = sentence(rng)
-            index.add(f"d{step}", documents[f"d{step}"])
+        write_at_random(index, documents, rng)
         if step % 10 == 9:
             assert_equals_bm25s(index, documents, rng)
 
@@ -74,19 +81,13 @@ def test_scores_equal_bm25s_after_any_sequence_of_adds_and_removes(seed: int) ->
 @pytest.mark.parametrize("seed", range(8))
 def test_forks_go_their_own_ways_and_each_equals_bm25s(seed: int) -> None:
     rng = random.Random(seed)
-    lines: list[tuple[BM25Index, dict[str, str]]] = [(BM25Index(), {})]
-    for step in range(200):
+    lines: list[tuple[BM25Index, dict[int, str]]] = [(BM25Index(), {})]
+    for _ in range(200):
         index, documents = rng.choice(lines)
-        choice = rng.random()
-        if choice < 0.05 and len(lines) < 6:
+        if rng.random() < 0.05 and len(lines) < 6:
             lines.append((index.fork(), dict(documents)))
-        elif choice < 0.35 and documents:
-            gone = rng.choice(list(documents))
-            index.remove(gone)
-            del documents[gone]
         else:
-            documents[f"d{step}"] = sentence(rng)
-            index.add(f"d{step}", documents[f"d{step}"])
+            write_at_random(index, documents, rng)
     assert len(lines) > 2
     for index, documents in lines:
         assert_equals_bm25s(index, documents, rng)
@@ -94,31 +95,31 @@ def test_forks_go_their_own_ways_and_each_equals_bm25s(seed: int) -> None:
 
 def test_a_word_that_stands_twice_in_the_query_counts_twice() -> None:
     index = BM25Index()
-    index.add("d1", "the beach")
+    index.add("the beach")
     assert index.score_documents("beach beach")[0] == pytest.approx(2 * index.score_documents("beach")[0])
 
 
 def test_the_best_come_first_and_nothing_without_a_common_word() -> None:
     index = BM25Index()
-    index.add("d1", "beach and sunset")
-    index.add("d2", "charity race")
-    index.add("d3", "beach beach beach")
-    assert [hit.doc_id for hit in index.search("a beach", top_k=10)] == ["d3", "d1"]
+    index.add("beach and sunset")
+    index.add("charity race")
+    index.add("beach beach beach")
+    assert [hit.doc_id for hit in index.search("a beach", top_k=10)] == [2, 0]
 
 
 def test_of_equals_the_earlier_document_comes_first() -> None:
     index = BM25Index()
     for number in range(50):
-        index.add(f"d{number}", "the same words" if number % 2 else "other text here")
+        index.add("the same words" if number % 2 else "other text here")
     found = [hit.doc_id for hit in index.search("same words", top_k=7)]
-    assert found == [f"d{number}" for number in range(1, 15, 2)]
+    assert found == list(range(1, 15, 2))
 
 
 def test_the_first_k_are_the_start_of_the_whole_ranking() -> None:
     rng = random.Random(0)
     index = BM25Index()
-    for number in range(300):
-        index.add(f"d{number}", sentence(rng))
+    for _ in range(300):
+        index.add(sentence(rng))
     whole = index.search("happy dogs running to the beach", top_k=300)
     for top_k in (1, 2, 10, 100):
         assert index.search("happy dogs running to the beach", top_k) == whole[:top_k]
@@ -126,82 +127,83 @@ def test_the_first_k_are_the_start_of_the_whole_ranking() -> None:
 
 def test_a_removed_document_is_not_found_and_may_come_back() -> None:
     index = BM25Index()
-    index.add("d1", "beach")
-    index.add("d2", "beach sunset")
-    index.remove("d1")
-    assert [hit.doc_id for hit in index.search("beach", 5)] == ["d2"]
-    index.add("d1", "beach")
-    assert [hit.doc_id for hit in index.search("beach", 5)] == ["d1", "d2"]
-    assert (index.position("d1"), index.size, len(index)) == (2, 3, 2)
+    index.add("beach")
+    index.add("beach sunset")
+    index.remove(0, "beach")
+    assert [hit.doc_id for hit in index.search("beach", 5)] == [1]
+    assert index.add("beach") == 2
+    assert [hit.doc_id for hit in index.search("beach", 5)] == [2, 1]
+    assert (index.size, len(index)) == (3, 2)
 
 
 def test_only_allowed_positions_are_found() -> None:
     index = BM25Index()
-    for number in range(6):
-        index.add(f"d{number}", "beach")
+    for _ in range(6):
+        index.add("beach")
     allowed = np.array([False, True, False, True, False, True])
-    assert [hit.doc_id for hit in index.search("beach", 2, allowed)] == ["d1", "d3"]
+    assert [hit.doc_id for hit in index.search("beach", 2, allowed)] == [1, 3]
 
 
 def test_empty_documents_and_queries_find_nothing() -> None:
     index = BM25Index()
     assert index.search("beach", 5) == []
-    index.add("d1", "")
-    index.add("d2", "the of and !?")
+    index.add("")
+    index.add("the of and !?")
     assert index.search("beach", 5) == []
-    index.add("d3", "beach")
+    index.add("beach")
     assert index.search("", 5) == []
-    assert [hit.doc_id for hit in index.search("beach", 5)] == ["d3"]
+    assert [hit.doc_id for hit in index.search("beach", 5)] == [2]
 
 
 def test_any_text_can_be_a_document() -> None:
     index = BM25Index()
-    for number, text in enumerate(["nul\0byte", "\ud800 half", "🏖️ beach שלום", "word " * 100_000]):
-        index.add(f"d{number}", text)
-    assert [hit.doc_id for hit in index.search("שלום", 5)] == ["d2"]
-    assert [hit.doc_id for hit in index.search("byte", 5)] == ["d0"]
+    for text in ["nul\0byte", "\ud800 half", "🏖️ beach שלום", "word " * 100_000]:
+        index.add(text)
+    assert [hit.doc_id for hit in index.search("שלום", 5)] == [2]
+    assert [hit.doc_id for hit in index.search("byte", 5)] == [0]
 
 
 @pytest.mark.parametrize(
     ("act", "says"),
     [
-        (lambda index: index.add("d1", "again"), "already in the index"),
-        (lambda index: index.remove("d9"), "'d9' is not in the index of 1 documents"),
+        (lambda index: index.remove(9, "beach"), "position=9 holds none of the 1 documents"),
+        (lambda index: index.remove(0, "sunset"), "'sunset' is not the text at position 0"),
+        (lambda index: index.remove(0, "beach beach"), "'beach beach' is not the text"),
         (lambda index: index.search("beach", 0), "top_k=0 must be at least 1"),
     ],
 )
 def test_a_wrong_call_says_what_is_wrong_and_changes_nothing(act, says: str) -> None:
     index = BM25Index()
-    index.add("d1", "beach")
+    index.add("beach")
     with pytest.raises(IndexingError, match=says):
         act(index)
-    assert [hit.doc_id for hit in index.search("beach again", 5)] == ["d1"]
+    assert [hit.doc_id for hit in index.search("beach again", 5)] == [0]
     assert len(index) == index.size == 1
 
 
 def test_postings_of_removed_documents_are_given_back() -> None:
     index = BM25Index()
     for number in range(1000):
-        index.add(f"d{number}", "beach")
+        index.add("beach")
         if number >= 10:
-            index.remove(f"d{number - 10}")
+            index.remove(number - 10, "beach")
     assert index._postings["beach"].size <= 2 * 10 + 1
 
 
 def test_forks_may_be_written_by_many_threads() -> None:
     origin = BM25Index()
     for number in range(200):
-        origin.add(f"d{number}", sentence(random.Random(number)))
+        origin.add(sentence(random.Random(number)))
     alone = [BM25Index() for _ in range(6)]
     for index in alone:
         for number in range(200):
-            index.add(f"d{number}", sentence(random.Random(number)))
+            index.add(sentence(random.Random(number)))
     lines = [origin, *(origin.fork() for _ in range(5))]
 
     def write(index: BM25Index, seed: int) -> None:
         rng = random.Random(seed)
-        for number in range(200):
-            index.add(f"f{number}", sentence(rng))
+        for _ in range(200):
+            index.add(sentence(rng))
 
     threads = [threading.Thread(target=write, args=(index, seed)) for seed, index in enumerate(lines)]
     for thread in threads:
@@ -215,3 +217,51 @@ def test_forks_may_be_written_by_many_threads() -> None:
 
 def test_best_keeps_every_tie_at_the_edge_in_order() -> None:
     assert best(np.array([0.0, 2.0, 1.0, 1.0, 2.0, 1.0]), 4) == [1, 4, 2, 3]
+
+
+# -- large indexes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_scoring_only_what_can_be_among_the_best_finds_the_same(seed: int) -> None:
+    rng = random.Random(seed)
+    k1, b = rng.choice([0.9, 1.5, 2.0]), rng.choice([0.0, 0.4, 0.75, 1.0])
+    all_scored, index = BM25Index(k1, b), BM25Index(k1, b, scan_limit=0)
+    words = [f"word{number}" for number in range(400)]
+    weights = [1 / rank for rank in range(1, len(words) + 1)]
+    texts: list[str] = []
+    for _ in range(rng.randint(1, 600)):
+        texts.append(" ".join(rng.choices(words, weights, k=rng.randint(0, 20))))
+        all_scored.add(texts[-1])
+        index.add(texts[-1])
+    for gone in rng.sample(range(len(texts)), len(texts) // 5):
+        all_scored.remove(gone, texts[gone])
+        index.remove(gone, texts[gone])
+    chosen = 0
+    for _ in range(60):
+        query, top_k = " ".join(rng.choices(words, k=rng.randint(1, 8))), rng.choice([1, 3, 10, 50])
+        allow = np.array([rng.random() < 0.7 for _ in texts]) if rng.random() < 0.5 else None
+        assert index.search(query, top_k, allow) == all_scored.search(query, top_k, allow)
+        chosen += index._contenders(index._weighted(query), top_k, allow) is not None
+    assert len(texts) < 100 or chosen > 20  # the short way was really taken
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_index_goes_on_from_its_columns(seed: int) -> None:
+    rng = random.Random(seed)
+    index, documents = BM25Index(), dict[int, str]()
+    for _ in range(3):
+        for _ in range(60):
+            write_at_random(index, documents, rng)
+        again = BM25Index(columns=index.columns())
+        renumbered = dict(enumerate(documents.values()))
+        query = sentence(rng, 8)
+        expected = index.score_documents(query)[list(documents)]
+        assert again.score_documents(query).tolist() == expected.tolist()
+        assert (len(again), again.size) == (len(documents), len(documents))
+        fork, kept = again.fork(), dict(renumbered)
+        for _ in range(20):
+            write_at_random(fork, kept, rng)
+        assert_equals_bm25s(fork, kept, rng)
+        assert_equals_bm25s(again, renumbered, rng)
+        index, documents = again, renumbered

@@ -509,3 +509,133 @@ def test_a_database_that_must_be_there_is_not_made(tmp_path: Path):
         store.save(store.load("alice"))
     with BankStore.existing(f"sqlite:///{path}") as store:
         assert store.namespaces() == ["alice"]
+
+
+# -- snapshots -----------------------------------------------------------------------------------
+
+
+def write_at_random(space: MemorySpace, rng: random.Random) -> None:
+    live = [memory.memory_id for memory in space.bank.live()]
+    words = rng.choices(["beach", "sea", "dog", "Oslo", "\0", "\ud800", "piano", "race"], k=4)
+    draft = Draft(" ".join(words), rng.choice(MEMORY_KINDS), rng.choice([None, date(2023, 5, 7)]), ("D1:1",))
+    if live and rng.random() < 0.3:
+        space.bank.update(rng.choice(live), draft, BY)
+    elif live and rng.random() < 0.2:
+        space.bank.delete(rng.choice(live), BY)
+    elif rng.random() < 0.1:
+        space.bank.edit_core(f"core {rng.random()}", BY)
+    else:
+        space.bank.create([draft] * rng.randint(1, 3), BY)
+
+
+def assert_behaves_as(space: MemorySpace, whole: MemorySpace) -> None:
+    """Compare a space with one that was never opened from a snapshot: what is seen, found and remembered."""
+    made = [memory.memory_id for operation in whole.bank.operations() for memory in operation.created]
+    assert (space.bank.version, len(space.bank)) == (whole.bank.version, len(whole.bank))
+    assert [space.bank.get(name) for name in made] == [whole.bank.get(name) for name in made]
+    assert [name in space.bank for name in [*made, "m0", "x"]] == [
+        name in whole.bank for name in [*made, "m0", "x"]
+    ]
+    assert_same(space, whole)
+    for query in ("dog on the beach", "Oslo 2023", "piano"):
+        assert space.index.search(space.bank, query, 20) == whole.index.search(whole.bank, query, 20)
+    for version in range(0, whole.bank.version + 1, 7):
+        assert space.bank.at(version).live() == whole.bank.at(version).live()
+        assert space.bank.diff(version) == whole.bank.diff(version)
+        assert space.bank.extends(whole.bank.at(version))
+        assert whole.bank.extends(space.bank.at(version))
+    for name in made[:: len(made) // 5 + 1]:
+        assert space.bank.history(name) == whole.bank.history(name)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bank_opened_from_a_snapshot_is_the_bank(store_url: str, seed: int) -> None:
+    rng = random.Random(seed)
+    whole = MemorySpace("test")
+    for number in range(1, 6):
+        with BankStore(store_url, snapshot_every=10) as store:
+            space = store.load("test")
+            version = space.bank.version
+            for _ in range(rng.randint(5, 25)):
+                write_at_random(space, rng)
+            remember(space, number)
+            store.save(space)
+            for operation in space.bank.operations(since=version):
+                whole.bank.append(operation)
+            remember(whole, number)
+            whole.revision = space.revision
+            opened = store.load("test")
+            assert opened.snapshot_version == space.snapshot_version
+            assert_behaves_as(opened, whole)
+            assert store.bank("test").live() == whole.bank.live()
+            fork = opened.fork()
+            write_at_random(fork, random.Random(number))
+            assert fork.bank.live() != opened.bank.live() or fork.bank.core != opened.bank.core
+            assert_behaves_as(opened, whole)
+    assert space.snapshot_version > 0
+
+
+def test_a_snapshot_is_made_when_the_log_has_grown_enough(store_url: str) -> None:
+    made: list[int] = []
+    with BankStore(store_url, snapshot_every=10) as store:
+        space = store.load("test")
+        for number in range(1, 41):
+            remember(space, number, *(f"fact {place} of {number}" for place in range(4)))
+            store.save(space)
+            if space.snapshot_version not in (0, *made):
+                made.append(space.snapshot_version)
+    assert made == [12, 24, 36, 48, 60, 72, 84, 96, 108, 120, 136, 152]
+
+
+def test_a_rewind_behind_the_snapshot_drops_it(store_url: str) -> None:
+    with BankStore(store_url, snapshot_every=4) as store:
+        space = space_of_three_sessions(store)
+        assert store.load("test").snapshot_version == space.snapshot_version == 4
+        assert store.rewind("test", 5).snapshot_version == 4
+        rewound = store.rewind("test", 3)
+        assert (rewound.snapshot_version, rewound.bank.version) == (0, 3)
+        remember(rewound, 2, "another two", "and three")
+        store.save(rewound)
+        assert_same(store.load("test"), rewound)
+
+
+def test_operations_that_were_taken_back_since_are_not_given_for_older_ones(store_url: str) -> None:
+    with BankStore(store_url, snapshot_every=4) as store:
+        space_of_three_sessions(store)
+        opened = store.load("test")
+        store.rewind("test", 3)
+        assert len(opened.bank.live()) == 6
+        with pytest.raises(ConflictError, match=r"'test' was rewound since it was loaded \(revision 3\)"):
+            opened.bank.operations()
+
+
+def test_memories_are_embedded_from_a_snapshot_too(store_url: str) -> None:
+    with BankStore(store_url, snapshot_every=2) as store:
+        space_of_three_sessions(store)
+    with BankStore(store_url, dense(embedder := CountingEmbedder()), snapshot_every=2) as store:
+        loaded = store.load("test")
+        assert loaded.snapshot_version > 0
+        assert len(loaded.index.search(loaded.bank, "one", 10)) == 6
+        assert len(embedder.texts) == 7
+
+
+def test_a_store_from_before_snapshots_gets_their_table(store_url: str) -> None:
+    with BankStore(store_url) as store:
+        remember(space := store.load("test"), 1, "A fact.")
+        store.save(space)
+    url = make_url(store_url)
+    if url.get_backend_name() == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE memory_snapshots"))
+    engine.dispose()
+    with BankStore(store_url, snapshot_every=1) as store:
+        remember(space := store.load("test"), 2, "Another.")
+        store.save(space)
+        assert store.load("test").snapshot_version == 2
+
+
+def test_snapshots_cannot_be_made_more_often_than_ever(store_url: str) -> None:
+    with pytest.raises(ConfigError, match="snapshot_every=0 must be at least 1"):
+        BankStore(store_url, snapshot_every=0)

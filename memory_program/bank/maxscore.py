@@ -1,0 +1,86 @@
+"""The best of many documents, without scoring every one of them."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memory_program.bank.postings import Posting
+from memory_program.errors import IndexingError
+
+_SLACK = 1e-9  # bounds are added up in another order than scores
+
+
+class WeightedTerm(NamedTuple):
+    """A term of a query, the documents that hold it, and the most that it can add to a score.
+
+    ``weight`` is its idf, times how often it stands in the query.
+    """
+
+    weight: float
+    posting: Posting
+    bound: float
+
+
+def contenders(
+    terms: Sequence[WeightedTerm],
+    top_k: int,
+    gains: Callable[[WeightedTerm], tuple[NDArray[np.int32], NDArray[np.float64]]],
+    read_limit: int,
+) -> NDArray[np.int32] | None:
+    """List, in rising order, positions among which the best must be.
+
+    MaxScore (Turtle and Flood 1995, "Query evaluation: strategies and optimizations", Information Processing
+    and Management 31): terms are read from the one that can add most to the one that can add least, until no
+    document without any of those read can reach the k-th best score any more; of the documents seen, those
+    that cannot reach it are dropped.
+
+    Args:
+        terms: of the query.
+        top_k: how many of the best are wanted.
+        gains: the positions that may be found by a term, in rising order, and what it adds to the score of
+            each.
+        read_limit: how many entries to read at most.
+
+    Returns:
+        None if more entries would have to be read; to score every document is then as fast.
+    """
+    places, scores = np.zeros(0, np.int32), np.zeros(0)
+    ranked = sorted(terms, key=lambda term: -term.bound)
+    read = 0
+    for number, term in enumerate(ranked):
+        rest = sum(later.bound for later in ranked[number:]) * (1 + _SLACK)
+        reached = _reached(scores, top_k)
+        if rest < reached:
+            return places[scores + rest >= reached]
+        read += term.posting.size
+        if read > read_limit:
+            return None
+        positions, added = gains(term)
+        places, rows = np.unique(np.concatenate([places, positions]), return_inverse=True)
+        scores = np.bincount(rows, np.concatenate([scores, added]), minlength=len(places))
+    return places[scores >= _reached(scores, top_k)]
+
+
+def best(scores: NDArray[np.float64], top_k: int) -> list[int]:
+    """List the positions of the highest scores above zero, best first; of equals the earlier one first.
+
+    Raises:
+        IndexingError: ``top_k`` is below 1.
+    """
+    if top_k < 1:
+        raise IndexingError(f"top_k={top_k} must be at least 1")
+    found = np.flatnonzero(scores > 0)
+    if len(found) > top_k:
+        values = scores[found]
+        found = found[values >= np.partition(values, -top_k)[-top_k]]  # ties at the edge stay in
+    return found[np.argsort(-scores[found], kind="stable")][:top_k].tolist()
+
+
+def _reached(scores: NDArray[np.float64], top_k: int) -> float:
+    """Give a little less than the k-th best score; minus infinity while there are fewer."""
+    if not 1 <= top_k <= len(scores):
+        return -math.inf
+    return float(np.partition(scores, -top_k)[-top_k]) * (1 - _SLACK)
