@@ -1,4 +1,4 @@
-"""A model's name -> a ``dspy.LM``: one in this process, or any that LiteLLM reaches over HTTP, on the meter.
+"""A model's name -> a ``dspy.LM``: one in this process, or any that is reached over HTTP, on the meter.
 
 Names are LiteLLM's, ``provider/model``; in this process run ``local:PATH_OR_HUB_ID``, and ``pocket`` and
 ``pocket-base``, the embedded model and what it was before its last stage of training. Keys come from the
@@ -6,28 +6,23 @@ environment, under the names that the providers give them; none is ever taken as
 A model that cannot be used as named is an error before the first call, and never becomes another model.
 """
 
-import functools
-import importlib
 import logging
 import os
-from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
 import dspy
-from dspy.clients._http import retry_after_seconds
-from dspy.clients.engines.litellm_engine import LiteLLMEngine
-from dspy.lm15 import Config, Message, ProviderError, Request, Response
+from dspy.lm15 import Config, Message, Request
 from dspy.utils.exceptions import LMError
 
 from memory_program.embedded import is_carried, is_embedded, source_of
+from memory_program.engines import engine_of, is_openai, litellm, reasons_by_itself
 from memory_program.errors import ConfigError, ModelError
 from memory_program.pacing import AdaptiveLimiter, PacedEngine, RetryPolicy
 
-__all__ = ["AdaptiveLimiter", "LiteLLMModel", "check_model", "language_model"]
+__all__ = ["AdaptiveLimiter", "RemoteModel", "check_model", "language_model"]
 
 _LEAST_REASONING_TOKENS = 16_000  # DSPy refuses reasoning models a limit below: their thoughts count too
-_NO_KEY = "no-key"  # sent to servers of one's own that need none; LiteLLM insists on sending something
 _NAMES = (
     "a name looks like 'openai/gpt-4.1-mini' or 'anthropic/claude-sonnet-4-5' "
     "(https://docs.litellm.ai/docs/providers); for a server of your own give 'openai/NAME' and its address, "
@@ -80,14 +75,14 @@ def language_model(
         raise ConfigError(f"max_tokens={max_tokens!r} must be at least 1")
     if is_embedded(name):
         return _embedded_model(name.rstrip("/"), temperature, max_tokens, limiter)
-    engine = LiteLLMModel(
+    engine = RemoteModel(
         name,
         api_base=api_base,
         timeout_s=timeout_s,
         retries=RetryPolicy(max_retries, first_wait_s),
         limiter=limiter or AdaptiveLimiter(8),
     )
-    reasons = _reasons(name)
+    reasons = reasons_by_itself(name)
     if reasons:
         _logger.warning("%s reasons: it runs at its own temperature, not at %g", name, temperature)
     has_room = not reasons or max_tokens >= _LEAST_REASONING_TOKENS
@@ -135,33 +130,8 @@ def check_model(lm: dspy.LM) -> None:
         raise ModelError(f"{lm.model!r}{place} does not answer: {error}") from error
 
 
-class _Engine(LiteLLMEngine):
-    """DSPy's LiteLLM engine, mended in two places."""
-
-    def complete(self, request: Request) -> Response:
-        """Keep the provider's Retry-After, which LiteLLM stores where DSPy does not look."""
-        try:
-            return super().complete(request)
-        except ProviderError as error:
-            if error.retry_after is None:
-                headers = getattr(error.__cause__, "litellm_response_headers", None) or {}
-                error.retry_after = retry_after_seconds(headers.get("retry-after"))
-            raise
-
-    def _arguments(self, request: Request, *, streaming: bool = False) -> dict[str, Any]:  # Any: JSON
-        """Call the token limit by the name that every server knows.
-
-        DSPy sends ``max_completion_tokens``. Servers of one's own may ignore it without a word, and a reply
-        then runs until the context is full.
-        """
-        arguments = super()._arguments(request, streaming=streaming)
-        if self.client_options.get("api_base") and not _reasons(request.model):
-            arguments["max_tokens"] = arguments.pop("max_completion_tokens", None)
-        return arguments
-
-
-class LiteLLMModel(PacedEngine):
-    """One model behind LiteLLM. Saved and sent to other processes by its settings, never with a key."""
+class RemoteModel(PacedEngine):
+    """One model over HTTP. Saved and sent to other processes by its settings, never with a key."""
 
     def __init__(
         self,
@@ -182,8 +152,13 @@ class LiteLLMModel(PacedEngine):
             raise ConfigError(f"timeout_s={timeout_s!r} must be positive")
         _check_name(name)
         _check_address(api_base)
-        needs_none = {"api_key": _NO_KEY} if _lacks_key(name, api_base) else {}
-        engine = _Engine(api_base=api_base, timeout=float(timeout_s), **needs_none)
+        engine = engine_of(
+            name,
+            api_base,
+            timeout_s=float(timeout_s),
+            connections=limiter.limit,
+            lacks_key=_lacks_key(name, api_base),
+        )
         super().__init__(engine, limiter, retries, api_base=api_base)
         self.name = name
         self.timeout_s = timeout_s
@@ -199,7 +174,7 @@ class LiteLLMModel(PacedEngine):
         }
 
     @classmethod
-    def load_state(cls, state: dict[str, Any]) -> "LiteLLMModel":  # Any: see dump_state
+    def load_state(cls, state: dict[str, Any]) -> "RemoteModel":  # Any: see dump_state
         """Make the engine that ``dump_state`` described, with a limiter of its own."""
         return cls(
             state["name"],
@@ -210,16 +185,10 @@ class LiteLLMModel(PacedEngine):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:  # Any: pickle's protocol
-        return LiteLLMModel.load_state, (self.dump_state(),)
+        return RemoteModel.load_state, (self.dump_state(),)
 
     def __repr__(self) -> str:
-        return f"LiteLLMModel({self.name!r}, api_base={self.api_base!r})"
-
-
-@functools.cache
-def _reasons(name: str) -> bool:
-    """Whether DSPy counts a model among those that reason: it names their token limit differently."""
-    return "max_completion_tokens" in dspy.LM(name).kwargs
+        return f"RemoteModel({self.name!r}, api_base={self.api_base!r})"
 
 
 def _check_name(name: str) -> None:
@@ -243,25 +212,12 @@ def _check_address(api_base: str | None) -> None:
 
 
 def _lacks_key(name: str, api_base: str | None) -> bool:
-    """Whether the environment lacks the key that LiteLLM would send to the provider.
+    """Whether the environment lacks the key of the model's provider.
 
     Raises:
         ModelError: the provider is unknown, or it lacks the key and is not a server of one's own.
     """
-    litellm = _litellm()
-    try:
-        provider: str = litellm.get_llm_provider(model=name)[1]
-    except litellm.BadRequestError:
-        raise ModelError(f"{name!r} names no provider that LiteLLM knows: {_NAMES}") from None
-    # Clouds with accounts of their own (AWS, Google) are left to find their credentials: only keys are asked.
-    missing = [
-        variable
-        for variable in litellm.validate_environment(model=name)["missing_keys"]
-        if variable.endswith(("_API_KEY", "_API_TOKEN"))
-    ]
-    usual = f"{provider.upper()}_API_KEY"
-    if not missing and not os.environ.get(usual, "(unset)").strip():
-        missing = [usual]  # it is there, but empty
+    missing = _missing_keys(name)
     if missing and api_base is None:
         raise ModelError(
             f"{name!r} needs a key: set {' or '.join(missing)} in the environment, or give the address "
@@ -270,13 +226,25 @@ def _lacks_key(name: str, api_base: str | None) -> bool:
     return bool(missing)
 
 
-@functools.cache
-def _litellm() -> ModuleType:
-    """Import LiteLLM (6 s, so only once a model is asked for), with no network, telemetry or advertising."""
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # read while it is imported
-    litellm = importlib.import_module("litellm")
-    vars(litellm).update(telemetry=False, suppress_debug_info=True)
-    logging.getLogger("LiteLLM").setLevel(
-        logging.CRITICAL
-    )  # errors are raised, and may tell keys when logged
-    return litellm
+def _missing_keys(name: str) -> list[str]:
+    """Name the variables of keys that a model needs and the environment lacks."""
+    usual = "OPENAI_API_KEY"
+    if not is_openai(name):
+        known = litellm()
+        try:
+            provider: str = known.get_llm_provider(model=name)[1]
+        except known.BadRequestError:
+            raise ModelError(f"{name!r} names no provider that LiteLLM knows: {_NAMES}") from None
+        # Clouds with accounts of their own (AWS, Google) are left to find their credentials: only keys are
+        # asked.
+        missing = [
+            variable
+            for variable in known.validate_environment(model=name)["missing_keys"]
+            if variable.endswith(("_API_KEY", "_API_TOKEN"))
+        ]
+        if missing:
+            return missing
+        usual = f"{provider.upper()}_API_KEY"
+    elif usual not in os.environ:
+        return [usual]
+    return [] if os.environ.get(usual, "(unset)").strip() else [usual]  # it may be there, but empty

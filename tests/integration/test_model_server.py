@@ -1,4 +1,4 @@
-"""Models over real HTTP: LiteLLM, DSPy and the paced engine against a server that misbehaves on demand."""
+"""Models over real HTTP: DSPy, the engines and the paced engine against a server that misbehaves on demand."""
 
 import json
 import logging
@@ -52,7 +52,7 @@ def model(server: ModelServer, name: str = OWN, **settings: Any) -> dspy.LM:
     [
         (Behaviour.RATE_LIMIT, dspy.LMRateLimitError, 3),
         (Behaviour.SERVER_ERROR, dspy.LMServerError, 3),
-        (Behaviour.DISCONNECT, dspy.LMServerError, 3),
+        (Behaviour.DISCONNECT, dspy.LMTransportError, 3),
         (Behaviour.HTML, dspy.LMServerError, 3),
         (Behaviour.NO_CHOICES, dspy.LMServerError, 3),
         (Behaviour.BAD_KEY, dspy.LMAuthError, 1),
@@ -272,7 +272,7 @@ def test_a_model_that_refuses_its_key_fails_the_check() -> None:
 def test_an_address_where_nothing_listens_fails_the_check() -> None:
     with ModelServer() as server:
         lm = model(server)
-    with pytest.raises(ModelError, match=r"does not answer: .*Connection error"):
+    with pytest.raises(ModelError, match=r"does not answer: .*failed to connect"):
         check_model(lm)
 
 
