@@ -1,4 +1,4 @@
-"""Models over real HTTP: DSPy, the engines and the paced engine against a server that misbehaves on demand."""
+"""Models over real HTTP: DSPy and our engines against a server that misbehaves on demand."""
 
 import json
 import logging
