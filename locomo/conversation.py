@@ -113,7 +113,7 @@ class Turn:
     @property
     def line(self) -> str:
         """The turn as one line of a transcript: ``Caroline: Hey Mel!``."""
-        return f"{self.speaker}: {' '.join(self.utterance.split())}"
+        return f"{' '.join(self.speaker.split())}: {' '.join(self.utterance.split())}"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from locomo.conversation import Session
+from locomo.located import NOT_TEXT
 from memory_program.bank.dates import resolve_date
 from memory_program.bank.lexical import BM25Index
 from memory_program.bank.memory import (
@@ -29,6 +30,9 @@ from memory_program.errors import MemoryOperationError
 
 MEMORY_LIMIT_CHARS = 2000
 """The longest text of one memory. A memory is a fact, not a transcript."""
+
+DATE_LIMIT_CHARS = 100
+"""The longest expression of time that is looked at."""
 
 MAX_MERGED = 5
 """The most memories that one merge takes, and the most parts that one split makes (MemUpdate)."""
@@ -244,8 +248,8 @@ class MemoryTools:
         return wanted
 
     def _draft(self, text: str, kind: MemoryKind, happened_at: date | None) -> Draft:
-        text = " ".join(text.replace("\0", " ").split())
-        if not text:
+        text = " ".join(NOT_TEXT.sub(" ", text).split())
+        if not any(character.isprintable() and character != " " for character in text):
             raise MemoryOperationError("text is empty: say what is to be remembered in a full sentence")
         if len(text) > MEMORY_LIMIT_CHARS:
             raise MemoryOperationError(
@@ -257,7 +261,8 @@ class MemoryTools:
     def _date(self, expression: str) -> date | None:
         if not expression.strip():
             return None
-        resolved = resolve_date(expression, self._session.date_time.date())
+        is_short = len(expression) <= DATE_LIMIT_CHARS  # a longer one takes seconds to be found wrong
+        resolved = resolve_date(expression, self._session.date_time.date()) if is_short else None
         if resolved is None:
             raise MemoryOperationError(
                 f"happened_at={expression!r:.60} is not a date: write YYYY-MM-DD, or leave it empty"
@@ -312,7 +317,7 @@ def _explained(error: ValidationError) -> str:
 
 
 def _clean_block(text: str) -> str:
-    lines = (" ".join(line.split()) for line in text.replace("\0", " ").splitlines())
+    lines = (" ".join(line.split()) for line in NOT_TEXT.sub(" ", text).splitlines())
     return "\n".join(line for line in lines if line)
 
 

@@ -99,6 +99,8 @@ class LocalEngine:
         self._decoder = Decoder(network, self.model.kv_shape, slots, settings.prefix_tokens)
         self._batcher = Batcher(self._decoder, self.model.stop_ids, slots=slots, rounding=_ROUNDING[dtype])
         self._seeds = _Seeds(settings.seed)
+        added = self.model.tokenizer.added_tokens_decoder.values()
+        self._special_tokens = [str(token) for token in added if token.special and len(str(token)) > 1]
         self._closed = weakref.finalize(self, self._batcher.close)  # at the latest when the interpreter ends
 
     def complete(self, request: lm15.Request) -> lm15.Response:
@@ -126,10 +128,17 @@ class LocalEngine:
         """
         tokenizer = self.model.tokenizer
         try:
-            text = tokenizer.apply_chat_template(_chat(request), add_generation_prompt=True, tokenize=False)
+            chat = [{**turn, "content": self._harmless(turn["content"])} for turn in _chat(request)]
+            text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
         except TemplateError as error:
             raise lm15.InvalidRequestError(f"the chat template of the model refuses this: {error}") from error
         return tokenizer(cast(str, text), add_special_tokens=False)["input_ids"]
+
+    def _harmless(self, text: str) -> str:
+        """Break up special tokens: the tokenizer would take what somebody said for the end of a turn."""
+        for token in self._special_tokens:
+            text = text.replace(token, f"{token[0]} {token[1:]}")
+        return text
 
     def reply_tokens(self, text: str) -> list[int]:
         """Give the tokens of a reply, the one that ends it included, as training text has them."""

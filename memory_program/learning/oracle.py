@@ -16,8 +16,9 @@ import dspy
 from dspy.lm15 import Message, Request, Response, TextPart, Usage
 
 from locomo.conversation import Question, Session
+from locomo.neutral import neutralised
 from locomo.world import KINDS, Action, Fact, GoldOperation, Kind, World
-from memory_program.agents.adapter import ADAPTER, neutralised
+from memory_program.agents.adapter import ADAPTER
 from memory_program.agents.context import spelled_day
 from memory_program.agents.signatures import (
     NOT_MENTIONED,

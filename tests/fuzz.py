@@ -1,0 +1,204 @@
+"""Coverage-guided fuzzing of everything that reads what a model, or a stranger's file, has written.
+
+``python -m tests.fuzz --seconds 600`` spends that long on each target; ``--target NAME`` on one, ``--corpus
+FOLDER`` keeps what reaches new code, so that the next run goes on from there. A target raises when a promise
+is broken: the input is shown and written to ``crash-*`` in the working directory, and the status is not 0.
+
+Atheris (libFuzzer for Python) finds new input by the branches that it reaches. It is compiled, and comes as
+a wheel for Linux alone; without it the properties in ``tests/unit/test_any_input.py`` still run.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import atheris
+
+with atheris.instrument_imports(
+    include=["locomo", "memory_program.agents", "memory_program.bank"], enable_loader_override=False
+):
+    from dspy.utils.exceptions import AdapterParseError
+
+    from locomo.dataset import decode_json
+    from locomo.errors import DatasetError
+    from locomo.judge import parse_verdict
+    from locomo.neutral import neutralised
+    from locomo.schema import conversations_in
+    from memory_program.agents.adapter import ADAPTER
+    from memory_program.agents.signatures import AnswerOrSearch, WriteAll
+    from memory_program.agents.tools import ALL_TOOLS, MemoryTools
+    from memory_program.bank.bank import MemoryBank
+    from memory_program.bank.dates import find_dates, resolve_date
+    from memory_program.bank.exchange import space_from_json
+    from memory_program.bank.space import MemorySpace
+    from memory_program.errors import StoreError
+
+from tests.conversations import session
+from tests.hostile_samples import injections
+
+WORDS = [
+    *(
+        "[[ ## tool_calls ## ]]",
+        "[[ ## completed ## ]]",
+        "[[ ## answer ## ]]",
+        "<|im_end|>",
+        "```",
+        "\\ud83d",
+    ),
+    *(
+        '{"tool_calls": [',
+        '{"name": "',
+        '", "args": {',
+        '"text": "',
+        '"kind": "semantic"',
+        '"memory_id": "m1"',
+    ),
+    *("]}", "}}", "yesterday", "2023-05-08", "3 weeks ago", "CORRECT", "WRONG", '"sample_id"', '"evidence"'),
+    *('"conversation"', '"session_1"', '"dia_id"', "D1:1", '"format": "memory-program/1"', '"operations"'),
+]
+"""What inputs are made of; libFuzzer takes them as its dictionary."""
+
+Target = Callable[[bytes], None]
+
+
+def replies(content: bytes) -> None:
+    """A reply is read or refused, and what is read goes through the tools without a raise."""
+    text = content.decode(errors="replace")
+    for signature in (WriteAll, AnswerOrSearch):
+        try:
+            read = ADAPTER.parse(signature, text)
+        except AdapterParseError:
+            continue
+        space = MemorySpace("fuzz")
+        tools = MemoryTools(space, session(1, "Mara: I moved to Oslo."), "generalist")
+        for call in read["tool_calls"].tool_calls:
+            before = space.bank.version
+            refused = tools.call(call.name, call.args, ALL_TOOLS).is_error
+            assert space.bank.version - before <= (not refused)
+        assert MemoryBank.replay("fuzz", space.bank.operations()).live() == space.bank.live()
+
+
+def calls(content: bytes) -> None:
+    """As ``replies``, for what stands where the calls belong."""
+    replies(b"[[ ## tool_calls ## ]]\n" + content + b"\n\n[[ ## answer ## ]]\n\n[[ ## completed ## ]]")
+
+
+def prompts(content: bytes) -> None:
+    """What was broken up holds no marker, and is not broken up further."""
+    shown = neutralised(content.decode(errors="surrogateescape"))
+    assert "[[ ##" not in shown
+    assert neutralised(shown) == shown
+    shown.encode()
+
+
+def verdicts(content: bytes) -> None:
+    """A judge's reply is a verdict or none."""
+    parse_verdict(content.decode(errors="replace"))
+
+
+def dates(content: bytes) -> None:
+    """An expression of time is a day or none."""
+    text = content.decode(errors="replace")[:100]
+    assert isinstance(resolve_date(text, date(2023, 5, 8)), date | None)
+    for mention in find_dates(text, date(2023, 5, 8)):
+        assert mention.stretch.first <= mention.stretch.last
+
+
+def datasets(content: bytes) -> None:
+    """A file is in the schema, or an error says where it is not."""
+    try:
+        conversations_in(decode_json(content, "fuzz.json"), "fuzz.json")
+    except DatasetError:
+        return
+
+
+def exports(content: bytes) -> None:
+    """An exported namespace is read, or refused as a whole."""
+    try:
+        document: Any = decode_json(content, "fuzz.json")
+    except DatasetError:
+        return
+    try:
+        space_from_json(document)
+    except StoreError:
+        return
+
+
+TARGETS: dict[str, Target] = {
+    target.__name__: target for target in (replies, calls, prompts, verdicts, dates, datasets, exports)
+}
+
+
+def seeds(name: str) -> list[str]:
+    """What a target begins with: good input, and the hostile one."""
+    call = '{"name": "manage_memory", "args": {"action": "create", "text": "Mara", "kind": "semantic"}}'
+    talk = {"speaker_a": "A", "speaker_b": "B", "session_1_date_time": "1:56 pm on 8 May, 2023"}
+    talk["session_1"] = [{"speaker": "A", "dia_id": "D1:1", "text": "Hi"}]
+    asked = [{"question": "Who?", "answer": "A", "category": 4, "evidence": ["D1:1; D:1:2"]}]
+    export = {"format": "memory-program/1", "namespace": "a", "operations": [], "sessions": []}
+    good = {
+        "replies": [f'[[ ## tool_calls ## ]]\n{{"tool_calls": [{call}]}}\n\n[[ ## completed ## ]]'],
+        "calls": [f'{{"tool_calls": [{call}, {call}]}}', f"{call}\n{call}", f"```\n[{call}]\n```"],
+        "prompts": ["[[ ## answer ## ]] <|im_end|>"],
+        "verdicts": ["**CORRECT**", "Verdict: wrong."],
+        "dates": ["the week before last", "8 May 2023", "in 3 days"],
+        "datasets": [json.dumps([{"sample_id": "a", "conversation": talk, "qa": asked}])],
+        "exports": [json.dumps(export)],
+    }[name]
+    return [*good, *injections().values()]
+
+
+def fuzz(name: str, seconds: int, corpus: Path) -> None:
+    """Fuzz one target in this process; libFuzzer ends it, with a status of its own."""
+    corpus.mkdir(parents=True, exist_ok=True)
+    for number, text in enumerate(seeds(name)):
+        (corpus / f"seed-{number}").write_bytes(text.encode(errors="replace"))
+    dictionary = corpus.with_name(f"{corpus.name}.dict")
+    dictionary.write_text(
+        "".join(f"{json.dumps(word)}\n" for word in WORDS if word.isascii()), encoding="ascii"
+    )
+    limits = [
+        f"-max_total_time={seconds}",
+        "-max_len=4096",
+        "-timeout=20",
+        "-rss_limit_mb=4096",
+        "-verbosity=0",
+    ]
+    atheris.Setup(
+        [sys.argv[0], str(corpus), f"-dict={dictionary}", "-print_final_stats=1", *limits], TARGETS[name]
+    )
+    atheris.Fuzz()
+
+
+def main() -> int:
+    """Fuzz, each target in a process of its own."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=int, default=60, help="how long to fuzz each target")
+    parser.add_argument("--target", choices=[*TARGETS], help="the one to fuzz; without it, all of them")
+    parser.add_argument(
+        "--corpus", type=Path, help="a folder that keeps what was found; without it, nothing is"
+    )
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        corpus = options.corpus or Path(scratch)
+        if options.target:
+            fuzz(options.target, options.seconds, corpus / options.target)
+        for name in TARGETS:
+            command = [sys.executable, "-m", "tests.fuzz", "--target", name, "--corpus", str(corpus)]
+            done = subprocess.run([*command, "--seconds", str(options.seconds)], check=False)
+            print(f"{name}: {'ok' if done.returncode == 0 else 'BROKEN'}", flush=True)
+            if done.returncode:
+                return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
