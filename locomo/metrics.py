@@ -7,8 +7,7 @@ The official scorer is ``task_eval/evaluation.py`` of snap-research/LoCoMo at
 import math
 import string
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from functools import cache, lru_cache
+from collections.abc import Collection, Sequence
 from itertools import chain
 
 import numpy as np
@@ -18,6 +17,7 @@ import regex
 
 from locomo.conversation import Category
 from locomo.errors import ScoringError
+from locomo.stemming import stem
 
 ABSTENTIONS = ("no information available", "not mentioned")
 """The phrases by which the official scorer knows that an answer abstains."""
@@ -213,22 +213,10 @@ def _token_f1(prediction: str, gold: str) -> float:
 
 
 def _tokens(text: str) -> list[str]:
-    return [_stem(word) for word in _normalised(text)]
+    return [stem(word) for word in _normalised(text)]
 
 
 def _normalised(text: str) -> list[str]:
     """Words as the scorer sees them: no case, no punctuation (deleted, not replaced), no ignored words."""
     lowered = text.replace(",", "").lower()  # commas first: a Greek sigma at the end of a word is another
     return _IGNORED_WORDS.sub(" ", lowered.translate(_DELETE_PUNCTUATION)).split()
-
-
-@lru_cache(maxsize=1 << 16)
-def _stem(word: str) -> str:
-    return _stemmer()(word)
-
-
-@cache
-def _stemmer() -> Callable[[str], str]:
-    from nltk.stem.porter import PorterStemmer  # two seconds, which only scoring should pay
-
-    return PorterStemmer().stem
