@@ -4,16 +4,19 @@ A judge is a measuring instrument: how often it accepts what is wrong, and rejec
 beside every score that it gives.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
+from itertools import groupby
 
 from dateutil.relativedelta import relativedelta
 
 from locomo.calibration_items import ITEMS, Count, Gold, Item, Month
 from locomo.conversation import Benchmark, LongMemEvalType, Question
 from locomo.rubrics import Grading, Rubric, Verdict, grading_of
+from locomo.split_data import SPLITS, Split
 
 
 class AnswerKind(StrEnum):
@@ -133,6 +136,24 @@ def known_answers(benchmark: Benchmark) -> list[KnownAnswer]:
                 verdicts = _OF_GRADING.get((grading, kind), _OF_KIND.get(kind, _WRONG))
                 answers.append(KnownAnswer(question, kind, text, verdicts))
     return answers
+
+
+_IN_TURN: Sequence[Split] = ("train", "val", "test", "train")
+
+
+def split_known_answers(benchmark: Benchmark) -> dict[Split, list[KnownAnswer]]:
+    """Split the known answers of a benchmark by question, in the same way every time.
+
+    Of each kind of question (``Grading``) half are for training, a quarter each for validation and test. A
+    prompt that was made on answers to a question has seen its gold, so no two splits share a question.
+    """
+    splits: dict[Split, list[KnownAnswer]] = {split: [] for split in SPLITS}
+    seen = Counter[Grading]()
+    for question, answers in groupby(known_answers(benchmark), lambda answer: answer.question):
+        grading = grading_of(question)
+        splits[_IN_TURN[seen[grading] % len(_IN_TURN)]] += answers
+        seen[grading] += 1
+    return splits
 
 
 def spelled(gold: Gold) -> str:

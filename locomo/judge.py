@@ -5,6 +5,7 @@ far the rubrics agree (``locomo.statistics.cohen_kappa`` over the answers on whi
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,9 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from locomo.conversation import Question
+from locomo.neutral import neutralised
 from locomo.rubrics import Grading, Rubric, Verdict, grading_of, instruction
 
-_FIELD_MARKER = re.compile(r"\[\[(?=\s*##)")
 _VERDICT_MARKER = re.compile(r"^\s*\[\[ ## verdict ## \]\]", re.MULTILINE)
 _VERDICT_LINE = re.compile(r"[\W_]*(?:verdict[\W_]+)?(correct|wrong)[\W_]*", re.IGNORECASE)
 
@@ -100,7 +101,7 @@ class Judge(dspy.Module):
         inputs = {"question": question, "gold_answer": str(gold), "given_answer": prediction}
         try:
             with dspy.context(adapter=OneVerdictAdapter()):
-                reply = self.predict(**{name: _without_markers(text) for name, text in inputs.items()})
+                reply = self.predict(**{name: neutralised(text) for name, text in inputs.items()})
         except AdapterParseError as error:
             return dspy.Prediction(verdict=Verdict.UNPARSED, reasoning=error.lm_response)
         verdict = parse_verdict(reply.verdict)
@@ -108,11 +109,27 @@ class Judge(dspy.Module):
         return dspy.Prediction(verdict=verdict, reasoning=said)
 
 
-class Judges:
-    """The judges of every kind of question by one rubric; see ``Judge`` for the arguments."""
+class Judges(dspy.Module):
+    """The judges of several kinds of question by one rubric, saved and loaded as one program.
 
-    def __init__(self, rubric: Rubric = Rubric.LENIENT, lm: dspy.LM | None = None) -> None:
-        self._of_kind = {grading: Judge(rubric, lm, grading) for grading in Grading}
+    Args:
+        rubric: How much is forgiven.
+        lm: Their model, as in ``Judge``.
+        gradings: The kinds of question; all of them unless given.
+    """
+
+    def __init__(
+        self,
+        rubric: Rubric = Rubric.LENIENT,
+        lm: dspy.LM | None = None,
+        gradings: Iterable[Grading] = Grading,
+    ) -> None:
+        super().__init__()
+        self.of_kind = {grading: Judge(rubric, lm, grading) for grading in gradings}
+
+    def named_parameters(self) -> list[tuple[str, Any]]:  # Any: DSPy's parameters
+        """Name each prompt by its kind of question."""
+        return [(grading.value, judge.predict) for grading, judge in self.of_kind.items()]
 
     def grade(self, question: Question, prediction: str) -> Judgement:
         """Judge an answer as its question's kind wants it.
@@ -120,7 +137,7 @@ class Judges:
         Raises:
             dspy.LMError: the model could not be asked, which is neither a verdict nor an unparsed reply.
         """
-        return self._of_kind[grading_of(question)].grade(question.text, str(question.answer), prediction)
+        return self.of_kind[grading_of(question)].grade(question.text, str(question.answer), prediction)
 
 
 def parse_verdict(text: str) -> Verdict:
@@ -137,8 +154,3 @@ def parse_verdict(text: str) -> Verdict:
     found = _VERDICT_LINE.fullmatch(first_line)
     named = {word.lower() for word in re.findall(r"correct|wrong", text, re.IGNORECASE)}
     return Verdict(found[1].lower()) if found and len(named) == 1 else Verdict.UNPARSED
-
-
-def _without_markers(text: str) -> str:
-    """Break up what would read as a field of the prompt, so that no answer can bring its own verdict."""
-    return _FIELD_MARKER.sub("[ [", text)

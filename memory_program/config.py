@@ -189,6 +189,10 @@ class EvaluateConfig(SystemSettings):
     forgives no vagueness; both follow the benchmark and the type of the question. With both, their agreement
     is reported, for twice the calls."""
 
+    judge_program: Path | None = None
+    """A saved judge (JSON, as optimize.py --target judge writes it): its prompts replace those of its rubric.
+    Verdicts by other prompts are other records, and every signature names them."""
+
     api_base: str | None = None
     """Address of an OpenAI-compatible server of your own, for every model of the run."""
 
@@ -299,6 +303,11 @@ class EvaluateConfig(SystemSettings):
         if self.mode in (Mode.JUDGE, Mode.CALIBRATE) and self.judge is None:
             raise ConfigError(
                 f"mode={self.mode.value!r} needs a judge: name one with --judge-model or --model"
+            )
+        if self.judge_program is not None and self.judge is None and self.mode is Mode.FULL:
+            raise ConfigError(
+                f"judge_program={str(self.judge_program)!r} needs a model that judges: name one with "
+                "--judge-model or --model, or leave it out"
             )
         return self
 

@@ -8,7 +8,8 @@ from rich.console import Console
 from memory_program.config import EvaluateConfig
 from memory_program.evaluation.cost import check_affordable, described, estimate_judgements
 from memory_program.evaluation.datasets import benchmark_of
-from memory_program.evaluation.identity import identify_judge
+from memory_program.evaluation.identity import OptimizedRubric, identify_judge
+from memory_program.evaluation.judge_program import judges_of
 from memory_program.evaluation.judging import judge_cases, without_verdict
 from memory_program.evaluation.limits import Limits
 from memory_program.evaluation.live import ModelMaker
@@ -32,6 +33,7 @@ def calibrate(config: EvaluateConfig, console: Console, models: ModelMaker) -> J
     is a finding here, and no failure.
 
     Raises:
+        ConfigError: the file of the judge's optimised prompts cannot be used.
         ModelError: the judge's model cannot be used.
         RecordError: the records are damaged.
         BudgetExceededError: a limit is passed; what was judged is kept.
@@ -50,16 +52,16 @@ def calibrate(config: EvaluateConfig, console: Console, models: ModelMaker) -> J
         check_affordable(estimates, 0.0, config.max_cost)
         limits = Limits(max_errors=config.max_errors, max_cost_usd=config.max_cost)
         judge_cases(
-            f"{judge.model}: calibration on {benchmark.value}",
+            f"{judge.name}: calibration on {benchmark.value}",
             missing,
-            models(judge.model, 0.0) if missing else None,
+            judges_of(config, models(judge.model, 0.0) if missing else None),
             journal,
             Workers(console, limits, config.concurrency),
             total=len(cases),
             unparsed_is_lost=False,
         )
     results = {
-        "judge": asdict(judge),
+        "judge": {"name": judge.name, **asdict(judge)},
         "benchmark": benchmark.value,
         "quality": judge_quality(judge, benchmark, journal.records, Resampling(config.seed)),
     }
@@ -67,5 +69,15 @@ def calibrate(config: EvaluateConfig, console: Console, models: ModelMaker) -> J
     write_json(path, results)
     for table in calibration_tables(results):
         console.print(table)
+    if judge.optimized is not None:
+        console.print(_made_on(judge.optimized), highlight=False)
     console.print(f"results: {path}", highlight=False, soft_wrap=True)
     return results
+
+
+def _made_on(optimized: OptimizedRubric) -> str:
+    """Say which known answers flatter a judge."""
+    return (
+        f"the {optimized.rubric} prompts were made and chosen on the answers to these questions, so what "
+        f"counts is how they do on the others: {' '.join(optimized.made_on)}"
+    )

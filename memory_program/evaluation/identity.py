@@ -1,5 +1,6 @@
 """What a system is, as far as its records depend on it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,15 +8,15 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from locomo.conversation import Conversation, Question
-from locomo.judge import Judge
-from locomo.rubrics import Grading, Rubric, grading_of
+from locomo.judge import Judges
+from locomo.rubrics import Rubric, grading_of
 from memory_program import __version__
 from memory_program.agents.program import MemorySystem
 from memory_program.config import EvaluateConfig, SystemName
 from memory_program.embedded import known_as
 from memory_program.errors import RecordError
+from memory_program.evaluation.judge_program import judge_program_of, judges_of
 from memory_program.evaluation.records import content_hash
-from memory_program.settings import split_list
 
 BUILD_SETTINGS = ("memory_budget", "max_turns", "writer_mode")
 """The settings that change what is written; the others only change how it is read."""
@@ -81,11 +82,32 @@ def identify(system: MemorySystem, name: SystemName, config: EvaluateConfig) -> 
 
 
 @dataclass(frozen=True, slots=True)
+class OptimizedRubric:
+    """The rubric whose prompts were optimised, their hash, and the questions that they were made on."""
+
+    rubric: str
+    prompts: str
+    made_on: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JudgeIdentity:
     """The judge of a run: its model, and for each rubric hashes of its prompts, by ``Grading``."""
 
     model: str
     rubrics: dict[str, dict[str, str]]
+    optimized: OptimizedRubric | None = None
+
+    @property
+    def name(self) -> str:
+        """The model, and which optimised prompts it has."""
+        program = self.optimized
+        return self.model if program is None else f"{self.model}+{program.rubric}@{program.prompts[:8]}"
+
+    def questions_seen(self, rubric: str) -> tuple[str, ...]:
+        """List the built-in questions that the prompts of a rubric were optimised on."""
+        program = self.optimized
+        return program.made_on if program is not None and program.rubric == rubric else ()
 
     def key(self, rubric: str, question: Question, prediction: str) -> str:
         """Name the record of a verdict."""
@@ -94,16 +116,30 @@ class JudgeIdentity:
 
 
 def identify_judge(config: EvaluateConfig) -> JudgeIdentity | None:
-    """Describe the judge of a config; None if it names no model for one."""
+    """Describe the judge of a config; None if it names no model for one.
+
+    Raises:
+        ConfigError: the file of its optimised prompts cannot be used.
+    """
     if config.judge is None:
         return None
-    rubrics = [Rubric(name) for name in split_list(config.rubrics)]
-    return JudgeIdentity(config.judge, {rubric.value: _prompts(rubric) for rubric in rubrics})
+    prompts = {rubric: _prompts(judges) for rubric, judges in judges_of(config).items()}
+    return JudgeIdentity(
+        config.judge,
+        {rubric.value: hashes for rubric, hashes in prompts.items()},
+        _optimized(config, prompts),
+    )
 
 
-def _prompts(rubric: Rubric) -> dict[str, str]:
-    judges = {grading.value: Judge(rubric, grading=grading) for grading in Grading}
-    return {grading: content_hash(judge.dump_state()) for grading, judge in judges.items()}
+def _prompts(judges: Judges) -> dict[str, str]:
+    return {grading.value: content_hash(judge.dump_state()) for grading, judge in judges.of_kind.items()}
+
+
+def _optimized(config: EvaluateConfig, prompts: Mapping[Rubric, Mapping[str, str]]) -> OptimizedRubric | None:
+    program = judge_program_of(config)
+    if program is None:
+        return None
+    return OptimizedRubric(program.rubric.value, content_hash(prompts[program.rubric]), program.made_on)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import dspy
 from dspy.utils.exceptions import LMError
 
 from locomo.conversation import Question
@@ -53,15 +52,16 @@ class JudgeStage:
         records = self._recorded.journals.judgements.records
         return without_verdict(cases_of(self._recorded), records, retry_errors=self._retry_errors)
 
-    def judge(self, lm: dspy.LM | None, workers: Workers) -> None:
-        """Judge what has no verdict yet; ``lm`` may be None when nothing has.
+    def judge(self, judges: Mapping[Rubric, Judges], workers: Workers) -> None:
+        """Judge what has no verdict yet, by judges that need a model only if something has none.
 
         Raises:
             BudgetExceededError: a limit of the run is passed; what was judged is kept.
         """
         label = f"{self._recorded.run.system.name}: judge"
         total = len(cases_of(self._recorded))
-        judge_cases(label, self.missing(), lm, self._recorded.journals.judgements, workers, total=total)
+        journal = self._recorded.journals.judgements
+        judge_cases(label, self.missing(), judges, journal, workers, total=total)
 
 
 def without_verdict(
@@ -78,7 +78,7 @@ def without_verdict(
 def judge_cases(
     label: str,
     cases: Sequence[Case],
-    lm: dspy.LM | None,
+    judges: Mapping[Rubric, Judges],
     journal: Journal[JudgeRecord],
     workers: Workers,
     *,
@@ -90,7 +90,7 @@ def judge_cases(
     Args:
         label: what is shown.
         cases: what to judge.
-        lm: the judge's model; None only if there is nothing to judge.
+        judges: who judges, by rubric; they need a model only if there is something to judge.
         journal: where the verdicts go.
         workers: the threads.
         total: all cases of the stage, those judged before included.
@@ -99,7 +99,6 @@ def judge_cases(
     Raises:
         BudgetExceededError: a limit of the run is passed; what was judged is kept.
     """
-    judges = {rubric: Judges(rubric, lm) for rubric in {case.rubric for case in cases}}
 
     def judge(case: Case) -> None:
         record = _judged(case, judges[case.rubric])

@@ -124,7 +124,7 @@ def _tracked(system: RecordedSystem, results: Json) -> TrackedRun:
             "system": identity.name,
             "writer": identity.writer,
             "reader": identity.reader,
-            "judge": system.run.judge.model if system.run.judge is not None else None,
+            "judge": system.run.judge.name if system.run.judge is not None else None,
             "temperature": identity.temperature,
             "program": identity.program[:12],
             "seed": results["seed"],

@@ -16,17 +16,22 @@ from memory_program.evaluation.scoring import Json, Resampling
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
-    """An answer whose verdict is known, and what a judge said of it by one rubric, if it was asked."""
+class TriedAnswer:
+    """An answer whose verdict is known, and what a judge said of it by a rubric; None if the call failed."""
 
     answer: KnownAnswer
-    known: Verdict
-    record: JudgeRecord | None
+    rubric: Rubric
+    verdict: Verdict | None
+
+    @property
+    def known(self) -> Verdict:
+        """The verdict that is right."""
+        return self.answer.verdicts[self.rubric]
 
     @property
     def error(self) -> float | None:
         """1 where the verdict is the other one, 0 where it is right; None where there is none."""
-        found = self.record.verdict if self.record is not None else None
+        found = self.verdict
         return None if found in (None, Verdict.UNPARSED) else float(found is not self.known)
 
 
@@ -62,47 +67,68 @@ def judge_quality(
 ) -> Json:
     """Compute how often a judge errs, by rubric; of a rubric that was not tried on every answer, nothing.
 
+    Returns:
+        for each rubric: what ``error_rates`` gives; ``kinds``: for each kind and known verdict, n, the share
+        of wrong verdicts, and how many replies were unparsed; and, where its prompts were optimised on some
+        of the questions, ``untouched``: how many ``questions`` are left, and ``error_rates`` on those alone,
+        since those on the others flatter.
+    """
+    quality: Json = {}
+    for rubric, cases in calibration_cases(judge, benchmark).items():
+        found = [records.get(case.key) for case in cases]
+        tried = [
+            TriedAnswer(answer, rubric, record.verdict)
+            for answer, record in zip(_answers(benchmark, rubric), found, strict=True)
+            if record is not None
+        ]
+        if len(tried) == len(cases):
+            quality[rubric.value] = {**error_rates(tried, resampling), "kinds": _by_kind(tried)}
+            seen = judge.questions_seen(rubric)
+            if seen:
+                left = [one for one in tried if one.answer.question.text not in seen]
+                quality[rubric.value]["untouched"] = {
+                    "questions": len({one.answer.question for one in left}),
+                    **error_rates(left, resampling),
+                }
+    return quality
+
+
+def error_rates(tried: Sequence[TriedAnswer], resampling: Resampling) -> Json:
+    """Compute how often a judge errs on answers, all by the same rubric.
+
     False accept = the share of CORRECT among the verdicts on answers known to be wrong; false reject = the
     share of WRONG among those on answers known to be right. Each is the mean over the kinds of answers, so
     that many easy ones of one kind cannot hide the rest; its interval is clustered by question. Replies
     without a verdict are counted apart, and so are calls that failed.
 
     Returns:
-        for each rubric: ``false_accept`` and ``false_reject`` (value, low, high, n), ``unparsed``,
-        ``failed``, and ``kinds``: for each kind and known verdict, n, the share of wrong verdicts, and how
-        many replies were unparsed.
+        ``false_accept`` and ``false_reject`` (value, low, high, n), ``unparsed`` and ``failed``.
     """
-    quality: Json = {}
-    for rubric, cases in calibration_cases(judge, benchmark).items():
-        answers = _answers(benchmark, rubric)
-        tried = [
-            _Tried(answer, answer.verdicts[rubric], records.get(case.key))
-            for answer, case in zip(answers, cases, strict=True)
-        ]
-        if all(one.record is not None for one in tried):
-            accepts, rejects = (
-                [one for one in tried if one.known is known] for known in (Verdict.WRONG, Verdict.CORRECT)
-            )
-            quality[rubric.value] = {
-                "false_accept": _mean_of_kinds(accepts, resampling, f"{rubric}/false_accept"),
-                "false_reject": _mean_of_kinds(rejects, resampling, f"{rubric}/false_reject"),
-                "unparsed": sum(_verdict(one) is Verdict.UNPARSED for one in tried),
-                "failed": sum(_verdict(one) is None for one in tried),
-                "kinds": _by_kind(tried),
-            }
-    return quality
+    accepts, rejects = (
+        [one for one in tried if one.known is known] for known in (Verdict.WRONG, Verdict.CORRECT)
+    )
+    return {
+        "false_accept": _mean_of_kinds(accepts, resampling, "false_accept"),
+        "false_reject": _mean_of_kinds(rejects, resampling, "false_reject"),
+        "unparsed": sum(one.verdict is Verdict.UNPARSED for one in tried),
+        "failed": sum(one.verdict is None for one in tried),
+    }
 
 
 def cited(quality: Json) -> str:
     """Write a judge's quality as a signature has it: ``lenient=0.31/0.02+strict=0.04/0.08``.
 
-    The numbers are false accepts and false rejects; ``none`` says that nothing was measured.
+    The numbers are false accepts and false rejects; ``none`` says that nothing was measured. Of prompts that
+    were optimised they are those on the untouched questions: ``strict(untouched)=0.04/0.08``.
     """
-    rates = {
-        rubric: "/".join(_rate(of_rubric[name]["value"]) for name in ("false_accept", "false_reject"))
-        for rubric, of_rubric in quality.items()
-    }
-    return "+".join(f"{rubric}={rate}" for rubric, rate in rates.items()) or "none"
+    cited: list[str] = []
+    for rubric, of_rubric in quality.items():
+        name, rates = rubric, of_rubric
+        if "untouched" in of_rubric:
+            name, rates = f"{rubric}(untouched)", of_rubric["untouched"]
+        errors = "/".join(_rate(rates[error]["value"]) for error in ("false_accept", "false_reject"))
+        cited.append(f"{name}={errors}")
+    return "+".join(cited) or "none"
 
 
 def _rate(value: float | None) -> str:
@@ -124,11 +150,7 @@ def calibration_cases(judge: JudgeIdentity, benchmark: Benchmark) -> dict[Rubric
     }
 
 
-def _verdict(tried: _Tried) -> Verdict | None:
-    return tried.record.verdict if tried.record is not None else None
-
-
-def _mean_of_kinds(tried: Sequence[_Tried], resampling: Resampling, label: str) -> Json:
+def _mean_of_kinds(tried: Sequence[TriedAnswer], resampling: Resampling, name: str) -> Json:
     judged = [(one, error) for one in tried if (error := one.error) is not None]
     if not judged:
         return {"value": None, "low": None, "high": None, "n": 0}
@@ -137,12 +159,12 @@ def _mean_of_kinds(tried: Sequence[_Tried], resampling: Resampling, label: str) 
         [error for _, error in judged],
         [one.answer.question.question_id for one, _ in judged],
         weights=[1 / kinds.count(kind) for kind in kinds],
-        rng=resampling.rng("calibration", label),
+        rng=resampling.rng("calibration", f"{judged[0][0].rubric}/{name}"),
     )
     return asdict(interval)
 
 
-def _by_kind(tried: Sequence[_Tried]) -> list[Json]:
+def _by_kind(tried: Sequence[TriedAnswer]) -> list[Json]:
     rows: list[Json] = []
     for known in (Verdict.CORRECT, Verdict.WRONG):
         for kind in AnswerKind:
@@ -155,7 +177,7 @@ def _by_kind(tried: Sequence[_Tried]) -> list[Json]:
                         "known": known.value,
                         "n": len(errors),
                         "errors": sum(errors) / len(errors) if errors else None,
-                        "unparsed": sum(_verdict(one) is Verdict.UNPARSED for one in of_kind),
+                        "unparsed": sum(one.verdict is Verdict.UNPARSED for one in of_kind),
                     }
                 )
     return rows

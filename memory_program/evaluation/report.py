@@ -54,7 +54,7 @@ def make_results(
             "diagnosis": diagnosis_summary(system.scored, system.diagnoses),
             "growth": growth(selection.conversations, system.banks),
             "tools": tool_use(system.banks, system.builds),
-            "calibration": None if judge is None else {"judge": judge.model, "quality": quality},
+            "calibration": None if judge is None else {"judge": judge.name, "quality": quality},
             "signature": signature(config, selection, system.run, n, quality),
             "run": asdict(system.run),
         }
@@ -107,7 +107,7 @@ def signature(
     parts = {
         **({"cat": "1-4"} if benchmark is Benchmark.LOCOMO else {"bench": benchmark.value}),
         "n": n,
-        "judge": run.judge.model if run.judge is not None else "none",
+        "judge": run.judge.name if run.judge is not None else "none",
         **({"calibration": cited(quality)} if quality is not None else {}),
         "data": selection.dataset.version,
         "v": __version__,

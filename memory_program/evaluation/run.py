@@ -16,6 +16,7 @@ from memory_program.evaluation.banks import database_url
 from memory_program.evaluation.calibrating import calibrate
 from memory_program.evaluation.cost import StageEstimate, check_affordable, described, estimate_judgements
 from memory_program.evaluation.identity import identify_judge, write_run
+from memory_program.evaluation.judge_program import judges_of
 from memory_program.evaluation.judging import JudgeStage
 from memory_program.evaluation.limits import Limits
 from memory_program.evaluation.live import LiveSystem, ModelMaker, SystemMaker
@@ -133,7 +134,8 @@ def _judge_one(
     judge = recorded.run.judge
     if judge is not None:
         stage = JudgeStage(recorded, retry_errors=config.retry_errors)
-        stage.judge(models(judge.model, 0.0) if stage.missing() else None, workers)
+        lm = models(judge.model, 0.0) if stage.missing() else None
+        stage.judge(judges_of(config, lm), workers)
 
 
 def _workers(

@@ -148,7 +148,8 @@ def _qualities(systems: Mapping[str, Json]) -> Table:
     table = _table(title, ["judge", "rubric"], _ERRORS)
     for judge, quality in {entry["judge"]: entry["quality"] for entry in found}.items():
         for rubric, of_rubric in quality.items():
-            table.add_row(judge, rubric, *_errors(of_rubric))
+            for label, rates in _rates(rubric, of_rubric):
+                table.add_row(judge, label, *_errors(rates))
         if not quality:
             table.add_row(judge, "any", *("-" for _ in _ERRORS))
     return table
@@ -156,12 +157,13 @@ def _qualities(systems: Mapping[str, Json]) -> Table:
 
 def calibration_tables(results: Json) -> list[Table]:
     """Lay out a calibration: its rates, and the share of wrong verdicts by kind of answer."""
-    judge, quality = results["judge"]["model"], results["quality"]
+    judge, quality = results["judge"]["name"], results["quality"]
     rates = _table(f"{judge} on {results['benchmark']}: how often it errs", ["rubric"], _ERRORS)
     columns = ["wrong verdicts", "n", "unparsed"]
     kinds = _table("By kind of answer", ["rubric", "answer", "known to be"], columns)
     for rubric, of_rubric in quality.items():
-        rates.add_row(rubric, *_errors(of_rubric))
+        for label, of_label in _rates(rubric, of_rubric):
+            rates.add_row(label, *_errors(of_label))
         for row in of_rubric["kinds"]:
             counts = (_number(row["errors"], ".2f"), str(row["n"]), str(row["unparsed"]))
             kinds.add_row(rubric, row["kind"], row["known"], *counts)
@@ -170,6 +172,14 @@ def calibration_tables(results: Json) -> list[Table]:
 
 
 _ERRORS = ("false accept", "false reject", "unparsed", "failed")
+
+
+def _rates(rubric: str, of_rubric: Json) -> list[tuple[str, Json]]:
+    """List the rates of a rubric by label; those on questions that its prompts never saw stand apart."""
+    untouched: Json | None = of_rubric.get("untouched")
+    if untouched is None:
+        return [(rubric, of_rubric)]
+    return [(rubric, of_rubric), (f"{rubric}, {untouched['questions']} questions untouched", untouched)]
 
 
 def _errors(of_rubric: Json) -> list[str]:

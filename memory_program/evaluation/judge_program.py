@@ -1,0 +1,114 @@
+"""The prompts of a judge that ``optimize.py --target judge`` saved, and who judges by them."""
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import dspy
+
+from locomo.conversation import Benchmark
+from locomo.judge import Judges
+from locomo.rubrics import Rubric, gradings_of
+from memory_program.config import EvaluateConfig
+from memory_program.errors import ConfigError
+from memory_program.evaluation.datasets import benchmark_of
+from memory_program.evaluation.scoring import Json
+from memory_program.settings import split_list
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeProgram:
+    """The prompts of one rubric for the questions of one benchmark, from a file.
+
+    ``made_on`` are the built-in questions on whose known answers they were made and chosen.
+    """
+
+    path: Path
+    rubric: Rubric
+    benchmark: Benchmark
+    made_on: tuple[str, ...]
+    state: Json
+
+    def judges(self, lm: dspy.LM | None = None) -> Judges:
+        """Make the judges; models, and code, are never loaded.
+
+        Raises:
+            ConfigError: the file lacks what a judge of its benchmark needs.
+        """
+        judges = Judges(self.rubric, gradings=gradings_of(self.benchmark))
+        try:
+            judges.load_state(
+                {name: {**self.state[name], "lm": None} for name, _ in judges.named_parameters()}
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _no_judge(self.path, error) from error
+        judges.set_lm(lm)
+        return judges
+
+    def check(self, benchmark: Benchmark, rubrics: Collection[Rubric]) -> None:
+        """See that the prompts are for what is to be judged.
+
+        Raises:
+            ConfigError: they are for another benchmark, or for a rubric that is not asked for.
+        """
+        if self.benchmark is not benchmark:
+            raise ConfigError(
+                f"the judge in {str(self.path)!r} is for questions of {self.benchmark.value}, and these are "
+                f"of {benchmark.value}: name one that was optimised with --dataset {benchmark.value}"
+            )
+        if self.rubric not in rubrics:
+            asked = ", ".join(rubric.value for rubric in rubrics)
+            raise ConfigError(
+                f"the judge in {str(self.path)!r} is for the {self.rubric.value} rubric, and here answers "
+                f"are judged by {asked}: choose {self.rubric.value}, or name a judge that was optimised for "
+                f"{asked}"
+            )
+
+
+def read_judge_program(path: Path) -> JudgeProgram:
+    """Read the file of an optimised judge.
+
+    Raises:
+        ConfigError: it is missing, or no such file.
+    """
+    try:
+        state: Json = json.loads(path.read_text(encoding="utf-8"))
+        told: Json = state["metadata"]["optimization"]["dataset"]
+        made_on = (*map(str, told["train"]), *map(str, told["val"]))
+        return JudgeProgram(path, Rubric(told["rubric"]), Benchmark(told["benchmark"]), made_on, state)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _no_judge(path, error) from error
+
+
+def judge_program_of(config: EvaluateConfig) -> JudgeProgram | None:
+    """Read the optimised judge of a config, if it names one.
+
+    Raises:
+        ConfigError: the file is no judge, or none for what is to be judged.
+    """
+    if config.judge_program is None:
+        return None
+    program = read_judge_program(config.judge_program)
+    program.check(benchmark_of(config), [Rubric(name) for name in split_list(config.rubrics)])
+    return program
+
+
+def judges_of(config: EvaluateConfig, lm: dspy.LM | None = None) -> dict[Rubric, Judges]:
+    """Make the judges of a config by rubric: those of its optimised judge, the built-in ones otherwise.
+
+    Raises:
+        ConfigError: the file of the optimised judge cannot be used.
+    """
+    program = judge_program_of(config)
+    return {
+        rubric: program.judges(lm) if program is not None and program.rubric is rubric else Judges(rubric, lm)
+        for rubric in map(Rubric, split_list(config.rubrics))
+    }
+
+
+def _no_judge(path: Path, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"{str(path)!r} is no optimised judge ({type(error).__name__}: {error}): name a file that "
+        "optimize.py --target judge saved"
+    )
