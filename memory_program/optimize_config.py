@@ -36,15 +36,21 @@ class Target(StrEnum):
     READER = "reader"
     WRITER = "writer"
     BOTH = "both"
+    JUDGE = "judge"
 
     @property
     def stages(self) -> tuple["Target", ...]:
         """The parts, one after the other: the reader first, since it is the cheaper one."""
         return (Target.READER, Target.WRITER) if self is Target.BOTH else (self,)
 
+    @property
+    def group(self) -> str:
+        """What the splits are made by, and the intervals resample."""
+        return "question" if self is Target.JUDGE else "conversation"
+
 
 class OptimizeConfig(SystemSettings):
-    """Improve the prompts of the memory program on one part of the data, and choose on another.
+    """Improve the prompts of the memory program, or of its judge, on some of the data, and choose on others.
 
     The train split proposes, the validation split selects, the test split is never touched. The result is
     never worse than what it began with on validation: else that is what is saved. A run can be stopped at any
@@ -58,13 +64,15 @@ class OptimizeConfig(SystemSettings):
 
     target: Target = Target.READER
     """Whose prompts: reader (an example is a question), writer (an example is a session, with the questions
-    whose evidence ends in it), or both, one after the other."""
+    whose evidence ends in it), or both, one after the other; or judge (an example is one of the built-in
+    answers whose verdict is known, as --mode calibrate of evaluate.py has them)."""
 
     rounds: int = Field(default=1, ge=1)
     """How often --target both goes from the reader to the writer."""
 
     model: str = POCKET
-    """Model of writer and reader, by LiteLLM's name, or pocket, the embedded one."""
+    """Model of writer and reader, by LiteLLM's name, or pocket, the embedded one; with --target judge, the
+    model that judges, which pocket cannot."""
 
     prompt_model: str | None = None
     """Model that writes instructions and reflects, where it is another than --model. A strong one pays: it is
@@ -77,12 +85,13 @@ class OptimizeConfig(SystemSettings):
     """Address of an OpenAI-compatible server of your own, for every model of the run."""
 
     temperature: float = Field(default=0.0, ge=0, le=2)
-    """Sampling temperature of writer and reader where candidates are compared, from 0 to 2. Optimisers sample
-    at 1 where they look for variety."""
+    """Sampling temperature of writer and reader where candidates are compared, from 0 to 2; the judge always
+    has 0. Optimisers sample at 1 where they look for variety."""
 
     dataset: str = DatasetName.SAMPLE.value
     """What to learn from: "sample" (a few made-up conversations that come with the program), "locomo",
-    "world", or the path of a JSON file in LoCoMo's schema."""
+    "world", or the path of a JSON file in LoCoMo's schema. With --target judge, whose questions the judge is
+    for: "locomo" (and what is in its schema: "sample", "world"), "longmemeval" or "perltqa"."""
 
     data: Path | None = None
     """Path of the official locomo10.json. Without it the file is downloaded once, into a cache."""
@@ -95,7 +104,8 @@ class OptimizeConfig(SystemSettings):
     memories costs most of a small run."""
 
     num_examples: int = Field(default=32, ge=1)
-    """Training examples, drawn in turn from every training conversation and from every depth."""
+    """Training examples, drawn in turn from every training conversation and from every depth; for the judge,
+    in turn from right and wrong answers, and from every kind of them."""
 
     num_val: int = Field(default=48, ge=1)
     """Validation examples, drawn likewise. Each candidate that might be chosen is run on all of them."""
@@ -108,7 +118,8 @@ class OptimizeConfig(SystemSettings):
     rightly has 1 in each."""
 
     rubric: Literal["lenient", "strict"] = "strict"
-    """By what rubric the judge goes. A lenient judge accepts vague answers, as an optimiser finds out."""
+    """By what rubric the judge goes; with --target judge, the one whose prompts are improved. A lenient judge
+    accepts vague answers, as an optimiser finds out."""
 
     max_demos: int = Field(default=4, ge=0)
     """Examples that a prompt may show at most; 0 for instructions only."""
@@ -140,10 +151,12 @@ class OptimizeConfig(SystemSettings):
     far is saved."""
 
     program: Path | None = None
-    """A saved program to begin with, instead of the prompts that come with this version."""
+    """A saved program (or judge) to begin with, instead of the prompts that come with this version."""
 
-    output: Path = Path("optimized_memory_program.json")
-    """The file for the best program: prompts, demos, scores, no key. evaluate.py --program reads it."""
+    output: Path | None = None
+    """The file for the best program: prompts, demos, scores, no key. Without it, that is
+    optimized_memory_program.json, which evaluate.py --program reads; of a judge, optimized_judge.json, for
+    evaluate.py --judge-program."""
 
     output_dir: Path = Path("runs/optimize")
     """Folder of the run: replies of the models, memories, candidates, plots. The same folder continues."""
@@ -153,6 +166,23 @@ class OptimizeConfig(SystemSettings):
 
     mlflow: bool = True
     """Record the run in MLflow: one run per candidate under one parent."""
+
+    @model_validator(mode="after")
+    def _can_judge(self) -> Self:
+        if self.target is not Target.JUDGE:
+            return self
+        if is_carried(self.model):
+            raise ConfigError(
+                f"target={self.target.value!r} needs a model that judges, which {self.model!r} cannot: name "
+                "one with --model (any LiteLLM name, for example openai/gpt-4.1-mini)"
+            )
+        names = [name.value for name in DatasetName]
+        if self.dataset not in names:
+            raise ConfigError(
+                f"target={self.target.value!r} reads no conversations; of a dataset it wants to know whose "
+                f"questions are judged, and {self.dataset!r} is none of {', '.join(names)}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _can_propose(self) -> Self:
@@ -167,12 +197,23 @@ class OptimizeConfig(SystemSettings):
                 "max_demos=0 leaves nothing to propose: allow demos with --max-demos 4, or name a model that "
                 "writes instructions with --prompt-model"
             )
-        if self.metric != "f1" and self.judge is None:
+        if self.metric != "f1" and self.judge is None and self.target is not Target.JUDGE:
             raise ConfigError(
                 f"metric={self.metric!r} needs a model that judges, which {self.model!r} cannot: name one "
                 "with --judge-model, or choose --metric f1"
             )
         return self
+
+    @property
+    def saved_to(self) -> Path:
+        """The file for the best program."""
+        name = "optimized_judge.json" if self.target is Target.JUDGE else "optimized_memory_program.json"
+        return self.output or Path(name)
+
+    @property
+    def task_temperature(self) -> float:
+        """The temperature of what is improved, where it is compared."""
+        return 0.0 if self.target is Target.JUDGE else self.temperature
 
     @property
     def proposer(self) -> str:
@@ -186,8 +227,8 @@ class OptimizeConfig(SystemSettings):
 
     @property
     def judge(self) -> str | None:
-        """The judge's model, if the metric has one."""
-        if self.metric == "f1":
+        """The judge's model, if the metric has one; a judge itself is compared with what is known."""
+        if self.metric == "f1" or self.target is Target.JUDGE:
             return None
         return self.judge_model or (None if is_carried(self.model) else self.model)
 

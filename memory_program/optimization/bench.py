@@ -9,12 +9,12 @@ from types import TracebackType
 
 import dspy
 
-from memory_program.learning.rewards import AnswerScore
 from memory_program.ledger import Meter, metered
 from memory_program.optimization.calls import PaidCalls, StopReason
 from memory_program.optimization.cases import Case
 from memory_program.optimization.prompts import Prompt
-from memory_program.optimization.scoring import Attempt, attempt_score, feedback
+from memory_program.optimization.scoring import Attempt
+from memory_program.optimization.tally import Tally
 
 PATIENCE = 20
 """Attempts without a score, one after the other, after which the model is asked whether it is still there."""
@@ -46,6 +46,8 @@ class Candidate:
     prompts: Mapping[str, Prompt]
     train: list[float] = field(default_factory=list[float])
     val: dict[str, float | None] = field(default_factory=dict[str, float | None])
+    unread: set[str] = field(default_factory=set[str])
+    """The validation cases to which a reply could not be read."""
     calls: int | None = None
     """How many calls the run had used when the candidate had been tried on all validation cases."""
 
@@ -71,7 +73,7 @@ class Candidate:
 
 
 class Bench:
-    """Holds the cases and the score; gives metrics to optimisers; ends the run when nothing works.
+    """Holds the cases; gives metrics to optimisers; ends the run when nothing works.
 
     Copies of students share it. A metric or a program that raises ends the run, since optimisers would take
     it for a bad prompt; so does a model that no longer answers.
@@ -82,7 +84,6 @@ class Bench:
         *,
         train: Sequence[Case],
         val: Sequence[Case],
-        score: AnswerScore,
         calls: PaidCalls,
         probe: Callable[[], None],
         on_attempt: Callable[["Bench", Candidate, bool], None],
@@ -92,26 +93,24 @@ class Bench:
 
         Args:
             train: what candidates are proposed from.
-            val: what they are chosen on; shares no conversation with ``train``.
-            score: what an answer is worth.
+            val: what they are chosen on; shares no group with ``train``.
             calls: the calls of the run.
             probe: makes a call, and raises ``ModelError`` if it fails.
             on_attempt: told of each attempt's candidate, and whether that was the last validation case of it.
-            untouchable: ids of the conversations of the test split.
+            untouchable: the groups of the test split.
         """
-        of_train, of_val = ({case.conversation.conversation_id for case in cases} for cases in (train, val))
+        of_train, of_val = ({case.group for case in cases} for cases in (train, val))
         assert not of_train & of_val, "what proposes does not select"
         assert not (of_train | of_val) & set(untouchable), "the test split is never touched"
         self.cases = {case.case_id: case for case in (*train, *val)}
         self.train, self.val = list(train), list(val)
-        self.scored = self.failed = 0
+        self.tally = Tally()
         """Attempts with and without a score."""
-        self.first_failure = ""
         self.curve: list[BestSoFar] = []
         """An entry for every time that a best score rose."""
         self._val_ids = {case.case_id for case in val}
         self._candidates: dict[str, Candidate] = {}
-        self._score, self._calls, self._probe, self._on_attempt = score, calls, probe, on_attempt
+        self._calls, self._probe, self._on_attempt = calls, probe, on_attempt
         self._failed_in_a_row = 0
         self._lock = threading.RLock()
 
@@ -144,7 +143,7 @@ class Bench:
         """Score an attempt; what has no score is counted, and worth 0 to an optimiser."""
         with self.watching(), metered() as meter:
             attempt: Attempt = prediction.attempt
-            value = attempt_score(attempt, self._score)
+            value = attempt.value()
         self._observe(attempt, value, _cause(attempt, meter) if value is None else "")
         return 0.0 if value is None else value
 
@@ -161,8 +160,8 @@ class Bench:
             return self.metric(gold, pred)
         with self.watching():
             attempt: Attempt = pred.attempt
-            value = attempt_score(attempt, self._score)
-            return dspy.Prediction(score=value or 0.0, feedback=feedback(attempt, self._score))
+            value = attempt.value()
+            return dspy.Prediction(score=value or 0.0, feedback=attempt.feedback())
 
     @contextmanager
     def watching(self) -> Generator[None]:
@@ -176,6 +175,8 @@ class Bench:
             was_complete = self.is_validated(candidate)
             if attempt.case.case_id in self._val_ids:
                 candidate.val[attempt.case.case_id] = value
+                note = candidate.unread.add if attempt.is_unread else candidate.unread.discard
+                note(attempt.case.case_id)
             elif value is not None:
                 candidate.train.append(value)
             self._count(value, cause)
@@ -210,11 +211,7 @@ class Bench:
 
     def _count(self, value: float | None, cause: str) -> None:
         self._failed_in_a_row = self._failed_in_a_row + 1 if value is None else 0
-        if value is not None:
-            self.scored += 1
-            return
-        self.failed += 1
-        self.first_failure = self.first_failure or cause
+        self.tally.note(cause if value is None else None)
         if self._failed_in_a_row >= PATIENCE:
             with _EndsRun(self._calls, StopReason.HOPELESS):
                 self._probe()  # a prompt that is too long fails too, and is no reason to end

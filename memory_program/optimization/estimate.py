@@ -39,6 +39,25 @@ def estimate_run(
     return [estimate for estimate in estimates if estimate is not None]
 
 
+def estimate_judging(config: OptimizeConfig, train: int, val: int, predictors: int) -> list[StageEstimate]:
+    """Estimate the calls that improve a judge, those included whose replies are on disk from an earlier try.
+
+    Args:
+        config: of the run.
+        train: how many answers there are to learn from.
+        val: how many there are to choose on.
+        predictors: how many prompts the judge has.
+    """
+    attempts = config.rounds * (expected_attempts(config, train, val) + (1 + FINALISTS) * val)
+    proposals = config.rounds * expected_proposals(config, predictors)
+    as_evaluated = EvaluateConfig(judge_model=config.model, api_base=config.api_base)
+    estimates = [
+        estimate_judgements(as_evaluated, "known answers", attempts),
+        _estimate_proposals(config, proposals) if proposals else None,
+    ]
+    return [estimate for estimate in estimates if estimate is not None]
+
+
 def _estimate_stage(
     config: OptimizeConfig, target: Target, material: Material, program: MemoryProgram, sessions: int
 ) -> list[StageEstimate | None]:

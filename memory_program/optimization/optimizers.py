@@ -1,8 +1,8 @@
 """DSPy's optimisers, each set up for this program; what they propose is compared elsewhere.
 
 All of them work on a student within a context that names the model, and are given whole cases as examples.
-Labelled demos are off everywhere: an example here has none of the fields of a
-predictor's prompt.
+Labelled demos are off everywhere: an example here lacks what a predictor is to
+reply.
 """
 
 import random
@@ -15,7 +15,7 @@ from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
 from dspy.teleprompt.simba_utils import append_a_demo
 
 from memory_program.optimization.bench import Bench
-from memory_program.optimize_config import OptimizeConfig, Optimizer
+from memory_program.optimize_config import OptimizeConfig, Optimizer, Target
 
 DEMO_THRESHOLD = 0.6
 """The score from which an attempt is good enough to be shown as a demo."""
@@ -162,6 +162,8 @@ def _gepa(search: Search) -> list[dspy.Module]:
         reflection_lm=search.prompt_lm,
         # not in JSON mode, DSPy's default here: not every server has it
         instruction_proposer=InstructionProposer(adapter=dspy.ChatAdapter()),
+        # a judge has a prompt for each kind of question, and a batch has not every kind
+        component_selector="all" if config.target is Target.JUDGE else "round_robin",
         num_threads=config.num_threads,
         warn_on_score_mismatch=False,
         seed=config.seed,

@@ -17,7 +17,13 @@ from memory_program.errors import ConfigError, ModelError
 from memory_program.evaluation.datasets import load_dataset
 from memory_program.learning.episodes import episodes_of, namespace_of, roll_in, shortened
 from memory_program.optimization.calls import PaidCalls
-from memory_program.optimization.cases import Case, episode_cases, question_cases, split_conversations
+from memory_program.optimization.cases import (
+    Cases,
+    MemoryCase,
+    episode_cases,
+    question_cases,
+    split_conversations,
+)
 from memory_program.optimization.crew import side_by_side
 from memory_program.optimize_config import OptimizeConfig, Target
 
@@ -35,14 +41,6 @@ class Material:
     def used(self) -> tuple[Conversation, ...]:
         """All conversations that a run may look at."""
         return (*self.train, *self.val)
-
-
-@dataclass(frozen=True, slots=True)
-class Cases:
-    """The cases of a target, by split."""
-
-    train: list[Case]
-    val: list[Case]
 
 
 def read_material(config: OptimizeConfig) -> Material:
@@ -95,6 +93,7 @@ class RollIn:
         drawn = Cases(
             self._drawn(target, self._material.train, spaces, config.num_examples, "train"),
             self._drawn(target, self._material.val, spaces, config.num_val, "val"),
+            self._material.test_ids,
         )
         if not drawn.train or not drawn.val:
             raise ConfigError(
@@ -110,7 +109,7 @@ class RollIn:
         spaces: dict[str, list[MemorySpace]],
         count: int,
         split: str,
-    ) -> list[Case]:
+    ) -> list[MemoryCase]:
         rng = random.Random(f"{self._config.seed}:{target.value}:{split}")
         if target is Target.READER:
             return question_cases(conversations, spaces, count, rng)

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import dspy
 from matplotlib.figure import Figure
 
-from memory_program.agents.program import MemoryProgram
 from memory_program.evaluation.provenance import provenance_tags
 from memory_program.evaluation.records import content_hash
 from memory_program.evaluation.report import write_json
@@ -32,7 +32,7 @@ class Publisher:
         if self._tracker is not None:
             self._tracker.close()
 
-    def publish(self, results: Json, stages: list[StageResult], program: MemoryProgram) -> None:
+    def publish(self, results: Json, stages: list[StageResult], program: dspy.Module) -> None:
         """Write the files, and log a run with a child for every candidate, unless that was done before.
 
         Raises:
@@ -41,7 +41,7 @@ class Publisher:
         """
         folder = self._config.output_dir
         write_json(folder / RESULTS, results)
-        files = [folder / RESULTS, self._config.output, *_write_pictures(folder, stages)]
+        files = [folder / RESULTS, self._config.saved_to, *_write_pictures(folder, stages)]
         files += _write_diffs(folder, stages)
         if self._tracker is None:
             return
@@ -149,6 +149,8 @@ def _metrics(results: Json) -> Iterator[tuple[str, float]]:
         for name in ("baseline", "winner"):
             score: Json = stage[name]["score"] or {}
             numbers |= {f"{stage['target']}/{name}/{end}": score.get(end) for end in ("value", "low", "high")}
+            errors = [error for error in ("false_accept", "false_reject") if error in stage[name]]
+            numbers |= {f"{stage['target']}/{name}/{error}": stage[name][error]["value"] for error in errors}
         difference: Json = stage["comparison"] or {}
         numbers |= {
             f"{stage['target']}/difference/{end}": difference.get(end)

@@ -1,43 +1,26 @@
 """Language models whose every reply is kept: what optimisers are given to call."""
 
-from dataclasses import dataclass
 from typing import TypeVar
 
 import dspy
 from dspy import lm15
 
 from memory_program.optimization.calls import PaidCalls
+from memory_program.optimization.tally import Tally
 from memory_program.pacing import Engine, PacedEngine
 
 LMT = TypeVar("LMT", bound=dspy.LM)
 
 
-@dataclass(slots=True)
-class Luck:
-    """How calls of one model went; optimisers hide it where they go on without a reply."""
-
-    answered: int = 0
-    failed: int = 0
-    first_failure: str = ""
-
-    def note(self, error: Exception | None) -> None:
-        """Count one more call."""
-        if error is None:
-            self.answered += 1
-            return
-        self.failed += 1
-        self.first_failure = self.first_failure or f"{type(error).__name__}: {error}"
-
-
 class RememberedEngine:
     """An engine whose replies are kept; ``sample`` says which of several to the same request."""
 
-    def __init__(self, engine: Engine, calls: PaidCalls, sample: int = 0, luck: Luck | None = None) -> None:
-        """Wrap an engine; all samples of a model share their ``luck``."""
+    def __init__(self, engine: Engine, calls: PaidCalls, sample: int = 0, tally: Tally | None = None) -> None:
+        """Wrap an engine; all samples of a model share their ``tally``."""
         self.engine = engine
         self.calls = calls
         self.sample = sample
-        self.luck = luck or Luck()
+        self.tally = tally or Tally()
 
     @property
     def api_base(self) -> str | None:
@@ -46,7 +29,7 @@ class RememberedEngine:
 
     def of_sample(self, sample: int) -> "RememberedEngine":
         """Give the same engine for another sample."""
-        return RememberedEngine(self.engine, self.calls, sample, self.luck)
+        return RememberedEngine(self.engine, self.calls, sample, self.tally)
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer a request.
@@ -58,9 +41,9 @@ class RememberedEngine:
         try:
             response = self.calls.complete(self.engine, request, self.sample)
         except Exception as error:
-            self.luck.note(error)
+            self.tally.note(f"{type(error).__name__}: {error}")
             raise
-        self.luck.note(None)
+        self.tally.note(None)
         return response
 
     def __copy__(self) -> "RememberedEngine":
@@ -78,11 +61,11 @@ class RememberedLM(dspy.LM):
     """
 
     @property
-    def luck(self) -> Luck:
+    def tally(self) -> Tally:
         """How its calls went, in all samples."""
         engine: object = self.engine
         assert isinstance(engine, RememberedEngine)
-        return engine.luck
+        return engine.tally
 
     @property
     def unremembered(self) -> dspy.LM:

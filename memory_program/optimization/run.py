@@ -3,35 +3,32 @@
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from functools import cache
+from functools import cache, partial
 
 import dspy
 from rich.console import Console
 
 from locomo.rubrics import Rubric
-from memory_program.agents.program import MemoryProgram
-from memory_program.agents.systems import make_system
-from memory_program.bank.store import BankStore
-from memory_program.config import SystemName
 from memory_program.embedded import is_embedded
 from memory_program.errors import ConfigError, ModelError
 from memory_program.evaluation.cost import described
-from memory_program.evaluation.live import ModelMaker, load_program
+from memory_program.evaluation.live import ModelMaker
 from memory_program.evaluation.report import write_json
 from memory_program.evaluation.scoring import Json
 from memory_program.learning.rewards import AnswerScore, answer_score
 from memory_program.ledger import price_of
 from memory_program.models import AdaptiveLimiter, check_model, language_model
 from memory_program.optimization.calls import PaidCalls
-from memory_program.optimization.estimate import estimate_run
-from memory_program.optimization.preparation import Material, RollIn, read_material
+from memory_program.optimization.judge_subject import JudgeSubject
+from memory_program.optimization.memory_subject import MemorySubject
 from memory_program.optimization.progress import Progress, spelled
 from memory_program.optimization.prompts import put
 from memory_program.optimization.publish import RESULTS, Publisher
-from memory_program.optimization.remembered import RememberedLM, remembered
+from memory_program.optimization.remembered import remembered
 from memory_program.optimization.saved import run_results, save_program
 from memory_program.optimization.stage import StageResult, Tools, improve, limits
-from memory_program.optimize_config import OptimizeConfig
+from memory_program.optimization.subject import Subject
+from memory_program.optimize_config import OptimizeConfig, Target
 from memory_program.run_folder import held
 
 PROMPT_TEMPERATURE = 1.0
@@ -70,70 +67,54 @@ def optimize(
         TrackingError: MLflow fails; everything else is done.
     """
     _check_priced(config)
-    program = make_system(SystemName.MEMORY.value, config.system_settings)
-    assert isinstance(program, MemoryProgram)
-    if config.program is not None:
-        load_program(program, config.program)
-    material = read_material(config)
+    subject = JudgeSubject(config) if config.target is Target.JUDGE else MemorySubject(config)
     folder = config.output_dir
     with ExitStack() as stack:
         stack.enter_context(held(folder))
         write_json(folder / "config.json", config.model_dump(mode="json"))
         paid = PaidCalls(folder / "calls.jsonl", max_calls=config.max_calls, max_cost_usd=config.max_cost)
         calls = stack.enter_context(closing(paid))
-        store = stack.enter_context(BankStore(f"sqlite:///{(folder / 'banks.sqlite').as_posix()}"))
+        subject.begin(calls, stack)
         progress = Progress(console or Console(file=sys.stdout, width=120), calls)
-        roll_in = RollIn(config, material, store, calls)
-        estimates = estimate_run(config, material, program, roll_in.missing_sessions(program))
-        _announce(progress, config, material, described(estimates))
-        make = models or _models_of(config)
-        task_lm = remembered(make(config.model, config.temperature), calls)
-        tools = _tools(config, calls, make, task_lm, material, score)
+        _announce(progress, config, subject)
+        tools = _tools(config, calls, models or _models_of(config), score)
         publisher = stack.enter_context(closing(Publisher(config)))
         stages, stopped = list[StageResult](), list[str]()
-        with dspy.context(lm=task_lm), limits(stopped):
+        with dspy.context(lm=tools.task_lm), limits(stopped):
             _check_models(tools.models)
-            _improve_all(tools, program, roll_in, progress, stages)
+            _improve_all(tools, subject, progress, stages)
         stopped += [stage.stopped for stage in stages if stage.stopped is not None]
-        results = run_results(config, material, program, stages, calls, roll_in.lost_sessions)
-        save_program(config.output, program, results)
+        results = run_results(config, subject, stages, calls)
+        save_program(config.saved_to, subject.program, results)
         _conclude(progress, config, results, stopped)
-        publisher.publish(results, stages, program)
+        publisher.publish(results, stages, subject.program)
         return results
 
 
-def _improve_all(
-    tools: Tools, program: MemoryProgram, roll_in: RollIn, progress: Progress, stages: list[StageResult]
-) -> None:
+def _improve_all(tools: Tools, subject: Subject, progress: Progress, stages: list[StageResult]) -> None:
     """Improve one part after the other, each from the best so far; the program becomes what won.
 
     Args:
         tools: what to work with.
-        program: is changed.
-        roll_in: makes the cases.
+        subject: what is improved; its program is changed.
         progress: is told.
         stages: gets a result for each part that was come to, also if a limit of the run ends this early.
     """
     for target in tools.config.rounds * tools.config.target.stages:
-        cases = roll_in.cases(program, target)
+        cases = subject.cases(target)
         progress.say(
             f"{tools.config.optimizer.value} on {target.value}: {len(cases.train)} examples to learn "
             f"from, {len(cases.val)} to choose on; {tools.calls.used:,} calls so far"
         )
-        stages.append(improve(tools, target, program, cases, progress.attempted))
-        put(stages[-1].choice.winner.prompts, program)
+        make_student = partial(subject.student, target, tools.score)
+        stages.append(improve(tools, target, cases, make_student, progress.attempted))
+        put(stages[-1].choice.winner.prompts, subject.program)
         if stages[-1].stopped is not None:
             break
 
 
-def _tools(
-    config: OptimizeConfig,
-    calls: PaidCalls,
-    make: ModelMaker,
-    task_lm: RememberedLM,
-    material: Material,
-    score: AnswerScore | None,
-) -> Tools:
+def _tools(config: OptimizeConfig, calls: PaidCalls, make: ModelMaker, score: AnswerScore | None) -> Tools:
+    task_lm = remembered(make(config.model, config.task_temperature), calls)
     judge_lm = remembered(make(config.judge, 0.0), calls) if config.judge is not None else None
     prompt_lm = task_lm
     if config.writes_instructions:
@@ -144,9 +125,9 @@ def _tools(
         calls=calls,
         score=score or answer_score(config.metric, Rubric(config.rubric), judge_lm),
         models=models,
+        task_lm=task_lm,
         prompt_lm=prompt_lm,
         probe=lambda: _check_models([lm.unremembered for lm in models]),
-        untouchable=material.test_ids,
         log=config.output_dir / OPTIMIZER_LOG,
     )
 
@@ -172,12 +153,10 @@ def _check_priced(config: OptimizeConfig) -> None:
         )
 
 
-def _announce(
-    progress: Progress, config: OptimizeConfig, material: Material, estimate: Sequence[str]
-) -> None:
-    splits = f"{len(material.train)} conversations to learn from, {len(material.val)} to choose on"
-    progress.say(f"{material.dataset.name}: {splits}, {len(material.test_ids)} left untouched")
-    for line in estimate:
+def _announce(progress: Progress, config: OptimizeConfig, subject: Subject) -> None:
+    """Say what the run works on, what it will take, and where it stops."""
+    progress.say(subject.summary)
+    for line in described(subject.estimates()):
         progress.say(line)
     limits = [
         f"--max-calls {config.max_calls:,}" if config.max_calls is not None else "",
@@ -197,12 +176,14 @@ def _conclude(progress: Progress, config: OptimizeConfig, results: Json, stopped
         )
     for stage in results["stages"]:
         progress.say(_verdict(stage))
+        if "false_accept" in stage["baseline"]:
+            progress.say(_errors(stage))
         progress.say(str(stage["winner"]["signature"]))
     if not results["stages"]:
         progress.say("nothing was compared: what is saved is the program that the run began with")
     if results["lost_sessions"]:
         progress.say(f"{results['lost_sessions']} sessions are remembered in part only: calls failed")
-    progress.say(f"saved: {config.output}; all that was tried: {config.output_dir / RESULTS}")
+    progress.say(f"saved: {config.saved_to}; all that was tried: {config.output_dir / RESULTS}")
 
 
 def _verdict(stage: Json) -> str:
@@ -212,7 +193,8 @@ def _verdict(stage: Json) -> str:
         why = f"nothing was proposed ({OPTIMIZER_LOG} says why)" if few else "nothing was compared"
         return f"{stage['target']}: {why}, so the baseline stays"
     low, high = comparison["low"], comparison["high"]
-    interval = "no interval: one conversation" if low is None else f"95 % interval {low:+.3f}..{high:+.3f}"
+    group = Target(stage["target"]).group
+    interval = f"no interval: one {group}" if low is None else f"95 % interval {low:+.3f}..{high:+.3f}"
     by = f"{comparison['difference']:+.3f} ({interval}, p {comparison['p_value']:.2f}, n {comparison['n']})"
     if stage["winner"]["is_baseline"]:
         return (
@@ -221,6 +203,15 @@ def _verdict(stage: Json) -> str:
         )
     won = stage["winner"]["score"]["value"]
     return f"{stage['target']}: {spelled(baseline['value'])} -> {spelled(won)} on validation, {by}"
+
+
+def _errors(stage: Json) -> str:
+    """Say how often the judge erred on validation before and after."""
+    rates = [
+        f"{words} {spelled(stage['baseline'][name]['value'])} -> {spelled(stage['winner'][name]['value'])}"
+        for name, words in (("false_accept", "false accepts"), ("false_reject", "false rejects"))
+    ]
+    return f"{stage['target']}: {', '.join(rates)}, means over the kinds of answers"
 
 
 def _models_of(config: OptimizeConfig) -> ModelMaker:

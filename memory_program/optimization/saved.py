@@ -4,19 +4,19 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import dspy
 import orjson
 
 from memory_program import __version__
-from memory_program.agents.program import MemoryProgram
 from memory_program.evaluation.provenance import git_commit, lock_hash
 from memory_program.evaluation.report import write_json
 from memory_program.evaluation.scoring import Json
 from memory_program.optimization.bench import Bench, Candidate
 from memory_program.optimization.calls import PaidCalls
-from memory_program.optimization.preparation import Material
 from memory_program.optimization.prompts import as_json, fingerprint, prompts_of
 from memory_program.optimization.selection import compared, val_interval
 from memory_program.optimization.stage import StageResult
+from memory_program.optimization.subject import Subject
 from memory_program.optimize_config import OptimizeConfig
 
 _OF_THE_MACHINE = frozenset(
@@ -36,47 +36,33 @@ _OF_THE_MACHINE = frozenset(
 
 
 def run_results(
-    config: OptimizeConfig,
-    material: Material,
-    program: MemoryProgram,
-    stages: Sequence[StageResult],
-    calls: PaidCalls,
-    lost_sessions: int,
+    config: OptimizeConfig, subject: Subject, stages: Sequence[StageResult], calls: PaidCalls
 ) -> Json:
     """Say as JSON what a run tried, what won, and what that rests on.
 
     Args:
         config: of the run.
-        material: what it worked on.
-        program: what it ends with.
+        subject: what it improved, and worked on.
         stages: what was tried.
         calls: the calls of the run.
-        lost_sessions: sessions in whose remembering a call failed.
     """
     return {
         "optimizer": config.optimizer.value,
         "target": config.target.value,
         "settings": config.model_dump(mode="json", exclude=set(_OF_THE_MACHINE)),
-        "dataset": {
-            "name": material.dataset.name,
-            "sha256": material.dataset.sha256,
-            "is_modified": material.dataset.is_modified,
-            "train": [conversation.conversation_id for conversation in material.train],
-            "val": [conversation.conversation_id for conversation in material.val],
-            "test": list(material.test_ids),
-        },
+        "dataset": subject.dataset,
         "models": {"task": config.model, "prompts": config.proposer, "judge": config.judge},
         "version": __version__,
         "git_commit": git_commit(),
         "lock_hash": lock_hash(),
-        "program": fingerprint(prompts_of(program)),
+        "program": fingerprint(prompts_of(subject.program)),
         "calls": {"used": calls.used, **asdict(calls.usage)},
-        "lost_sessions": lost_sessions,
-        "stages": [_stage(config, material, stage) for stage in stages],
+        "lost_sessions": subject.lost_sessions,
+        "stages": [_stage(config, subject, stage) for stage in stages],
     }
 
 
-def save_program(path: Path, program: MemoryProgram, results: Json) -> None:
+def save_program(path: Path, program: dspy.Module, results: Json) -> None:
     """Write a program as DSPy does (JSON, without models), with what it was chosen by as its metadata.
 
     Raises:
@@ -92,52 +78,39 @@ def save_program(path: Path, program: MemoryProgram, results: Json) -> None:
     write_json(path, state)
 
 
-def _stage(config: OptimizeConfig, material: Material, stage: StageResult) -> Json:
+def _stage(config: OptimizeConfig, subject: Subject, stage: StageResult) -> Json:
     bench, choice = stage.bench, stage.choice
-    comparison = choice.comparison
+    comparison, tally = choice.comparison, bench.tally
     return {
         "target": stage.target.value,
         "stopped": stage.stopped,
         "examples": {"train": len(bench.train), "val": len(bench.val)},
-        "attempts": {"scored": bench.scored, "failed": bench.failed, "first_failure": bench.first_failure},
-        "baseline": _score(config, material, bench, bench.baseline, stage.target.value),
+        "attempts": {
+            "scored": tally.succeeded,
+            "failed": tally.failed,
+            "first_failure": tally.first_failure,
+        },
+        "baseline": _score(config, subject, stage, bench.baseline),
         "winner": {
             "number": choice.winner.number,
             "is_baseline": choice.winner is bench.baseline,
-            **_score(config, material, bench, choice.winner, stage.target.value),
+            **_score(config, subject, stage, choice.winner),
         },
         "comparison": asdict(comparison) if comparison is not None else None,
         "candidates": [_candidate(config, bench, candidate) for candidate in bench.candidates],
     }
 
 
-def _score(
-    config: OptimizeConfig, material: Material, bench: Bench, candidate: Candidate, target: str
-) -> Json:
-    interval = val_interval(bench, candidate, config.seed)
+def _score(config: OptimizeConfig, subject: Subject, stage: StageResult, candidate: Candidate) -> Json:
+    interval = val_interval(stage.bench, candidate, config.seed)
     if interval is None:
         return {"score": None, "signature": None}
-    return {"score": interval, "signature": signature(config, material, candidate, interval["n"], target)}
-
-
-def signature(config: OptimizeConfig, material: Material, candidate: Candidate, n: int, target: str) -> str:
-    """Write what a score on validation depends on, as one line to quote with it."""
-    parts = {
-        "cat": "1-5",
-        "n": n,
-        "judge": f"{config.judge}/{config.rubric}" if config.judge is not None else "none",
-        "data": material.dataset.version,
-        "v": __version__,
-        "split": "val",
-        "examples": "questions" if target == "reader" else "sessions",
-        "model": config.model,
-        "temperature": f"{config.temperature:g}",
-        "prompts": candidate.name[:8],
-        "seed": config.seed,
-        **config.system_settings.model_dump(),
+    more = subject.errors(stage.bench, candidate) if stage.bench.is_validated(candidate) else {}
+    return {
+        "score": interval,
+        "signature": subject.signature(stage.target, candidate, interval["n"]),
+        **more,
     }
-    metric = {"f1": "locomo_f1", "judge": "judge", "mix": "mean(locomo_f1,judge)"}[config.metric]
-    return "|".join([metric, *(f"{name}:{value}" for name, value in parts.items())])
 
 
 def _candidate(config: OptimizeConfig, bench: Bench, candidate: Candidate) -> Json:

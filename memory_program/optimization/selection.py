@@ -49,7 +49,7 @@ def choose(bench: Bench, seed: int) -> Choice:
 
     A candidate wins by the mean of its differences to the baseline on the cases where both have a score, of
     which it may lack ``MOST_LOST``. Of equal ones the shorter wins, and the baseline if none is better. The
-    interval resamples conversations.
+    interval resamples the groups of cases.
     """
     baseline = bench.baseline
     best: tuple[Candidate, PairedComparison] | None = None
@@ -73,7 +73,7 @@ def _scored_cases(candidate: Candidate) -> int:
 def compared(bench: Bench, candidate: Candidate, seed: int) -> PairedComparison | None:
     """Compare a candidate with the baseline on the validation cases that both have a score for."""
     pairs = [
-        (value, base, bench.cases[case_id].conversation.conversation_id)
+        (value, base, bench.cases[case_id].group)
         for case_id, value in sorted(candidate.val.items())
         if value is not None and (base := bench.baseline.val.get(case_id)) is not None
     ]
@@ -89,6 +89,6 @@ def val_interval(bench: Bench, candidate: Candidate, seed: int) -> Json | None:
     if not scored:
         return None
     values, case_ids = zip(*scored, strict=True)
-    clusters = [bench.cases[case_id].conversation.conversation_id for case_id in case_ids]
+    clusters = [bench.cases[case_id].group for case_id in case_ids]
     found = clustered_interval(values, clusters, rng=np.random.default_rng(seed))
     return {"value": found.value, "low": found.low, "high": found.high, "n": found.n}

@@ -9,22 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from memory_program.agents.program import MemoryProgram
 from memory_program.errors import ModelError, OptimizationError
 from memory_program.learning.rewards import AnswerScore
 from memory_program.optimization.bench import Bench, Candidate
 from memory_program.optimization.calls import PaidCalls, RunStopped, StopReason
-from memory_program.optimization.cases import Case
+from memory_program.optimization.cases import Case, Cases
 from memory_program.optimization.crew import side_by_side
 from memory_program.optimization.optimizers import Search, propose
-from memory_program.optimization.preparation import Cases
 from memory_program.optimization.prompts import fingerprint, prompts_of, put
-from memory_program.optimization.remembered import Luck, RememberedLM
+from memory_program.optimization.remembered import RememberedLM
 from memory_program.optimization.selection import FINALISTS, Choice, choose, finalists
-from memory_program.optimization.students import ReaderStudent, Student, WriterStudent
+from memory_program.optimization.students import Student
+from memory_program.optimization.tally import KEPT
 from memory_program.optimize_config import OptimizeConfig, Target
 
-_KEPT = "replies are kept: the same command goes on from there"
+_SCORED = "attempts has a score"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +33,14 @@ class Tools:
     config: OptimizeConfig
     calls: PaidCalls
     score: AnswerScore
+    """What an answer is worth, where that is what candidates are compared by."""
     models: Sequence[RememberedLM]
+    task_lm: RememberedLM
+    """The model whose prompts are improved, one of ``models``."""
     prompt_lm: RememberedLM
     """The model that writes instructions, one of ``models``."""
     probe: Callable[[], None]
     """Asks every model anew, and raises ``ModelError`` if one does not answer."""
-    untouchable: tuple[str, ...]
     log: Path
     """The file for what the optimiser prints."""
 
@@ -57,11 +58,18 @@ class StageResult:
 def improve(
     tools: Tools,
     target: Target,
-    program: MemoryProgram,
     cases: Cases,
+    make_student: Callable[[Bench], Student],
     on_attempt: Callable[[Bench, Candidate, bool], None],
 ) -> StageResult:
     """Look for better prompts of one part of a program, which is not changed.
+
+    Args:
+        tools: what to work with.
+        target: the part.
+        cases: what to propose from and what to choose on.
+        make_student: makes the part as it is now into what can be tried on them.
+        on_attempt: see ``Bench``.
 
     Raises:
         ModelError: the model no longer answers.
@@ -70,38 +78,31 @@ def improve(
     bench = Bench(
         train=cases.train,
         val=cases.val,
-        score=tools.score,
         calls=tools.calls,
         probe=tools.probe,
         on_attempt=on_attempt,
-        untouchable=tools.untouchable,
+        untouchable=cases.untouchable,
     )
-    student = _student(target, bench, program)
+    student = make_student(bench)
     prompts = prompts_of(student)
     bench.introduce(fingerprint(prompts), prompts)
     stopped: list[str] = []
     with limits(stopped):
         used = tools.calls.used
-        with _some_scored(bench):
+        with bench.tally.not_in_vain(_SCORED):
             _validate(tools, bench, student)
         proposed = list[str]()
         finals = FINALISTS * (tools.calls.used - used)
         with (
             limits(stopped),
             tools.calls.reserving(finals),
-            _some_scored(bench),
-            _some_answered(tools.prompt_lm.luck),
+            bench.tally.not_in_vain(_SCORED),
+            tools.prompt_lm.tally.not_in_vain("calls for instructions was answered"),
         ):
             proposed = _search(tools, bench, student)
         for candidate in finalists(bench, proposed):
             _validate(tools, bench, _with_prompts(student, candidate))
     return StageResult(target, bench, choose(bench, tools.config.seed), stopped[0] if stopped else None)
-
-
-def _student(target: Target, bench: Bench, program: MemoryProgram) -> Student:
-    if target is Target.READER:
-        return ReaderStudent(bench, program.reader)
-    return WriterStudent(bench, program.writer, program.reader)
 
 
 def _search(tools: Tools, bench: Bench, student: Student) -> list[str]:
@@ -117,7 +118,7 @@ def _search(tools: Tools, bench: Bench, student: Student) -> list[str]:
             raise tools.calls.stopped from error
         raise OptimizationError(
             f"{tools.config.optimizer.value} failed with {type(error).__name__}: {error}; what it printed is "
-            f"in {str(tools.log)!r}; {_KEPT}, and gets the same replies: where one could not be used, take "
+            f"in {str(tools.log)!r}; {KEPT}, and gets the same replies: where one could not be used, take "
             "another --seed or --prompt-model"
         ) from error
     proposed: list[str] = []
@@ -145,38 +146,6 @@ def _validate(tools: Tools, bench: Bench, student: Student) -> None:
 def _try(bench: Bench, student: Student, case: Case) -> None:
     example = case.example
     bench.metric(example, student(**example.inputs()))
-
-
-@contextlib.contextmanager
-def _some_scored(bench: Bench) -> Generator[None]:
-    """Refuse to go on after a block in which attempts were made, and not one of them has a score.
-
-    Raises:
-        OptimizationError: with the first failure.
-    """
-    scored, failed = bench.scored, bench.failed
-    yield
-    if bench.scored == scored and bench.failed > failed:
-        raise OptimizationError(
-            f"none of {bench.failed - failed} attempts has a score; the first failure: "
-            f"{bench.first_failure}; {_KEPT}"
-        )
-
-
-@contextlib.contextmanager
-def _some_answered(proposer: Luck) -> Generator[None]:
-    """Refuse to go on after a block in which the model that writes instructions was asked in vain.
-
-    Raises:
-        OptimizationError: with the first failure.
-    """
-    answered, failed = proposer.answered, proposer.failed
-    yield
-    if proposer.answered == answered and proposer.failed > failed:
-        raise OptimizationError(
-            f"none of {proposer.failed - failed} calls for instructions was answered; the first failure: "
-            f"{proposer.first_failure}; {_KEPT}"
-        )
 
 
 @contextlib.contextmanager

@@ -3,14 +3,18 @@
 from typing import Any
 
 import dspy
+from dspy.utils.exceptions import LMError
 
+from locomo.judge import Judges
 from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
 from memory_program.bank.outcome import Answer, SessionRecord
 from memory_program.bank.space import MemorySpace
+from memory_program.learning.rewards import AnswerScore
 from memory_program.optimization.bench import Bench
+from memory_program.optimization.cases import JudgeCase, MemoryCase
 from memory_program.optimization.prompts import fingerprint, prompts_of
-from memory_program.optimization.scoring import Attempt
+from memory_program.optimization.scoring import Attempt, JudgeAttempt, MemoryAttempt
 
 
 class AttemptPrediction(dspy.Prediction):
@@ -35,50 +39,57 @@ class Student(dspy.Module):
         super().__init__()
         self.bench = bench
 
-    def _tried(
-        self, case_id: str, memories: MemorySpace, answers: list[Answer], record: SessionRecord | None = None
-    ) -> Attempt:
+    def _introduced(self) -> str:
+        """Let the bench know the prompts as they are now, and give their fingerprint."""
         prompts = prompts_of(self)
         name = fingerprint(prompts)
         self.bench.introduce(name, prompts)
-        return Attempt(self.bench.cases[case_id], name, tuple(answers), memories, record)
+        return name
+
+    def _memory_case(self, case_id: str) -> MemoryCase:
+        case = self.bench.cases[case_id]
+        assert isinstance(case, MemoryCase), "readers and writers are tried on memories"
+        return case
 
 
 class ReaderStudent(Student):
     """Answer a question about a conversation from the memories that were written of it."""
 
-    def __init__(self, bench: Bench, reader: QAReader) -> None:
-        """Let a reader be improved."""
+    def __init__(self, bench: Bench, reader: QAReader, score: AnswerScore) -> None:
+        """Let a reader be improved, by what its answers are worth."""
         super().__init__(bench)
         self.reader = reader
+        self._score = score
 
     def forward(self, case_id: str, question: str) -> dspy.Prediction:
         """Answer the question of a case."""
         with self.bench.watching():
-            memories = self.bench.cases[case_id].memories
-            answer = self.reader.ask(memories, question)
-            return AttemptPrediction(self._tried(case_id, memories, [answer]), answer=answer.text)
+            case = self._memory_case(case_id)
+            answer = self.reader.ask(case.memories, question)
+            attempt = MemoryAttempt(case, self._introduced(), (answer,), case.memories, self._score)
+            return AttemptPrediction(attempt, answer=answer.text)
 
 
 class WriterStudent(Student):
     """Remember a session of a conversation; then questions about it are answered from what is remembered."""
 
-    def __init__(self, bench: Bench, writer: MemoryWriter, reader: QAReader) -> None:
+    def __init__(self, bench: Bench, writer: MemoryWriter, reader: QAReader, score: AnswerScore) -> None:
         """Let a writer be improved, by the answers of a reader that stays as it is."""
         super().__init__(bench)
         self.writer = writer
         self._answers_from = reader.ask  # the method: a module would be taken for one to be improved
+        self._score = score
 
     def forward(self, case_id: str) -> dspy.Prediction:
         """Remember the session of a case after what was remembered before it, and answer its questions."""
         with self.bench.watching():
-            case = self.bench.cases[case_id]
+            case = self._memory_case(case_id)
             assert case.session is not None, "a writer is tried on sessions"
             memories = case.memories.fork()
             record: SessionRecord = self.writer(space=memories, session=case.session).record
             memories.ingest(case.session, record)
-            answers = [self._answer(memories, question.posed) for question in case.questions]
-            attempt = self._tried(case_id, memories, answers, record)
+            answers = tuple(self._answer(memories, question.posed) for question in case.questions)
+            attempt = MemoryAttempt(case, self._introduced(), answers, memories, self._score, record)
             return AttemptPrediction(attempt, answers=[answer.text for answer in answers])
 
     def _answer(self, memories: MemorySpace, question: str) -> Answer:
@@ -89,3 +100,33 @@ class WriterStudent(Student):
         """Leave the rare consolidation out: few cases, if any, would show what a prompt for it is worth."""
         found: list[tuple[str, Any]] = super().named_parameters()
         return [(name, parameter) for name, parameter in found if name != "writer.consolidate"]
+
+
+class JudgeStudent(Student):
+    """Judge an answer whose verdict is known."""
+
+    def __init__(self, bench: Bench, judges: Judges) -> None:
+        """Let the judges of a rubric be improved."""
+        super().__init__(bench)
+        self.judges = judges
+
+    def forward(self, case_id: str, question: str, gold_answer: str, given_answer: str) -> dspy.Prediction:
+        """Judge the answer of a case; the case knows what else is shown, for optimisers to see."""
+        with self.bench.watching():
+            case = self.bench.cases[case_id]
+            assert isinstance(case, JudgeCase), "judges are tried on answers whose verdict is known"
+            attempt = self._judged(case)
+            verdict = "" if attempt.verdict is None else attempt.verdict.value.upper()
+            return AttemptPrediction(attempt, reasoning=attempt.said, verdict=verdict)
+
+    def _judged(self, case: JudgeCase) -> JudgeAttempt:
+        prompts = self._introduced()
+        try:
+            judgement = self.judges.grade(case.answer.question, case.answer.text)
+        except LMError as error:
+            return JudgeAttempt(case, prompts, None, f"judge: {' '.join(str(error).split())[:300]}")
+        return JudgeAttempt(case, prompts, judgement.verdict, judgement.reasoning)
+
+    def named_parameters(self) -> list[tuple[str, Any]]:  # Any: DSPy's parameters
+        """Name the prompts as the judges do."""
+        return self.judges.named_parameters()

@@ -12,8 +12,8 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
 from memory_program.config import SystemName
 from memory_program.optimization.calls import PaidCalls
-from memory_program.optimization.cases import Case
-from memory_program.optimization.preparation import Cases, RollIn, read_material
+from memory_program.optimization.cases import Case, Cases, MemoryCase
+from memory_program.optimization.preparation import RollIn, read_material
 from memory_program.optimization.remembered import remembered
 from memory_program.optimize_config import OptimizeConfig, Target
 from tests.model_server import ModelServer
@@ -40,6 +40,7 @@ def rolled_in(config: OptimizeConfig, server: ModelServer) -> Cases:
 
 
 def assert_is_an_episode(case: Case) -> None:
+    assert isinstance(case, MemoryCase)
     assert case.session is not None
     here = case.session.number
     known = [ingested.session.number for ingested in case.memories.sessions.values()]

@@ -13,23 +13,24 @@ from memory_program.errors import ModelError
 from memory_program.learning.rewards import AnswerScore
 from memory_program.optimization.bench import PATIENCE, Bench, Candidate
 from memory_program.optimization.calls import PaidCalls, RunStopped, StopReason
-from memory_program.optimization.cases import Case
+from memory_program.optimization.cases import Case, MemoryCase
 from memory_program.optimization.prompts import Prompt, fingerprint
-from memory_program.optimization.scoring import Attempt
+from memory_program.optimization.scoring import MemoryAttempt
 from memory_program.optimization.selection import FINALISTS, choose, compared, finalists, val_interval
 from memory_program.optimization.students import AttemptPrediction
+from memory_program.optimization.tally import Tally
 from tests.conversations import session
 
 LOST = "lost"
 
 
-def cases(*talks: str, each: int = 2) -> list[Case]:
-    made: list[Case] = []
+def cases(*talks: str, each: int = 2) -> list[MemoryCase]:
+    made: list[MemoryCase] = []
     for name in talks:
         talk = Conversation(name, ("Ana", "Ben"), (session(1, "Ana: Hi."),), ())
         for number in range(each):
             question = Question(name, number, f"{number}?", Category.SINGLE_HOP, "yes", ("D1:1",))
-            made.append(Case(question.question_id, talk, MemorySpace(name), (question,)))
+            made.append(MemoryCase(question.question_id, talk, MemorySpace(name), (question,)))
     return made
 
 
@@ -48,12 +49,11 @@ class Board:
         *,
         each: int = 2,
     ) -> None:
-        self.calls = PaidCalls(folder / "calls.jsonl")
+        self.calls, self.score = PaidCalls(folder / "calls.jsonl"), score
         self.complete: list[int] = []
         self.bench = Bench(
             train=cases("a", "b", each=each),
             val=cases("c", "d", each=each),
-            score=score,
             calls=self.calls,
             probe=probe,
             on_attempt=lambda bench, candidate, done: self.complete.extend([candidate.number] * done),
@@ -68,8 +68,9 @@ class Board:
     def attempt(self, instruction: str, case: Case, worth: float | str) -> float:
         answer = Answer("", Outcome.ERROR, "no route") if worth == LOST else Answer(str(worth))
         name = self.candidate(instruction).name
-        prediction = AttemptPrediction(Attempt(case, name, (answer,), case.memories), answer=answer.text)
-        return self.bench.metric(dspy.Example(), prediction)
+        assert isinstance(case, MemoryCase)
+        attempt = MemoryAttempt(case, name, (answer,), case.memories, self.score)
+        return self.bench.metric(dspy.Example(), AttemptPrediction(attempt, answer=answer.text))
 
     def val(self, instruction: str, *worths: float | str) -> Candidate:
         for case, worth in zip(self.bench.val, worths, strict=False):
@@ -91,7 +92,7 @@ def test_what_proposes_does_not_select_and_the_test_split_is_never_touched(tmp_p
     def bench(train: Sequence[Case], val: Sequence[Case]) -> Bench:
         calls = PaidCalls(tmp_path / "calls.jsonl")
         return Bench(
-            train=train, val=val, score=worth, calls=calls, probe=lambda: None,
+            train=train, val=val, calls=calls, probe=lambda: None,
             on_attempt=lambda *_: None, untouchable=["e"],
         )  # fmt: skip
 
@@ -118,7 +119,7 @@ def test_a_lost_attempt_is_counted_and_worth_nothing_to_an_optimiser_only(board:
     assert board.attempt("baseline", board.bench.val[0], LOST) == 0.0
     board.val("baseline", LOST, 1, 0.5, LOST)
     assert board.bench.baseline.val_score == 0.75
-    assert (board.bench.scored, board.bench.failed, board.bench.first_failure) == (2, 3, "no route")
+    assert board.bench.tally == Tally(succeeded=2, failed=3, first_failure="no route")
 
 
 def test_the_curve_has_an_entry_for_every_rise_of_the_best(board: Board) -> None:

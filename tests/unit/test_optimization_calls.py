@@ -14,6 +14,7 @@ from dspy.lm15 import Usage as Tokens
 from memory_program.ledger import metered
 from memory_program.optimization.calls import PaidCalls, RunStopped, StopReason
 from memory_program.optimization.remembered import RememberedLM, remembered
+from memory_program.optimization.tally import Tally
 from memory_program.pacing import AdaptiveLimiter, PacedEngine, RetryPolicy
 
 MODEL = "openai/gpt-4.1-mini"  # listed at $0.40 and $1.60 a million tokens
@@ -104,10 +105,9 @@ def test_what_fails_is_counted_and_asked_again(counting: Counting, tmp_path: Pat
         with pytest.raises(dspy.LMError, match="out of order"):
             lm("fail?")
     assert (len(counting.asked), calls.used, calls.paid.calls) == (2, 2, 0)
-    assert (lm.luck.answered, lm.luck.failed) == (0, 2)
-    assert lm.luck.first_failure == "ServerError: out of order (test)"
+    assert lm.tally == Tally(failed=2, first_failure="ServerError: out of order (test)")
     lm.copy(rollout_id=1, temperature=1.0)("A?")
-    assert lm.luck.answered == 1
+    assert lm.tally.succeeded == 1
 
 
 def test_threads_that_ask_the_same_at_once_share_one_call(counting: Counting, tmp_path: Path) -> None:

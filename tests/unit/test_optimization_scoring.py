@@ -8,9 +8,9 @@ from locomo.rubrics import Rubric
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcome import Answer, CallFailure, Outcome, RankedItem, SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.learning.rewards import answer_score
-from memory_program.optimization.cases import Case
-from memory_program.optimization.scoring import Attempt, attempt_score, feedback
+from memory_program.learning.rewards import AnswerScore, answer_score
+from memory_program.optimization.cases import MemoryCase
+from memory_program.optimization.scoring import MemoryAttempt
 from tests.conversations import session
 from tests.scripted_lm import Reply, ScriptedLM, fields
 
@@ -22,7 +22,9 @@ ABSTENTION = "Not mentioned in the conversation"
 F1 = answer_score("f1", Rubric.STRICT, None)
 
 
-def attempt(*answers: Answer, record: SessionRecord | None = None, stored: bool = True) -> Attempt:
+def attempt(
+    *answers: Answer, score: AnswerScore = F1, record: SessionRecord | None = None, stored: bool = True
+) -> MemoryAttempt:
     questions = (DOG, BOAT, VIOLIN)[: len(answers)]
     space = MemorySpace("talk")
     if stored:
@@ -30,7 +32,8 @@ def attempt(*answers: Answer, record: SessionRecord | None = None, stored: bool 
         space.bank.create([note], Provenance("episodic", "session_1"))
     space.ingest(SESSION, record or SessionRecord("session_1"))
     talk = Conversation("talk", ("Mara", "Tom"), (SESSION,), questions)
-    return Attempt(Case("talk/session_1", talk, space, questions), "prompts", answers, space, record)
+    case = MemoryCase("talk/session_1", talk, space, questions)
+    return MemoryAttempt(case, "prompts", answers, space, score, record)
 
 
 def verdict(word: str) -> str:
@@ -38,29 +41,29 @@ def verdict(word: str) -> str:
 
 
 def test_an_attempt_is_worth_the_mean_of_its_answers() -> None:
-    assert attempt_score(attempt(Answer("a dog"), Answer("Mara"), Answer(ABSTENTION)), F1) == pytest.approx(
-        2 / 3
-    )
+    found = attempt(Answer("a dog"), Answer("Mara"), Answer(ABSTENTION))
+    assert (found.value(), found.is_unread) == (pytest.approx(2 / 3), False)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.UNPARSED, Outcome.TRUNCATED])
 def test_a_reply_that_cannot_be_used_is_worth_nothing(outcome: Outcome) -> None:
-    assert attempt_score(attempt(Answer("a dog"), Answer("", outcome, "reader.answer: cut")), F1) == 0.5
+    found = attempt(Answer("a dog"), Answer("", outcome, "reader.answer: cut"))
+    assert (found.value(), found.is_unread) == (0.5, True)
 
 
 def test_an_attempt_with_a_lost_call_has_no_score() -> None:
     lost = attempt(Answer("a dog"), Answer("", Outcome.ERROR, "reader.answer: no route"))
-    assert attempt_score(lost, F1) is None
+    assert lost.value() is None
     assert lost.lost_calls == ["reader.answer: no route"]
     failures = (
         CallFailure("writer.core", Outcome.UNPARSED, "prose"),
         CallFailure("writer.semantic", Outcome.ERROR, "no route"),
     )
     unwritten = attempt(Answer("a dog"), record=SessionRecord("session_1", failures=failures))
-    assert attempt_score(unwritten, F1) is None
+    assert unwritten.value() is None
     assert unwritten.lost_calls == ["writer.semantic: no route"]
     unread = attempt(Answer("a dog"), record=SessionRecord("session_1", failures=failures[:1]))
-    assert attempt_score(unread, F1) == 1.0
+    assert unread.value() == 1.0
 
 
 @pytest.mark.parametrize(
@@ -92,8 +95,8 @@ def test_a_judge_that_does_not_answer_gives_no_score() -> None:
     replies: list[Reply] = [ServerError("out of order", provider="test"), verdict("CORRECT")]
     with ScriptedLM(replies) as judge:
         score = answer_score("judge", Rubric.STRICT, judge)
-        assert attempt_score(attempt(Answer("a dog")), score) is None
-        assert attempt_score(attempt(Answer("a dog")), score) == 1.0
+        assert attempt(Answer("a dog"), score=score).value() is None
+        assert attempt(Answer("a dog"), score=score).value() == 1.0
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ def test_feedback_names_the_step_at_which_the_evidence_was_lost(
 ) -> None:
     items = (RankedItem("m1", ("D1:1",), 5),)
     answer = Answer(text, ranked=items, shown=("m1",) if shown else ())
-    told = feedback(attempt(answer, stored=stored), F1).splitlines()
+    told = attempt(answer, stored=stored).feedback().splitlines()
     assert told[:4] == [
         "Asked: What did Mara adopt?",
         "Wanted: a dog",
@@ -121,7 +124,7 @@ def test_feedback_names_the_step_at_which_the_evidence_was_lost(
 
 
 def test_feedback_on_what_has_no_answer_wants_an_abstention() -> None:
-    told = feedback(attempt(Answer("a dog"), Answer("Tom"), Answer("a Stradivari")), F1)
+    told = attempt(Answer("a dog"), Answer("Tom"), Answer("a Stradivari")).feedback()
     right, _, wrong = told.split("\n\n")
     assert "What went wrong" not in right
     assert "Score: 1.00 of 1." in right
@@ -135,7 +138,7 @@ def test_feedback_tells_of_replies_and_calls_that_could_not_be_used() -> None:
         tool_errors=("semantic: update: unknown id 'm9'",),
         failures=(CallFailure("writer.core", Outcome.UNPARSED, "no calls found"),),
     )
-    told = feedback(attempt(Answer("", Outcome.TRUNCATED, "reader.answer: cut"), record=record), F1)
+    told = attempt(Answer("", Outcome.TRUNCATED, "reader.answer: cut"), record=record).feedback()
     assert "Answered: (nothing)\nThe reply could not be used: reader.answer: cut" in told
     assert "A tool refused a call: semantic: update: unknown id 'm9'" in told
     assert "writer.core gave nothing usable: no calls found" in told

@@ -18,7 +18,7 @@ def test_without_any_flag_simba_proposes_demos_to_the_embedded_model_on_the_samp
     assert (config.optimizer, config.target, config.model) == (Optimizer.SIMBA, Target.READER, "pocket")
     assert (config.dataset, config.metric, config.judge) == ("sample", "f1", None)
     assert not config.writes_instructions
-    assert config.output == Path("optimized_memory_program.json")
+    assert config.saved_to == Path("optimized_memory_program.json")
 
 
 def test_the_flags_of_the_issue_become_a_config() -> None:
@@ -45,7 +45,11 @@ def test_the_flags_of_the_issue_become_a_config() -> None:
     ("settings", "message"),
     [
         ({"optimizer": "hill-climbing"}, "unknown optimizer 'hill-climbing': choose from simba, mipro,"),
-        ({"target": "judge"}, "unknown target 'judge': choose from reader, writer, both"),
+        ({"target": "bank"}, "unknown target 'bank': choose from reader, writer, both, judge"),
+        ({"target": "judge"}, "target='judge' needs a model that judges, which 'pocket' cannot: name one"),
+        ({"target": "judge", "model": "pocket-base"}, "which 'pocket-base' cannot: name one with --model"),
+        ({"target": "judge", "model": "openai/m", "dataset": "talk.json"}, "'talk.json' is none of locomo,"),
+        ({"target": "judge", "model": "openai/m", "rubric": "mild"}, "choose from lenient, strict"),
         ({"metric": "bleu"}, "unknown metric 'bleu': choose from f1, judge, mix"),
         ({"metric": "judge"}, "needs a model that judges, which 'pocket' cannot: name one with"),
         ({"num_candidates": 1}, "num_candidates=1 must be at least 2"),
@@ -67,6 +71,15 @@ def test_settings_that_cannot_work_are_refused_with_the_way_out(
 
 def test_instructions_alone_can_be_proposed_where_a_model_writes_them() -> None:
     assert OptimizeConfig(max_demos=0, prompt_model="openai/b").writes_instructions
+
+
+def test_a_judge_is_improved_without_chance_by_what_is_known_and_saved_apart() -> None:
+    flags = "--target judge --rubric lenient --model openai/a --dataset perltqa --temperature 1 --metric mix"
+    config = parse_flags(OptimizeConfig, flags.split())
+    assert (config.rubric, config.dataset, config.judge) == ("lenient", "perltqa", None)
+    assert config.task_temperature == 0
+    assert config.saved_to == Path("optimized_judge.json")
+    assert Target.JUDGE.stages == (Target.JUDGE,)
 
 
 def test_both_targets_are_the_reader_and_then_the_writer() -> None:
