@@ -15,6 +15,7 @@ from dspy.utils.exceptions import AdapterParseError
 
 from locomo.located import NOT_TEXT
 from locomo.neutral import neutralised
+from memory_program.agents.rendering import RenderOnceAdapter
 
 _HEADER = re.compile(r"^[^\S\n]*\[\[ ## (\w+) ## \]\]", re.MULTILINE)
 _CALLS_BEGIN = re.compile(r'\{\s*"(?:tool_calls|name|id|type|function)"|\[\s*[{\]]')
@@ -27,7 +28,7 @@ class TruncatedReplyError(AdapterParseError):
     """The reply ends in the middle of its tool calls."""
 
 
-class StrictChatAdapter(dspy.ChatAdapter):
+class StrictChatAdapter(RenderOnceAdapter):
     """ChatAdapter without the JSON fallback or repairs of cut replies, safe against its own markers."""
 
     def __init__(self) -> None:

@@ -6,9 +6,11 @@ model is told of them stands in ``signatures.TOOLS``.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic import ConfigDict, ValidationError, validate_call
@@ -16,7 +18,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 from locomo.conversation import Session
 from locomo.located import NOT_TEXT
 from memory_program.bank.dates import resolve_date
-from memory_program.bank.lexical import BM25Index
+from memory_program.bank.lexical import BM25Index, tokenize
 from memory_program.bank.memory import (
     MEMORY_KINDS,
     Draft,
@@ -70,7 +72,7 @@ class MemoryTools:
         self._session = session
         self._actor = actor
         self._kind = kind
-        self._turn_index: BM25Index | None = None
+        self._indexed = space.bank.fork()  # as far as its memories are in the index
         self.operations: list[Operation] = []
         self.read_results: list[ToolResult] = []
 
@@ -102,7 +104,8 @@ class MemoryTools:
         """Look for live memories by keywords."""
         if not 1 <= top_k <= 50:
             raise MemoryOperationError(f"top_k={top_k} must be from 1 to 50")
-        found = self._space.index.search(self._space.bank, query, top_k, self._wanted(kind))
+        self._indexed = self._space.bank.fork()
+        found = self._space.index.search(self._indexed, query, top_k, self._wanted(kind))
         return render_memories([scored.memory for scored in found])
 
     @_checked
@@ -270,11 +273,21 @@ class MemoryTools:
         return resolved
 
     def _twin(self, draft: Draft) -> Memory | None:
-        """Find a live memory that already says the same, so that a repeated fact does not pile up."""
-        for scored in self._space.index.search(self._space.bank, draft.text, 3, draft.kind):
-            same_text = scored.memory.text.casefold() == draft.text.casefold()
-            if same_text and draft.happened_at in (None, scored.memory.happened_at):
-                return scored.memory
+        """Find a live memory that already says the same, so that a repeated fact does not pile up.
+
+        What was there at the last search is found by the index, and what was made since by going through it:
+        to index each memory as it is made, in an index that ends with the session, took half of its time.
+        """
+        if self._space.index.version > self._indexed.version:  # somebody else searched
+            self._indexed = self._space.bank.fork()
+        found = self._space.index.search(self._indexed, draft.text, 3, draft.kind)
+        made = [m for o in self._space.bank.operations(self._indexed.version) for m in o.created]
+        text = draft.text.casefold()
+        for memory in [*(scored.memory for scored in found), *made]:
+            is_same = memory.kind is draft.kind and memory.text.casefold() == text
+            is_live = memory.memory_id in self._space.bank
+            if is_same and is_live and draft.happened_at in (None, memory.happened_at):
+                return memory
         return None
 
     def _cited(self, text: str) -> tuple[str, ...]:
@@ -283,13 +296,16 @@ class MemoryTools:
         The model is not asked for turn ids: it would have to copy numbers for every fact. At most three
         turns are cited, each with at least 0.6 times the best turn's BM25 score.
         """
-        if self._turn_index is None:
-            self._turn_index = BM25Index()
-            for turn in self._session.turns:
-                self._turn_index.add(turn.line)
-        hits = self._turn_index.search(text, 3)
+        hits = _index_of_turns(self._session).search(text, 3)
         best = [hit.doc_id for hit in hits if hit.score >= 0.6 * hits[0].score]
         return tuple(self._session.turns[position].turn_id for position in best)
+
+
+@lru_cache(maxsize=64)  # the agents of a session share it
+def _index_of_turns(session: Session) -> BM25Index:
+    index = BM25Index()
+    index.add_all([Counter(tokenize(turn.line)) for turn in session.turns])
+    return index
 
 
 READ_TOOLS = ("search_memory", "sample_memory")

@@ -114,6 +114,7 @@ class MemoryWriter(dspy.Module):
 
     def _proposals(self, space: MemorySpace, session: Session) -> list[Proposal]:
         """Run the agents side by side; their parts of the trace come in the agents' order, not in time's."""
+        space.index.refresh(space.bank)  # once, not in every agent's fork
         outer_trace: list[object] | None = dspy.settings.trace
         traces: list[list[object]] = [[] for _ in self.agents]
 

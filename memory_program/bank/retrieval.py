@@ -94,6 +94,11 @@ class MemoryIndex:
         """Count the memories that the index holds."""
         return len(self._lexical)
 
+    @property
+    def version(self) -> int:
+        """The version of the bank up to which its operations were taken in."""
+        return self._seen.version
+
     def search(
         self, bank: MemoryBank, query: str, top_k: int = 10, kind: MemoryKind | None = None
     ) -> list[ScoredMemory]:
