@@ -204,6 +204,11 @@ class MemoryBank:
         """Give the state with every memory, live and superseded, in columns, for a snapshot."""
         return self._state.laid_out()
 
+    def settle(self, state: BankState) -> None:
+        """Hold a state that was laid out of this bank, if nothing was written since: it takes less memory."""
+        if self._state.version == state.version:
+            self._state = state
+
     # -- writing ---------------------------------------------------------------------------------
 
     def create(self, drafts: Sequence[Draft], by: Provenance) -> Operation:

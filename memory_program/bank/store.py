@@ -205,7 +205,9 @@ class BankStore:
                     rows.record_embedding(connection, dense.model, dense.dimension)
                 rows.insert_vectors(connection, space.namespace, vectors)
         space.saved, space.revision = bank, space.revision + is_new
-        space.snapshot_version = snapshot.version if snapshot is not None else space.snapshot_version
+        if snapshot is not None:
+            space.snapshot_version = snapshot.version
+            space.bank.settle(snapshot.state)
         if dense is not None:
             dense.mark_saved(list(vectors))
 

@@ -1,0 +1,40 @@
+"""The benchmark of large banks runs, small, and names the stores that are not installed."""
+
+import re
+import subprocess
+import sys
+
+from tests.conftest import CHECKOUT
+
+STORES = {
+    "SQLite FTS5": None,
+    "tantivy": "tantivy",
+    "LangMem, InMemoryStore": "langgraph",
+    "LangMem, SqliteStore": "langgraph-checkpoint-sqlite",
+    "mem0, local Qdrant": "mem0ai",
+}
+
+
+def test_the_benchmark_measures_banks_beside_other_stores() -> None:
+    command = "benchmarks/banks.py --memories 500 --namespaces 100 --seconds-per-store 0.2".split()
+    done = subprocess.run(
+        [sys.executable, *command], cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    one, _, rest = done.stdout.partition("Namespaces of 100 memories, by their number")
+    many, _, others = rest.partition("Other stores")
+    figure = r"[\d.,]+"
+    for table in (one, many):
+        for name in ("open", "search, median", "add one, save, find it", "fork", "consolidate"):
+            assert re.search(rf"│ {name} +│ +{figure} │ +{figure} │ +{figure} │ +{figure} │", table), table
+    for name, package in STORES.items():
+        is_left_out = f"{name} is left out: pip install {package}" in rest
+        assert is_left_out or re.search(rf"│ {name} +│ +[1-9]", others), done.stdout
+    assert "SQLite FTS5 is left out" not in rest
+
+
+def test_a_size_of_which_no_growth_can_be_measured_is_refused() -> None:
+    command = [sys.executable, "benchmarks/banks.py", "--memories", "99"]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "99 is too small to measure growth: give at least 100" in done.stderr
