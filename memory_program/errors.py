@@ -51,6 +51,10 @@ class RecordError(MemoryProgramError, ValueError):
     """A file of a run's records holds something else, or the run that it belongs to is not there."""
 
 
+class ForgettingError(MemoryProgramError):
+    """Something of what was to be forgotten is left."""
+
+
 class TrackingError(MemoryProgramError):
     """MLflow cannot be reached, or refuses what it is given."""
 

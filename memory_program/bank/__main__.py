@@ -1,4 +1,4 @@
-"""``python -m memory_program.bank``: look into banks, take operations back, carry a bank elsewhere."""
+"""``python -m memory_program.bank``: look into banks, take operations back, forget, carry banks elsewhere."""
 
 import json
 import sys
@@ -10,6 +10,7 @@ import tyro
 
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.exchange import space_from_json, space_to_json
+from memory_program.bank.forgetting import forget as forget_namespace
 from memory_program.bank.memory import Memory, Operation
 from memory_program.bank.retrieval import MemoryIndex
 from memory_program.bank.store import BankStore
@@ -104,6 +105,22 @@ def undo(db: str, namespace: str, count: int = 1) -> None:
     _say(f"{namespace} is at version {shorter.version} again")
 
 
+def forget(db: str, namespace: str) -> None:
+    """Delete all of a namespace for good, also what was taken back, and rewrite the database without it.
+
+    This is the one command that destroys anything; no other can bring back what it forgot. For what runs
+    made of a conversation (journals, reports, MLflow) there is python -m memory_program.forget.
+
+    Args:
+        db: Database of the banks.
+        namespace: The bank.
+    """
+    forgotten = forget_namespace(db, namespace)
+    if not forgotten.was_known:
+        raise ConfigError(f"namespace {namespace!r} is not in the database: list names those that are")
+    _say(f"{namespace} is forgotten: {sum(forgotten.rows.values())} rows")
+
+
 def export(db: str, namespace: str, out: Path) -> None:
     """Write a namespace, its log and its sessions, to a JSON file.
 
@@ -147,6 +164,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "history": history,
     "diff": diff,
     "undo": undo,
+    "forget": forget,
     "export": export,
     "import": import_file,
 }

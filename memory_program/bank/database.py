@@ -2,11 +2,11 @@
 
 import sqlite3
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, String, create_engine, event, inspect, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
@@ -73,6 +73,42 @@ class Database:
         ):
             yield connection
 
+    def rewrite(self, tables: Sequence[str]) -> None:
+        """Write the tables anew, so that nothing that was deleted stays in free pages or in SQLite's log.
+
+        Raises:
+            StoreError: the database is in use, or fails; nothing is lost, and it may be tried again.
+        """
+        with self._translated():
+            if self._engine.dialect.name == "postgresql":
+                with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                    self._rewrite_postgres(connection, tables)
+                return
+            connection = self._engine.raw_connection()
+            try:
+                assert isinstance(connection.driver_connection, sqlite3.Connection)
+                is_whole = rewrite_sqlite(connection.driver_connection)
+            except sqlite3.Error as error:
+                raise StoreError(self._told(str(error))) from error
+            finally:
+                connection.close()
+        if not is_whole:
+            raise StoreError(
+                f"{self.where} is read by another process: the rows are deleted, but their bytes are in the "
+                "log beside the file yet; end that process and run the same command again"
+            )
+
+    def _rewrite_postgres(self, connection: Connection, tables: Sequence[str]) -> None:
+        """Leave nothing of deleted rows in the tables, nor in the planner's statistics of them."""
+        columns = inspect(connection).get_columns
+        for table in tables:
+            for column in columns(table):
+                if isinstance(column["type"], String):  # setting the type, if to the same, drops statistics
+                    kind = column["type"].compile(connection.dialect)
+                    connection.exec_driver_sql(f"ALTER TABLE {table} ALTER {column['name']} TYPE {kind}")
+            connection.exec_driver_sql(f"VACUUM (FULL) {table}")
+        connection.exec_driver_sql("VACUUM (FULL) pg_catalog.pg_statistic")  # the owner's right
+
     def close(self) -> None:
         """Close every connection."""
         self._engine.dispose()
@@ -92,7 +128,10 @@ class Database:
             raise StoreError(self._message(error)) from error
 
     def _message(self, error: SQLAlchemyError) -> str:
-        cause = " ".join(str(error.orig if isinstance(error, DBAPIError) else error).split())
+        return self._told(str(error.orig if isinstance(error, DBAPIError) else error))
+
+    def _told(self, cause: str) -> str:
+        cause = " ".join(cause.split())
         if "database is locked" in cause or "lock timeout" in cause:
             return (
                 f"{self.where} is locked by another process and was not freed in {self._busy_timeout_s} s; "
@@ -107,6 +146,13 @@ class Database:
                 f"{self.where} cannot be opened for writing ({cause}): its folder must exist and be writable"
             )
         return f"{self.where} failed ({cause}); nothing was written"
+
+
+def rewrite_sqlite(connection: sqlite3.Connection) -> bool:
+    """Write a database anew without its free pages, and empty its log; False if a reader keeps the log."""
+    connection.execute("VACUUM")
+    busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy
 
 
 def check_exists(url: str) -> None:
@@ -164,6 +210,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:
     connection.isolation_level = None  # the driver's own transactions begin too late: see _begin_sqlite
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")  # what was saved survives a loss of power
+    connection.execute("PRAGMA secure_delete=ON")  # what is deleted is overwritten, not only marked as free
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -1,0 +1,218 @@
+"""What is forgotten is gone from the database, the run, the caches and MLflow, down to the bytes of files.
+
+The run is one of the real script, with a key in its environment, faults on the way, and every call traced.
+"""
+
+import base64
+import gzip
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+
+from locomo.dataset import read_dataset
+from memory_program.bank.__main__ import main as bank_command
+from memory_program.bank.forgetting import forget
+from memory_program.bank.memory import Draft, MemoryKind, Provenance
+from memory_program.bank.outcome import SessionRecord
+from memory_program.bank.store import BankStore
+from memory_program.errors import StoreError
+from memory_program.forget import Telling
+from memory_program.forget import main as forget_command
+from tests.conftest import CHECKOUT
+from tests.conversations import session
+from tests.databases import DATABASES, empty_database
+from tests.model_server import Behaviour, ModelServer, at_random
+from tests.optimization_samples import write_conversations
+
+SECRET, KEPT = "Alice buried the treasure under the linden", "Bob keeps his ladder in the shed"
+
+
+def remember(url: str, namespace: str, secret: str, count: int = 40) -> None:
+    """Fill several pages of a database; some of it is superseded, some of it taken back."""
+    with BankStore(url) as store:
+        for number in (1, 2):
+            space = store.load(namespace)
+            by = Provenance("test", f"session_{number}", f"{secret}, as said")
+            for place in range(count):
+                space.bank.create([Draft(f"{secret} {place}. {'x' * 300}", MemoryKind.SEMANTIC)], by)
+            space.bank.update(
+                space.bank.live()[0].memory_id, Draft(f"{secret}, corrected.", MemoryKind.SEMANTIC), by
+            )
+            space.bank.edit_core(f"{secret}!", by)
+            space.ingest(session(number, f"{namespace}: {secret}."), SessionRecord(f"session_{number}", 1))
+            store.save(space)
+        store.rewind(namespace, count)
+
+
+def bytes_of(kind: str, url: str, folder: Path) -> bytes:
+    """Every byte that a database has on the disk: its tables, indexes, long values, statistics."""
+    if kind == "sqlite":
+        return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"))
+    with engine.connect() as connection:
+        connection.exec_driver_sql("CHECKPOINT")  # what is in memory goes to the files
+        files = connection.execute(
+            text(
+                "WITH mine AS (SELECT oid, reltoastrelid FROM pg_class WHERE relkind IN ('r', 'i') AND"
+                " relnamespace = current_schema()::regnamespace) SELECT relname,"
+                " pg_read_binary_file(pg_relation_filepath(oid)) FROM pg_class WHERE relname = 'pg_statistic'"
+                " OR oid IN (SELECT oid FROM mine UNION SELECT reltoastrelid FROM mine)"
+            )
+        )
+        found = b"".join(bytes(content) for _, content in files)
+    engine.dispose()
+    return found
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_no_byte_of_a_forgotten_namespace_is_left_and_every_other_one_is_whole(kind: str, tmp_path: Path):
+    with empty_database(kind, tmp_path) as url:
+        remember(url, "alice", SECRET)
+        remember(url, "bob", KEPT)
+        with BankStore(url) as store:
+            before = store.load("bob")
+            if kind == "postgresql":
+                _analyse(url)
+            assert SECRET.encode() in bytes_of(kind, url, tmp_path)
+            forgotten = forget(url, "alice")  # a store that is open, but idle, is not in the way
+            assert forgotten.rows["memory_namespaces"] == 1
+            assert forgotten.rows["memory_operations"] == 2 * 42
+            left = bytes_of(kind, url, tmp_path)
+            assert SECRET.encode() not in left
+            assert b"alice" not in left
+            assert KEPT.encode() in left
+            after = store.load("bob")
+            assert store.namespaces() == ["bob"]
+        assert after.bank.operations() == before.bank.operations()
+        assert after.sessions == before.sessions
+        assert not forget(url, "alice").was_known
+
+
+def _analyse(url: str) -> None:
+    """Have PostgreSQL keep statistics, as it does by itself after a while."""
+    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql("ANALYZE")
+    engine.dispose()
+
+
+def test_a_reader_in_the_middle_is_named_and_the_same_command_ends_the_work(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("memory_program.bank.forgetting._BUSY_TIMEOUT_S", 0.1)
+    url = f"sqlite:///{tmp_path / 'bank.sqlite'}"
+    remember(url, "alice", SECRET)
+    with BankStore(url) as store, closing(store._database._engine.raw_connection()) as reader:
+        reader.cursor().execute("BEGIN")
+        reader.cursor().execute("SELECT count(*) FROM memory_operations").fetchone()
+        with pytest.raises(StoreError, match="run the same command again"):
+            forget(url, "alice")
+        reader.cursor().execute("ROLLBACK")
+    assert not forget(url, "alice").was_known
+    assert SECRET.encode() not in bytes_of("sqlite", url, tmp_path)
+
+
+def test_the_command_says_what_it_did_or_that_there_is_nothing_to_forget(tmp_path: Path, capsys):
+    url = f"sqlite:///{tmp_path / 'bank.sqlite'}"
+    remember(url, "alice", SECRET)
+    assert bank_command(["forget", "--db", url, "--namespace", "alice"]) == 0
+    assert capsys.readouterr().out.startswith("alice is forgotten: ")
+    assert bank_command(["forget", "--db", url, "--namespace", "alice"]) == 2
+    assert "is not in the database" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrap", [str, json.dumps, html.escape, lambda t: json.dumps(json.dumps({"a": t}))])
+def test_a_copy_is_known_however_it_is_escaped(wrap):
+    told = 'He said "never\ttell" to Zoë & <Ann> \\ the others'
+    telling = Telling(
+        "conv-2", [told, "Thanks!", "We all say this very line."], ["We all say this very line!"]
+    )
+    assert telling.is_in(f"before {wrap(told)} after")
+    assert not telling.is_in("Thanks! We all say this very line. conv-26")
+    assert telling.is_in("conv-2:q4")
+
+
+# -- a whole run -----------------------------------------------------------------------------------
+
+KEY = "sk-secret-0123456789abcdef"
+FAULTS = (
+    Behaviour.RATE_LIMIT,
+    Behaviour.EMPTY,
+    Behaviour.CUT,
+    Behaviour.UNKNOWN_TOOL,
+    Behaviour.SERVER_ERROR,
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
+    """A run of evaluate.py: the folder of all that it wrote, its dataset, and what it printed."""
+    place, beside = tmp_path_factory.mktemp("place"), tmp_path_factory.mktemp("beside")
+    data = write_conversations(beside / "codes.json", count=2, sessions=2)
+    with ModelServer(at_random(0.3, seed=1, faults=FAULTS)) as server:
+        command = [
+            sys.executable, str(CHECKOUT / "evaluate.py"), "--dataset", str(data), "--systems", "memory",
+            "--model", "openai/test", "--api-base", server.url, "--traces",
+            "--output-dir", str(place / "runs" / "evaluate"),
+        ]  # fmt: skip
+        homes = {name: str(place / name) for name in ("DSPY_CACHEDIR", "HOME", "XDG_CACHE_HOME", "TMPDIR")}
+        for home in homes.values():
+            Path(home).mkdir()
+        environment = {**os.environ, **homes, "OPENAI_API_KEY": KEY, "MLFLOW_DISABLE_TELEMETRY": "true"}
+        done = subprocess.run(
+            command, cwd=beside, env=environment, capture_output=True, text=True, timeout=280, check=False
+        )
+        assert KEY in server.traffic.keys
+    assert done.returncode == 0, done.stderr[-2000:]
+    return place, data, done.stdout + done.stderr
+
+
+def told_in(data: Path, name: str) -> list[str]:
+    (found,) = [c for c in read_dataset(data).conversations if c.conversation_id == name]
+    return [str(question.answer) for question in found.questions]  # codes that occur nowhere else
+
+
+def files_with(place: Path, words: list[str]) -> list[Path]:
+    files = [path for path in sorted(place.rglob("*")) if path.is_file()]
+    return [path for path in files if any(word.encode() in unpacked(path) for word in words)]
+
+
+def unpacked(path: Path) -> bytes:
+    """The bytes of a file, and of what a report holds in packed form."""
+    content = path.read_bytes()
+    packed = re.findall(rb"H4sI[A-Za-z0-9+/=]+", content) if path.suffix == ".html" else []
+    return b"".join([content, *(gzip.decompress(base64.b64decode(part)) for part in packed)])
+
+
+def test_neither_keys_nor_contents_are_logged(run):
+    place, data, printed = run
+    assert "codes: 2 conversations" in printed
+    for conversation in read_dataset(data).conversations:
+        said = [turn.text for turn in conversation.turns.values()]
+        for words in said + told_in(data, conversation.conversation_id):
+            assert words not in printed
+        assert not [question.text for question in conversation.questions if question.text in printed]
+    assert KEY not in printed
+    assert not files_with(place, [KEY])
+
+
+def test_a_conversation_is_forgotten_by_everything_that_a_run_leaves(run, capsys):
+    place, data, _ = run
+    folder = place / "runs" / "evaluate"
+    gone, kept = told_in(data, "codes-1"), told_in(data, "codes-2")
+    before = {path.name for path in files_with(place, gone)}
+    assert {"banks.sqlite", "answers.jsonl", "report.html", "mlflow.db"} <= before
+    assert forget_command(["--namespace", "codes-1", "--folder", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "nothing of it is left" in said
+    assert "traces: 0" not in said
+    assert files_with(place, gone) == []
+    still = {path.name for path in files_with(place, kept)}
+    assert {"banks.sqlite", "answers.jsonl", "mlflow.db"} <= still
+    assert forget_command(["--namespace", "codes-1", "--folder", str(folder)]) == 2
