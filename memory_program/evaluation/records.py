@@ -117,7 +117,7 @@ class Journal(Generic[RecordT]):
         with self._lock:
             if self._file is None:
                 self._file = self._opened()
-            _write_all(self._file, line)
+            _write_whole(self._file, line)
             now = time.monotonic()
             if now - self._synced_at >= _SYNC_EVERY_S:
                 os.fsync(self._file)
@@ -188,6 +188,12 @@ class Journals:
             journal.close()
 
 
-def _write_all(file: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(file, content) :]
+def _write_whole(file: int, content: bytes) -> None:
+    """Append all of it or nothing: another thread's record must not be glued to half of one."""
+    size = os.fstat(file).st_size
+    try:
+        while content:
+            content = content[os.write(file, content) :]
+    except OSError:  # the disk is full, and part of it was written
+        os.ftruncate(file, size)
+        raise

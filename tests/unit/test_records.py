@@ -1,4 +1,5 @@
 import json
+import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -154,3 +155,17 @@ def test_a_content_hash_depends_on_every_part_and_its_place():
     assert len(hashes) == 6
     assert content_hash("é") == content_hash("é")
     assert len(content_hash("\ud83d")) == 64
+
+
+def test_a_record_for_which_the_disk_has_no_room_leaves_no_half_of_itself(tmp_path):
+    written = journal(filled(tmp_path / "answers.jsonl", "a"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (written.path.stat().st_size + 100, hard))
+        with pytest.raises(OSError, match="too large"):
+            written.add(answer("b", "x" * 1000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    written.add(answer("c"))  # room again
+    written.close()
+    assert list(journal(written.path).records) == ["a", "c"]
