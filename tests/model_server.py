@@ -10,11 +10,12 @@ On its own, printing its address: ``python -m tests.model_server --fault-rate 0.
 
 import argparse
 import asyncio
+import json
 import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
@@ -22,7 +23,7 @@ from typing import Any, Self
 
 import uvicorn
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from tests.competent_model import Prompt, calls_json, chat_format, competent_reply
@@ -52,10 +53,14 @@ class Behaviour(StrEnum):
     HTML = "html"
     NO_CHOICES = "no-choices"
     BAD_KEY = "bad-key"
+    # replies that look like good ones
+    DRIP = "drip"
+    MISDELIVERED = "misdelivered"
 
 
-FAULTS = tuple(b for b in Behaviour if b not in (Behaviour.COMPETENT, Behaviour.BAD_KEY))
-"""What can go wrong with a provider that works on the whole."""
+_NOT_AT_RANDOM = (Behaviour.COMPETENT, Behaviour.BAD_KEY, Behaviour.DRIP, Behaviour.MISDELIVERED)
+FAULTS = tuple(b for b in Behaviour if b not in _NOT_AT_RANDOM)
+"""What can go wrong with a provider that works on the whole, and shows."""
 
 Reply = Callable[[Prompt, int], str]
 """Answers a prompt; the number says how often it was asked before (0 at first)."""
@@ -117,6 +122,7 @@ class ModelServer:
         latency_s: How long a reply takes.
         retry_after_s: What ``RATE_LIMIT_WITH_HINT`` asks for.
         hang_s: How long ``HANG`` hangs, unless the client goes away before.
+        drip_s: How long ``DRIP`` takes for a reply, byte by byte.
         port: Where to listen; 0 takes a free one.
     """
 
@@ -128,6 +134,7 @@ class ModelServer:
         latency_s: float = 0.0,
         retry_after_s: float = 1.0,
         hang_s: float = 60.0,
+        drip_s: float = 0.5,
         port: int = 0,
     ) -> None:
         self.traffic = Traffic()
@@ -136,6 +143,8 @@ class ModelServer:
         self._latency_s = latency_s
         self._retry_after_s = retry_after_s
         self._hang_s = hang_s
+        self._drip_s = drip_s
+        self._others: list[Prompt] = []
         config = uvicorn.Config(self._app(), port=port, log_level="critical", access_log=False)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, name="model-server", daemon=True)
@@ -176,6 +185,8 @@ class ModelServer:
         traffic.requests[prompt.key] += 1
         traffic.behaviours[behaviour.value] += 1
         traffic.bodies.append(body)
+        others = [other for other in self._others if other.system != prompt.system]
+        self._others.append(prompt)
         traffic.keys.add(request.headers.get("authorization", "").removeprefix("Bearer "))
         traffic.in_flight += 1
         traffic.most_in_flight = max(traffic.most_in_flight, traffic.in_flight)
@@ -186,9 +197,22 @@ class ModelServer:
             if behaviour is Behaviour.COMPETENT:
                 text = self._reply(prompt, seen)
                 return JSONResponse(_completion(str(body["model"]), prompt, text, "stop"))
+            if behaviour is Behaviour.MISDELIVERED:
+                text = competent_reply(others[-1]) if others else ""
+                return JSONResponse(_completion(str(body["model"]), prompt, text, "stop"))
+            if behaviour is Behaviour.DRIP:
+                whole = _completion(str(body["model"]), prompt, self._reply(prompt, seen), "stop")
+                return StreamingResponse(
+                    self._dripping(json.dumps(whole).encode()), media_type="application/json"
+                )
             return self._response(behaviour, prompt, request, str(body["model"]))
         finally:
             traffic.in_flight -= 1
+
+    async def _dripping(self, content: bytes) -> AsyncIterator[bytes]:
+        for place in range(len(content)):
+            await asyncio.sleep(self._drip_s / len(content))
+            yield content[place : place + 1]
 
     async def _hang(self, request: Request) -> None:
         until = time.monotonic() + self._hang_s

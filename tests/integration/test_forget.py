@@ -140,6 +140,7 @@ def test_a_copy_is_known_however_it_is_escaped(wrap):
 
 # -- a whole run -----------------------------------------------------------------------------------
 
+README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 KEY = "sk-secret-0123456789abcdef"
 FAULTS = (
     Behaviour.RATE_LIMIT,
@@ -208,7 +209,9 @@ def test_a_conversation_is_forgotten_by_everything_that_a_run_leaves(run, capsys
     gone, kept = told_in(data, "codes-1"), told_in(data, "codes-2")
     before = {path.name for path in files_with(place, gone)}
     assert {"banks.sqlite", "answers.jsonl", "report.html", "mlflow.db"} <= before
-    assert forget_command(["--namespace", "codes-1", "--folder", str(folder)]) == 0
+    (command,) = re.findall(r"^python -m memory_program.forget (.*)$", README, re.MULTILINE)
+    arguments = command.replace("conv-26", "codes-1").replace("runs/evaluate", str(folder)).split()
+    assert forget_command(arguments) == 0
     said = capsys.readouterr().out
     assert "nothing of it is left" in said
     assert "traces: 0" not in said

@@ -127,7 +127,8 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     assert "m1" in printed
     assert "openai/test" not in Path("program.json").read_text(encoding="utf-8")
     looks = [shlex.split(command)[3:] for command in COMMANDS if "-m memory_program.bank" in command]
-    assert [look[0] for look in looks] == ["list", "search", "diff"]
+    assert [look[0] for look in looks] == ["list", "search", "diff", "forget"]
     for look in looks:
         assert bank_command(look) == 0
-        assert "m1  " in capsys.readouterr().out
+        assert ("alice is forgotten" if look[0] == "forget" else "m1  ") in capsys.readouterr().out
+    assert bank_command(looks[0]) == 2  # there is no alice any more
