@@ -8,6 +8,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from memory_program.arbor_train_config import train_config_type
 from memory_program.command_line import exit_status, named_mode, parse_flags
 from memory_program.expert_config import ExportConfig, FineTuneConfig, TrajectoriesConfig
 from memory_program.pocket.recipe import PretrainConfig
@@ -28,7 +29,7 @@ MODES: dict[str, tuple[type[Settings], str]] = {
 def main() -> None:
     """Read the flags of the mode, and do what it is for."""
     config_type, place = MODES[named_mode(MODES, "train")]
-    config = parse_flags(config_type)
+    config = parse_flags(train_config_type() if config_type is TrainConfig else config_type)
     module, _, name = place.partition(":")
     run: Callable[[Settings], Any] = getattr(import_module(module), name)  # Any: each mode its own
     done = run(config)

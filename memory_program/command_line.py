@@ -56,16 +56,32 @@ def named_mode(modes: Collection[str], default: str, arguments: Sequence[str] | 
         >>> named_mode(["train", "pretrain"], "train", ["--seed", "3", "--mode=pretrain"])
         'pretrain'
     """
-    given = sys.argv[1:] if arguments is None else arguments
-    mode = default
-    for place, argument in enumerate(given):
-        if argument == "--mode":
-            mode = given[place + 1] if place + 1 < len(given) else ""
-        elif argument.startswith("--mode="):
-            mode = argument.removeprefix("--mode=")
+    named = flag_value("mode", arguments)
+    mode = default if named is None else named
     if mode not in modes:
         raise ConfigError(f"unknown mode {mode!r}: choose from {', '.join(modes)}")
     return mode
+
+
+def flag_value(name: str, arguments: Sequence[str] | None = None) -> str | None:
+    """Look up a flag before the others are read, since they depend on it; None where it is not given.
+
+    Args:
+        name: of the flag, without its dashes.
+        arguments: what to look at; None takes ``sys.argv``.
+
+    Example:
+        >>> flag_value("backend", ["--seed", "3", "--backend", "arbor"]), flag_value("mode", ["--seed", "3"])
+        ('arbor', None)
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+    found = None
+    for place, argument in enumerate(given):
+        if argument == f"--{name}":
+            found = given[place + 1] if place + 1 < len(given) else ""
+        elif argument.startswith(f"--{name}="):
+            found = argument.removeprefix(f"--{name}=")
+    return found
 
 
 def exit_status(run: Callable[[], None]) -> int:

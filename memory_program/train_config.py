@@ -24,6 +24,11 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
     """Train and then evaluate; or evaluate again what the run in --output-dir trained, against what it began
     with."""
 
+    backend: Literal["local", "arbor"] = "local"
+    """Where weights are trained: local is this process, on the CPU or one GPU; arbor is a server with GPUs
+    for sampling and for training, which has flags and defaults of its own (--backend arbor --help). Without
+    the flag it is arbor if there is a file arbor.yaml, or one is named by --arbor-config."""
+
     model: str = POCKET_BASE
     """Model to train: "pocket-base" or "pocket" (embedded), or "local:" and a folder or hub id."""
 
@@ -88,6 +93,8 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
 
     @model_validator(mode="after")
     def _has_its_judge(self) -> Self:
+        if self.backend != "local" and type(self) is TrainConfig:
+            raise ConfigError(f"backend={self.backend!r} has settings of its own: build an ArborTrainConfig")
         if self.reward != "f1" and self.judge_model is None:
             raise ConfigError(
                 f"reward={self.reward!r} needs a judge: name its model with --judge-model, or choose "

@@ -117,6 +117,7 @@ def training_items(group: Group, *, has_own_logprobs: bool) -> list[dict[str, An
                 "completion": {"role": "assistant", "content": call.response.text or ""},
                 "reward": part.reward,
                 "advantage": part.advantage,
+                "weight": part.weight,
             }
             tokens = call.response.logprobs or ()
             if tokens and all(token.token_id is not None for token in tokens):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, Protocol, cast
 
 import dspy
 from dspy.teleprompt import Teleprompter
@@ -21,16 +21,18 @@ from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.errors import ConfigError, ModelError
 from memory_program.evaluation.records import content_hash
+from memory_program.learning.accumulation import StepReport
+from memory_program.learning.arbor.trainer import Sent
 from memory_program.learning.curriculum import Curriculum
 from memory_program.learning.episodes import Episode, namespace_of, roll_in
 from memory_program.learning.frozen import asked_once
 from memory_program.learning.grading import Grader
 from memory_program.learning.groups import Graded, Grouping, groups_of, training_items
 from memory_program.learning.hyperparameters import GRPOSettings, ReinforceSettings
-from memory_program.learning.provider import LocalProvider, LocalReinforceJob
+from memory_program.learning.provider import LocalProvider
 from memory_program.learning.rewards import AnswerScore, RewardRule
 from memory_program.learning.rollouts import ExpertTokens, Rollout, policy_of, sampling_program, write
-from memory_program.learning.run_state import Entry, RunState
+from memory_program.learning.run_state import Entry, RunState, Weights
 from memory_program.learning.side_by_side import side_by_side
 from memory_program.learning.step_metrics import Metrics, Stopwatch, rollout_metrics, update_metrics
 from memory_program.learning.validation import validate
@@ -38,8 +40,27 @@ from memory_program.learning.validation import validate
 _BETTER = 1e-9  # scores that differ by less are equal but for rounding
 
 
+class Job(Protocol):
+    """What ``lm.reinforce()`` gives, from the model's provider: here, or on a server."""
+
+    @property
+    def trainer(self) -> Weights:
+        """The weights that it trains."""
+        ...
+
+    def step(self, train_data: Sequence[dict[str, Any]]) -> StepReport | Sent | None:  # Any: JSON
+        """Train on groups; None where they teach nothing."""
+        ...
+
+    def terminate(self) -> None:
+        """Let go of what the job holds; the result is to be saved before."""
+        ...
+
+
 class MemoryGRPO(Teleprompter):
-    """Trains the one model of a program's writer in this process; the reader stays outside, frozen.
+    """Trains the one model of a program's writer; the reader stays outside, frozen.
+
+    Who trains is the model's provider: this process, or a server that the model comes from (``arbor_model``).
 
     ``compile`` may be killed at any moment: called again with the same folder and settings it goes on from
     the last checkpoint. On a CPU it then ends with the very weights of a training that was not interrupted.
@@ -71,8 +92,8 @@ class MemoryGRPO(Teleprompter):
         self.training = training or ReinforceSettings()
         self.expert_tokens = expert_tokens
         self.on_entry = on_entry
-        self.job: LocalReinforceJob | None = None
-        """The job of the last ``compile``, whose weights are the best."""
+        self.job: Job | None = None
+        """The job of the last ``compile``, whose result are the best weights; end it when they are saved."""
         self.rule = RewardRule(
             self.settings.reward_rule, self.settings.length_weight, self.settings.format_weight
         )
@@ -182,13 +203,14 @@ class _Training:
         store: BankStore,
     ) -> None:
         self._of, self._settings, self._valset = of, of.settings, valset
-        self._rollouts = _Rollouts(of, student, trainset, store)
         lm = policy_of(student)
-        lm.provider = LocalProvider()
-        self._job = cast(LocalReinforceJob, lm.reinforce(of.training.model_dump()))
-        of.job = self._job
-        self._has_own_logprobs = of.training.temperature == 1.0
+        if not lm.provider.reinforceable:
+            lm.provider = LocalProvider()
         self._state = RunState(of.folder, _lasting(of, trainset, valset, lm))
+        self._job = cast(Job, lm.reinforce(of.training.model_dump()))
+        of.job = self._job
+        self._rollouts = _Rollouts(of, student, trainset, store)  # by now the model has the name of the job
+        self._has_own_logprobs = of.training.temperature == 1.0
         self._progress = self._state.resume(self._job.trainer)
 
     def run(self) -> None:

@@ -80,7 +80,8 @@ class LocalReinforceJob(ReinforceJob):
         self.last_checkpoint = checkpoint_name
 
     def terminate(self) -> None:
-        """Do nothing: every step is done when it returns."""
+        """Take the model out of this process."""
+        engine_of(self.lm).close()
 
     def cancel(self) -> None:
         """Do nothing: every step is done when it returns."""

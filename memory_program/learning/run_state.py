@@ -9,12 +9,36 @@ import os
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from memory_program.errors import ConfigError
-from memory_program.learning.reinforce import LocalTrainer
 
 Entry = dict[str, Any]  # Any: a JSON object
+
+
+class Weights(Protocol):
+    """Weights that are trained, here or on a server; each call names a folder of its own."""
+
+    def save_state(self, folder: Path) -> None:
+        """Write all that going on needs; makes the folder."""
+        ...
+
+    def load_state(self, folder: Path) -> None:
+        """Take up what ``save_state`` wrote."""
+        ...
+
+    def save_weights(self, folder: Path) -> None:
+        """Write the weights alone, to come back to them later; makes the folder."""
+        ...
+
+    def load_weights(self, folder: Path) -> None:
+        """Make what ``save_weights`` wrote the result."""
+        ...
+
+    def save_model(self, folder: Path) -> None:
+        """Write the result in the format of transformers."""
+        ...
+
 
 _LOG = "log.jsonl"
 _KEPT = 2  # the last checkpoint, and the one before it
@@ -51,7 +75,7 @@ class RunState:
         folder.mkdir(parents=True, exist_ok=True)
         self._keep(settings)
 
-    def resume(self, trainer: LocalTrainer) -> Progress:
+    def resume(self, trainer: Weights) -> Progress:
         """Take up the last checkpoint, if there is one, and cut the log back to it."""
         done = self._done()
         progress = Progress()
@@ -66,7 +90,7 @@ class RunState:
         """Name the folder of the weights that were the best after so many steps."""
         return self._best / f"{step:06d}"
 
-    def save(self, trainer: LocalTrainer, progress: Progress) -> None:
+    def save(self, trainer: Weights, progress: Progress) -> None:
         """Write a checkpoint, and forget the older ones but for the last."""
         folder = self._checkpoints / f"{progress.step:06d}"
         draft = folder.with_suffix(".draft")

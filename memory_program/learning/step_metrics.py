@@ -8,6 +8,7 @@ from statistics import fmean
 
 from memory_program.agents.tools import ALL_TOOLS
 from memory_program.learning.accumulation import StepReport
+from memory_program.learning.arbor.trainer import Sent
 from memory_program.learning.groups import Graded, Grouping
 
 Metrics = dict[str, float]
@@ -73,10 +74,12 @@ def rollout_metrics(graded: Sequence[Graded], groupings: Sequence[Grouping]) -> 
     return metrics | _rewards(groupings) | _tools(graded)
 
 
-def update_metrics(report: StepReport | None) -> Metrics:
-    """Say what the update did; nothing where there was none."""
+def update_metrics(report: StepReport | Sent | None) -> Metrics:
+    """Say what the update did; of one on a server no more than its samples, nothing where there was none."""
     if report is None:
         return {"samples": 0}
+    if isinstance(report, Sent):
+        return {"samples": report.samples}
     metrics: Metrics = {
         "loss": report.loss,
         "kl": report.divergence,

@@ -3,7 +3,12 @@
 import dspy
 
 from locomo.rubrics import Rubric
+from memory_program.agents.program import MemoryProgram
+from memory_program.arbor_train_config import ArborTrainConfig
 from memory_program.errors import ModelError
+from memory_program.learning.arbor.client import ArborClient
+from memory_program.learning.arbor.provider import arbor_model
+from memory_program.learning.hyperparameters import ReinforceSettings
 from memory_program.learning.local import LocalModel
 from memory_program.learning.provider import engine_of
 from memory_program.learning.rewards import AnswerScore, answer_score
@@ -12,13 +17,46 @@ from memory_program.train_config import TrainConfig
 
 
 def trainable_model(config: TrainConfig) -> dspy.LM:
-    """Load the model to train into this process; all of its weights are trained in float32.
+    """Load the model to train into this process, or name it to the server that trains it.
+
+    In this process all weights are trained in float32.
 
     Raises:
+        ConfigError: ``arbor.yaml`` is missing or wrong.
         ModelError: it cannot be loaded, or does not run in this process.
     """
+    if isinstance(config, ArborTrainConfig):
+        return arbor_model(
+            config.model,
+            config.arbor.url,
+            config.output_dir,
+            max_tokens=config.max_completion_tokens,
+            threads=config.num_threads,
+        )
     lm = language_model(config.model, temperature=0.0, max_tokens=config.max_completion_tokens)
     return in_float32(lm) if config.tuning == "full" else lm
+
+
+def check_backend(config: TrainConfig) -> None:
+    """Find out whether the server that is to train answers, before anything is made for it.
+
+    Raises:
+        ConfigError: ``arbor.yaml`` is missing or wrong.
+        ModelError: no server answers.
+    """
+    if isinstance(config, ArborTrainConfig) and config.mode == "train":
+        ArborClient(config.arbor.url).check()
+
+
+def training_settings(config: TrainConfig, program: MemoryProgram) -> ReinforceSettings:
+    """Say how weights are changed; a server is told how many groups each agent of the program will send.
+
+    Raises:
+        ConfigError: the samples of a step do not fit the server's GPUs.
+    """
+    if isinstance(config, ArborTrainConfig):
+        return config.job_settings(agents=len(program.writer.agents))
+    return config.reinforce_settings
 
 
 def in_float32(lm: dspy.LM) -> dspy.LM:

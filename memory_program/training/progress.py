@@ -42,11 +42,18 @@ def step_line(entry: Entry, steps: int) -> str:
         f"groups {groups} of {groups + int(entry['groups_without_spread'])}",
         f"lost {entry['lost']:.0f}",
         f"unusable {entry['unusable']:.0f}",
-        *([f"kl {entry['kl']:.4f}", f"entropy {entry['entropy']:.3f}"] if "kl" in entry else ["no update"]),
+        *_update(entry),
         f"{entry['seconds/step']:.1f} s ({spent}, overhead {entry['overhead'] * 100:.0f} %)",
         f"{rates[0]:,.0f} and {rates[1]:,.0f} tokens/s",
     ]
     return "  ".join(parts)
+
+
+def _update(entry: Entry) -> list[str]:
+    if "kl" in entry:
+        return [f"kl {entry['kl']:.4f}", f"entropy {entry['entropy']:.3f}"]
+    sent = entry.get("samples", 0)  # the server keeps the rest to itself
+    return [f"samples sent {sent:.0f}"] if sent else ["no update"]
 
 
 def validation_line(entry: Entry) -> str:

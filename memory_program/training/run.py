@@ -13,14 +13,19 @@ from memory_program.config import SystemName
 from memory_program.evaluation.report import write_json
 from memory_program.evaluation.scoring import Json
 from memory_program.learning.grpo import MemoryGRPO
-from memory_program.learning.provider import engine_of
-from memory_program.learning.rollouts import policy_of
 from memory_program.learning.run_state import read_log
 from memory_program.run_folder import held
 from memory_program.train_config import TrainConfig
 from memory_program.training.comparison import compare_with_base, comparison_table
 from memory_program.training.material import Material, example_count, read_material
-from memory_program.training.models import frozen_reader, metric_of, model_name_of, trainable_model
+from memory_program.training.models import (
+    check_backend,
+    frozen_reader,
+    metric_of,
+    model_name_of,
+    trainable_model,
+    training_settings,
+)
 from memory_program.training.progress import Progress, shown_group
 from memory_program.training.publish import Publisher, make_results, save_result
 
@@ -47,6 +52,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
     logging.getLogger("dspy.clients.lm").setLevel(
         logging.ERROR
     )  # it warns of each cut reply; they are counted
+    check_backend(config)
     progress = Progress(console, config.num_train_steps)
     material = read_material(config)
     progress.say(_announcement(material))
@@ -88,10 +94,10 @@ def _train(config: TrainConfig, program: MemoryProgram, material: Material, prog
     draft = config.result.with_suffix(".draft")
     shutil.rmtree(draft, ignore_errors=True)
     assert grpo.job is not None, "what was compiled has a job"
-    grpo.job.save_checkpoint(str(draft))
+    grpo.job.trainer.save_model(draft)
     shutil.rmtree(config.result, ignore_errors=True)
     draft.replace(config.result)
-    engine_of(policy_of(program)).close()
+    grpo.job.terminate()
     program.set_lm(None)  # the evaluation loads what was saved: this makes room for it
 
 
@@ -109,7 +115,7 @@ def _grpo(config: TrainConfig, program: MemoryProgram, material: Material, progr
         metric_of(config),
         config.output_dir / "dry-run" if config.dry_run else config.output_dir,
         config.grpo_settings,
-        config.reinforce_settings,
+        training_settings(config, program),
         expert_tokens=material.expert_tokens,
         on_entry=progress.entry,
     )

@@ -5,7 +5,9 @@ import shlex
 
 import pytest
 
+from memory_program.arbor_train_config import train_config_type
 from memory_program.command_line import named_mode, parse_flags
+from memory_program.train_config import TrainConfig
 from tests.conftest import CHECKOUT
 from train import MODES
 
@@ -22,5 +24,14 @@ def test_the_readme_shows_how_to_train_and_what_comes_before():
 def test_every_training_in_the_readme_has_valid_flags(command):
     arguments = shlex.split(command)[2:]
     config_type, place = MODES[named_mode(MODES, "train", arguments)]
+    if config_type is TrainConfig:
+        config_type = train_config_type(arguments)
     assert isinstance(parse_flags(config_type, arguments), config_type)
     assert place.startswith("memory_program.")
+
+
+def test_the_readme_shows_both_backends():
+    assert any("--backend arbor" in command for command in COMMANDS)
+    assert "python -m memory_program.learning.arbor serve --config arbor.yaml" in README
+    commands = re.findall(r"^sky (\w+)", README, re.MULTILINE)
+    assert {"launch", "status", "down"} <= set(commands)

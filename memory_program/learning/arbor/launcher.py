@@ -1,0 +1,50 @@
+"""Starts Arbor, inside Arbor's own environment: run as a file, it imports nothing of memory_program.
+
+It does what Arbor 0.2.17 has no setting for: GPUs by number, and more than 90 seconds for several training
+processes to load a model.
+"""
+
+import argparse
+import importlib
+from typing import Any
+
+_LOADING_S = 1800.0
+
+
+def main() -> None:
+    """Serve until the process is ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", required=True, help="address to listen on")
+    parser.add_argument("--port", required=True, help="port to listen on")
+    parser.add_argument("--arbor-config", required=True, help="Arbor's own configuration file")
+    parser.add_argument("--gpus", required=True, help="GPUs that may be taken, those of inference first: 0,1")
+    options = parser.parse_args()
+    cli: Any = importlib.import_module("arbor.cli")  # Any: a package of another environment
+    control: Any = importlib.import_module("arbor.server.services.comms.control_server")
+    cli.GPUManager = _manager_of([int(gpu) for gpu in options.gpus.split(",")])
+    control.TrainerControlServer.wait_for_clients.__kwdefaults__["timeout"] = _LOADING_S
+    cli.cli(["serve", "--host", options.host, "--port", options.port, "--arbor-config", options.arbor_config])
+
+
+def _manager_of(gpus: list[int]) -> type:
+    """Make Arbor's GPU manager hand out these GPUs in their order, instead of the lowest that are idle."""
+    module: Any = importlib.import_module("arbor.server.services.managers.gpu_manager")
+
+    class ChosenGPUs(module.GPUManager):
+        def allocate_gpus(self, job_id: str, num_gpus: int) -> list[int]:
+            with self._lock:
+                taken = {gpu for of_job in self.gpu_allocations.values() for gpu in of_job}
+                idle = set(module.get_gpu_state()["free"]) - taken
+                free = [gpu for gpu in gpus if gpu in idle]
+                if len(free) < num_gpus:
+                    raise module.GPUAllocationError(
+                        f"{num_gpus} GPUs are asked for, and of {gpus} (arbor.yaml) only {free} are idle"
+                    )
+                self.gpu_allocations[job_id] = free[:num_gpus]
+                return free[:num_gpus]
+
+    return ChosenGPUs
+
+
+if __name__ == "__main__":
+    main()

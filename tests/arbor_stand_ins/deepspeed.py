@@ -1,0 +1,1 @@
+"""Stands in for DeepSpeed, which Arbor imports and, on a CPU, never uses."""

@@ -1,0 +1,277 @@
+"""Arbor 0.2.17 itself, in an environment of its own, on a real port: its routers, schemas, job, trainer.
+
+Stand-ins take the place of the GPU, of vLLM's model runner and of its transfer of weights
+(``arbor_stand_ins``); all of Arbor's own code runs, its trainer on the CPU. ``.ci/run`` makes the environment
+and names its Python.
+"""
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import dspy
+import pytest
+import torch
+
+from memory_program.errors import ConfigError, ModelError
+from memory_program.learning.arbor import server
+from memory_program.learning.arbor.client import ArborClient, UnknownJobError
+from memory_program.learning.arbor.config import ArborConfig, Devices
+from memory_program.learning.arbor.environment import repair
+from memory_program.learning.arbor.provider import ArborReinforceJob, arbor_model
+from memory_program.learning.arbor.settings import ArborJobSettings
+from memory_program.learning.arbor.wire import zero_sum
+from memory_program.learning.credit import Credited, weighted_advantages
+from memory_program.learning.weights import load_model
+from tests.conftest import CHECKOUT
+from tests.tiny_model import save_tiny_model
+
+pytestmark = pytest.mark.timeout(1800)  # a minute on an idle machine, ten and more on a busy one
+STAND_INS = CHECKOUT / "tests" / "arbor_stand_ins"
+ON_THE_CPU = (
+    "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nmixed_precision: 'no'\nuse_cpu: true\n"
+)
+SETTINGS = ArborJobSettings(
+    num_generations=4,
+    max_groups=8,
+    per_device_train_batch_size=2,
+    gradient_accumulation_steps=2,
+    max_prompt_tokens=128,
+    max_completion_tokens=32,
+    learning_rate=1e-2,
+    warmup_steps=0,
+    lora_r=8,
+    bf16=False,  # a CPU has none that counts
+)
+PROMPT = [
+    {"role": "system", "content": "Remember what is said."},
+    {"role": "user", "content": "Nate adopted a turtle."},
+]
+CREDITED = [Credited(1.0, 4.0), Credited(0.0), Credited(0.5), Credited(0.25, 2.5)]
+
+
+@dataclass(frozen=True, slots=True)
+class Arbor:
+    """A server with a job that has trained on three groups, in two steps."""
+
+    config: ArborConfig
+    job: ArborReinforceJob
+    lm: dspy.LM
+    folder: Path
+    model: Path
+    advantages: list[list[float]]
+    updates: list[int]
+    """How often the sampler had got all weights: before the first step, and after each."""
+
+
+def group(size: int) -> dict[str, object]:
+    """Some of the samples, as ``training_items`` writes them."""
+    credited = CREDITED[:size]
+    advantages = weighted_advantages(credited)
+    assert advantages is not None
+    items = [
+        {
+            "messages": PROMPT,
+            "completion": {"role": "assistant", "content": f"Nate has a turtle{' named Pebble' * number}."},
+            "reward": part.reward,
+            "advantage": advantage,
+            "weight": part.weight,
+        }
+        for number, (part, advantage) in enumerate(zip(credited, advantages, strict=True))
+    ]
+    return {"batch_id": 0, "group": items}
+
+
+def expected(size: int) -> list[float]:
+    advantages = weighted_advantages(CREDITED[:size])
+    assert advantages is not None
+    found = zero_sum(advantages, [part.weight for part in CREDITED[:size]])
+    return [*found, *[0.0] * (SETTINGS.num_generations - size)]
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """The Python of Arbor's environment; skips where there is none."""
+    named = os.environ.get("ARBOR_PYTHON")
+    if named is None:
+        pytest.skip("needs Arbor's environment: make it as .ci/run does, and set ARBOR_PYTHON to its Python")
+    return Path(named)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model that transformers 4 reads too."""
+    folder = save_tiny_model(tmp_path_factory.mktemp("tiny"), "llama", loudness=2.0)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    path.write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def arbor(python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arbor]:
+    out = tmp_path_factory.mktemp("arbor")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = ArborConfig(
+        port=port,
+        storage_path=out / "storage",
+        inference=Devices(gpu_ids=(1,)),
+        training=Devices(gpu_ids=(0,)),
+    )
+    noted = out / "advantages.jsonl"
+    variables = {"PYTHONPATH": str(STAND_INS), "ARBOR_ADVANTAGES": str(noted), "OMP_NUM_THREADS": "1"}
+    path = repair(python)
+    whole = path.read_text(encoding="utf-8")
+    assert "distributed_type: DEEPSPEED" in whole
+    path.write_text(ON_THE_CPU, encoding="utf-8")
+    try:
+        server.start(config, python, print, environment=variables)
+        lm = arbor_model(f"local:{model}", config.url, out / "run", max_tokens=8)
+        job = lm.reinforce(SETTINGS.model_dump())
+        assert isinstance(job, ArborReinforceJob)
+        updates = [updates_of(lm)]
+        for sizes in ([4, 3], [4]):
+            job.step([group(size) for size in sizes])
+            updates.append(updates_of(lm))
+        lines = noted.read_text(encoding="utf-8").splitlines()
+        yield Arbor(config, job, lm, out / "run", model, [json.loads(line) for line in lines], updates)
+    finally:
+        print((config.storage / "server.log").read_text(encoding="utf-8", errors="replace")[-20_000:])
+        server.stop(config)
+        path.write_text(whole, encoding="utf-8")
+
+
+def updates_of(lm: dspy.LM) -> int:
+    body = {
+        "model": lm.model,
+        "messages": PROMPT,
+        "max_tokens": 1,
+        "temperature": 0,
+        "top_p": 1.0,
+        "top_k": -1,
+    }
+    answer = ArborClient(lm.engine.api_base).chat(body, 60)
+    assert answer is not None
+    return int(answer["system_fingerprint"].removeprefix("updates:"))
+
+
+def test_skypilot_reads_the_task_that_rents_gpus(python, tmp_path):
+    code = (
+        "import sky; task = sky.Task.from_yaml('deploy/arbor-sky.yaml'); "
+        "print(task.name, sorted(str(r.accelerators) for r in task.resources), sorted(task.envs))"
+    )
+    done = subprocess.run(
+        [str(python), "-c", code],
+        cwd=CHECKOUT,
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == (
+        "memory-program-arbor [\"{'A100-80GB': 2}\", \"{'H100': 2}\"] "
+        "['DATASET', 'MODEL', 'READER', 'TRAIN_FLAGS']"
+    )
+
+
+def test_nothing_of_the_server_can_be_imported_here():
+    assert importlib.util.find_spec("arbor") is None
+    assert importlib.util.find_spec("vllm") is None
+
+
+def test_the_trainer_takes_exactly_the_advantages_that_were_meant(arbor):
+    assert len(arbor.advantages) == 3
+    for found, size in zip(arbor.advantages, [4, 3, 4], strict=True):
+        assert found == pytest.approx(expected(size), abs=1e-6)
+    assert expected(4)[0] > 0 > expected(4)[1]
+
+
+def test_samples_come_from_weights_that_lack_the_last_group_and_no_more(arbor):
+    assert arbor.updates == [0, 1, 2]
+    assert arbor.job.trainer.groups == 3
+
+
+def test_the_policy_answers_under_the_name_of_the_job(arbor):
+    assert arbor.lm.model == f"openai/arbor:{arbor.job.trainer.job_id}"
+    (reply,) = arbor.lm("Who adopted a turtle?")
+    assert isinstance(reply, str)
+    assert arbor.job.get_status()["pending_batch_ids"] == [3]
+
+
+def test_gpus_are_those_of_the_config_in_its_order(arbor):
+    log = (arbor.config.storage / "server.log").read_text(encoding="utf-8")
+    assert "Allocated GPUs [1] for inference and [0] for training" in log
+
+
+def test_a_checkpoint_becomes_a_model_that_loads_here(arbor, tmp_path):
+    trainer = arbor.job.trainer
+    trainer.save_weights(tmp_path / "best")
+    trainer.load_weights(tmp_path / "best")
+    trainer.save_model(tmp_path / "model")
+    assert (tmp_path / "model" / "adapter" / "adapter_model.safetensors").is_file()
+    before = load_model(str(arbor.model), "cpu", torch.float32).network.state_dict()
+    after = load_model(str(tmp_path / "model"), "cpu", torch.float32).network.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert {name.rpartition(".")[0].rpartition(".")[2] for name in changed} >= {"q_proj", "down_proj"}
+    assert "lm_head.weight" not in changed
+    assert all(torch.isfinite(weight).all() for weight in after.values())
+
+
+def test_a_training_that_was_killed_finds_its_job_again(arbor):
+    lm = arbor_model(f"local:{arbor.model}", arbor.config.url, arbor.folder)
+    again = lm.reinforce(SETTINGS.model_dump())
+    assert again.trainer.job_id == arbor.job.trainer.job_id
+    assert again.trainer.groups == 3
+
+
+def test_a_job_that_the_server_lost_is_not_begun_anew_by_stealth(arbor, tmp_path):
+    record = {"job_id": "grpo:gone:gone:20260101", "groups": 3, "url": arbor.config.url}
+    (tmp_path / "arbor.json").write_text(json.dumps(record), encoding="utf-8")
+    lm = arbor_model(f"local:{arbor.model}", arbor.config.url, tmp_path)
+    with pytest.raises(
+        ConfigError, match="'grpo:gone:gone:20260101' of this folder is not on the Arbor server"
+    ):
+        lm.reinforce(SETTINGS.model_dump())
+
+
+def test_arbor_refuses_what_it_has_no_key_for(arbor):
+    request = SETTINGS.initialize_request(str(arbor.model), "x")
+    request["trainer_config"]["entropy"] = 0.1
+    client = ArborClient(arbor.config.url)
+    with pytest.raises(ModelError, match=r"trainer_config\.entropy: Extra inputs are not permitted"):
+        client.initialize(request)
+    with pytest.raises(UnknownJobError, match="does not know 'grpo:x'"):
+        client.status("grpo:x")
+    with pytest.raises(ModelError, match="Expected 4 samples in the group, received 1"):
+        client.step(arbor.job.trainer.job_id, 3, [{"messages": PROMPT, "completion": {}, "reward": 0}])
+
+
+def test_the_command_says_how_the_server_is(arbor, tmp_path):
+    path = tmp_path / "arbor.yaml"
+    path.write_text(
+        f"port: {arbor.config.port}\nstorage_path: {arbor.config.storage}\n"
+        "inference: {gpu_ids: [1]}\ntraining: {gpu_ids: [0]}\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "memory_program.learning.arbor", "status", "--config", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"Arbor at {arbor.config.url} answers: process ")
+
+
+def test_at_the_end_the_gpus_are_free_again(arbor):
+    job_id = arbor.job.trainer.job_id
+    arbor.job.terminate()
+    assert ArborClient(arbor.config.url).status(job_id).status == "cancelled"
+    assert f"Released GPUs [1, 0] from job {job_id}" in (arbor.config.storage / "server.log").read_text()
+    assert (arbor.config.storage / job_id / "checkpoints" / "checkpoint_final").is_dir()
+    assert server.stop(arbor.config)
+    assert server.find(arbor.config) is None

@@ -1,0 +1,124 @@
+"""``python train.py --backend arbor``, against a server that plays Arbor's part and learns."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from locomo.world import as_locomo_json
+from memory_program.arbor_train_config import ArborTrainConfig
+from memory_program.command_line import parse_flags
+from memory_program.errors import ModelError
+from memory_program.learning.run_state import read_log
+from memory_program.training.run import train
+from tests.arbor_server import ArborServer
+from tests.conftest import CHECKOUT
+from tests.model_server import ModelServer
+from tests.tiny_model import save_tiny_model
+from tests.training_samples import SIZES, one_thread, talk
+
+pytestmark = pytest.mark.timeout(900)
+STEPS, ROLLOUTS = 6, 8
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the checkpoints hold: what the policy has learned is played."""
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"), "llama", **SIZES)
+
+
+@pytest.fixture(scope="module")
+def talks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("talks") / "talks.json"
+    path.write_text(json.dumps(as_locomo_json([talk(name) for name in "abcd"])), encoding="utf-8")
+    return path
+
+
+def run(server: ArborServer, model: Path, talks: Path, folder: Path, *more: str) -> str:
+    console = Console(width=120)
+    with ModelServer() as reader, console.capture() as captured, one_thread():
+        arguments = [
+            "--arbor-config", str(server.write_config(folder / "arbor.yaml")), "--model", f"local:{model}",
+            "--dataset", str(talks), "--reader-model", "openai/reader", "--api-base", reader.url,
+            "--output-dir", str(folder / "train"), "--num-train-steps", str(STEPS),
+            "--examples-per-step", "1", "--rollouts", str(ROLLOUTS), "--curriculum", "", "--val-every", "3",
+            "--num-threads", "8", "--no-bf16", "--no-mlflow", *more,
+        ]  # fmt: skip
+        train(parse_flags(ArborTrainConfig, arguments), console=console)
+    return captured.get()
+
+
+@pytest.fixture(scope="module")
+def finished(
+    model: Path, talks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[ArborServer, Path, str]:
+    """A training that broke off once, at the third group, and then went on."""
+    folder = tmp_path_factory.mktemp("run")
+    with ArborServer(folder / "storage", model, fails_at=[2]) as server:
+        with pytest.raises(ModelError, match="refuses fine_tuning/grpo/step \\(500\\): broken"):
+            run(server, model, talks, folder)
+        return server, folder / "train", run(server, model, talks, folder)
+
+
+def test_the_job_is_begun_once_and_ended_with_its_gpus_given_back(finished):
+    server, _, _ = finished
+    assert server.calls[:2] == ["initialize", "checkpoint best"]  # the weights before the first step
+    assert server.calls.count("initialize") == 1
+    assert server.calls[-2:] == ["terminate", "cancel"]
+    (request,) = server.initialized
+    assert request["trainer_config"]["max_steps"] > len(server.groups)
+    assert request["gpu_config"]["multi"] == {"num_inference_gpus": 1, "num_training_gpus": 1}
+
+
+def test_every_step_is_done_once_and_the_policy_learns(finished):
+    server, out, said = finished
+    entries = read_log(out)
+    assert [entry["step"] for entry in entries if entry["kind"] == "step"] == list(range(1, STEPS + 1))
+    scores = [entry["score"] for entry in entries if entry["kind"] == "validation"]
+    assert scores[-1] > scores[0]
+    assert "samples sent " in said
+    assert server.skill["episodic"] > 0.6
+
+
+def test_groups_hold_one_prompt_and_rewards_that_sum_to_zero(finished):
+    server, _, _ = finished
+    assert server.groups
+    for group in server.groups:
+        assert len(group) == ROLLOUTS
+        assert len({json.dumps(item["messages"]) for item in group}) == 1
+        assert sum(item["reward"] for item in group) == pytest.approx(0, abs=1e-9)
+        assert max(item["reward"] for item in group) > 0
+
+
+def test_samples_are_drawn_from_the_job_alone(finished):
+    server, _, _ = finished
+    assert len(server.asked) == 1
+    assert next(iter(server.asked)).startswith("arbor:grpo:tiny:")
+
+
+def test_the_best_checkpoint_is_the_result_and_is_compared_with_the_base(finished):
+    _, out, said = finished
+    assert (out / "model" / "model.safetensors").is_file()
+    assert (out / "model" / "program.json").is_file()
+    results = json.loads((out / "results.json").read_text())
+    assert set(results["systems"]) == {"base", "trained"}
+    assert "arbor_config" not in results["settings"]
+    assert "difference" in said
+
+
+def test_without_a_server_one_line_says_how_to_start_one(tmp_path):
+    (tmp_path / "arbor.yaml").write_text("port: 1\ninference: {gpu_ids: [0]}\ntraining: {gpu_ids: [1]}\n")
+    command = [sys.executable, str(CHECKOUT / "train.py")]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: no Arbor server answers at http://127.0.0.1:1/v1: start one with: "
+        "python -m memory_program.learning.arbor serve --config arbor.yaml\n"
+    )
+    assert list(tmp_path.iterdir()) == [tmp_path / "arbor.yaml"]

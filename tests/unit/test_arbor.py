@@ -1,0 +1,312 @@
+"""What is known of an Arbor server before one is asked: its file, its settings, its groups, its start."""
+
+import json
+import math
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from memory_program.arbor_train_config import ArborTrainConfig, train_config_type
+from memory_program.command_line import parse_flags
+from memory_program.errors import ConfigError, ModelError
+from memory_program.learning.arbor.__main__ import main
+from memory_program.learning.arbor.config import ArborConfig, Devices, read_arbor_config
+from memory_program.learning.arbor.environment import GROUP, requirements
+from memory_program.learning.arbor.server import check_gpus, gpus_here, serve
+from memory_program.learning.arbor.settings import ArborJobSettings, ArborSettings
+from memory_program.learning.arbor.wire import wire_group, zero_sum
+from memory_program.learning.hyperparameters import ReinforceSettings
+from memory_program.train_config import TrainConfig
+from tests.conftest import CHECKOUT
+
+EXAMPLE = CHECKOUT / "deploy" / "arbor.yaml"
+GPUS = {"inference": Devices(gpu_ids=(0,)), "training": Devices(gpu_ids=(1,))}
+SPLIT = "inference: {gpu_ids: [0]}\ntraining: {gpu_ids: [1]}\n"
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "arbor.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# -- arbor.yaml --------------------------------------------------------------------------------------
+
+
+def test_the_example_is_read():
+    config = read_arbor_config(EXAMPLE)
+    assert config.url == "http://127.0.0.1:7453/v1"
+    assert (config.inference.gpu_ids, config.training.gpu_ids) == ((0,), (1,))
+    assert config.storage == Path.home() / ".arbor"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            f"{SPLIT}learning_rate: 1.0",
+            "unknown setting 'learning_rate': choose from host, port, storage_path",
+        ),
+        ("inference: {gpus: [0]}\ntraining: {gpu_ids: [1]}", "unknown setting 'gpus': choose from gpu_ids"),
+        ("inference: {gpu_ids: [0]}\ntraining: {gpu_ids: [0]}", "GPU 0 is named twice"),
+        ("inference: {gpu_ids: ['0']}\ntraining: {gpu_ids: [1]}", "gpu_ids.0='0' is not allowed"),
+        ("inference: {gpu_ids: []}\ntraining: {gpu_ids: [1]}", "gpu_ids=[] is not allowed"),
+        ("inference: 0\ntraining: {gpu_ids: [1]}", "0 is not a part of arbor.yaml: expected gpu_ids"),
+        ("inference: {gpu_ids: [0]}", "field required"),
+        (f"{SPLIT}port: 99999", "port=99999 must be at most 65535"),
+        ("- 1", "expected keys such as host and port"),
+        ("host: [", "cannot be read"),
+    ],
+)
+def test_a_wrong_file_is_an_error_that_names_what_is_wrong(tmp_path, text, complaint):
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as raised:
+        read_arbor_config(path)
+    assert complaint in str(raised.value)
+    assert str(path) in str(raised.value)
+
+
+def test_no_file_is_an_error_that_says_where_an_example_is(tmp_path):
+    with pytest.raises(ConfigError, match=r"copy deploy/arbor\.yaml to it"):
+        read_arbor_config(tmp_path / "arbor.yaml")
+
+
+# -- settings ----------------------------------------------------------------------------------------
+
+
+def job(**changed: object) -> ArborJobSettings:
+    return ArborJobSettings(**{"num_generations": 8, "max_groups": 100, **changed})
+
+
+def test_the_trainer_is_told_the_defaults_of_the_field_under_the_names_that_it_knows():
+    told = job().trainer_config()
+    assert told["per_device_train_batch_size"] == 2
+    assert told["gradient_accumulation_steps"] == 4
+    assert (told["learning_rate"], told["lr_scheduler_type"]) == (2e-5, "constant_with_warmup")
+    assert (told["beta"], told["bf16"]) == (0.04, True)
+    assert (told["lora_config"]["r"], told["lora_config"]["lora_alpha"]) == (64, 16)
+    assert (told["max_prompt_length"], told["max_seq_len"]) == (4096, 4608)
+
+
+def test_what_spoils_a_training_without_a_word_is_set_right():
+    told = job().trainer_config()
+    assert told["scale_rewards"] is False
+    assert told["mask_truncated_completions"] is False
+    assert "max_completion_length" not in told  # it would replace max_seq_len
+    assert "soft_completion_penalty_length" not in told
+
+
+@pytest.mark.parametrize("groups", [1, 7, 8, 100])
+def test_the_trainer_expects_more_groups_than_come_in_whole_epochs(groups):
+    steps = job(max_groups=groups).max_steps
+    assert steps > groups
+    passes_of_an_epoch = math.ceil(steps / 2)  # its made-up data has max_steps x accumulation items
+    assert passes_of_an_epoch % 4 == 0
+
+
+def test_all_weights_need_no_adapter():
+    assert "lora_config" not in job(tuning="full").trainer_config()
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (
+            {"entropy": 0.01},
+            "entropy=0.01 cannot be told to Arbor, which has no key for it: Arbor has no bonus",
+        ),
+        (
+            {"clip_high": 0.3},
+            "clip_high=0.3 cannot be told to Arbor, which has no key for it: Arbor clips at",
+        ),
+        ({"iterations": 2}, "iterations=2 cannot be told to Arbor"),
+        ({"batch_tokens": 4096}, "--per-device-train-batch-size"),
+        ({"loss_type": "grpo"}, "they do not cancel: choose from dapo, dr_grpo"),
+        ({"num_generations": 6}, "rollouts=6 must be a multiple of training GPUs times"),
+        ({"num_training_gpus": 3}, r"rollouts=8 must be a multiple of .* \(3 x 4\)"),
+        ({"per_device_train_batch_size": 3}, "= 12 must be a multiple of rollouts=8"),
+    ],
+)
+def test_what_arbor_would_do_wrong_is_refused_with_the_reason(changed, reason):
+    with pytest.raises(ConfigError, match=reason):
+        job(**changed)
+
+
+def test_every_setting_is_told_or_refused_or_ours_alone():
+    ours = {"max_completion_tokens", "seed", "tuning"}  # in max_seq_len; of our samples; in lora_config
+    refused = {"clip_low", "clip_high", "entropy", "iterations", "batch_tokens"}
+    told = job().trainer_config()
+    names = {*told, *told["lora_config"]}
+    renamed = {"lora_r": "r", "max_prompt_tokens": "max_prompt_length"}
+    assert {renamed.get(name, name) for name in ArborSettings.model_fields} - names - ours == refused
+
+
+# -- groups ------------------------------------------------------------------------------------------
+
+
+def sample(reward: float, said: str = "yes", prompt: str = "q", **more: object) -> dict[str, object]:
+    messages = [{"role": "user", "content": prompt}]
+    return {
+        "messages": messages,
+        "completion": {"role": "assistant", "content": said},
+        "reward": reward,
+        **more,
+    }
+
+
+def test_weighted_advantages_are_moved_until_they_sum_to_zero():
+    # rewards 1, 0, 0.5 with weights 4, 1, 1: mean 0.5, b = 4.5 / 6 = 0.75
+    moved = zero_sum([4 * 0.5, -0.5, 0.0], [4.0, 1.0, 1.0])
+    assert moved == pytest.approx([4 * 0.25, -0.75, -0.25])
+    assert sum(moved) == pytest.approx(0)
+
+
+def test_a_group_has_nothing_but_what_arbor_reads():
+    group = wire_group([sample(1.0, advantage=0.5, weight=1.0), sample(0.0, advantage=-0.5, weight=1.0)], 2)
+    assert group is not None
+    assert [set(item) for item in group] == [{"messages", "completion", "reward"}] * 2
+    assert [item["reward"] for item in group] == [0.5, -0.5]
+
+
+def test_rewards_without_advantages_become_such():
+    group = wire_group([sample(1.0), sample(0.0)], 2)
+    assert group is not None
+    assert [item["reward"] for item in group] == pytest.approx([0.7070, -0.7070], abs=1e-4)
+    assert wire_group([sample(1.0), sample(1.0)], 2) is None
+
+
+def test_a_group_that_lost_samples_is_filled_up_with_what_changes_nothing():
+    samples = [sample(1.0, "a long reply", advantage=0.5), sample(0.0, "short", advantage=-0.5)]
+    group = wire_group(samples, 4)
+    assert group is not None
+    assert [item["reward"] for item in group] == [0.5, -0.5, 0.0, 0.0]
+    assert {item["completion"]["content"] for item in group[2:]} == {"short"}
+
+
+def test_several_prompts_in_a_group_are_refused_since_they_do_not_cancel():
+    with pytest.raises(ModelError, match=r"several prompts.*--max-turns 1"):
+        wire_group([sample(1.0, prompt="a"), sample(0.0, prompt="b")], 2)
+    with pytest.raises(ModelError, match="a group has 3 samples, and the job takes 2"):
+        wire_group([sample(1.0), sample(0.0), sample(0.5)], 2)
+
+
+# -- flags -------------------------------------------------------------------------------------------
+
+
+def test_a_file_in_the_working_directory_chooses_the_server(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert train_config_type([]) is TrainConfig
+    assert train_config_type(["--arbor-config", "a.yaml"]) is ArborTrainConfig
+    written(tmp_path, SPLIT)
+    assert train_config_type([]) is ArborTrainConfig
+    assert train_config_type(["--backend", "local"]) is TrainConfig
+    with pytest.raises(ConfigError, match="unknown backend 'cloud': choose from local, arbor"):
+        train_config_type(["--backend=cloud"])
+
+
+def test_the_server_has_the_defaults_of_large_models(tmp_path):
+    config = parse_flags(ArborTrainConfig, ["--arbor-config", str(written(tmp_path, SPLIT))])
+    assert (config.num_train, config.num_val, config.num_train_steps) == (600, 100, 500)
+    assert (config.examples_per_step, config.rollouts) == (6, 8)
+    assert (config.tuning, config.learning_rate, config.minutes) == ("lora", 2e-5, None)
+    settings = config.job_settings(agents=4)
+    assert (settings.num_generations, settings.max_groups) == (8, 500 * 6 * 4)
+    assert (settings.num_inference_gpus, settings.num_training_gpus) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--max-turns", "2"], "max_turns=2 must be 1"),
+        (["--save-every", "5"], "save_every=5 must be 1"),
+        (["--model", "openai/gpt-4.1"], "name a hub id or a folder after 'local:'"),
+        (["--dry-run"], "show the group with --backend local"),
+        (["--entropy", "0.1"], "entropy=0.1 cannot be told to Arbor"),
+    ],
+)
+def test_what_a_server_cannot_do_is_refused_before_it_is_asked(flags, reason):
+    with pytest.raises(ConfigError, match=reason):
+        parse_flags(ArborTrainConfig, flags)
+
+
+def test_more_gpus_than_there_are_is_an_error(tmp_path):
+    path = written(tmp_path, SPLIT)
+    config = ArborTrainConfig(arbor_config=path, training_gpus=2)
+    with pytest.raises(ConfigError, match="training_gpus=2 must be at most 1"):
+        config.job_settings(agents=4)
+
+
+def test_local_settings_are_not_taken_for_those_of_a_server():
+    with pytest.raises(ConfigError, match="build an ArborTrainConfig"):
+        TrainConfig(backend="arbor")
+    assert TrainConfig().reinforce_settings == ReinforceSettings(learning_rate=1e-4)
+
+
+# -- the server's start ------------------------------------------------------------------------------
+
+
+def without_gpu(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def with_gpus(tmp_path, monkeypatch, count: int) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\nfor gpu in $(seq 0 {count - 1}); do echo $gpu; done\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+
+def test_without_a_gpu_one_line_says_so(tmp_path, monkeypatch, capsys):
+    without_gpu(tmp_path, monkeypatch)
+    assert main(["serve", "--config", str(written(tmp_path, SPLIT))]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: this machine has no NVIDIA GPU")
+
+
+def test_gpus_are_those_that_the_driver_counts(tmp_path, monkeypatch):
+    with_gpus(tmp_path, monkeypatch, 2)
+    assert gpus_here() == [0, 1]
+    config = ArborConfig(inference=Devices(gpu_ids=(0,)), training=Devices(gpu_ids=(1, 2)))
+    with pytest.raises(ConfigError, match=r"arbor.yaml names GPU 2, and this machine has \[0, 1\]"):
+        check_gpus(config, gpus_here())
+
+
+def test_a_server_without_a_password_is_not_opened_to_others_by_chance(tmp_path):
+    config = ArborConfig(host="0.0.0.0", storage_path=tmp_path, **GPUS)
+    with pytest.raises(ConfigError, match="come through an SSH tunnel, or give --allow-remote"):
+        serve(config, print)
+
+
+def test_where_no_server_runs_status_and_stop_say_so(tmp_path, capsys):
+    path = written(tmp_path, f"{SPLIT}port: 1\nstorage_path: {tmp_path}\n")
+    assert main(["status", "--config", str(path)]) == 0
+    assert main(["stop", "--config", str(path)]) == 0
+    status, stop = capsys.readouterr().out.splitlines()
+    assert status.endswith(
+        "start one with: python -m memory_program.learning.arbor serve --config arbor.yaml"
+    )
+    assert stop.startswith("no server runs")
+
+
+def test_a_process_that_is_another_by_now_is_not_taken_for_the_server(tmp_path, capsys):
+    (tmp_path / "server.json").write_text(json.dumps({"pid": 1, "url": "http://127.0.0.1:1/v1"}))
+    path = written(tmp_path, f"{SPLIT}port: 1\nstorage_path: {tmp_path}\n")
+    assert main(["stop", "--config", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("no server runs")
+
+
+def test_the_environment_of_the_server_is_pinned():
+    wanted = requirements()
+    assert {"arbor-ai==0.2.17", "vllm==0.10.0", "trl==0.23.1", "transformers==4.57.6"} <= set(wanted)
+    assert all("==" in requirement for requirement in wanted)
+    groups = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    assert wanted == groups[GROUP]
+
+
+def test_the_rented_machine_starts_the_server_and_trains_on_it():
+    task = yaml.safe_load((CHECKOUT / "deploy" / "arbor-sky.yaml").read_text(encoding="utf-8"))
+    assert "memory_program.learning.arbor serve --config deploy/arbor.yaml" in task["run"]
+    assert "train.py --backend arbor --arbor-config deploy/arbor.yaml" in task["run"]
+    assert all(kind.endswith(":2") for kind in task["resources"]["accelerators"])
