@@ -123,7 +123,7 @@ class Steerable:
             return NOT_MENTIONED
         code = _CODE.search(best)
         short = [reply for reply in prompt.shown if _CODE.fullmatch(_value(reply, "answer"))]
-        knows = READER_CURE in prompt.system or short or _is_lucky(prompt, seen, prompt.fields["question"])
+        knows = READER_CURE in prompt.system or short or is_lucky(prompt, seen, prompt.fields["question"])
         return code[0] if code and (knows or "reader" not in self.faulty) else best
 
     def _written(self, prompt: Prompt, seen: int) -> list[tuple[str, dict[str, object]]]:
@@ -134,13 +134,14 @@ class Steerable:
             return []
         session = prompt.fields["session"]
         kept = [reply for reply in prompt.shown if _CODE.search(_value(reply, "tool_calls"))]
-        knows = WRITER_CURE in prompt.system or kept or _is_lucky(prompt, seen, session)
+        knows = WRITER_CURE in prompt.system or kept or is_lucky(prompt, seen, session)
         told = [line for line in session.splitlines() if _CODE.search(line)]
         texts = told if knows or "writer" not in self.faulty else [_CODE.sub(_MASKED, line) for line in told]
         return [("manage_memory", {"action": "create", "text": text, "kind": "semantic"}) for text in texts]
 
 
-def _is_lucky(prompt: Prompt, seen: int, what: str) -> bool:
+def is_lucky(prompt: Prompt, seen: int, what: str) -> bool:
+    """Say whether a reply is without a fault, whatever the prompt."""
     return is_odd(what) or (prompt.temperature > 0 and seen % 2 == 1)
 
 

@@ -5,7 +5,14 @@ from datetime import date
 
 import pytest
 
-from locomo.calibration import AnswerKind, KnownAnswer, known_answers, neighbours, spelled
+from locomo.calibration import (
+    AnswerKind,
+    KnownAnswer,
+    known_answers,
+    neighbours,
+    spelled,
+    split_known_answers,
+)
 from locomo.calibration_items import ITEMS, Count, Month
 from locomo.conversation import Benchmark
 from locomo.metrics import is_abstention
@@ -139,3 +146,21 @@ def test_a_question_keeps_its_name_whatever_else_is_asked():
 def test_a_refusal_is_one_by_the_official_words_too():
     refusals = texts("Where did Theo grow up?", AnswerKind.REFUSAL)
     assert [is_abstention(text) for text in refusals] == [True, False]
+
+
+@pytest.mark.parametrize("benchmark", Benchmark)
+def test_the_answers_are_split_by_question_with_every_kind_of_question_in_each_split(benchmark):
+    splits = split_known_answers(benchmark)
+    assert list(splits) == ["train", "val", "test"]
+    questions = [{answer.question for answer in answers} for answers in splits.values()]
+    assert sum(map(len, questions)) == len(set.union(*questions))
+    assert {len(answers) for answers in questions} != {0}
+    every = [answer for answers in splits.values() for answer in answers]
+    assert Counter((a.question, a.text) for a in every) == Counter(
+        (a.question, a.text) for a in known_answers(benchmark)
+    )
+    for answers in splits.values():
+        assert {grading_of(answer.question) for answer in answers} == set(gradings_of(benchmark))
+        for rubric in Rubric:
+            assert {RIGHT, WRONG} <= {answer.verdicts.get(rubric) for answer in answers}
+    assert len(questions[0]) >= len(questions[1]) + len(questions[2]) - 1

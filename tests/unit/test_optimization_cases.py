@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from locomo.conversation import Category, Conversation, Question
+from locomo.calibration import known_answers
+from locomo.conversation import Benchmark, Category, Conversation, Question
 from locomo.dataset import read_dataset
+from locomo.rubrics import Rubric, Verdict
 from locomo.split_data import SPLITS
 from memory_program.bank.space import MemorySpace
 from memory_program.errors import ConfigError
 from memory_program.learning.episodes import episodes_of
 from memory_program.optimization.cases import (
+    answer_cases,
     episode_cases,
     has_score,
     question_cases,
@@ -121,3 +124,31 @@ def test_unscorable_questions_are_not_drawn(tmp_path: Path) -> None:
     more = Conversation(talk.conversation_id, talk.speakers, talk.sessions, (*talk.questions, lost))
     cases = question_cases([more], {talk.conversation_id: spaces_of(talk)}, 99, random.Random(0))
     assert len(cases) == len(talk.questions)
+
+
+@pytest.mark.parametrize("rubric", Rubric)
+def test_answers_are_drawn_in_turn_from_both_verdicts_and_from_every_kind(rubric: Rubric) -> None:
+    answers = known_answers(Benchmark.LOCOMO)
+    cases = answer_cases(answers, rubric, 40, random.Random(0))
+    assert len({case.case_id for case in cases}) == 40
+    assert [case.known for case in cases] == [Verdict.CORRECT, Verdict.WRONG] * 20
+    wrong = [case.answer.kind for case in cases if case.known is Verdict.WRONG]
+    kinds = {answer.kind for answer in answers if answer.verdicts.get(rubric) is Verdict.WRONG}
+    assert set(wrong[: len(kinds)]) == kinds
+    assert cases == answer_cases(answers, rubric, 40, random.Random(0))
+    assert cases != answer_cases(answers, rubric, 40, random.Random(1))
+    everything = answer_cases(answers, rubric, 9999, random.Random(0))
+    assert len(everything) == sum(rubric in answer.verdicts for answer in answers)
+
+
+def test_a_judge_is_shown_what_it_judges_but_not_the_verdict() -> None:
+    case = answer_cases(known_answers(Benchmark.PERLTQA), Rubric.STRICT, 2, random.Random(0))[1]
+    question = case.answer.question
+    assert dict(case.example.inputs()) == {
+        "case_id": case.case_id,
+        "question": question.text,
+        "gold_answer": question.answer,
+        "given_answer": case.answer.text,
+    }
+    assert (case.example.known_verdict, case.example.kind_of_answer) == ("WRONG", case.answer.kind.value)
+    assert case.group == question.text

@@ -1,0 +1,152 @@
+"""A judge as an optimiser sees it: its cases, what a verdict is worth, how often it errs."""
+
+from pathlib import Path
+
+import pytest
+from dspy.lm15 import ServerError
+
+from locomo.calibration import AnswerKind, known_answers
+from locomo.conversation import Benchmark
+from locomo.judge import Judges
+from locomo.rubrics import Rubric, Verdict, instruction
+from memory_program.errors import ConfigError
+from memory_program.optimization.bench import Bench
+from memory_program.optimization.calls import PaidCalls
+from memory_program.optimization.cases import JudgeCase
+from memory_program.optimization.judge_subject import JudgeSubject
+from memory_program.optimization.scoring import JudgeAttempt
+from memory_program.optimization.students import JudgeStudent
+from memory_program.optimize_config import OptimizeConfig, Target
+from tests.judge_samples import quick_judge, untouched_questions, write_judge
+from tests.scripted_lm import ScriptedLM, fields
+
+ANSWERS = known_answers(Benchmark.LOCOMO)
+VAGUE = JudgeCase("q/1", next(a for a in ANSWERS if a.kind is AnswerKind.VAGUE), Rubric.STRICT)
+GOLD = JudgeCase("q/0", next(a for a in ANSWERS if a.kind is AnswerKind.GOLD), Rubric.STRICT)
+COUNTS = {"num_examples": 12, "num_val": 12}
+
+
+def judged(word: str) -> str:
+    return fields(reasoning="Compared.", verdict=word)
+
+
+@pytest.mark.parametrize(
+    ("case", "verdict", "value", "said"),
+    [
+        (VAGUE, Verdict.WRONG, 1.0, "this kind: vague.\nThe verdict given, WRONG, is right."),
+        (VAGUE, Verdict.CORRECT, 0.0, "The verdict given, CORRECT, is wrong: it had to be WRONG."),
+        (GOLD, Verdict.WRONG, 0.0, "The verdict given, WRONG, is wrong: it had to be CORRECT."),
+        (GOLD, Verdict.UNPARSED, 0.0, "The reply could not be read: the verdict must be one word"),
+    ],
+)  # fmt: skip
+def test_a_verdict_is_worth_whether_it_is_the_known_one_and_the_feedback_says_so(
+    case: JudgeCase, verdict: Verdict, value: float, said: str
+) -> None:
+    attempt = JudgeAttempt(case, "prompts", verdict, "Compared.")
+    assert attempt.value() == value
+    assert attempt.lost_calls == []
+    assert attempt.is_unread == (verdict is Verdict.UNPARSED)
+    assert said in attempt.feedback()
+
+
+def test_a_judge_that_did_not_answer_is_no_attempt() -> None:
+    attempt = JudgeAttempt(GOLD, "prompts", None, "judge: no route")
+    assert (attempt.value(), attempt.lost_calls) == (None, ["judge: no route"])
+
+
+def board(folder: Path, **settings: object) -> tuple[JudgeSubject, Bench]:
+    subject = JudgeSubject(quick_judge(folder, **{**COUNTS, **settings}))
+    cases = subject.cases(Target.JUDGE)
+    bench = Bench(
+        train=cases.train,
+        val=cases.val,
+        calls=PaidCalls(folder / "calls.jsonl"),
+        probe=lambda: None,
+        on_attempt=lambda *_: None,
+        untouchable=cases.untouchable,
+    )
+    return subject, bench
+
+
+def test_what_is_tried_is_what_the_judge_is_asked_and_what_it_says_is_counted(tmp_path: Path) -> None:
+    subject, bench = board(tmp_path)
+    replies = [judged("CORRECT"), judged("CORRECT"), ServerError("out", provider="test"), "no verdict"]
+    replies += [judged("WRONG")] * 8
+    with ScriptedLM(replies) as lm:
+        subject.program.set_lm(lm)
+        student = subject.student(Target.JUDGE, lambda *_: None, bench)
+        assert isinstance(student, JudgeStudent)
+        for case in bench.val:
+            bench.metric(case.example, student(**case.example.inputs()))
+    assert [name for name, _ in student.named_predictors()] == ["perltqa"]
+    assert lm.requests[0].system is not None
+    assert (
+        instruction(Rubric.STRICT, next(iter(subject.program.of_kind))).splitlines()[0]
+        in lm.requests[0].system
+    )
+    known = [case.known for case in bench.val if isinstance(case, JudgeCase)]
+    assert known == [Verdict.CORRECT, Verdict.WRONG] * 6
+    # Verdicts: C C - ? and then W eight times, on answers known to be C W C W C W ...
+    worth = list(bench.baseline.val.values())
+    assert worth == [1, 0, None, 0, 0, 1, 0, 1, 0, 1, 0, 1]
+    assert (bench.tally.succeeded, bench.tally.failed) == (11, 1)
+    assert "out" in bench.tally.first_failure
+    errors = subject.errors(bench, bench.baseline)
+    assert (errors["unparsed"], errors["failed"]) == (1, 1)
+    assert (errors["false_accept"]["n"], errors["false_reject"]["n"]) == (5, 5)
+    assert 0 < errors["false_accept"]["value"] < 1
+    assert 0 < errors["false_reject"]["value"] < 1
+
+
+@pytest.mark.parametrize("benchmark", Benchmark)
+@pytest.mark.parametrize("rubric", Rubric)
+def test_no_case_is_of_a_question_that_is_left_untouched(
+    benchmark: Benchmark, rubric: Rubric, tmp_path: Path
+) -> None:
+    subject, bench = board(
+        tmp_path, dataset=benchmark.value, rubric=rubric.value, num_examples=999, num_val=999
+    )
+    untouched = untouched_questions(benchmark)
+    assert set(subject.dataset["test"]) == untouched
+    assert not {case.group for case in bench.cases.values()} & untouched
+    tried = {(case.group, case.example.given_answer) for case in bench.cases.values()}
+    known = {
+        (answer.question.text, answer.text)
+        for answer in known_answers(benchmark)
+        if rubric in answer.verdicts and answer.question.text not in untouched
+    }
+    assert tried == known
+    with pytest.raises(AssertionError, match="the test split is never touched"):
+        Bench(
+            train=bench.train, val=bench.val, calls=PaidCalls(tmp_path / "calls.jsonl"), probe=lambda: None,
+            on_attempt=lambda *_: None, untouchable=[bench.train[0].group],
+        )  # fmt: skip
+
+
+def test_the_beginning_may_be_a_saved_judge_of_the_same_rubric(tmp_path: Path) -> None:
+    path = write_judge(tmp_path / "begin.json", Benchmark.PERLTQA, instruction="\nBe careful.")
+    subject = JudgeSubject(quick_judge(tmp_path, program=path))
+    (predictor,) = subject.program.predictors()
+    assert predictor.signature.instructions.endswith("Be careful.")
+    with pytest.raises(ConfigError, match="is for the strict rubric"):
+        JudgeSubject(quick_judge(tmp_path, program=path, rubric="lenient"))
+
+
+def test_the_estimate_counts_judging_and_proposing(tmp_path: Path) -> None:
+    config = quick_judge(tmp_path, optimizer="gepa", num_examples=8, num_val=10, trials=2)
+    judging, proposing = JudgeSubject(config).estimates()
+    assert (judging.stage, judging.model, proposing.stage) == ("judge", "openai/judge", "propose")
+    assert judging.calls == 10 + 2 * (2 * 3 + 10) + 5 * 10  # gepa's own, the baseline, four finalists
+    assert proposing.calls == 2
+
+
+def test_the_judges_of_a_benchmark_are_saved_under_the_names_of_their_kinds() -> None:
+    subject = JudgeSubject(OptimizeConfig(target="judge", model="openai/m", dataset="longmemeval"))
+    assert list(subject.program.dump_state()) == [
+        "longmemeval",
+        "longmemeval-temporal",
+        "longmemeval-update",
+        "longmemeval-preference",
+        "longmemeval-abstention",
+    ]
+    assert isinstance(subject.program.deepcopy(), Judges)
