@@ -17,7 +17,9 @@ class Stage:
     multiplied with at its beginning and at its end, and in between on a line; they fall to 0.08 of the
     first and no lower. Of bare sessions only the turns are left that say something to remember: two
     thirds of the tokens, for the same replies. ``kept`` is the share of a world's exchanges that is used
-    (the rest is thrown away, so that a chunk of text comes from several worlds).
+    (the rest is thrown away, so that a chunk of text comes from several worlds). ``follow_ups`` is how
+    many more questions are asked, at most, about what a reader is shown; a session is then told to all
+    its specialists one after the other.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Stage:
     facts: tuple[int, int] = (1, 1)
     questions: float = 0.0
     kept: float = 1.0
+    follow_ups: int = 0
     copies: bool = False
 
     def rate(self, share: float) -> float:
@@ -36,18 +39,18 @@ class Stage:
         return max(0.08 * first, first + (last - first) * min(1.0, share))
 
 
-_BARE = Stage("bare", 0.137, is_bare=True, sessions=(1, 4), facts=(1, 3), questions=3.0)
-_SHORT = Stage("short", 0.442, sessions=(2, 8), facts=(1, 4), questions=3.5)
-_FULL = Stage("full", 0.59, rates=(1.0, 0.0), sessions=(4, 32), facts=(2, 5), questions=4.0, kept=0.6)
+_BARE = Stage("bare", 0.1315, is_bare=True, sessions=(1, 4), facts=(1, 3), questions=3.0)
+_SHORT = Stage("short", 0.425, sessions=(2, 8), facts=(1, 4), questions=3.5)
+_FULL = Stage("full", 0.567, rates=(1.0, 0.0), sessions=(4, 32), facts=(2, 5), questions=4.0, kept=0.6)
 
 STAGES = (
     Stage("copy", 0.001, copies=True),
     _BARE,
     _SHORT,
     _FULL,
-    replace(_BARE, name="bare again", until=0.727, rates=(0.5, 0.4)),
-    replace(_SHORT, name="short again", until=0.879, rates=(0.4, 0.26)),
-    replace(_FULL, name="full again", until=1.0, rates=(0.26, 0.0)),
+    replace(_BARE, name="bare again", until=0.699, rates=(0.5, 0.4)),
+    replace(_SHORT, name="short again", until=0.825, rates=(0.4, 0.28)),
+    replace(_FULL, name="full again", until=1.0, rates=(0.28, 0.0), kept=0.5, follow_ups=6),
 )
 """From copying random tokens to whole conversations: what is short is learned in a fraction of the time. Then
 once more at rates that fall all the way: most of what a writer can do comes while they fall (LOG.md)."""
@@ -65,7 +68,7 @@ class PretrainConfig(Settings):
     seed: int = Field(default=0, ge=0)
     """Seed of the first weights and of all training worlds."""
 
-    tokens: int = Field(default=44_000_000, ge=1000)
+    tokens: int = Field(default=45_750_000, ge=1000)
     """How many tokens to train on; the stages take their shares of it."""
 
     last_stage: Literal["copy", "bare", "short", "full", "full again"] = "full again"
