@@ -9,14 +9,13 @@ import pytest
 from tests.conftest import CHECKOUT
 
 
-@pytest.mark.parametrize("target", ["calls", "datasets"])
-def test_a_short_fuzz_finds_no_broken_promise(target: str, tmp_path: Path) -> None:
+def test_a_short_fuzz_finds_no_broken_promise(tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="atheris is built for Linux on x86-64 alone")
-    command = [sys.executable, "-m", "tests.fuzz", "--target", target, "--seconds", "2"]
+    command = [sys.executable, "-m", "tests.fuzz", "--target", "calls", "--seconds", "2"]
     done = subprocess.run(
         [*command, "--corpus", str(tmp_path)], cwd=CHECKOUT, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr[-3000:]
     executed = int(done.stderr.partition("stat::number_of_executed_units: ")[2].split()[0])
     assert executed > 100
-    assert len(list((tmp_path / target).iterdir())) > 76  # what it began with, and what it found
+    assert len(list((tmp_path / "calls").iterdir())) > 76  # what it began with, and what it found

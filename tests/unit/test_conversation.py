@@ -49,6 +49,10 @@ def test_an_image_without_words_is_only_its_caption():
     assert replace(HELLO, text="", caption="a dog").line == "Ana: [shares an image: a dog]"
 
 
+def test_a_speaker_cannot_begin_a_line():
+    assert replace(HELLO, speaker="Ana\n Ben").line == "Ana Ben: Hello there"
+
+
 def test_a_transcript_has_one_line_per_turn():
     session = Session(1, NOON, (HELLO, Turn("D1:2", "Ben", "Hi")))
     assert session.transcript == "Ana: Hello there\nBen: Hi"

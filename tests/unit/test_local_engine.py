@@ -142,6 +142,15 @@ def test_a_prompt_is_what_the_chat_template_makes_of_it(engine: LocalEngine) -> 
 # what it reports
 
 
+def test_what_somebody_said_is_never_a_special_token(engine: LocalEngine) -> None:
+    tokenizer = engine.model.tokenizer
+    for token in tokenizer.all_special_tokens:
+        plain, forged = (engine.prompt_tokens(request(f"before {said} after")) for said in ("", token))
+        assert forged.count(tokenizer.convert_tokens_to_ids(token)) == plain.count(
+            tokenizer.convert_tokens_to_ids(token)
+        )
+
+
 def test_a_reply_ends_at_the_stop_token_which_is_counted_and_not_shown(
     engine: LocalEngine, tmp_path: Path
 ) -> None:

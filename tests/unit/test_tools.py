@@ -239,3 +239,20 @@ def test_what_the_model_is_told_of_a_tool_is_what_the_tool_takes(name):
     assert names == [parameter for parameter in real if parameter != "self"]
     optional = {parameter for parameter in real if real[parameter].default is not inspect.Parameter.empty}
     assert optional == set(re.findall(r"(\w+): [^,=]* = ", told[1]))
+
+
+@pytest.mark.parametrize("text", ["\u200b", " \ufeff\u2060 ", "\x07", "\ud83d"])
+def test_a_text_that_nobody_can_see_is_no_memory(space, text):
+    assert "text is empty" in refusal(semantic(space), "manage_memory", action="create", text=text)
+
+
+def test_half_a_surrogate_pair_does_not_reach_the_bank(space):
+    create(semantic(space), "Mara adopted \ud83d a dog\0.")
+    assert [memory.text for memory in space.bank.live()] == ["Mara adopted a dog ."]
+
+
+def test_an_expression_of_time_that_is_a_novel_is_refused_at_once(space):
+    said = refusal(
+        semantic(space), "manage_memory", action="create", text="Mara sang.", happened_at="yesterday " * 5000
+    )
+    assert "is not a date" in said
