@@ -10,13 +10,10 @@ Run it with ``python benchmarks/faults.py --help``.
 import json
 import random
 import resource
-import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -30,11 +27,10 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the tests have the server and the models
 
 from locomo.world import as_locomo_json
-from memory_program.bank.store import BankStore
 from memory_program.command_line import exit_status, parse_flags
-from memory_program.errors import ConfigError, MemoryProgramError, StoreError
+from memory_program.errors import ConfigError, MemoryProgramError
 from memory_program.settings import Settings, split_list
-from tests import bank_writer, evaluation_samples, optimization_samples
+from tests import evaluation_samples, optimization_samples
 from tests.killed_runs import (
     CHECKOUT,
     Evaluated,
@@ -49,6 +45,7 @@ from tests.killed_runs import (
     train_killed,
 )
 from tests.model_server import Behaviour, ModelServer
+from tests.struck import locked, session_under_fault, two_writers
 
 SHARES = {"build": 0.3, "answers": 0.36, "optimise": 0.2, "train": 0.14}
 """How the kills are divided among the stages."""
@@ -62,6 +59,9 @@ class Benchmark(Settings):
 
     stages: str = "build,answers,optimise,train"
     """Stages whose processes are killed, separated by commas."""
+
+    full_disks: int = Field(default=2, ge=1, le=4)
+    """How often the disk is full, each time a little later."""
 
     seed: int = Field(default=0, ge=0)
     """Chooses the points at which they are killed."""
@@ -86,15 +86,19 @@ def main() -> None:
     kills = _kills(config)
     console = Console(width=None if sys.stdout.isatty() else 130)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(2) as pool:
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        ModelServer(latency_s=0.03) as server,
+        ThreadPoolExecutor(2) as pool,
+    ):
         folder, rng = Path(scratch), random.Random(config.seed)
         data = evaluation_samples.write_conversations(folder / "talks.json", count=4, sessions=6)
-        chains = [
-            pool.submit(evaluations, data, folder, kills, random.Random(rng.random())),
-            pool.submit(improvements, folder, kills, random.Random(rng.random())),
-        ]
-        rows = [row for chain in chains for row in chain.result()]
-        rows += [*stores(folder), *servers()]
+        runs = Runs(data, Evaluated(folder / "whole"), folder, server.url)
+        Script(evaluate_script(data, runs.whole.folder, server.url), lambda: 0).finish()
+        evaluated = pool.submit(killed_evaluations, runs, kills, random.Random(rng.random()))
+        improved = pool.submit(killed_improvements, folder, kills, random.Random(rng.random()))
+        disturbed = pool.submit(disturbed_evaluations, runs, config.full_disks)
+        rows = [*evaluated.result(), *improved.result(), *disturbed.result(), *stores(folder), *servers()]
     show(console, rows)
     console.print(f"{time.monotonic() - began:.0f} s; seed {config.seed}", highlight=False)
     broken = [row.fault for row in rows if not row.toll.is_nothing]
@@ -132,39 +136,51 @@ def show(console: Console, rows: Sequence[Row]) -> None:
 # -- kills, a full disk, a clock -------------------------------------------------------------------
 
 
-def evaluations(data: Path, folder: Path, kills: dict[str, int], rng: random.Random) -> list[Row]:
-    """Disturb evaluations of the same conversations, which should all end alike."""
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Evaluations of the same conversations, which should all end like the whole one."""
+
+    data: Path
+    whole: Evaluated
+    folder: Path
+    api_base: str
+
+
+def killed_evaluations(runs: Runs, kills: dict[str, int], rng: random.Random) -> list[Row]:
+    """Kill an evaluation while it builds, and while it answers."""
+    stages = {stage: kills[stage] for stage in ("build", "answers") if stage in kills}
+    if not stages:
+        return []
+    tolls = evaluate_killed(runs.data, runs.whole, runs.folder / "killed", runs.api_base, stages, rng)
     promise = "the same command goes on; banks, answers and results are those of a whole run"
-    with ModelServer(latency_s=0.03) as server:
-        whole = Evaluated(folder / "whole")
-        Script(evaluate_script(data, whole.folder, server.url), lambda: 0).finish()
-        stages = {stage: kills[stage] for stage in ("build", "answers") if stage in kills}
-        tolls = evaluate_killed(data, whole, folder / "killed", server.url, stages, rng)
-        rows = [Row(f"kill -9, {stage}", promise, toll) for stage, toll in tolls.items()]
-        full = disk_full(data, whole, folder / "full", server.url)
-        rows.append(Row("disk full", "an error says so; with room again, as after a kill", full))
-        back = clock_set_back(data, whole, folder / "clock", server.url)
-        rows.append(Row("clock set back a year", "nothing is ordered by the clock: as after a kill", back))
-    return rows
+    return [Row(f"kill -9, {stage}", promise, toll) for stage, toll in tolls.items()]
 
 
-def disk_full(data: Path, whole: Evaluated, folder: Path, api_base: str) -> Toll:
+def disturbed_evaluations(runs: Runs, full_disks: int) -> list[Row]:
+    """Fill the disk in the middle of an evaluation, and set the clock back in the middle of another."""
+    full, back = disk_full(runs, full_disks), clock_set_back(runs)
+    return [
+        Row("disk full", "an error says so; with room again, as after a kill", full),
+        Row("clock set back a year", "nothing is ordered by the clock: as after a kill", back),
+    ]
+
+
+def disk_full(runs: Runs, times: int) -> Toll:
     """Let no file grow beyond a limit, in turn a larger one; then run without one."""
-    toll, run = Toll(), Evaluated(folder)
-    wanted = operations(whole.database)
-    for limit in (60_000, 150_000):
-        script = Script(evaluate_script(data, folder, api_base), lambda: 0)
-        process = script.start(preexec_fn=partial(_limit_files, limit))
-        _, errors = process.communicate(timeout=600)
+    toll, run = Toll(), Evaluated(runs.folder / "full")
+    arguments, wanted = evaluate_script(runs.data, run.folder, runs.api_base), operations(runs.whole.database)
+    for place in range(times):
+        process = Script(arguments, lambda: 0).start(preexec_fn=partial(_limit_files, 60_000 * 2**place))
+        _, errors = process.communicate(timeout=900)
         if process.returncode == 0:
-            continue  # all of it had room
+            break  # all of it had room
         toll.strikes += 1
         if "Traceback" in errors or not errors.splitlines()[-1].startswith("error: "):
             toll.half += 1
             toll.notes.append(f"no error says so: {errors[-200:]!r}")
         toll.half += half_sessions(run.database, wanted)
-    Script(evaluate_script(data, folder, api_base), lambda: 0).finish()
-    run.compare(whole, toll)
+    Script(arguments, lambda: 0).finish()
+    run.compare(runs.whole, toll)
     return toll
 
 
@@ -172,19 +188,19 @@ def _limit_files(limit: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
-def clock_set_back(data: Path, whole: Evaluated, folder: Path, api_base: str) -> Toll:
+def clock_set_back(runs: Runs) -> Toll:
     """Kill a run in the middle, and go on a year before."""
-    run = Evaluated(folder)
+    run = Evaluated(runs.folder / "clock")
     journal = run.journal("build")
-    script = Script(evaluate_script(data, folder, api_base), lambda: lines(journal))
-    toll = Toll(strikes=int(script.killed_at(lines(whole.journal("build")) // 2, 0.0)))
+    script = Script(evaluate_script(runs.data, run.folder, runs.api_base), lambda: lines(journal))
+    toll = Toll(strikes=int(script.killed_at(lines(runs.whole.journal("build")) // 2, 0.0)))
     before = ("-m", "tests.clock_set_back", "365", str(CHECKOUT / "evaluate.py"))
-    Script(evaluate_script(data, folder, api_base, *before), lambda: 0).finish()
-    run.compare(whole, toll)
+    Script(evaluate_script(runs.data, run.folder, runs.api_base, *before), lambda: 0).finish()
+    run.compare(runs.whole, toll)
     return toll
 
 
-def improvements(folder: Path, kills: dict[str, int], rng: random.Random) -> list[Row]:
+def killed_improvements(folder: Path, kills: dict[str, int], rng: random.Random) -> list[Row]:
     """Kill optimisations and trainings."""
     rows: list[Row] = []
     if kills.get("optimise"):
@@ -222,63 +238,6 @@ def stores(folder: Path) -> list[Row]:
     ]
 
 
-def locked(folder: Path) -> Toll:
-    """Hold the lock of a database longer than a store waits, and less long than another one does."""
-    toll, path = Toll(), folder / "locked.sqlite"
-    url = f"sqlite:///{path}"
-    with BankStore(url, busy_timeout_s=0.2) as store:
-        space = store.load("test")
-        bank_writer.remember(space, 1)
-        locker = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        for number in range(5):
-            locker.execute("BEGIN IMMEDIATE")
-            try:
-                store.save(space)
-                toll.doubled += 1  # it wrote where another process was writing
-            except StoreError:
-                toll.strikes += 1
-            locker.execute("ROLLBACK")
-            store.save(space)
-            bank_writer.remember(space, number + 2)
-        store.save(space)
-        locker.execute("BEGIN IMMEDIATE")
-        with ThreadPoolExecutor(1) as pool, BankStore(url, busy_timeout_s=30) as patient:
-            later = patient.load("test")
-            bank_writer.remember(later, 7)
-            saving = pool.submit(patient.save, later)
-            time.sleep(0.5)
-            toll.strikes += 1
-            locker.execute("ROLLBACK")
-            saving.result()
-        locker.close()
-    _compare_sessions(toll, url, 7)
-    return toll
-
-
-def two_writers(folder: Path, sessions: int = 12) -> Toll:
-    """Let two processes remember in one namespace at the same time."""
-    url = f"sqlite:///{folder / 'shared.sqlite'}"
-    command = [sys.executable, "-m", "tests.bank_writer", url, "test"]
-    writers = [
-        subprocess.Popen([*command, str(first), str(sessions)], cwd=CHECKOUT, stdout=subprocess.DEVNULL)
-        for first in (1, 1 + sessions)
-    ]
-    toll = Toll(strikes=len(writers))
-    toll.lost += sum(writer.wait(timeout=600) != 0 for writer in writers)
-    _compare_sessions(toll, url, 2 * sessions)
-    return toll
-
-
-def _compare_sessions(toll: Toll, url: str, sessions: int) -> None:
-    """Each session has all of its operations, once."""
-    with BankStore(url) as store:
-        space = store.load("test")
-    found = Counter(operation.provenance.session_id for operation in space.bank.operations())
-    wanted = Counter({f"session_{number}": bank_writer.OPERATIONS for number in range(1, sessions + 1)})
-    toll.add(wanted, found)
-    toll.half += sum(0 < found[name] < wanted[name] for name in wanted) + (set(space.sessions) != set(wanted))
-
-
 # -- the server ------------------------------------------------------------------------------------
 
 
@@ -295,31 +254,8 @@ def servers() -> list[Row]:
             Behaviour.MISDELIVERED,
         ),
     ]
-    strike = _struck()
+    strike = session_under_fault()
     return [Row(fault, promise, strike(behaviour)) for fault, promise, behaviour in rows]
-
-
-def _struck() -> Callable[[Behaviour], Toll]:
-    """Give what remembers a session under a fault, and compares it with one without."""
-    from memory_program.bank.space import MemorySpace
-    from tests.integration import test_faults as faults
-
-    good = MemorySpace("mara")
-    record = faults.third_session(good, faults.always(Behaviour.COMPETENT))
-    wanted = Counter(map(repr, faults.written(good, 0)))
-    of_agent = Counter(map(repr, (entry for entry in faults.written(good, 0) if entry[0] == "episodic")))
-
-    def strike(behaviour: Behaviour) -> Toll:
-        toll, space = Toll(strikes=1), MemorySpace("mara")
-        struck = faults.third_session(space, faults.only(faults.EPISODIC, behaviour))
-        is_read = behaviour is Behaviour.DRIP
-        toll.add(wanted if is_read else wanted - of_agent, Counter(map(repr, faults.written(space, 0))))
-        is_counted = bool(struck.failures or len(struck.tool_errors) > len(record.tool_errors))
-        toll.lost += is_counted == is_read  # a fault that nobody counted is a loss in silence
-        faults.assert_whole(space, (faults.THIRD,))
-        return toll
-
-    return strike
 
 
 if __name__ == "__main__":

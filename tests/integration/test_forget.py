@@ -138,6 +138,30 @@ def test_a_copy_is_known_however_it_is_escaped(wrap):
     assert telling.is_in("conv-2:q4")
 
 
+def test_replies_that_were_kept_for_resuming_and_demos_are_forgotten_too(tmp_path: Path, capsys):
+    folder = tmp_path / "optimize"
+    folder.mkdir()
+    for namespace, told in (("0123456789ab/alice", SECRET), ("0123456789ab/bob", KEPT)):
+        remember(f"sqlite:///{folder / 'banks.sqlite'}", namespace, told, count=3)
+    calls = [
+        {"tool_calls": [{"name": "manage_memory", "args": {"text": f"{told} 1. {'x' * 300}"}}]}
+        for told in (SECRET, KEPT)
+    ]
+    replies = [
+        json.dumps({"key": str(place), "reply": {"text": json.dumps(call)}})
+        for place, call in enumerate(calls)
+    ]
+    (folder / "calls.jsonl").write_text("".join(f"{reply}\n" for reply in replies))
+    (folder / "best.json").write_text(json.dumps({"demos": [{"session": f"alice: {SECRET}.\nBob: Oh."}]}))
+    (folder / "config.json").write_text(json.dumps({"seed": 0}))
+    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert "lines of journals: 1 " in capsys.readouterr().out
+    assert files_with(folder, [SECRET, "alice"]) == []
+    assert (folder / "calls.jsonl").read_text() == f"{replies[1]}\n"
+    assert {path.name for path in folder.iterdir()} >= {"calls.jsonl", "config.json", "banks.sqlite"}
+    assert not (folder / "best.json").exists()
+
+
 # -- a whole run -----------------------------------------------------------------------------------
 
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
