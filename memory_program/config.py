@@ -17,6 +17,8 @@ from memory_program.settings import Settings, chosen, split_list
 
 WriterMode = Literal["specialists", "generalist"]
 
+BuildOrder = Literal["sequential", "two-phase"]
+
 
 class DatasetName(StrEnum):
     """The datasets that are known by name; any other is a file. ``evaluation/datasets.py`` loads them."""
@@ -202,6 +204,11 @@ class EvaluateConfig(SystemSettings):
     program: Path | None = None
     """A saved program (JSON, as optimize.py writes it): it becomes the system "optimized", beside "memory",
     which has the prompts that come with this version."""
+
+    build: BuildOrder = "sequential"
+    """How the sessions of a conversation are remembered: one after the other, or in two phases, all proposed
+    at once and then settled in order. Two phases are as good, and many times faster where conversations are
+    long and few, for up to twice the calls."""
 
     concurrency: int = Field(default=8, ge=1, le=1024)
     """Conversations built, or questions answered, at once; and model calls in flight at most. 8 stays under

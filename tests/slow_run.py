@@ -2,7 +2,7 @@
 
 ``python -m tests.slow_run SYSTEM DELAY_S SETTINGS [JOURNAL LINES MORE_S]``. With a journal it kills itself as
 soon as that has so many lines and a moment more has passed: another process, watching, would be late on a
-busy machine.
+busy machine. ``oracle`` is the program itself with the oracle as its model, whose every call takes the delay.
 """
 
 import json
@@ -13,17 +13,39 @@ import threading
 import time
 from pathlib import Path
 
+import dspy
+from dspy.lm15 import Request, Response
+
 from memory_program.config import EvaluateConfig
+from memory_program.evaluation.datasets import worlds_of
 from memory_program.evaluation.run import evaluate
+from memory_program.learning.oracle import Oracle, OracleEngine, lm_of
 from tests.evaluation_samples import NoteTaking, Quoting, maker
 
 SYSTEMS = {"memory": NoteTaking, "rag": Quoting}
+
+
+class SlowOracle(OracleEngine):
+    """The oracle, which takes its time."""
+
+    def __init__(self, oracle: Oracle, delay_s: float) -> None:
+        super().__init__(oracle)
+        self._delay_s = delay_s
+
+    def complete(self, request: Request) -> Response:
+        time.sleep(self._delay_s)
+        return super().complete(request)
 
 
 def main() -> None:
     system, delay_s, settings, *death = sys.argv[1:]
     if death:
         threading.Thread(target=_die, args=death, daemon=True).start()
+    if system == "oracle":
+        config = EvaluateConfig(systems="memory", **json.loads(settings))
+        lm: dspy.LM = lm_of(SlowOracle(Oracle(worlds_of(config)), float(delay_s)))
+        evaluate(config, models=lambda name, temperature: lm)
+        return
     config = EvaluateConfig(systems=system, **json.loads(settings))
     evaluate(config, make=maker(SYSTEMS[system](float(delay_s))), models=lambda name, temperature: None)
 

@@ -4,6 +4,7 @@ import contextvars
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import dspy
 
@@ -35,11 +36,29 @@ MAX_CONSOLIDATIONS = 5
 """How many consolidating calls a session may cause before the deterministic rule takes over."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProposedCall:
+    """A call that an agent made, the ids of the memories that it made, and whether a tool refused it."""
+
+    name: str
+    args: dict[str, Any]  # Any: JSON, as the model wrote it
+    created: tuple[str, ...] = ()
+    is_refused: bool = False
+
+    @property
+    def named_memories(self) -> list[str]:
+        """The ids that it names."""
+        several = self.args.get("memory_ids")
+        named = [self.args.get("memory_id"), *(several if isinstance(several, list) else [])]
+        return [memory_id for memory_id in named if isinstance(memory_id, str) and memory_id]
+
+
 @dataclass(slots=True)
 class Proposal:
     """What one agent did to its own fork of the bank, and what went wrong."""
 
     actor: str
+    calls: list[ProposedCall] = field(default_factory=list[ProposedCall])
     operations: list[Operation] = field(default_factory=list[Operation])
     results: list[ToolResult] = field(default_factory=list[ToolResult])
     tool_errors: list[str] = field(default_factory=list[str])
@@ -93,8 +112,15 @@ class MemoryWriter(dspy.Module):
             a prediction with ``record`` (a ``SessionRecord``), ``operations`` (those applied) and
             ``proposals`` (what each agent did).
         """
-        start = space.bank.version
-        proposals = self._proposals(space, session)
+        return self.settle(space, session, self._proposals(space, session))
+
+    def settle(self, space: MemorySpace, session: Session, proposed: Sequence[Proposal]) -> dspy.Prediction:
+        """Apply what was proposed on forks of the space, in order; then keep the memory within its budget.
+
+        Returns:
+            as ``forward``.
+        """
+        start, proposals = space.bank.version, list(proposed)
         for proposal in proposals:
             self._apply(space, proposal, MAX_OPERATIONS - (space.bank.version - start))
         proposals.append(self._consolidated(space, session))
@@ -120,7 +146,7 @@ class MemoryWriter(dspy.Module):
 
         def run(name: str, trace: list[object]) -> Proposal:
             with dspy.context(trace=trace if outer_trace is not None else None):
-                return self._propose(name, space, session)
+                return self.propose(name, space, session)
 
         with ThreadPoolExecutor(len(self.agents), thread_name_prefix="specialist") as pool:
             futures = [
@@ -132,21 +158,27 @@ class MemoryWriter(dspy.Module):
             outer_trace.extend(entry for trace in traces for entry in trace)
         return proposals
 
-    def _propose(self, name: str, space: MemorySpace, session: Session) -> Proposal:
-        """Let one agent work on its own fork of the space."""
-        kind = MemoryKind(name) if name in (kind.value for kind in MemoryKind) else None
-        workspace = space.fork()
-        tools = MemoryTools(workspace, session, name, kind)
-        allowed = self._allowed(name)
+    def shown(self, name: str, space: MemorySpace, session: Session) -> dict[str, str]:
+        """Give the inputs that an agent sees of a space and a session, before it has made a call."""
         inputs = {
             "core_memory": space.bank.core or NOTHING,
             "session_date": spelled_date(session),
             "session": session.transcript,
         }
-        if kind is not MemoryKind.CORE:
-            found = space.index.search(space.bank, session.transcript, self.related, kind)
-            inputs["related_memories"] = render_memories([scored.memory for scored in found])
-        proposal = Proposal(name, tools.operations)
+        if name != MemoryKind.CORE:
+            inputs["related_memories"] = render_memories(self.found(name, space, session))
+        return inputs
+
+    def found(self, name: str, space: MemorySpace, session: Session) -> list[Memory]:
+        """Find the stored memories that an agent is shown."""
+        found = space.index.search(space.bank, session.transcript, self.related, kind_of(name))
+        return [scored.memory for scored in found]
+
+    def propose(self, name: str, space: MemorySpace, session: Session) -> Proposal:
+        """Let one agent work on its own fork of the space; a failed call is part of what it returns."""
+        tools = MemoryTools(space.fork(), session, name, kind_of(name))
+        allowed, inputs = self.allowed(name), self.shown(name, space, session)
+        proposal = Proposal(name, operations=tools.operations)
         for _ in range(self.max_turns):
             shown = "\n".join(f"{r.tool}: {r.text}" for r in proposal.results) or NOTHING
             try:
@@ -154,14 +186,21 @@ class MemoryWriter(dspy.Module):
             except CallFailedError as error:
                 proposal.failures.append(error.failure)
                 break
-            new = [tools.call(call.name, call.args, allowed) for call in reply.tool_calls.tool_calls]
+            new = list[ToolResult]()
+            for call in reply.tool_calls.tool_calls:
+                before = len(tools.operations)
+                new.append(tools.call(call.name, call.args, allowed))
+                created = [m.memory_id for done in tools.operations[before:] for m in done.created]
+                made = ProposedCall(call.name, call.args, tuple(created), new[-1].is_error)
+                proposal.calls.append(made)
             proposal.results += new
             proposal.tool_errors += [f"{name}: {r.tool}: {r.text}" for r in new if r.is_error]
             if not any(result.tool in READ_TOOLS or result.is_error for result in new):
                 break
         return proposal
 
-    def _allowed(self, name: str) -> Sequence[str]:
+    def allowed(self, name: str) -> Sequence[str]:
+        """Name the tools that an agent has."""
         if name == "generalist":
             return ALL_TOOLS
         if name == "core":
@@ -218,6 +257,11 @@ class MemoryWriter(dspy.Module):
 
     def _surplus_tokens(self, space: MemorySpace) -> int:
         return sum(count_tokens(memory.line) for memory in self._left_out(space))
+
+
+def kind_of(agent: str) -> MemoryKind | None:
+    """Give the kind of memory that an agent writes; None for a generalist."""
+    return MemoryKind(agent) if agent in SPECIALISTS else None
 
 
 def spelled_date(session: Session) -> str:

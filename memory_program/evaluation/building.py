@@ -1,19 +1,36 @@
-"""The build stage: sessions of a conversation in order, conversations side by side."""
+"""The build stage: sessions of a conversation in order or in two phases, conversations side by side."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 
 from locomo.conversation import Conversation, Session
-from memory_program.agents.program import MemorySystem
+from memory_program.agents.program import MemoryProgram, MemorySystem
+from memory_program.agents.two_phase import remember_all
 from memory_program.bank.memory import operation_to_json
 from memory_program.bank.outcome import SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
+from memory_program.config import BuildOrder
+from memory_program.errors import ConfigError
+from memory_program.evaluation.proposing import BuildStoppedError, Proposer, proposals_journal
 from memory_program.evaluation.recorded import RecordedSystem
 from memory_program.evaluation.records import BuildRecord, content_hash
 from memory_program.evaluation.workers import Workers
 from memory_program.ledger import Usage, metered
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    """A session that its space has just taken in, and what that took; ``is_counted`` if limits know that."""
+
+    session: Session
+    record: SessionRecord
+    usage: Usage
+    elapsed_s: float
+    is_counted: bool = False
 
 
 class Builder:
@@ -34,6 +51,7 @@ class Builder:
         store: BankStore | None,
         others: Sequence[RecordedSystem] = (),
         *,
+        order: BuildOrder = "sequential",
         retry_errors: bool = False,
     ) -> None:
         """Prepare.
@@ -43,6 +61,7 @@ class Builder:
             recorded: its records, and the conversations.
             store: where banks are kept; None exactly for systems that write nothing by a model.
             others: systems of the run that may write by the same prompts, and then share its banks.
+            order: how the sessions of a conversation are remembered; two phases only by a writer's program.
             retry_errors: take sessions with failed calls back, and those after them, and build them anew.
         """
         self._system = system
@@ -52,6 +71,13 @@ class Builder:
         self._store = store
         self._others = others
         self._retry_errors = retry_errors
+        self._in_two_phases = order == "two-phase" and system.writes_memories
+        if self._in_two_phases and not isinstance(system, MemoryProgram):
+            raise ConfigError(
+                f"build={order!r} cannot be done by {type(system).__name__}: leave --build out, or run it on "
+                "threads of this process"
+            )
+        self._proposals = proposals_journal(recorded.folder)
         self._spaces: dict[str, MemorySpace] = {}
 
     @property
@@ -106,38 +132,82 @@ class Builder:
         """Build one conversation, unless somebody stops the run between two sessions."""
         space = self._rewound(conversation)
         bank, version = content_hash(conversation.conversation_id), 0
-        for session in conversation.sessions:
-            if workers.should_stop:
-                return
-            if space.has(session):
-                bank = _chained(bank, space, session, version)
-                self._complete_journal(conversation, space.sessions[session.session_id].record, bank)
-            else:
-                bank = self._build_session(conversation, session, bank, workers)
-            version = space.sessions[session.session_id].version
+        missing = [session for session in conversation.sessions if not space.has(session)]
+        in_two_phases = self._in_two_phases and len(missing) > 1
+        remember = self._proposed_and_settled if in_two_phases else self._remembered
+        with closing(remember(conversation, missing, workers)) as remembered:
+            for session in conversation.sessions:
+                if workers.should_stop:
+                    return
+                if space.has(session):
+                    bank = _chained(bank, space, session, version)
+                    self._complete_journal(conversation, space.sessions[session.session_id].record, bank)
+                else:
+                    done = next(remembered, None)
+                    if done is None:
+                        return
+                    bank = self._commit(conversation, done, bank, version, workers)
+                version = space.sessions[session.session_id].version
 
-    def _build_session(
-        self, conversation: Conversation, session: Session, bank: str, workers: Workers
-    ) -> str:
-        """Build one session and return the hash of the bank after it; ``bank`` is the one before."""
-        space, version, began = (
-            self._space(conversation),
-            self._space(conversation).bank.version,
-            time.perf_counter(),
+    def _remembered(
+        self, conversation: Conversation, sessions: Sequence[Session], workers: Workers
+    ) -> Iterator[_Remembered]:
+        """Remember one session after the other, each when it is asked for."""
+        space = self._space(conversation)
+        for session in sessions:
+            began = time.perf_counter()
+            with metered() as meter:
+                record = self._system.remember(space, session)
+            yield _Remembered(session, record, meter.usage, time.perf_counter() - began)
+
+    def _proposed_and_settled(
+        self, conversation: Conversation, sessions: Sequence[Session], workers: Workers
+    ) -> Iterator[_Remembered]:
+        """Remember in two phases; ends early when the run does."""
+        assert isinstance(self._system, MemoryProgram), "checked when it was prepared"
+        began = time.perf_counter()
+        proposer = Proposer(
+            self._system.writer,
+            self._proposals,
+            conversation.conversation_id,
+            partial(self._identity.session_key, conversation),
+            workers,
+            retry_errors=self._retry_errors,
         )
-        with metered() as meter:
-            record = self._system.remember(space, session)
-        elapsed_s = time.perf_counter() - began
-        bank = _chained(bank, space, session, version)
-        key = self._key(conversation, session)
+        settling = remember_all(self._system, self._space(conversation), sessions, proposer)
+        while True:
+            try:
+                with metered() as meter:  # proposals have meters of their own, this one has consolidations
+                    settled = next(settling, None)
+            except BuildStoppedError:
+                return
+            if settled is None:
+                return
+            elapsed_s, began = time.perf_counter() - began, time.perf_counter()
+            beside = proposer.beside(meter)
+            if beside.calls:
+                workers.limits.count(beside)
+            usage = proposer.usage(settled.session.session_id) + beside
+            yield _Remembered(settled.session, settled.record, usage, elapsed_s, is_counted=True)
+
+    def _commit(
+        self, conversation: Conversation, done: _Remembered, bank: str, version: int, workers: Workers
+    ) -> str:
+        """Record a session and save it; return the hash of the bank after it (``bank`` is the one before)."""
+        space, name = self._space(conversation), conversation.conversation_id
+        bank = _chained(bank, space, done.session, version)
+        key = self._key(conversation, done.session)
         if self._store is None and key in self._journal.records:
             return bank  # made in memory once more, on the way to a session that is new
-        name = conversation.conversation_id
-        self._journal.add(BuildRecord(key, name, session.session_id, bank, record, meter.usage, elapsed_s))
+        session_id, record = done.session.session_id, done.record
+        self._journal.add(BuildRecord(key, name, session_id, bank, record, done.usage, done.elapsed_s))
         if self._store is not None:
             self._store.save(space)
         failures = [f"{failure.where}: {failure.message}" for failure in record.failures]
-        workers.finished(meter.usage, failures, is_lost=bool(failures) and not record.operations)
+        if done.is_counted:
+            workers.advance(failed=bool(failures))
+        else:
+            workers.finished(done.usage, failures, is_lost=bool(failures) and not record.operations)
         return bank
 
     def _complete_journal(self, conversation: Conversation, record: SessionRecord, bank: str) -> None:

@@ -15,6 +15,7 @@ _WRITER_PROMPT, _RELATED_MEMORIES, _WRITER_REPLY = 900, 700, 400
 _READER_PROMPT, _READER_REPLY, _SHOWN_ITEM = 350, 30, 45
 _JUDGE_PROMPT, _JUDGE_REPLY = 450, 80
 _SPECIALISTS = 4
+_PHASES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def estimate_build(
     transcripts = [count_tokens(s.transcript) for c in conversations for s in c.sessions]
     agents = _SPECIALISTS if config.writer_mode == "specialists" else 1
     input_tokens = _WRITER_PROMPT + _RELATED_MEMORIES + fmean(transcripts)
-    calls = missing * agents * config.max_turns
+    calls = missing * agents * config.max_turns * (_PHASES if config.build == "two-phase" else 1)
     return _estimate(config, name, "build", config.writer, calls, input_tokens, _WRITER_REPLY)
 
 

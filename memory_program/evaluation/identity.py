@@ -18,7 +18,7 @@ from memory_program.errors import RecordError
 from memory_program.evaluation.judge_program import judge_program_of, judges_of
 from memory_program.evaluation.records import content_hash
 
-BUILD_SETTINGS = ("memory_budget", "max_turns", "writer_mode")
+BUILD_SETTINGS = ("build", "memory_budget", "max_turns", "writer_mode")
 """The settings that change what is written; the others only change how it is read."""
 
 
@@ -61,7 +61,7 @@ def identify(system: MemorySystem, name: SystemName, config: EvaluateConfig) -> 
     """Describe a system that was made from a config."""
     state = system.dump_state()
     writer_state = {part: value for part, value in state.items() if part.split(".")[0] == "writer"}
-    settings = config.system_settings.model_dump(mode="json")
+    settings = {**config.system_settings.model_dump(mode="json"), "build": config.build}
     writer = config.writer if name.writes_with_a_model else None
     reader = config.reader if name.reads_with_a_model else None
     known_writer, known_reader = (None if model is None else known_as(model) for model in (writer, reader))

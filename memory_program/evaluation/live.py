@@ -73,7 +73,9 @@ class LiveSystem:
         self.recorded = RecordedSystem(folder, run, Journals.read(folder), selection)
         retry_errors = config.retry_errors
         banks = store if self._system.writes_memories else None
-        self._builder = Builder(self._system, self.recorded, banks, others, retry_errors=retry_errors)
+        self._builder = Builder(
+            self._system, self.recorded, banks, others, order=config.build, retry_errors=retry_errors
+        )
         self._answerer = Answerer(self._system, self.recorded, self._builder, retry_errors=retry_errors)
 
     def write_down(self) -> None:

@@ -124,6 +124,8 @@ def signature(
     if system.writer is not None:
         parts |= {"writer": system.writer, "memory_budget": system.settings["memory_budget"]}
         parts |= {"writer_mode": system.settings["writer_mode"], "max_turns": system.settings["max_turns"]}
+        if system.settings["build"] != "sequential":
+            parts["build"] = system.settings["build"]
     if system.reader is not None:
         parts |= {"reader": system.reader, "temperature": f"{system.temperature:g}"}
         parts |= {"max_searches": system.settings["max_searches"], "program": system.program[:8]}

@@ -73,10 +73,14 @@ class Workers:
         Raises:
             BudgetExceededError: a limit of the run is passed.
         """
+        self.advance(failed=bool(failures))
+        self.limits.count(usage, failures, is_lost=is_lost)
+
+    def advance(self, *, failed: bool) -> None:
+        """Show an item as done whose calls were counted before."""
         assert self._progress is not None, "only tasks of a running stage report"
         with self._lock:
-            self._progress.advance(failed=bool(failures))
-        self.limits.count(usage, failures, is_lost=is_lost)
+            self._progress.advance(failed=failed)
 
 
 class _Bar:

@@ -1,0 +1,189 @@
+"""A build in two phases ends in the bank of a build in order, after a chain of a few calls."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from locomo.world import World, generate
+from memory_program.agents.program import MemoryProgram
+from memory_program.agents.tools import ALL_TOOLS, MemoryTools
+from memory_program.agents.two_phase import Ask, remember_all
+from memory_program.agents.writer import MemoryWriter, Proposal, ProposedCall, kind_of
+from memory_program.bank.bank import MemoryBank
+from memory_program.bank.memory import Memory
+from memory_program.bank.outcome import CallFailure, Outcome
+from memory_program.bank.space import MemorySpace
+from memory_program.learning.oracle import oracle_lm
+from tests.conversations import session
+
+Call = tuple[str, dict[str, Any]]
+Play = Callable[[int, dict[str, str], str], list[Call] | None]
+"""What the episodic agent calls, given the session's number, the ids of what it is shown by their texts, and
+the profile; None is a call that fails. The core agent plays too: its ids are empty."""
+
+SESSIONS = [
+    session(number, f"Mara: The trip to Oslo, part {number}, is on my mind again.", day=number)
+    for number in range(1, 5)
+]
+
+
+class Player:
+    """Plays agents; ``batches`` has how many were asked at once, the length of the chain of calls."""
+
+    def __init__(self, program: MemoryProgram, play: Play, agent: str) -> None:
+        self.program, self.play, self.agent = program, play, agent
+        self.batches: list[int] = []
+
+    def __call__(self, asks: Sequence[Ask]) -> list[Proposal]:
+        if asks:
+            self.batches.append(len(asks))
+        return [self._proposal(ask) for ask in asks]
+
+    def _proposal(self, ask: Ask) -> Proposal:
+        tools = MemoryTools(ask.view.fork(), ask.session, ask.agent, kind_of(ask.agent))
+        proposal = Proposal(ask.agent, operations=tools.operations)
+        if ask.agent != self.agent:
+            return proposal
+        shown = {memory.text: memory.memory_id for memory in ask.view.bank.live(kind_of(ask.agent))}
+        calls = self.play(ask.session.number, shown, ask.view.bank.core)
+        if calls is None:
+            proposal.failures.append(CallFailure(f"writer.{ask.agent}", Outcome.ERROR, "no reply"))
+        for name, args in calls or []:
+            before = len(tools.operations)
+            result = tools.call(name, args, ALL_TOOLS)
+            made = [m.memory_id for operation in tools.operations[before:] for m in operation.created]
+            proposal.calls.append(ProposedCall(name, args, tuple(made), result.is_error))
+        return proposal
+
+
+def played(play: Play, agent: str = "episodic") -> tuple[MemorySpace, Player, list[bool]]:
+    space, program = MemorySpace("mara"), MemoryProgram()
+    player = Player(program, play, agent)
+    conflicts = [done.had_conflicts for done in remember_all(program, space, SESSIONS, player)]
+    assert MemoryBank.replay("mara", space.bank.operations()).live() == space.bank.live()
+    assert list(space.sessions) == [s.session_id for s in SESSIONS]
+    return space, player, conflicts
+
+
+def texts(space: MemorySpace) -> list[str]:
+    return [memory.text for memory in space.bank.live()]
+
+
+def create(text: str) -> Call:
+    return "manage_memory", {"action": "create", "text": text}
+
+
+def update(memory_id: str, text: str) -> Call:
+    return "manage_memory", {"action": "update", "memory_id": memory_id, "text": text}
+
+
+def delete(memory_id: str) -> Call:
+    return "delete_memory", {"memory_id": memory_id, "reason": "dropped"}
+
+
+# -- with the oracle -----------------------------------------------------------------------------
+
+
+def in_order(world: World, program: MemoryProgram) -> MemorySpace:
+    space = MemorySpace("a")
+    for told in world.conversation.sessions:
+        program.remember(space, told)
+    return space
+
+
+@pytest.mark.parametrize("mode", ["specialists", "generalist"])
+def test_the_bank_is_that_of_a_build_in_order_and_the_chain_five_times_shorter(mode: Any) -> None:
+    (world,) = generate(11, 1, sessions=(12, 12), questions_per_session=0)
+    program = MemoryProgram(MemoryWriter(mode))
+    program.set_lm(oracle_lm([world]))
+    batches = list[int]()
+
+    def ask_all(asks: Sequence[Ask]) -> list[Proposal]:
+        batches.extend([len(asks)] if asks else [])
+        return [program.writer.propose(ask.agent, ask.view, ask.session) for ask in asks]
+
+    space, expected = MemorySpace("a"), in_order(world, program)
+    done = list(remember_all(program, space, world.conversation.sessions, ask_all))
+    assert len(done) == 12
+    assert sorted(map(dated, space.bank.live())) == sorted(map(dated, expected.bank.live()))
+    assert sorted(space.bank.core.splitlines()) == sorted(expected.bank.core.splitlines())
+    assert len(batches) * 5 <= 12
+    assert sum(batches) <= 2 * 12 * len(program.writer.agents)
+
+
+def dated(memory: Memory) -> tuple[str, str, str]:
+    return memory.kind.value, memory.text, str(memory.happened_at)
+
+
+# -- what does not fit ---------------------------------------------------------------------------
+
+
+def test_sessions_that_touch_nothing_are_asked_once() -> None:
+    animals = ["badger", "cormorant", "dolphin", "ermine"]
+    space, player, conflicts = played(lambda number, shown, core: [create(f"A {animals[number - 1]} slept.")])
+    assert texts(space) == [f"A {animal} slept." for animal in animals]
+    assert (player.batches, any(conflicts)) == ([16], False)
+
+
+def test_an_update_finds_what_an_earlier_session_made_of_its_target() -> None:
+    def play(number: int, shown: dict[str, str], core: str) -> list[Call]:
+        old = next((name for text, name in shown.items() if "trip to Oslo" in text), None)
+        text = f"Mara plans part {number} of the trip to Oslo."
+        return [create(text)] if old is None else [update(old, text)]
+
+    space, player, conflicts = played(play)
+    assert texts(space) == ["Mara plans part 4 of the trip to Oslo."]
+    assert len(space.bank.history(space.bank.live()[0].memory_id)) == 4
+    assert (len(player.batches), any(conflicts)) == (2, False)
+
+
+def test_an_agent_whose_target_was_deleted_is_asked_on_the_real_bank() -> None:
+    def play(number: int, shown: dict[str, str], core: str) -> list[Call]:
+        old = shown.get("Mara plans a trip to Oslo.")
+        if number == 1:
+            return [create("Mara plans a trip to Oslo.")]
+        if number == 2:
+            return [delete(old)] if old else []
+        if number == 3:
+            return [update(old, "The trip to Oslo is in May.") if old else create("A trip to Oslo is off.")]
+        return []
+
+    space, player, conflicts = played(play)
+    assert texts(space) == ["A trip to Oslo is off."]
+    assert conflicts == [False, False, True, False]
+    assert player.batches[2:] == [1]
+
+
+def test_a_profile_that_is_rewritten_keeps_what_other_sessions_wrote() -> None:
+    def play(number: int, shown: dict[str, str], core: str) -> list[Call]:
+        line = f"Oslo {number}"
+        if number < 3:
+            return [("edit_core", {"action": "append", "text": line})]
+        return [("edit_core", {"action": "rewrite", "text": f"{core}\n{line}"})]
+
+    space, _, conflicts = played(play, "core")
+    assert space.bank.core.splitlines() == ["Oslo 1", "Oslo 2", "Oslo 3", "Oslo 4"]
+    assert conflicts[:2] == [False, False]
+
+
+def test_a_call_that_fails_at_first_is_asked_again_and_one_that_fails_twice_is_counted() -> None:
+    failures = {1: 1, 2: 5}
+
+    def play(number: int, shown: dict[str, str], core: str) -> list[Call] | None:
+        failures[number] = failures.get(number, 0) - 1
+        return None if failures[number] >= 0 else [create(f"Part {number}.")]
+
+    space, _, _ = played(play)
+    assert texts(space) == ["Part 1.", "Part 3.", "Part 4."]
+    records = [entry.record for entry in space.sessions.values()]
+    assert [len(record.failures) for record in records] == [0, 1, 0, 0]
+
+
+def test_a_refused_call_is_recorded_and_not_made_again() -> None:
+    def play(number: int, shown: dict[str, str], core: str) -> list[Call]:
+        return [delete("m999"), create(f"Part {number} of it.")]
+
+    space, _, conflicts = played(play)
+    assert texts(space) == [f"Part {number} of it." for number in range(1, 5)]
+    assert not any(conflicts)
