@@ -56,8 +56,8 @@ def numbers(output_dir: Path) -> Any:
 @pytest.mark.parametrize(
     ("system", "kills"),
     [
-        ("memory", [("build", 14), ("build", SESSIONS_IN_ALL), ("answers", 30), ("answers", 45)]),
-        ("rag", [("answers", 25), ("answers", 45)]),
+        ("memory", [("build", SESSIONS_IN_ALL), ("answers", 45)]),  # benchmarks/faults.py kills more often
+        ("rag", [("answers", 25)]),
     ],
 )
 def test_a_run_killed_at_random_points_ends_like_one_that_was_not(system, kills, tmp_path):
