@@ -1,6 +1,6 @@
 """Train models of the program: ``python train.py --help``; each ``--mode`` has flags of its own.
 
-Modes: train and evaluate, trajectories, sft, export, pretrain.
+Modes: train and evaluate, trajectories, synthesize, sft, export, pretrain.
 """
 
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 
 from memory_program.arbor_train_config import train_config_type
 from memory_program.command_line import exit_status, named_mode, parse_flags
-from memory_program.expert_config import ExportConfig, FineTuneConfig, TrajectoriesConfig
+from memory_program.expert_config import ExportConfig, FineTuneConfig, SynthesizeConfig, TrajectoriesConfig
 from memory_program.pocket.recipe import PretrainConfig
 from memory_program.settings import Settings
 from memory_program.train_config import TrainConfig
@@ -19,6 +19,7 @@ MODES: dict[str, tuple[type[Settings], str]] = {
     "train": (TrainConfig, "memory_program.training.run:train"),
     "evaluate": (TrainConfig, "memory_program.training.run:train"),
     "trajectories": (TrajectoriesConfig, "memory_program.training.expert:collect_trajectories"),
+    "synthesize": (SynthesizeConfig, "memory_program.training.expert:synthesize_questions"),
     "sft": (FineTuneConfig, "memory_program.training.expert:fine_tune_writer"),
     "export": (ExportConfig, "memory_program.training.expert:export"),
     "pretrain": (PretrainConfig, "memory_program.pocket.training:pretrain"),

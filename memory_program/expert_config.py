@@ -65,6 +65,55 @@ class TrajectoriesConfig(SystemSettings):
         return TrainConfig(**{name: getattr(self, name) for name in names})
 
 
+class SynthesizeConfig(Settings):
+    """Let a strong model write questions about conversations, as material to be trained by.
+
+    Each is kept only if the model, shown the session and not the answer, gives the same answer, and if
+    nothing alike was asked before. The result is a file in LoCoMo's schema, for --dataset of --mode train. A
+    run can be stopped at any moment: the same command goes on after the last whole session.
+    """
+
+    mode: Literal["synthesize"] = "synthesize"
+    """What to do."""
+
+    model: str
+    """The model that writes, and answers to check: any that evaluate.py takes."""
+
+    api_base: str | None = None
+    """Address of an OpenAI-compatible server of your own."""
+
+    questions: int = Field(default=5, ge=1)
+    """Questions asked for, for each session. 5 is MemBuilder's number."""
+
+    max_completion_tokens: int = Field(default=4096, ge=1)
+    """The most tokens that a reply may have."""
+
+    dataset: str = "sample"
+    """What is asked about: "sample" (made-up conversations to learn from), "locomo" (its train split), or the
+    path of a JSON file in LoCoMo's schema (all but its last half). Questions that it has are left out."""
+
+    data: Path | None = None
+    """Path of the official locomo10.json. Without it the file is downloaded once, into a cache."""
+
+    num_train: int = Field(default=600, ge=1)
+    """Sessions with questions of the dataset to take, at least; where it has none, all of its sessions."""
+
+    num_threads: int = Field(default=8, ge=1, le=1024)
+    """Conversations at once, and model calls in flight at most."""
+
+    output_dir: Path = Path("runs/questions")
+    """Folder of the questions, one file for each conversation, and of conversations.json with all of them."""
+
+    seed: int = Field(default=0, ge=0)
+    """Seed of what is made up."""
+
+    @property
+    def material_config(self) -> TrainConfig:
+        """The same data, as a training names it."""
+        names = ("dataset", "data", "num_train", "seed")
+        return TrainConfig(**{name: getattr(self, name) for name in names})
+
+
 class FineTuneConfig(ReinforceSettings):
     """Teach a writer the replies of an expert, before it is trained by reward."""
 

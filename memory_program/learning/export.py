@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from memory_program.errors import RecordError
-from memory_program.learning.trajectories import Line
+from memory_program.learning.session_lines import Line
 
 DATASET = "memory_writer"
 """The name of the dataset in LLaMA-Factory's ``dataset_info.json``, and verl's ``data_source``."""

@@ -17,7 +17,7 @@ from memory_program.evaluation.records import content_hash
 from memory_program.learning.hyperparameters import ReinforceSettings
 from memory_program.learning.provider import LocalProvider, LocalReinforceJob
 from memory_program.learning.run_state import Entry, Progress, RunState
-from memory_program.learning.trajectories import Line
+from memory_program.learning.session_lines import Line
 
 Example = dict[str, Any]  # Any: a JSON object, ``{"messages": [...]}``
 

@@ -4,13 +4,10 @@ A conversation is one JSON-lines file; a line holds a session: the memory before
 and replied, and what that did. A run that was stopped goes on after the last whole line.
 """
 
-import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from locomo.conversation import Conversation, Question, Session
 from memory_program import __version__
@@ -23,9 +20,8 @@ from memory_program.learning.episode_json import episode_to_json
 from memory_program.learning.episodes import Episode, questions_by_session
 from memory_program.learning.groups import messages_of
 from memory_program.learning.rollouts import Rollout, policy_of, sampling_program, write
+from memory_program.learning.session_lines import Line, append_line, file_of, read_lines
 from memory_program.learning.side_by_side import side_by_side
-
-Line = dict[str, Any]  # Any: a JSON object
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,7 @@ def collect(
     folder.mkdir(parents=True, exist_ok=True)
     sampled = sampling_program(program, temperature, max_tokens)
     model = policy_of(program).model
-    chosen = [c for c in conversations if not (skip_existing and _file(folder, c.conversation_id).exists())]
+    chosen = [c for c in conversations if not (skip_existing and file_of(folder, c.conversation_id).exists())]
     tasks = [partial(_collect, sampled, model, conversation, folder, on_session) for conversation in chosen]
     return side_by_side(tasks, threads)
 
@@ -78,7 +74,7 @@ def read_trajectories(folder: Path) -> list[Line]:
     Raises:
         RecordError: there is none, or a whole line cannot be read.
     """
-    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in _lines(path)]
+    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in read_lines(path)]
     if not lines:
         raise RecordError(
             f"{str(folder)!r} holds no trajectories: run --mode trajectories first, or name another folder"
@@ -94,8 +90,8 @@ def _collect(
     on_session: Callable[[Line], None],
 ) -> Collected:
     """Go on with one conversation until it is done or a call is lost."""
-    path = _file(folder, conversation.conversation_id)
-    done = _lines(path) if path.exists() else []
+    path = file_of(folder, conversation.conversation_id)
+    done = read_lines(path) if path.exists() else []
     space = _space_after(done, conversation, path)
     placed = questions_by_session(conversation)
     for session in conversation.sessions[len(done) :]:
@@ -104,7 +100,7 @@ def _collect(
             failure = rollout.lost[0]
             return Collected(conversation.conversation_id, len(done), f"{failure.where}: {failure.message}")
         line = _line(rollout, model)
-        _append(path, line, done)
+        append_line(path, line, done)
         done.append(line)
         space = rollout.space
         on_session(line)
@@ -158,29 +154,3 @@ def _space_after(done: Sequence[Line], conversation: Conversation, path: Path) -
     operations = [operation_from_json(record) for line in done for record in line["operations"]]
     space.bank = MemoryBank.replay(space.namespace, operations)
     return space
-
-
-def _file(folder: Path, conversation_id: str) -> Path:
-    return folder / f"{conversation_id.replace('/', '_')}.jsonl"
-
-
-def _lines(path: Path) -> list[Line]:
-    """Read the whole lines of a file; a last one that was being written is left out."""
-    try:
-        return [json.loads(text) for text in path.read_text(encoding="utf-8").split("\n")[:-1]]
-    except ValueError as error:
-        raise RecordError(
-            f"{str(path)!r} holds a line that is not JSON ({error}): delete the file to have it done again"
-        ) from error
-
-
-def _append(path: Path, line: Line, done: Sequence[Line]) -> None:
-    """Add a line, after cutting off what a killed process left half written."""
-    whole = sum(len(json.dumps(earlier)) + 1 for earlier in done)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-    try:
-        os.ftruncate(file, whole)
-        os.pwrite(file, f"{json.dumps(line)}\n".encode(), whole)
-        os.fsync(file)
-    finally:
-        os.close(file)

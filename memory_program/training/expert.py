@@ -1,6 +1,7 @@
 """Before reinforcement: an expert's trajectories, fine-tuning on them, and both for other tools."""
 
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -8,16 +9,26 @@ import dspy
 import torch
 from rich.console import Console
 
+from locomo.world import as_locomo_json
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.config import SystemName
 from memory_program.errors import ModelError
-from memory_program.expert_config import ORACLE, ExportConfig, FineTuneConfig, TrajectoriesConfig
+from memory_program.evaluation.report import write_json
+from memory_program.expert_config import (
+    ORACLE,
+    ExportConfig,
+    FineTuneConfig,
+    SynthesizeConfig,
+    TrajectoriesConfig,
+)
 from memory_program.learning.export import write_llamafactory, write_verl
 from memory_program.learning.oracle import oracle_lm
 from memory_program.learning.provider import engine_of
+from memory_program.learning.rewards import answer_score
 from memory_program.learning.run_state import Entry
 from memory_program.learning.sft import fine_tune, lessons_of
+from memory_program.learning.synthesis import Synthesizer
 from memory_program.learning.trajectories import collect, read_trajectories
 from memory_program.learning.weights import load_model
 from memory_program.models import AdaptiveLimiter, check_model, language_model
@@ -59,6 +70,40 @@ def collect_trajectories(
     sessions = sum(collected.sessions for collected in found)
     say(f"{sessions:,} sessions of {len(found)} conversations: {config.output_dir}")
     lost = [collected for collected in found if collected.failure is not None]
+    if lost:
+        raise ModelError(
+            f"{len(lost)} conversations are not finished, for calls failed (the first: {lost[0].failure}); "
+            "what is done is kept: the same command goes on from there"
+        )
+
+
+def synthesize_questions(config: SynthesizeConfig, console: Console | None = None) -> None:
+    """Let a strong model write questions about conversations, and write those that hold.
+
+    Raises:
+        ConfigError: the config does not fit the data.
+        ModelError: the model cannot be used, or calls were lost; what was written is kept.
+        RecordError: the folder holds something else.
+    """
+    say = _printing(console)
+    material = read_material(config.material_config)
+    lm = language_model(
+        config.model,
+        api_base=config.api_base,
+        max_tokens=config.max_completion_tokens,
+        limiter=AdaptiveLimiter(config.num_threads),
+    )
+    check_model(lm)
+    with held(config.output_dir):
+        synthesizer = Synthesizer(lm, answer_score("f1"), config.questions)
+        found = synthesizer.synthesize(material.train, config.output_dir, threads=config.num_threads)
+        path = config.output_dir / "conversations.json"
+        write_json(path, as_locomo_json([one.conversation for one in found]))
+    kept = sum(len(one.conversation.questions) for one in found)
+    rejected = sum((one.rejected for one in found), Counter[str]())
+    told = ", ".join(f"{count} {reason}" for reason, count in sorted(rejected.items())) or "none"
+    say(f"{kept:,} questions of {len(found)} conversations: {path}; rejected: {told}")
+    lost = [one for one in found if one.failure is not None]
     if lost:
         raise ModelError(
             f"{len(lost)} conversations are not finished, for calls failed (the first: {lost[0].failure}); "

@@ -12,10 +12,16 @@ import pytest
 from dspy import lm15
 from rich.console import Console
 
+from locomo.dataset import read_dataset
 from locomo.world import as_locomo_json
 from memory_program.agents.program import MemoryProgram
 from memory_program.errors import ConfigError, ModelError, RecordError
-from memory_program.expert_config import ExportConfig, FineTuneConfig, TrajectoriesConfig
+from memory_program.expert_config import (
+    ExportConfig,
+    FineTuneConfig,
+    SynthesizeConfig,
+    TrajectoriesConfig,
+)
 from memory_program.learning.episode_json import episode_from_json
 from memory_program.learning.replies import ReplyRewarder
 from memory_program.learning.rewards import RewardRule, answer_score
@@ -23,7 +29,14 @@ from memory_program.learning.run_state import read_log
 from memory_program.learning.sft import examples_of, lessons_of
 from memory_program.learning.trajectories import collect, read_trajectories
 from memory_program.models import language_model
-from memory_program.training.expert import collect_trajectories, export, fine_tune_writer
+from memory_program.training.expert import (
+    collect_trajectories,
+    export,
+    fine_tune_writer,
+    synthesize_questions,
+)
+from tests.competent_model import Prompt, chat_format
+from tests.model_server import ModelServer
 from tests.training_samples import (
     REPLIES,
     one_thread,
@@ -213,3 +226,27 @@ def test_lost_calls_are_told_and_what_is_done_is_kept(tmp_path):
         collect_trajectories(config, QUIET, expert=failing)
     collect_trajectories(config, QUIET, expert=failing)
     assert len(read_trajectories(config.output_dir)) == 2
+
+
+def strong(prompt: Prompt, seen: int) -> str:
+    """Write one question about the session of ``talk``, and know its answer."""
+    if "[[ ## questions ## ]]" in prompt.user:
+        draft = {"question": "Which city did Mara move to?", "answer": "Oslo", "evidence": ["D1:1"]}
+        return chat_format({"questions": json.dumps([draft])})
+    return chat_format({"answer": "Oslo"})
+
+
+def test_questions_are_synthesized_into_a_dataset(tmp_path):
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(as_locomo_json([talk(name) for name in "abcd"])), encoding="utf-8")
+    console = Console(width=200)
+    with ModelServer(reply=strong) as server, console.capture() as captured:
+        config = SynthesizeConfig(
+            model="openai/strong", api_base=server.url, dataset=str(path), output_dir=tmp_path / "questions"
+        )
+        synthesize_questions(config, console)
+    written = read_dataset(tmp_path / "questions" / "conversations.json")
+    assert [c.conversation_id for c in written.conversations] == ["a", "b"]
+    assert {q.text for c in written.conversations for q in c.questions} == {"Which city did Mara move to?"}
+    assert "2 questions of 2 conversations" in captured.get()
+    assert "rejected: none" in captured.get()

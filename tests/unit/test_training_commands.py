@@ -17,7 +17,7 @@ COMMANDS = re.findall(r"^python train\.py.*$", README, re.MULTILINE)
 
 def test_the_readme_shows_how_to_train_and_what_comes_before():
     modes = {named_mode(MODES, "train", shlex.split(command)[2:]) for command in COMMANDS}
-    assert {"train", "evaluate", "trajectories", "sft", "export"} <= modes
+    assert {"train", "evaluate", "trajectories", "synthesize", "sft", "export"} <= modes
 
 
 @pytest.mark.parametrize("command", COMMANDS)
