@@ -57,7 +57,7 @@ def wire_group(group: Sequence[Item], size: int) -> list[WireItem] | None:
     advantages = _advantages(group)
     if advantages is None:
         return None
-    sent = [
+    sent: list[WireItem] = [
         {"messages": item["messages"], "completion": item["completion"], "reward": advantage}
         for item, advantage in zip(group, advantages, strict=True)
     ]
