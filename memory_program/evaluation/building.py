@@ -101,12 +101,13 @@ class Builder:
         missing = {c.conversation_id: self._missing_sessions(c) for c in self._conversations}
         # Banks in a database are gone through in any case: their journal may lack a session.
         to_build = [c for c in self._conversations if self._store is not None or missing[c.conversation_id]]
-        workers.run(
-            f"{self._identity.name}: build",
-            [partial(self._build, conversation, workers) for conversation in to_build],
-            to_do=sum(len(sessions) for sessions in missing.values()),
-            total=sum(len(conversation.sessions) for conversation in self._conversations),
-        )
+        with closing(self._proposals):
+            workers.run(
+                f"{self._identity.name}: build",
+                [partial(self._build, conversation, workers) for conversation in to_build],
+                to_do=sum(len(sessions) for sessions in missing.values()),
+                total=sum(len(conversation.sessions) for conversation in self._conversations),
+            )
 
     def open(self, conversation: Conversation) -> MemorySpace:
         """Give the memory of a conversation whose sessions are all built."""
