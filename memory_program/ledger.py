@@ -36,6 +36,10 @@ class Price:
             fresh_tokens * self.input_usd + cached_tokens * self.cached_usd + output_tokens * self.output_usd
         )
 
+    def saved_usd(self, cached_tokens: int) -> float:
+        """Say how much dearer cached tokens would have been fresh."""
+        return cached_tokens * (self.input_usd - self.cached_usd)
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -45,6 +49,7 @@ class Usage:
     those calls that ended in an error after all tries. ``input_tokens`` include ``cached_tokens``.
     ``seconds`` is the time that tries took, summed; waits for a slot or for a rate limit are left out.
 
+    ``saved_usd`` is what the cached tokens would have cost more without the provider's cache of prompts.
     ``cost_usd`` is None, never 0, as soon as one call has no known price; ``unpriced_calls`` says how many. A
     server that reports no usage adds no tokens, and its calls are unpriced. A failed try is not priced.
     """
@@ -58,6 +63,12 @@ class Usage:
     retries: int = 0
     failed_calls: int = 0
     unpriced_calls: int = 0
+    saved_usd: float = 0.0
+
+    @property
+    def cached_share(self) -> float | None:
+        """The share of the input tokens that came from the provider's cache; None if none were counted."""
+        return self.cached_tokens / self.input_tokens if self.input_tokens else None
 
     def __add__(self, other: "Usage") -> "Usage":
         costs = (self.cost_usd, other.cost_usd)
@@ -71,6 +82,7 @@ class Usage:
             retries=self.retries + other.retries,
             failed_calls=self.failed_calls + other.failed_calls,
             unpriced_calls=self.unpriced_calls + other.unpriced_calls,
+            saved_usd=self.saved_usd + other.saved_usd,
         )
 
 

@@ -213,6 +213,7 @@ class PacedEngine:
             output_tokens=tokens[2],
             cost_usd=None if price is None else price.cost_usd(*tokens),
             unpriced_calls=int(price is None),
+            saved_usd=0.0 if price is None else price.saved_usd(tokens[1]),
         )
 
     def __copy__(self) -> "PacedEngine":

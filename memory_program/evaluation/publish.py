@@ -156,6 +156,11 @@ def _metrics(result: Json) -> Iterator[tuple[str, float]]:
         numbers[f"locomo_f1/all/{end}"] = result["locomo_f1"]["all"][end]
     numbers |= {name: result[name] for name in ("tokens_per_question", "calls", "cost_usd", "seconds")}
     numbers |= {"failures": result["failures"]["all"], "judge/kappa": judge.get("kappa")}
+    stages: Sequence[Json] = list(result["usage"].values())
+    input_tokens = sum(usage["input_tokens"] for usage in stages)
+    numbers["cached_tokens"] = sum(usage["cached_tokens"] for usage in stages)
+    numbers["cached_share"] = numbers["cached_tokens"] / input_tokens if input_tokens else None
+    numbers["cache_saved_usd"] = sum(usage["saved_usd"] for usage in stages)
     for name, value in numbers.items():
         if value is not None:
             yield name, float(value)

@@ -33,6 +33,8 @@ def tables(results: Json) -> list[Table]:
     systems: Mapping[str, Json] = results["systems"]
     ceiling = {"ceiling (oracle)": results["ceiling"]} if results["ceiling"] else {}
     laid_out = [*_scores(dataset, {**systems, **ceiling}), _retrieval_and_cost(systems)]
+    if any(usage["cached_tokens"] for system in systems.values() for usage in system["usage"].values()):
+        laid_out.append(_cached(systems))
     if any(system["retrieval"][_RANKED_KEYS[0]]["n"] for system in systems.values()):
         laid_out.append(_rankings(systems))
     if any(system["judge"] for system in systems.values()):
@@ -106,6 +108,19 @@ def _retrieval_and_cost(systems: Mapping[str, Json]) -> Table:
             "unknown" if system["cost_usd"] is None else f"${system['cost_usd']:.4f}",
             str(system["failures"]["all"]),
         )
+    return table
+
+
+def _cached(systems: Mapping[str, Json]) -> Table:
+    numbers = ["input tokens", "cached", "share", "saved"]
+    table = _table("What the provider's cache of prompts served", ["system", "stage"], numbers)
+    for name, system in systems.items():
+        for stage, usage in system["usage"].items():
+            if usage["input_tokens"]:
+                share = usage["cached_tokens"] / usage["input_tokens"]
+                saved = "unknown" if usage["cost_usd"] is None else f"${usage['saved_usd']:.4f}"
+                tokens = [f"{usage[key]:,}" for key in ("input_tokens", "cached_tokens")]
+                table.add_row(name, stage, *tokens, f"{share:.1%}", saved)
     return table
 
 

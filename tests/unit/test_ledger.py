@@ -100,6 +100,15 @@ def test_an_estimate_multiplies_calls_by_the_mean_call() -> None:
 
 def test_cached_tokens_are_part_of_the_input_and_cheaper() -> None:
     assert Price(1.0, 0.1, 10.0).cost_usd(100, 40, 2) == pytest.approx(60 + 4 + 20)
+    assert Price(1.0, 0.1, 10.0).saved_usd(40) == pytest.approx(40 - 4)
+
+
+def test_the_cached_share_is_of_input_tokens_alone_and_unknown_without_any() -> None:
+    both = Usage(input_tokens=100, cached_tokens=40, output_tokens=50, saved_usd=0.5) + Usage(
+        input_tokens=100, saved_usd=0.25
+    )
+    assert (both.cached_share, both.saved_usd) == (0.2, 0.75)
+    assert Usage(calls=1).cached_share is None
 
 
 def test_prices_are_read_without_importing_litellm() -> None:

@@ -152,6 +152,7 @@ def test_a_call_is_metered_with_its_tokens_price_and_finish_reason() -> None:
     assert (call.usage.input_tokens, call.usage.cached_tokens, call.usage.output_tokens) == (1000, 600, 200)
     # list price per million tokens: 0.40 input, 0.10 cached input, 1.60 output
     assert call.usage.cost_usd == pytest.approx((400 * 0.40 + 600 * 0.10 + 200 * 1.60) / 1e6)
+    assert call.usage.saved_usd == pytest.approx(600 * (0.40 - 0.10) / 1e6)
 
 
 def test_a_call_that_succeeds_after_retries_counts_them_and_is_no_failure() -> None:

@@ -69,6 +69,19 @@ def test_every_column_fits_120_columns():
     assert all(name in text and f"sig:{name}" in text for name in SYSTEMS)
 
 
+def test_what_a_cache_of_prompts_served_stands_by_stage_with_what_it_saved():
+    found = results(memory="red", rag="red")
+    assert "cache" not in printed(found)
+    usage = found["systems"]["memory"]["usage"]
+    usage["build"] |= {"input_tokens": 8000, "cached_tokens": 2000, "saved_usd": 0.0006}
+    usage["answer"] |= {"input_tokens": 1000, "cached_tokens": 0, "cost_usd": None}
+    table = printed(found).partition("cache of prompts served")[2].partition("\n\n ")[0]
+    rows = [line.split() for line in table.splitlines()]
+    assert ["memory", "build", "8,000", "2,000", "25.0%", "$0.0006"] in rows
+    assert ["memory", "answer", "1,000", "0", "0.0%", "unknown"] in rows
+    assert not any("judge" in row or "rag" in row for row in rows[:6])
+
+
 def test_the_ceiling_stands_under_the_systems_where_there_is_one():
     found = results(memory="red", no_memory="x")
     assert "ceiling" not in printed(found)
