@@ -79,11 +79,8 @@ def optimize(
         _announce(progress, config, subject)
         tools = _tools(config, calls, models or _models_of(config), score)
         publisher = stack.enter_context(closing(Publisher(config)))
-        stages, stopped = list[StageResult](), list[str]()
-        with dspy.context(lm=tools.task_lm), limits(stopped):
-            _check_models(tools.models)
-            _improve_all(tools, subject, progress, stages)
-        stopped += [stage.stopped for stage in stages if stage.stopped is not None]
+        stages = list[StageResult]()
+        stopped = _improve_all(tools, subject, progress, stages)
         results = run_results(config, subject, stages, calls)
         save_program(config.saved_to, subject.program, results)
         _conclude(progress, config, results, stopped)
@@ -91,7 +88,7 @@ def optimize(
         return results
 
 
-def _improve_all(tools: Tools, subject: Subject, progress: Progress, stages: list[StageResult]) -> None:
+def _improve_all(tools: Tools, subject: Subject, progress: Progress, stages: list[StageResult]) -> list[str]:
     """Improve one part after the other, each from the best so far; the program becomes what won.
 
     Args:
@@ -99,18 +96,25 @@ def _improve_all(tools: Tools, subject: Subject, progress: Progress, stages: lis
         subject: what is improved; its program is changed.
         progress: is told.
         stages: gets a result for each part that was come to, also if a limit of the run ends this early.
+
+    Returns:
+        the limits that ended it early, if any.
     """
-    for target in tools.config.rounds * tools.config.target.stages:
-        cases = subject.cases(target)
-        progress.say(
-            f"{tools.config.optimizer.value} on {target.value}: {len(cases.train)} examples to learn "
-            f"from, {len(cases.val)} to choose on; {tools.calls.used:,} calls so far"
-        )
-        make_student = partial(subject.student, target, tools.score)
-        stages.append(improve(tools, target, cases, make_student, progress.attempted))
-        put(stages[-1].choice.winner.prompts, subject.program)
-        if stages[-1].stopped is not None:
-            break
+    stopped: list[str] = []
+    with dspy.context(lm=tools.task_lm), limits(stopped):
+        _check_models(tools.models)
+        for target in tools.config.rounds * tools.config.target.stages:
+            cases = subject.cases(target)
+            progress.say(
+                f"{tools.config.optimizer.value} on {target.value}: {len(cases.train)} examples to learn "
+                f"from, {len(cases.val)} to choose on; {tools.calls.used:,} calls so far"
+            )
+            make_student = partial(subject.student, target, tools.score)
+            stages.append(improve(tools, target, cases, make_student, progress.attempted))
+            put(stages[-1].choice.winner.prompts, subject.program)
+            if stages[-1].stopped is not None:
+                break
+    return stopped + [stage.stopped for stage in stages if stage.stopped is not None]
 
 
 def _tools(config: OptimizeConfig, calls: PaidCalls, make: ModelMaker, score: AnswerScore | None) -> Tools:
