@@ -85,6 +85,10 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
     """Folder of the run: checkpoints, log, the trained model with its program, plots. The same folder goes
     on."""
 
+    push_to_hub: str | None = None
+    """Push the result to this repository of the Hugging Face hub, "owner/model"; a new one is private.
+    Without the flag it stays on this machine."""
+
     tracking_uri: str | None = None
     """MLflow's tracking address. Without it, SQLite in mlflow.db beside the folder of the run."""
 

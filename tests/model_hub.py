@@ -1,5 +1,6 @@
-"""A model hub on loopback: as much of the Hugging Face protocol as fetching one model takes."""
+"""A model hub on loopback: as much of the Hugging Face protocol as fetching or pushing one model takes."""
 
+import base64
 import contextlib
 import hashlib
 import http.server
@@ -18,6 +19,11 @@ class ModelHub:
         self.folder = folder
         self.asked: list[str] = []
         self.address = ""
+        self.made: dict[str, object] = {}
+        """What the repository was asked to be."""
+        self.pushed: dict[str, bytes] = {}
+        self.tokens: set[str] = set()
+        self.refuses = False
 
     def find(self, path: str) -> tuple[bytes, str] | None:
         """Give the body and its content type."""
@@ -43,6 +49,28 @@ class ModelHub:
                 return file.read_bytes(), "application/octet-stream"
         return None
 
+    def take(self, path: str, body: bytes) -> tuple[int, dict[str, object]]:
+        """Take a request of somebody who pushes; give the status and the answer."""
+        if self.refuses:
+            return 403, {"error": "You don't have the rights to create a model under the namespace owner"}
+        if path == "/api/repos/create":
+            self.made = json.loads(body)
+            return 200, {"url": f"{self.address}/owner/tiny"}
+        if path == "/api/validate-yaml":  # that at the head of the card
+            return 200, {"errors": [], "warnings": []}
+        if path == "/api/models/owner/tiny/preupload/main":
+            files = json.loads(body)["files"]
+            return 200, {
+                "files": [{**file, "uploadMode": "regular", "shouldIgnore": False} for file in files]
+            }
+        if path == "/api/models/owner/tiny/commit/main":
+            for line in map(json.loads, body.splitlines()):
+                if line["key"] == "file":
+                    self.pushed[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            address = f"{self.address}/owner/tiny/commit/{_COMMIT}"
+            return 200, {"commitUrl": address, "commitOid": _COMMIT, "success": True}
+        return 404, {"error": path}
+
 
 @contextlib.contextmanager
 def hub_of(folder: Path) -> Iterator[ModelHub]:
@@ -63,6 +91,17 @@ def hub_of(folder: Path) -> Iterator[ModelHub]:
                 self.wfile.write(body)
 
         do_HEAD = do_GET
+
+        def do_POST(self) -> None:
+            sent = self.rfile.read(int(self.headers["Content-Length"]))
+            hub.tokens.add(self.headers.get("Authorization", "").removeprefix("Bearer "))
+            status, answer = hub.take(self.path.partition("?")[0], sent)
+            body = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
             """Keep the test's output clean."""

@@ -17,7 +17,16 @@ from memory_program.training.curves import write_curves
 from memory_program.training.material import Material
 
 RESULTS = "results.json"
-_OF_THE_MACHINE = {"arbor_config", "api_base", "data", "mlflow", "output_dir", "tracking_uri", "num_threads"}
+_OF_THE_MACHINE = {
+    "arbor_config",
+    "api_base",
+    "data",
+    "mlflow",
+    "num_threads",
+    "output_dir",
+    "push_to_hub",
+    "tracking_uri",
+}
 
 
 def make_results(config: TrainConfig, material: Material, entries: Sequence[Entry], comparison: Json) -> Json:

@@ -17,6 +17,7 @@ from memory_program.learning.run_state import read_log
 from memory_program.run_folder import held
 from memory_program.train_config import TrainConfig
 from memory_program.training.comparison import compare_with_base, comparison_table
+from memory_program.training.hub import check_hub, push
 from memory_program.training.material import Material, example_count, read_material
 from memory_program.training.models import (
     check_backend,
@@ -52,6 +53,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
     logging.getLogger("dspy.clients.lm").setLevel(
         logging.ERROR
     )  # it warns of each cut reply; they are counted
+    check_hub(config.push_to_hub)
     check_backend(config)
     progress = Progress(console, config.num_train_steps)
     material = read_material(config)
@@ -75,6 +77,8 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
         console.print(comparison_table(comparison))
         progress.say(f"saved: {config.result}; how it went: {config.output_dir}")
         publisher.publish(results, entries, program)
+        if config.push_to_hub is not None:
+            progress.say(f"pushed: {push(config.result, config.push_to_hub)}")
         return results
 
 
