@@ -1,5 +1,6 @@
 """What is known of an Arbor server before one is asked: its file, its settings, its groups, its start."""
 
+import hashlib
 import json
 import math
 import tomllib
@@ -13,7 +14,7 @@ from memory_program.command_line import parse_flags
 from memory_program.errors import ConfigError, ModelError
 from memory_program.learning.arbor.__main__ import main
 from memory_program.learning.arbor.config import ArborConfig, Devices, read_arbor_config
-from memory_program.learning.arbor.environment import GROUP, requirements
+from memory_program.learning.arbor.environment import GROUP, prepare, repair, requirements
 from memory_program.learning.arbor.server import check_gpus, gpus_here, serve
 from memory_program.learning.arbor.settings import ArborJobSettings, ArborSettings
 from memory_program.learning.arbor.wire import wire_group, zero_sum
@@ -303,6 +304,43 @@ def test_the_environment_of_the_server_is_pinned():
     assert all("==" in requirement for requirement in wanted)
     groups = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
     assert wanted == groups[GROUP]
+
+
+def made_environment(folder: Path, packages: Path) -> Path:
+    """An environment whose Python says where its packages are, and can do nothing else."""
+    python = folder / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\necho {packages}\n")
+    python.chmod(0o755)
+    return python
+
+
+def test_the_file_that_arbors_package_lacks_is_written_once(tmp_path):
+    python = made_environment(tmp_path, tmp_path / "site-packages")
+    (tmp_path / "site-packages" / "arbor").mkdir(parents=True)
+    path = repair(python)
+    assert path == tmp_path / "site-packages" / "configs" / "deepspeed_config.yaml"
+    written = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert (written["distributed_type"], written["deepspeed_config"]["zero_stage"]) == ("DEEPSPEED", 3)
+    path.write_text("mine: true\n", encoding="utf-8")
+    repair(python)
+    assert path.read_text(encoding="utf-8") == "mine: true\n"
+
+
+def test_an_environment_without_arbor_is_an_error_that_says_what_to_do(tmp_path):
+    python = made_environment(tmp_path, tmp_path / "site-packages")
+    with pytest.raises(ModelError, match="has no Arbor: remove its folder"):
+        repair(python)
+
+
+def test_an_environment_that_is_up_to_date_is_not_made_again(tmp_path):
+    wanted, said = ["arbor-ai==0.2.17"], []
+    python = made_environment(tmp_path, tmp_path / "site-packages")
+    (tmp_path / "site-packages" / "arbor").mkdir(parents=True)
+    digest = hashlib.sha256(wanted[0].encode()).hexdigest()
+    (tmp_path / "memory-program.installed").write_text(digest, encoding="utf-8")
+    assert prepare(tmp_path, said.append, wanted) == python
+    assert said == []
 
 
 def test_the_rented_machine_starts_the_server_and_trains_on_it():

@@ -32,6 +32,10 @@ class ArborSettings(ReinforceSettings):
     tuning: Literal["full", "lora"] = "lora"
     """Train all weights, or low-rank adapters of the linear layers."""
 
+    beta: float = Field(default=0.04, ge=0)
+    """Weight of the divergence from the model that training began with. Arbor counts the prompt's tokens too,
+    and divides by those of the completions: the longer the prompts, the more it weighs."""
+
     bf16: bool = True
     """Compute in bfloat16 while training; else Arbor trains in float32."""
 
