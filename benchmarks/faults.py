@@ -4,7 +4,7 @@ Each fault strikes real processes or a real server on loopback, and what is left
 undisturbed run left. A table says what was promised and what was found: operations that were lost, doubled or
 half applied. When a promise is broken, the exit status is 1.
 
-Run it with ``python benchmarks/faults.py --help``.
+Run it with ``python benchmarks/faults.py --help``; it needs what the tests need (the extra ``dev``).
 """
 
 import json

@@ -203,8 +203,9 @@ def _forget_tracked(uri: str, artifacts: Path | None, telling: Telling, done: Fo
     done.traces, done.runs = len(traces), len(runs)
     if database is not None:
         _empty_bin(uri, run_ids, models)
-        for trace_id in traces if artifacts is not None else ():
-            shutil.rmtree(artifacts / place / "traces" / trace_id, ignore_errors=True)
+        if artifacts is not None:
+            for trace_id in traces:
+                shutil.rmtree(artifacts / place / "traces" / trace_id, ignore_errors=True)
         with closing(sqlite3.connect(database)) as connection:
             rewrite_sqlite(connection)
 
