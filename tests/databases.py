@@ -14,6 +14,17 @@ DATABASES = ("sqlite",) if POSTGRES_URL is None else ("sqlite", "postgresql")
 """What the tests of a store run on; one test of each file skips with the reason where it is SQLite alone."""
 
 
+def execute(url: str, statement: str, **values: object) -> None:
+    """Do something to a database behind the back of a store."""
+    address = make_url(url)
+    if address.get_backend_name() == "postgresql":
+        address = address.set(drivername="postgresql+psycopg")
+    engine = create_engine(address)
+    with engine.begin() as connection:
+        connection.execute(text(statement), values)
+    engine.dispose()
+
+
 @contextmanager
 def empty_database(kind: str, folder: Path) -> Iterator[str]:
     """Give the URL of an empty database of one of ``DATABASES``."""

@@ -103,9 +103,7 @@ class MemoryBank:
         """Say whether this bank's log begins with the whole log of another; at once for a fork of it."""
         if other.version > self.version:
             return False
-        if self._log is other._log or other.version == 0:
-            return True
-        return self._log.between(0, other.version) == other.operations()
+        return self._log.agrees(other._log, other.version)
 
     def history(self, memory_id: str) -> list[Operation]:
         """List the operations that led to a memory or followed from it, oldest first.

@@ -38,6 +38,8 @@ class Log:
     def between(self, since: int, until: int) -> list[Operation]:
         """List the operations after version ``since``, up to and with that which made ``until``."""
         start = self.start
+        if since >= until:
+            return []
         before = self._past.log().between(since, min(until, start)) if self._past and since < start else []
         return before + self._operations[max(since - start, 0) : max(until - start, 0)]
 
@@ -52,6 +54,22 @@ class Log:
         for operation in log.between(state.version, version):
             state = folded(state, operation)
         return state
+
+    def agrees(self, other: "Log", until: int) -> bool:
+        """Say whether two logs hold the same operations up to a version.
+
+        A checkpoint that both hold is proof for what led to it: only a copy of a log shares one with it.
+        """
+        if self is other:
+            return True
+        pairs = zip(
+            reversed(self._checkpoints[: len(other._checkpoints)]),
+            reversed(other._checkpoints[: len(self._checkpoints)]),
+            strict=True,
+        )
+        shared = (mine.version for mine, theirs in pairs if mine is theirs and mine.version <= until)
+        since = next(shared, 0)
+        return self.between(since, until) == other.between(since, until)
 
     def append(self, operation: Operation, state: BankState) -> "Log":
         """Add an operation and the state after it, and give the log that holds them.

@@ -16,7 +16,15 @@ STORES = {
 
 
 def test_the_benchmark_measures_banks_beside_other_stores() -> None:
-    command = "benchmarks/banks.py --memories 500 --namespaces 100 --seconds-per-store 0.2".split()
+    command = [
+        "benchmarks/banks.py",
+        "--memories",
+        "500",
+        "--namespaces",
+        "100",
+        "--seconds-per-store",
+        "0.2",
+    ]
     done = subprocess.run(
         [sys.executable, *command], cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=240
     )

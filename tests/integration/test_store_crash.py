@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.store import BankStore
 from tests import bank_writer
+from tests.databases import DATABASES, NO_POSTGRES, POSTGRES_URL, empty_database
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -38,11 +40,21 @@ def assert_whole(store: BankStore) -> list[str]:
     return list(space.sessions)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_sessions_are_whole_after_kills_at_random_moments(tmp_path: Path, seed: int) -> None:
-    rng = random.Random(seed)
-    url = f"sqlite:///{tmp_path / 'bank.sqlite'}"
-    BankStore(url).close()
+@pytest.mark.skipif(POSTGRES_URL is None, reason=NO_POSTGRES)
+def test_these_tests_run_on_postgresql_too() -> None:
+    assert "postgresql" in DATABASES
+
+
+@pytest.fixture(params=DATABASES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database, laid out."""
+    with empty_database(request.param, tmp_path) as url:
+        BankStore(url).close()
+        yield url
+
+
+def test_sessions_are_whole_after_kills_at_random_moments(url: str) -> None:
+    rng = random.Random(1)
     sessions: list[str] = []
     for _ in range(4):
         writer = start_writer(url, len(sessions) + 1, 10_000)
@@ -58,9 +70,7 @@ def test_sessions_are_whole_after_kills_at_random_moments(tmp_path: Path, seed: 
     assert len(sessions) >= 4
 
 
-def test_a_session_is_whole_wherever_in_its_saving_the_process_dies(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'bank.sqlite'}"
-    BankStore(url).close()
+def test_a_session_is_whole_wherever_in_its_saving_the_process_dies(url: str) -> None:
     deaths = 0
     for statement in range(1, 100):
         child = os.fork()

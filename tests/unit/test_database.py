@@ -12,6 +12,12 @@ from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.errors import ConfigError, SchemaVersionError, StoreError
+from tests.databases import DATABASES, NO_POSTGRES, POSTGRES_URL, empty_database, execute
+
+
+@pytest.mark.skipif(POSTGRES_URL is None, reason=NO_POSTGRES)
+def test_what_any_database_does_is_tested_on_postgresql_too() -> None:
+    assert "postgresql" in DATABASES
 
 
 def write(space: MemorySpace, *texts: str) -> None:
@@ -23,19 +29,20 @@ def texts(space: MemorySpace) -> list[str]:
     return [memory.text for memory in space.bank.live()]
 
 
-def test_a_newer_schema_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    path = tmp_path / "bank.sqlite"
-    BankStore(f"sqlite:///{path}").close()
-    for version, way_out in [
-        ("2", "update memory-program"),
-        ("0", "with the version of memory-program that wrote"),
-    ]:
-        with sqlite3.connect(path) as connection:
-            connection.execute("UPDATE memory_meta SET value = ? WHERE key = 'schema_version'", (version,))
-        with pytest.raises(
-            SchemaVersionError, match=f"schema version '{version}', this code reads 1: .*{way_out}"
-        ):
-            BankStore(f"sqlite:///{path}")
+@pytest.mark.parametrize("kind", DATABASES)
+def test_a_newer_schema_is_refused_with_the_way_out(kind: str, tmp_path: Path) -> None:
+    with empty_database(kind, tmp_path) as url:
+        BankStore(url).close()
+        for version, way_out in [
+            ("2", "update memory-program"),
+            ("0", "with the version of memory-program that wrote"),
+        ]:
+            change = "UPDATE memory_meta SET value = :version WHERE key = 'schema_version'"
+            execute(url, change, version=version)
+            with pytest.raises(
+                SchemaVersionError, match=f"schema version '{version}', this code reads 1: .*{way_out}"
+            ):
+                BankStore(url)
 
 
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -106,14 +113,14 @@ def test_sqlite_keeps_a_write_ahead_log(tmp_path: Path) -> None:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_a_row_that_no_store_wrote_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "bank.sqlite"
-    with BankStore(f"sqlite:///{path}") as store:
+@pytest.mark.parametrize("kind", DATABASES)
+def test_a_row_that_no_store_wrote_is_named(kind: str, tmp_path: Path) -> None:
+    with empty_database(kind, tmp_path) as url, BankStore(url) as store:
         write(space := store.load("test"), "A fact.", "Another.")
         store.save(space)
         for broken in ("{", '{"kind": "create"}', "[]"):
-            with sqlite3.connect(path) as connection:
-                connection.execute("UPDATE memory_operations SET operation = ? WHERE version = 2", (broken,))
+            change = "UPDATE memory_operations SET operation = :broken WHERE version = 2"
+            execute(url, change, broken=broken)
             with pytest.raises(StoreError, match=r"namespace 'test' of .* holds what no store wrote"):
                 store.load("test")
 

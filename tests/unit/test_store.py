@@ -5,7 +5,9 @@ Every test of ``store_url`` runs on SQLite, and on PostgreSQL where TEST_POSTGRE
 
 import random
 import threading
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import date
 from pathlib import Path
 
@@ -28,7 +30,7 @@ from memory_program.errors import (
     StoreError,
 )
 from tests.conversations import session
-from tests.databases import DATABASES, NO_POSTGRES, POSTGRES_URL, empty_database
+from tests.databases import DATABASES, NO_POSTGRES, POSTGRES_URL, empty_database, execute
 
 BY = Provenance("semantic", "session_1", "because")
 ODD_TEXTS = ["nul\0byte", "\ud800 half", "🏖️ beach", "שלום עולם", "a'b\"c; DROP TABLE x --", "é" * 100_000]
@@ -489,6 +491,25 @@ def test_a_row_locked_on_postgresql_is_waited_for_and_then_named(tmp_path: Path)
         assert texts(store.load("test")) == ["A fact."]
 
 
+@pytest.mark.skipif(POSTGRES_URL is None, reason=NO_POSTGRES)
+def test_a_server_that_drops_every_connection_loses_nothing_that_was_saved(tmp_path: Path) -> None:
+    with empty_database("postgresql", tmp_path) as store_url, ExitStack() as stack:
+        name = f"test_{uuid.uuid4().hex}"  # other tests use the same server
+        named = make_url(store_url).update_query_dict({"application_name": name})
+        store = stack.enter_context(BankStore(named.render_as_string(hide_password=False)))
+        remember(space := store.load("test"), 1, "A fact.")
+        store.save(space)
+        remember(space, 2, "Another.")
+        terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = :name"
+        execute(store_url, terminate, name=name)
+        with pytest.raises(StoreError, match="nothing was written"):
+            store.save(space)
+        assert space.revision == 1
+        store.save(space)
+        assert_same(store.load("test"), space)
+        assert texts(space) == ["A fact.", "Another."]
+
+
 def test_a_bank_is_read_without_its_archive():
     with BankStore("sqlite://") as store:
         space = store.load("alice")
@@ -548,7 +569,7 @@ def assert_behaves_as(space: MemorySpace, whole: MemorySpace) -> None:
         assert space.bank.history(name) == whole.bank.history(name)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_bank_opened_from_a_snapshot_is_the_bank(store_url: str, seed: int) -> None:
     rng = random.Random(seed)
     whole = MemorySpace("test")
@@ -609,6 +630,20 @@ def test_operations_that_were_taken_back_since_are_not_given_for_older_ones(stor
             opened.bank.operations()
 
 
+def test_forks_of_an_opened_bank_part_ways_without_reading_what_was_before(store_url: str) -> None:
+    with BankStore(store_url, snapshot_every=4) as store:
+        space_of_three_sessions(store)
+        opened = store.load("test")
+        store.rewind("test", 3)  # whoever reads the older operations now is told so
+        for number in range(4):
+            fork = opened.fork()
+            fork.bank.create([Draft(f"quokka {number}", MemoryKind.SEMANTIC)], BY)
+            assert len(fork.index.search(fork.bank, "quokka")) == 1
+            opened.bank.create([Draft("wombat", MemoryKind.SEMANTIC)], BY)
+            assert len(opened.index.search(opened.bank, "wombat")) == number + 1
+            assert not opened.bank.extends(fork.bank)
+
+
 def test_memories_are_embedded_from_a_snapshot_too(store_url: str) -> None:
     with BankStore(store_url, snapshot_every=2) as store:
         space_of_three_sessions(store)
@@ -623,13 +658,7 @@ def test_a_store_from_before_snapshots_gets_their_table(store_url: str) -> None:
     with BankStore(store_url) as store:
         remember(space := store.load("test"), 1, "A fact.")
         store.save(space)
-    url = make_url(store_url)
-    if url.get_backend_name() == "postgresql":
-        url = url.set(drivername="postgresql+psycopg")
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        connection.execute(text("DROP TABLE memory_snapshots"))
-    engine.dispose()
+    execute(store_url, "DROP TABLE memory_snapshots")
     with BankStore(store_url, snapshot_every=1) as store:
         remember(space := store.load("test"), 2, "Another.")
         store.save(space)
