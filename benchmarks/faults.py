@@ -88,11 +88,11 @@ def main() -> None:
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as scratch,
-        ModelServer(latency_s=0.03) as server,
+        ModelServer(latency_s=0.05) as server,
         ThreadPoolExecutor(2) as pool,
     ):
         folder, rng = Path(scratch), random.Random(config.seed)
-        data = evaluation_samples.write_conversations(folder / "talks.json", count=4, sessions=6)
+        data = evaluation_samples.write_conversations(folder / "talks.json", count=10, sessions=6)
         runs = Runs(data, Evaluated(folder / "whole"), folder, server.url)
         Script(evaluate_script(data, runs.whole.folder, server.url), lambda: 0).finish()
         evaluated = pool.submit(killed_evaluations, runs, kills, random.Random(rng.random()))
@@ -206,7 +206,7 @@ def killed_improvements(folder: Path, kills: dict[str, int], rng: random.Random)
     if kills.get("optimise"):
         data = optimization_samples.write_conversations(folder / "codes.json")
         model = optimization_samples.Steerable(["reader"], is_fickle=False)
-        with ModelServer(reply=model, latency_s=0.01) as server:
+        with ModelServer(reply=model, latency_s=0.05) as server:
             toll = optimize_killed(data, folder / "optimise", server.url, kills["optimise"], rng)
         promise = "no reply on the disk is asked for again; the same program comes out"
         rows.append(Row("kill -9, optimise", promise, toll))

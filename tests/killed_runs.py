@@ -139,8 +139,8 @@ def evaluate_script(data: Path, folder: Path, api_base: str, *before: str) -> li
     """The command of an evaluation by ``evaluate.py``, over HTTP."""
     return [
         *(before or (str(CHECKOUT / "evaluate.py"),)), "--dataset", str(data), "--systems", "memory",
-        "--model", "openai/test", "--api-base", api_base, "--output-dir", str(folder), "--no-mlflow",
-        "--concurrency", "2", "--rubrics", "lenient",
+        "--writer-model", "openai/test", "--reader-model", "openai/test", "--api-base", api_base,
+        "--output-dir", str(folder), "--no-mlflow", "--concurrency", "2",
     ]  # fmt: skip
 
 
@@ -204,7 +204,7 @@ def optimize_script(data: Path, folder: Path, api_base: str) -> list[str]:
         "--prompt-model", "openai/prompts", "--api-base", api_base, "--dataset", str(data),
         "--output", str(folder / "best.json"), "--output-dir", str(folder / "run"), "--no-mlflow",
         "--max-sessions", "2", "--num-examples", "8", "--num-val", "8", "--num-candidates", "3",
-        "--batch-size", "4", "--trials", "3", "--num-threads", "4", "--writer-mode", "generalist",
+        "--batch-size", "4", "--trials", "3", "--num-threads", "2", "--writer-mode", "generalist",
     ]  # fmt: skip
 
 
