@@ -60,7 +60,8 @@ def contenders(
             return None
         positions, added = gains(term)
         places, rows = np.unique(np.concatenate([places, positions]), return_inverse=True)
-        scores = np.bincount(rows, np.concatenate([scores, added]), minlength=len(places))
+        sums = np.bincount(rows, np.concatenate([scores, added]), minlength=len(places))
+        scores = sums.astype(np.float64, copy=False)
     return places[scores >= _reached(scores, top_k)]
 
 

@@ -43,7 +43,7 @@ class Column(Generic[_Scalar]):
         self._array[self._size : size] = added
         self._size = size
 
-    def replace(self, position: int, value: object) -> None:
+    def replace(self, position: int, value: ArrayLike) -> None:
         """Write another value at a position."""
         if self._has_forks or not self._is_owner:
             self._move(self._size)

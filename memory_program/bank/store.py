@@ -144,8 +144,10 @@ class BankStore:
                     dense.remember(rows.vectors_of(connection, namespace))
         except (KeyError, TypeError, ValueError) as error:
             raise self._foreign(namespace, error) from error
-        has_index = snapshot is not None and dense is None  # the vectors of an index are not in a snapshot
-        space.index = snapshot.index_of(space.bank) if has_index else MemoryIndex(dense)
+        if snapshot is not None and dense is None:  # the vectors of an index are not in a snapshot
+            space.index = snapshot.index_of(space.bank)
+        else:
+            space.index = MemoryIndex(dense)
         space.saved = space.bank.fork()
         return space
 
