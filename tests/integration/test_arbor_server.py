@@ -5,6 +5,7 @@ Stand-ins take the place of the GPU, of vLLM's model runner and of its transfer 
 and names its Python.
 """
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -163,6 +164,12 @@ def updates_of(lm: dspy.LM) -> int:
     return int(answer["system_fingerprint"].removeprefix("updates:"))
 
 
+def command_lines() -> Iterator[str]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            yield path.read_bytes().decode(errors="replace")
+
+
 def test_skypilot_reads_the_task_that_rents_gpus(python, tmp_path):
     code = (
         "import sky; task = sky.Task.from_yaml('deploy/arbor-sky.yaml'); "
@@ -275,3 +282,6 @@ def test_at_the_end_the_gpus_are_free_again(arbor):
     assert (arbor.config.storage / job_id / "checkpoints" / "checkpoint_final").is_dir()
     assert server.stop(arbor.config)
     assert server.find(arbor.config) is None
+    assert not [
+        line for line in command_lines() if str(arbor.config.storage) in line
+    ]  # nobody is left behind

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -173,14 +174,15 @@ def stop(config: ArborConfig, *, patience_s: float = 60.0) -> bool:
     running = find(config)
     if running is None:
         return False
-    os.kill(running.pid, signal.SIGTERM)  # it ends its trainers and vLLM itself
+    os.kill(running.pid, signal.SIGTERM)  # it ends what it started, on the whole
     until = time.monotonic() + patience_s
-    while find(config) is not None:
-        if time.monotonic() > until:
-            os.killpg(running.pid, signal.SIGKILL)
-            break
+    while find(config) is not None and time.monotonic() < until:
         _reap(running.pid)
         time.sleep(_POLL_S)
+    with suppress(ProcessLookupError):  # none is left
+        os.killpg(
+            running.pid, signal.SIGKILL
+        )  # a trainer whose launcher ended before it holds its GPU for ever
     (config.storage / _RECORD).unlink(missing_ok=True)
     return True
 
