@@ -209,7 +209,7 @@ def _children_cpu_s() -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, help="locomo10.json; without it, the bundled sample")
     parser.add_argument("--conversations", type=int, help="take the first N conversations only")
     parser.add_argument("--latency-s", type=float, default=0.2, help="how long every call takes")

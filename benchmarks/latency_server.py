@@ -205,7 +205,7 @@ async def _serve(latency_s: float, cache: PrefixCache) -> None:
 
 def main() -> None:
     """Serve until interrupted."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--latency-s", type=float, default=0.2, help="how long a reply takes")
     parser.add_argument("--block-tokens", type=int, default=128, help="tokens that a cache keeps together")
     parser.add_argument("--least-tokens", type=int, default=1024, help="tokens that a cache serves at least")

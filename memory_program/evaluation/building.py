@@ -1,7 +1,7 @@
 """The build stage: sessions of a conversation in order or in two phases, conversations side by side."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -152,7 +152,7 @@ class Builder:
 
     def _remembered(
         self, conversation: Conversation, sessions: Sequence[Session], workers: Workers
-    ) -> Iterator[_Remembered]:
+    ) -> Generator[_Remembered]:
         """Remember one session after the other, each when it is asked for."""
         space = self._space(conversation)
         for session in sessions:
@@ -163,7 +163,7 @@ class Builder:
 
     def _proposed_and_settled(
         self, conversation: Conversation, sessions: Sequence[Session], workers: Workers
-    ) -> Iterator[_Remembered]:
+    ) -> Generator[_Remembered]:
         """Remember in two phases; ends early when the run does."""
         assert isinstance(self._system, MemoryProgram), "checked when it was prepared"
         began = time.perf_counter()
