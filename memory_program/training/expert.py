@@ -1,5 +1,6 @@
 """Before reinforcement: an expert's trajectories, fine-tuning on them, and both for other tools."""
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +15,6 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.config import SystemName
 from memory_program.errors import ModelError
-from memory_program.evaluation.report import write_json
 from memory_program.expert_config import (
     ORACLE,
     ExportConfig,
@@ -98,7 +98,10 @@ def synthesize_questions(config: SynthesizeConfig, console: Console | None = Non
         synthesizer = Synthesizer(lm, answer_score("f1"), config.questions)
         found = synthesizer.synthesize(material.train, config.output_dir, threads=config.num_threads)
         path = config.output_dir / "conversations.json"
-        write_json(path, as_locomo_json([one.conversation for one in found]))
+        draft = path.with_suffix(".draft")
+        samples = as_locomo_json([one.conversation for one in found])
+        draft.write_text(json.dumps(samples, indent=1) + "\n", encoding="utf-8")
+        draft.replace(path)
     kept = sum(len(one.conversation.questions) for one in found)
     rejected = sum((one.rejected for one in found), Counter[str]())
     told = ", ".join(f"{count} {reason}" for reason, count in sorted(rejected.items())) or "none"
