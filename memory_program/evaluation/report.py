@@ -124,7 +124,7 @@ def signature(
     if system.writer is not None:
         parts |= {"writer": system.writer, "memory_budget": system.settings["memory_budget"]}
         parts |= {"writer_mode": system.settings["writer_mode"], "max_turns": system.settings["max_turns"]}
-        if system.settings.get("build", "sequential") != "sequential":  # older runs do not say
+        if system.settings.get("build") == "two-phase":  # older runs do not say how they were built
             parts["build"] = system.settings["build"]
     if system.reader is not None:
         parts |= {"reader": system.reader, "temperature": f"{system.temperature:g}"}

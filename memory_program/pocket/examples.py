@@ -14,7 +14,6 @@ from locomo.world import World, generate
 from memory_program.agents.baselines import ReaderOnly
 from memory_program.agents.context import MemoryContext
 from memory_program.agents.program import MemoryProgram, MemorySystem
-from memory_program.agents.signatures import NOT_MENTIONED
 from memory_program.agents.writer import spelled_date
 from memory_program.bank.space import MemorySpace
 from memory_program.learning.oracle import Exchange, Oracle, OracleEngine, lm_of
@@ -22,18 +21,15 @@ from memory_program.pocket.recipe import Stage
 from memory_program.pocket.tokenizer import END, chat_text
 
 _SHOWN_EXCERPTS = 0.1  # the share of questions that are answered from verbatim turns, as RAG does
-_RELATED, _DATE, _RESULTS, _QUESTION = (
-    f"\n\n[[ ## {name} ## ]]\n" for name in ("related_memories", "session_date", "tool_results", "question")
-)
 _KEPT_EMPTY = 0.4  # the share of empty replies of writers that is kept: most sessions lack most kinds
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A prompt with its reply in tokens, and perhaps more of them; ``replies`` are their firsts and ends."""
+    """An exchange in tokens; the reply begins at ``reply_start``."""
 
     tokens: tuple[int, ...]
-    replies: tuple[tuple[int, int], ...]
+    reply_start: int
 
 
 def exchanges_of(world: World, rng: random.Random) -> list[Exchange]:
@@ -82,16 +78,11 @@ def is_empty(exchange: Exchange) -> bool:
     return '{"tool_calls": []}' in exchange.reply
 
 
-def encoded(talk: Sequence[Exchange], tokenizer: PreTrainedTokenizerFast) -> Example:
-    """Write exchanges in tokens. Each reply is encoded on its own, as a model generates it."""
-    encode = tokenizer.backend_tokenizer.encode
-    tokens, replies = list[int](), list[tuple[int, int]]()
-    for exchange in talk:
-        tokens += encode(chat_text(exchange.system, exchange.user)).ids
-        first = len(tokens)
-        tokens += encode(exchange.reply + END).ids
-        replies.append((first, len(tokens)))
-    return Example(tuple(tokens), tuple(replies))
+def encoded(exchange: Exchange, tokenizer: PreTrainedTokenizerFast) -> Example:
+    """Write an exchange in tokens. The reply is encoded on its own, as a model generates it."""
+    prompt = tokenizer.backend_tokenizer.encode(chat_text(exchange.system, exchange.user)).ids
+    reply = tokenizer.backend_tokenizer.encode(exchange.reply + END).ids
+    return Example((*prompt, *reply), len(prompt))
 
 
 def chunk(
@@ -102,15 +93,15 @@ def chunk(
     examples: list[Example] = []
     if stage.copies:
         return list(_within(_copies(rng, tokenizer), tokens))
-    for talk in _talks(seed, number, stage, rng):
-        examples.append(encoded(talk, tokenizer))
+    for exchange in _exchanges(seed, number, stage, rng):
+        examples.append(encoded(exchange, tokenizer))
         tokens -= len(examples[-1].tokens)
         if tokens <= 0:
             return examples
     raise AssertionError("there is always another world")
 
 
-def _talks(seed: int, number: int, stage: Stage, rng: random.Random) -> Iterator[list[Exchange]]:
+def _exchanges(seed: int, number: int, stage: Stage, rng: random.Random) -> Iterator[Exchange]:
     for index in range(1000):
         world = generate(
             (seed * 1_000_000 + number) * 1000 + index,
@@ -118,59 +109,9 @@ def _talks(seed: int, number: int, stage: Stage, rng: random.Random) -> Iterator
             facts_per_session=stage.facts,
             questions_per_session=stage.questions,
         )[0]
-        exchanges = exchanges_of(bare(world) if stage.is_bare else world, rng)
-        if stage.follow_ups:
-            talks = follow_ups(world, exchanges, stage.follow_ups, rng)
-            yield from (talk for talk in talks if rng.random() < stage.kept)
-        else:
-            for exchange in exchanges:
-                if rng.random() < stage.kept * (_KEPT_EMPTY if is_empty(exchange) else 1.0):
-                    yield [exchange]
-
-
-def follow_ups(
-    world: World, exchanges: Sequence[Exchange], most: int, rng: random.Random
-) -> Iterator[list[Exchange]]:
-    """Ask more about what a prompt shows: of a session all specialists, of memories other questions.
-
-    What is shown again is left out. So a text is read once for several replies, which are what is learned
-    from: of a prompt on its own, fourteen of fifteen tokens are no reply.
-
-    Args:
-        world: that the exchanges are about.
-        exchanges: all of ``exchanges_of``.
-        most: questions to ask beside the first one, at most.
-        rng: decides which, and in what order.
-    """
-    specialists = 4
-    first_reader = specialists * len(world.conversation.sessions)
-    for first in range(0, first_reader, specialists):
-        of_session = exchanges[first : first + specialists]
-        kept = [one for one in of_session if not is_empty(one) or rng.random() < _KEPT_EMPTY]
-        rng.shuffle(kept)
-        if kept:
-            yield [kept[0], *(replace(one, user=_without_session(one.user)) for one in kept[1:])]
-    oracle = Oracle([world])
-    questions = [question.text for question in world.conversation.questions]
-    for exchange in exchanges[first_reader:]:
-        head = exchange.user.rindex(_QUESTION)
-        tail = exchange.user.index("\n\nRespond", head)
-        talk = [exchange]
-        abstained = NOT_MENTIONED in exchange.reply
-        for question in rng.sample(questions, min(len(questions), 4 * most)):
-            asked = f"{_QUESTION}{question}{exchange.user[tail:]}"
-            reply = oracle.reply(exchange.system, exchange.user[:head] + asked)
-            abstains = NOT_MENTIONED in reply
-            if len(talk) <= most and not (abstains and abstained):
-                talk.append(Exchange(exchange.system, asked, reply))
-                abstained = abstained or abstains
-        yield talk
-
-
-def _without_session(user: str) -> str:
-    """Leave of a specialist's prompt what only this specialist is shown, and what it is asked for."""
-    _, header, after = user.partition(_RELATED)
-    return f"{header}{after.partition(_DATE)[0]}{user[user.rindex(_RESULTS) :]}"
+        for exchange in exchanges_of(bare(world) if stage.is_bare else world, rng):
+            if rng.random() < stage.kept * (_KEPT_EMPTY if is_empty(exchange) else 1.0):
+                yield exchange
 
 
 def _copies(rng: random.Random, tokenizer: PreTrainedTokenizerFast) -> Iterator[Example]:
@@ -180,7 +121,7 @@ def _copies(rng: random.Random, tokenizer: PreTrainedTokenizerFast) -> Iterator[
         parts = [rng.choices(words, k=rng.randint(2, 8)) for _ in range(rng.randint(2, 16))]
         again = rng.sample(parts, len(parts))
         first, second = ([token for part in order for token in part] for order in (parts, again))
-        yield Example((*first, *second), ((len(first), len(first) + len(second)),))
+        yield Example((*first, *second), len(first))
 
 
 def _within(examples: Iterator[Example], tokens: int) -> Iterator[Example]:

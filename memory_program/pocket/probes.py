@@ -43,7 +43,7 @@ def make_probe(tokenizer: PreTrainedTokenizerFast, seed: int, size: int, session
             fails = is_empty(exchange) if is_writer else NOT_MENTIONED in exchange.reply
             kind = ("nothing" if fails else "writer") if is_writer else ("abstain" if fails else "reader")
             if len(kinds[kind]) < size:
-                kinds[kind].append(encoded([exchange], tokenizer))
+                kinds[kind].append(encoded(exchange, tokenizer))
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     pieces = frozenset(number for word, number in vocabulary.items() if word.isalpha() and word[0] != "Ġ")
     return Probe(kinds, pieces)
@@ -89,8 +89,7 @@ def padded(examples: Sequence[Example], device: torch.device) -> tuple[Tensor, T
     is_reply = torch.zeros(len(examples), longest - 1, dtype=torch.bool)
     for row, example in enumerate(examples):
         tokens[row, : len(example.tokens)] = torch.tensor(example.tokens)
-        for first, end in example.replies:
-            is_reply[row, first - 1 : end - 1] = True
+        is_reply[row, example.reply_start - 1 : len(example.tokens) - 1] = True
     return tokens.to(device), is_reply.to(device)
 
 

@@ -147,12 +147,10 @@ class Training:
             return float(losses[is_reply[counts]].mean())
 
     def _rate(self) -> float:
-        """What the learning rates are multiplied with: soon what the stage says."""
+        """What the learning rates are multiplied with: soon 1, and falling to zero at the end."""
         warm = min(1.0, (self.progress.steps + 1) / _WARM_UP_STEPS)
-        stage = self._stage(self.progress.chunks)
-        began = max((s.until for s in STAGES if s.until < stage.until), default=0.0)
-        share = self.progress.tokens / self.config.tokens - began
-        return warm * stage.rate(share / (stage.until - began))
+        left = 1 - self.progress.tokens / self.config.tokens
+        return warm * min(1.0, max(0.02, left) / self.config.decay if self.config.decay else 1.0)
 
     # -- text ------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ import torch
 
 from locomo.world import World, generate, is_held_out
 from memory_program.agents.signatures import NOT_MENTIONED
-from memory_program.learning.oracle import Exchange, Oracle
-from memory_program.pocket.examples import Example, bare, batches, chunk, encoded, exchanges_of, follow_ups
+from memory_program.learning.oracle import Exchange
+from memory_program.pocket.examples import Example, bare, batches, chunk, encoded, exchanges_of
 from memory_program.pocket.model import Shape, make_model
 from memory_program.pocket.probes import Probe, make_probe, measure, padded
 from memory_program.pocket.recipe import STAGES
@@ -28,13 +28,6 @@ def talk() -> tuple[World, list[Exchange]]:
 @lru_cache
 def some_chunk(number: int = 0) -> list[Example]:
     return chunk(1, number, BARE, 6000, small_tokenizer())
-
-
-def prompt_and_reply(example: Example) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Take an example of one exchange apart."""
-    ((first, end),) = example.replies
-    assert end == len(example.tokens)
-    return example.tokens[:first], example.tokens[first:]
 
 
 def test_a_world_gives_four_writers_for_each_session_and_a_reader_for_each_question():
@@ -56,41 +49,10 @@ def test_an_example_is_the_chat_and_its_reply_begins_where_the_model_begins():
     _, exchanges = talk()
     tokenizer = small_tokenizer()
     for exchange in exchanges[:8]:
-        example = encoded([exchange], tokenizer)
-        prompt, reply = prompt_and_reply(example)
+        example = encoded(exchange, tokenizer)
+        prompt, reply = example.tokens[: example.reply_start], example.tokens[example.reply_start :]
         assert tokenizer.decode(prompt) == chat_text(exchange.system, exchange.user)
         assert tokenizer.decode(reply) == exchange.reply + END
-
-
-def test_follow_ups_ask_all_specialists_of_a_session_and_more_of_what_a_reader_is_shown():
-    world, exchanges = talk()
-    oracle = Oracle([world])
-    talks = list(follow_ups(world, exchanges, 3, random.Random(0)))
-    asked = [(first, more) for first, *others in talks for more in others]
-    assert sum("tool_calls" in first.reply for first, *_ in talks) <= len(world.conversation.sessions)
-    assert sum("answer" in first.reply for first, *_ in talks) == len(world.conversation.questions)
-    assert max(map(len, talks)) == 4
-    for first, more in asked:
-        if "tool_calls" in more.reply:
-            whole = next(e for e in exchanges if (e.system, e.reply) == (more.system, more.reply))
-            assert whole.user.endswith(more.user[more.user.index("[[ ## tool_results") :])
-            assert "[[ ## session ## ]]" not in more.user
-        else:
-            shown = first.user[: first.user.index("[[ ## question")]
-            assert oracle.reply(first.system, shown + more.user.lstrip()) == more.reply
-    assert {"tool_calls" in more.reply for _, more in asked} == {True, False}
-
-
-def test_each_reply_of_a_talk_is_learned_and_nothing_else():
-    _, exchanges = talk()
-    tokenizer = small_tokenizer()
-    example = encoded(exchanges[:3], tokenizer)
-    assert [tokenizer.decode(example.tokens[first:end]) for first, end in example.replies] == [
-        exchange.reply + END for exchange in exchanges[:3]
-    ]
-    tokens, is_reply = padded([example], torch.device("cpu"))
-    learned = tokenizer.decode(tokens[0, 1:][is_reply[0]])
-    assert learned == "".join(exchange.reply + END for exchange in exchanges[:3])
 
 
 def test_a_chunk_is_the_same_each_time_and_another_number_gives_another():
@@ -111,25 +73,16 @@ def test_names_of_held_out_worlds_never_occur_in_training_text():
     assert not any(is_held_out(name) for name in speakers if name.isalpha() and name.istitle())
 
 
-def test_rates_go_on_from_stage_to_stage_and_fall_to_almost_nothing():
-    again = STAGES[4:]
-    assert [stage.rate(0.0) for stage in again[1:]] == [stage.rate(1.0) for stage in again[:-1]]
-    assert again[0].rate(0.5) == pytest.approx(0.45)
-    assert again[-1].rate(1.0) == pytest.approx(0.08 * 0.28)
-    assert [stage.until for stage in STAGES] == sorted(stage.until for stage in STAGES)
-    assert STAGES[-1].until == 1
-
-
 def test_copies_say_the_same_tokens_in_another_order():
     for example in chunk(1, 0, STAGES[0], 2000, small_tokenizer()):
-        first, second = prompt_and_reply(example)
+        first, second = example.tokens[: example.reply_start], example.tokens[example.reply_start :]
         assert sorted(first) == sorted(second)
 
 
 def test_most_empty_replies_are_left_out():
     """Of the four writers of a session with one or two facts, about two in three have nothing to write."""
     tokenizer = small_tokenizer()
-    replies = [tokenizer.decode(prompt_and_reply(example)[1]) for example in some_chunk()]
+    replies = [tokenizer.decode(example.tokens[example.reply_start :]) for example in some_chunk()]
     writers = [reply for reply in replies if "tool_calls" in reply]
     assert 0.2 < sum('"tool_calls": []' in reply for reply in writers) / len(writers) < 0.5
 
@@ -159,7 +112,7 @@ def test_padding_changes_nothing_before_it():
         together = model(input_ids=tokens).logits[0, : len(short.tokens)]
         alone = model(input_ids=torch.tensor([short.tokens])).logits[0]
     assert torch.allclose(together, alone, atol=1e-4)
-    assert is_reply.sum(1).tolist() == [len(prompt_and_reply(e)[1]) for e in (short, long)]
+    assert is_reply.sum(1).tolist() == [len(e.tokens) - e.reply_start for e in (short, long)]
 
 
 def test_a_probe_holds_as_many_of_each_kind_and_only_held_out_names():
@@ -171,7 +124,7 @@ def test_a_probe_holds_as_many_of_each_kind_and_only_held_out_names():
         "abstain": 4,
     }
     reply = probe.examples_by_kind["abstain"][0]
-    assert NOT_MENTIONED in small_tokenizer().decode(prompt_and_reply(reply)[1])
+    assert NOT_MENTIONED in small_tokenizer().decode(reply.tokens[reply.reply_start :])
 
 
 def test_exact_match_by_one_pass_is_what_greedy_decoding_gives():
@@ -181,10 +134,10 @@ def test_exact_match_by_one_pass_is_what_greedy_decoding_gives():
     examples: list[Example] = []
     for _ in range(12):
         said = [draws.randrange(1, 200 if draws.random() < 0.5 else 12) for _ in range(10)]
-        examples.append(Example((*said, *said), ((12, 20),)))
+        examples.append(Example((*said, *said), 12))
     exact = 0
     for example in examples:
-        tokens = list(prompt_and_reply(example)[0])
+        tokens = list(example.tokens[: example.reply_start])
         with torch.no_grad():
             while len(tokens) < len(example.tokens):
                 tokens.append(int(model(input_ids=torch.tensor([tokens])).logits[0, -1].argmax()))
