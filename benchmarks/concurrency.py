@@ -216,7 +216,7 @@ def main() -> None:
     options = parser.parse_args()
     name = "sample" if options.data is None else "locomo"
     dataset = ["--dataset", name] + ([] if options.data is None else ["--data", str(options.data.resolve())])
-    config = EvaluateConfig(dataset=name, data=options.data)
+    config = EvaluateConfig(dataset=name, data=options.data, systems="extractive")  # only to read the data
     known = DATASETS[name](config).conversations
     conversations = known[: options.conversations]
     rows = [measure(setting, dataset, options.latency_s) for setting in settings(conversations)]
