@@ -180,7 +180,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
     """A run of evaluate.py: the folder of all that it wrote, its dataset, and what it printed."""
     place, beside = tmp_path_factory.mktemp("place"), tmp_path_factory.mktemp("beside")
     data = write_conversations(beside / "codes.json", count=2, sessions=2)
-    with ModelServer(at_random(0.3, seed=1, faults=FAULTS)) as server:
+    with ModelServer(at_random(0.15, seed=1, faults=FAULTS)) as server:
         command = [
             sys.executable, str(CHECKOUT / "evaluate.py"), "--dataset", str(data), "--systems", "memory",
             "--model", "openai/test", "--api-base", server.url, "--traces",
