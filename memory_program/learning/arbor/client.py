@@ -55,7 +55,9 @@ class ArborClient:
         """
         self.url = url.rstrip("/")
         # uvicorn closes what idles for 5 s, perhaps under a request: what idles for 2 s is not used again
-        limits = httpx.Limits(connections, connections, keepalive_expiry=2.0)
+        limits = httpx.Limits(
+            max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=2.0
+        )
         self._http = httpx.Client(limits=limits)
 
     def close(self) -> None:
