@@ -21,6 +21,7 @@ from memory_program.models import language_model
 from memory_program.pocket.tokenizer import fixed_texts
 from tests.browser import Opened
 
+pytestmark = pytest.mark.timeout(900)  # three minutes on an idle machine
 CHECKOUT = Path(__file__).parents[2]
 POCKET = CHECKOUT / "memory_program" / "pocket"
 MODELS = {"pocket": POCKET / "weights", "pocket-base": POCKET / "weights-base"}
