@@ -54,10 +54,9 @@ class ArborClient:
             connections: requests that run at once at most.
         """
         self.url = url.rstrip("/")
-        # uvicorn closes what idles for 5 s, perhaps under a request: what idles for 2 s is not used again
-        limits = httpx.Limits(
-            max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=2.0
-        )
+        # a connection for each request: uvicorn closes one after an error inside Arbor, and one that idles, and
+        # a request that was under way on it is lost
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=0)
         self._http = httpx.Client(limits=limits)
 
     def close(self) -> None:
