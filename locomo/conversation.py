@@ -129,7 +129,7 @@ class Session:
         """The name that banks, logs and records use, for example ``session_3``."""
         return f"session_{self.number}"
 
-    @property
+    @cached_property
     def transcript(self) -> str:
         """Every turn as a line, in order."""
         return "\n".join(turn.line for turn in self.turns)

@@ -5,6 +5,7 @@ the tokenizer before it, would take that for the real thing. Ordinary text comes
 """
 
 import re
+from functools import lru_cache
 
 from locomo.located import NOT_TEXT
 
@@ -22,6 +23,7 @@ _SELECTORS = re.compile("([\ufe00-\ufe0f\U000e0100-\U000e01ef])[\ufe00-\ufe0f\U0
 _SMUGGLES = re.compile("[\U000e0000-\U000e01ef]|[\ufe00-\ufe0f]{2}")
 
 
+@lru_cache(maxsize=256)  # every agent of a session is shown the same text
 def neutralised(text: str) -> str:
     """Break up what would read as a field marker of the prompt or as a special token of a chat template.
 

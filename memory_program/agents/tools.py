@@ -6,7 +6,6 @@ model is told of them stands in ``signatures.TOOLS``.
 """
 
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -18,7 +17,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 from locomo.conversation import Session
 from locomo.located import NOT_TEXT
 from memory_program.bank.dates import resolve_date
-from memory_program.bank.lexical import BM25Index, tokenize
+from memory_program.bank.lexical import BM25Index, stem_counts
 from memory_program.bank.memory import (
     MEMORY_KINDS,
     Draft,
@@ -304,7 +303,7 @@ class MemoryTools:
 @lru_cache(maxsize=64)  # the agents of a session share it
 def _index_of_turns(session: Session) -> BM25Index:
     index = BM25Index()
-    index.add_all([Counter(tokenize(turn.line)) for turn in session.turns])
+    index.add_all([stem_counts(turn.line) for turn in session.turns])
     return index
 
 

@@ -123,8 +123,10 @@ class MemoryWriter(dspy.Module):
         start, proposals = space.bank.version, list(proposed)
         for proposal in proposals:
             self._apply(space, proposal, MAX_OPERATIONS - (space.bank.version - start))
-        proposals.append(self._consolidated(space, session))
-        left_out = self._packed(space, session)
+        left_out = tuple[str, ...]()
+        if self._left_out(space):
+            proposals.append(self._consolidated(space, session))
+            left_out = self._packed(space, session)
         record = SessionRecord(
             session_id=session.session_id,
             operations=space.bank.version - start,

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -21,13 +22,14 @@ from numpy.typing import NDArray
 from Stemmer import Stemmer
 
 from memory_program.bank.maxscore import WeightedTerm, best, contenders
-from memory_program.bank.postings import Column, Posting, PostingColumns, postings_of
+from memory_program.bank.postings import NO_POSTINGS, Column, Posting, PostingColumns, postings_of
 from memory_program.errors import IndexingError
 
 _WORD = re.compile(r"\b\w\w+\b")
 _STOP_WORDS = frozenset(STOPWORDS_EN)
 _DocId = TypeVar("_DocId")
 _READ_SHARE = 8  # where more than an eighth would have to be read, to score all is faster
+_BATCH_ENTRIES = 2**16  # scored at once: the arrays of many rare words together, of a common one alone
 
 
 class _ThreadStemmer(threading.local):
@@ -48,6 +50,12 @@ def tokenize(text: str) -> list[str]:
 def stem_words(words: Sequence[str]) -> list[str]:
     """Reduce lower-case words to their stems."""
     return _stemmer.stem(list(words))
+
+
+@lru_cache(maxsize=512)  # every agent looks for its session's text, and a memory is looked for, then indexed
+def stem_counts(text: str) -> Mapping[str, int]:
+    """Count the stems of a text; what is given is shared, and not to be changed."""
+    return Counter(tokenize(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,7 @@ class BM25Index:
             scan_limit: up to so many documents, a search scores every one; of more, only those that can be
                 among the best. What it finds is the same.
         """
-        columns = PostingColumns.empty() if columns is None else columns
+        columns = NO_POSTINGS if columns is None else columns
         self.k1 = k1
         self.b = b
         self._scan_limit = scan_limit
@@ -107,6 +115,7 @@ class BM25Index:
         self._live_count = len(columns.lengths_D)
         self._total_length = int(columns.lengths_D.sum())
         self._owner = object()
+        self._latest: tuple[str, NDArray[np.float64]] | None = None  # the query that was last scored, and how
 
     def __len__(self) -> int:
         """Count the live documents."""
@@ -129,7 +138,7 @@ class BM25Index:
 
     def add(self, text: str) -> int:
         """Index one more document, in time that depends on its own length only; return its position."""
-        return self.add_all([Counter(tokenize(text))])
+        return self.add_all([stem_counts(text)])
 
     def add_all(self, documents: Sequence[Mapping[str, int]]) -> int:
         """Index more documents, given how often each stem (of ``tokenize``) stands in each.
@@ -142,7 +151,7 @@ class BM25Index:
         for term, posting in postings_of(documents, lengths, first).items():
             known = changed.get(term) or self._frozen.get(term)
             changed[term] = known.extended(posting, self._owner) if known and known.live else posting
-        self._postings = changed.finish()
+        self._postings, self._latest = changed.finish(), None
         self._lengths.extend(lengths)
         self._removed.extend(np.zeros(len(documents), dtype=np.bool_))
         self._live_count += len(documents)
@@ -168,11 +177,18 @@ class BM25Index:
             known = changed.get(term) or self._frozen.get(term)
             assert known is not None, "its posting was looked up above"
             changed[term] = known.without_one(self._removed.values)
-        self._postings = changed.finish()
+        self._postings, self._latest = changed.finish(), None
 
     def score_documents(self, query: str) -> NDArray[np.float64]:
-        """Score every position, shape (size,); removed documents and those without a word of it have 0."""
-        return self._scores(self._weighted(query))
+        """Score every position, shape (size,); removed documents and those without a word of it have 0.
+
+        The array is kept for the next search, since the agents of a session look for the same: not to be
+        written to.
+        """
+        latest = self._latest
+        if latest is None or latest[0] != query:
+            self._latest = latest = (query, self._scores(self._weighted(query)))
+        return latest[1]
 
     def search(self, query: str, top_k: int, allow: NDArray[np.bool_] | None = None) -> list[Hit[int]]:
         """Rank the documents that share a word with the query, best first; of equals the earlier one first.
@@ -185,15 +201,15 @@ class BM25Index:
         Raises:
             IndexingError: ``top_k`` is below 1.
         """
-        terms = self._weighted(query)
         if self.size > self._scan_limit:
+            terms = self._weighted(query)
             places = self._contenders(terms, top_k, allow)
             if places is not None:
                 scores = self._scores_at(terms, places)
                 return [Hit(int(places[row]), float(scores[row])) for row in best(scores, top_k)]
-        scores = self._scores(terms)
+        scores = self.score_documents(query)
         if allow is not None:
-            scores[~allow] = 0.0
+            scores = np.where(allow, scores, 0.0)
         return [Hit(position, float(scores[position])) for position in best(scores, top_k)]
 
     def columns(self) -> PostingColumns:
@@ -232,7 +248,7 @@ class BM25Index:
         """List the terms of a query that some live document holds, in the order of the query."""
         terms = list[WeightedTerm]()
         floor, slope = self._norm()
-        for term, repeats in Counter(tokenize(query)).items():
+        for term, repeats in stem_counts(query).items():
             posting = self._posting(term)
             if posting is not None:
                 idf = math.log(1 + (len(self) - posting.live + 0.5) / (posting.live + 0.5))
@@ -247,9 +263,13 @@ class BM25Index:
 
     def _scores(self, terms: Sequence[WeightedTerm]) -> NDArray[np.float64]:
         scores = np.zeros(self.size)
-        for term in terms:
-            positions, counts = term.posting.entries()
-            scores[positions] += self._gains(term.weight, positions, counts)
+        for batch in _batches(terms):
+            entries = [term.posting.entries() for term in batch]
+            positions = np.concatenate([positions for positions, _ in entries])
+            counts = np.concatenate([counts for _, counts in entries])
+            weights = np.repeat([term.weight for term in batch], [term.posting.size for term in batch])
+            # one entry after the other, in the order of the query, on which sums of floats depend
+            np.add.at(scores, positions, self._gains(weights, positions, counts))
         if len(self) < self.size:
             scores[self._removed.values] = 0.0
         return scores
@@ -266,7 +286,7 @@ class BM25Index:
         return scores
 
     def _gains(
-        self, weight: float, positions: NDArray[np.int32], counts: NDArray[np.float32]
+        self, weight: float | NDArray[np.float64], positions: NDArray[np.int32], counts: NDArray[np.float32]
     ) -> NDArray[np.float64]:
         floor, slope = self._norm()
         return weight * (counts / (counts + (floor + slope * self._lengths.values[positions])))
@@ -283,3 +303,16 @@ class BM25Index:
             return positions, self._gains(term.weight, positions, counts)
 
         return contenders(terms, top_k, gains, read_limit=self.size // _READ_SHARE)
+
+
+def _batches(terms: Sequence[WeightedTerm]) -> Iterator[list[WeightedTerm]]:
+    """Yield the terms in their order, so many together that they have entries enough for a batch."""
+    batch, entries = list[WeightedTerm](), 0
+    for term in terms:
+        batch.append(term)
+        entries += term.posting.size
+        if entries >= _BATCH_ENTRIES:
+            yield batch
+            batch, entries = [], 0
+    if batch:
+        yield batch

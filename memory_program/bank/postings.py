@@ -156,11 +156,6 @@ class PostingColumns:
     lengths_D: NDArray[np.int32]
 
     @classmethod
-    def empty(cls) -> "PostingColumns":
-        """Give the columns of no documents."""
-        return cls.of((), np.zeros(0, np.int32))
-
-    @classmethod
     def of(cls, postings: Iterable[tuple[str, Posting]], lengths_D: NDArray[np.int32]) -> "PostingColumns":
         """Lay postings out; ``lengths_D`` has the length of the document at each position."""
         held = list(postings)
@@ -193,6 +188,10 @@ class PostingColumns:
     @cached_property
     def _row_of(self) -> dict[str, int]:
         return {term: row for row, term in enumerate(self.terms)}
+
+
+NO_POSTINGS = PostingColumns.of((), np.zeros(0, np.int32))
+"""The columns of no documents."""
 
 
 def _with_room(array: NDArray[_Scalar], used: int, needed: int) -> NDArray[_Scalar]:

@@ -1,7 +1,6 @@
 """Memories found by their words and, where an embedder is given, by their meaning."""
 
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -13,7 +12,7 @@ from memory_program.bank.bank import MemoryBank
 from memory_program.bank.columns import MemoryColumns
 from memory_program.bank.dates import spelled_day
 from memory_program.bank.dense import DenseIndex
-from memory_program.bank.lexical import BM25Index, Hit, tokenize
+from memory_program.bank.lexical import BM25Index, Hit, stem_counts
 from memory_program.bank.maxscore import best
 from memory_program.bank.memory import MEMORY_KINDS, Memory, MemoryKind, memory_number
 from memory_program.bank.postings import Column, PostingColumns
@@ -120,7 +119,7 @@ class MemoryIndex:
                 hits = self._lexical.search(query, top_k, allowed)
             else:
                 hits = self._fused(query, query_vector, top_k, allowed)
-            numbers = [self._numbers.values[hit.doc_id] for hit in hits]
+            numbers = self._numbers.values[[hit.doc_id for hit in hits]].tolist()
         return [
             ScoredMemory(bank.get(f"m{number}"), hit.score) for number, hit in zip(numbers, hits, strict=True)
         ]
@@ -160,6 +159,8 @@ class MemoryIndex:
                 f"this index holds version {self._seen.version} of another branch of bank "
                 f"{bank.namespace!r}: fork the index together with its bank, or start a new MemoryIndex()"
             )
+        if now.version == self._seen.version:
+            return
         made, ended = _changes(now, self._seen.version)
         documents = [document_of(memory) for memory in made]
         if self.dense is not None:
@@ -170,7 +171,7 @@ class MemoryIndex:
             self._lexical.remove(position, document_of(now.get(name)))
         for start in range(0, len(documents), _BATCH):
             batch = documents[start : start + _BATCH]
-            self._lexical.add_all([Counter(tokenize(document)) for document in batch])
+            self._lexical.add_all([stem_counts(document) for document in batch])
         self._numbers.extend([memory_number(memory.memory_id) for memory in made])
         self._kinds.extend([MEMORY_KINDS.index(memory.kind) for memory in made])
         self._seen = now

@@ -144,6 +144,28 @@ def test_only_allowed_positions_are_found() -> None:
     assert [hit.doc_id for hit in index.search("beach", 2, allowed)] == [1, 3]
 
 
+def test_a_query_that_is_asked_again_sees_what_was_changed_in_between() -> None:
+    index = BM25Index()
+    index.add("beach and sunset")
+    nowhere, everywhere = np.array([False]), np.array([True, True])
+    assert index.search("a beach", top_k=10, allow=nowhere) == []
+    assert [hit.doc_id for hit in index.search("a beach", top_k=10)] == [0]
+    index.add("beach beach beach")
+    assert [hit.doc_id for hit in index.search("a beach", top_k=10, allow=everywhere)] == [1, 0]
+    index.remove(0, "beach and sunset")
+    assert [hit.doc_id for hit in index.search("a beach", top_k=10)] == [1]
+
+
+def test_words_scored_together_give_the_very_sums_of_words_scored_one_by_one() -> None:
+    rng = random.Random(0)
+    index = BM25Index()
+    index.add_all([Counter(tokenize(sentence(rng, 40))) for _ in range(6000)])
+    terms = index._weighted(" ".join(VOCABULARY))
+    assert sum(term.posting.size for term in terms) > 2**16  # more than one batch
+    one_by_one = index._scores_at(terms, np.arange(index.size, dtype=np.int32))
+    np.testing.assert_array_equal(index._scores(terms), one_by_one, strict=True)
+
+
 def test_empty_documents_and_queries_find_nothing() -> None:
     index = BM25Index()
     assert index.search("beach", 5) == []
