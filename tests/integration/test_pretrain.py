@@ -17,14 +17,14 @@ from memory_program.pocket.training import pretrain
 pytestmark = pytest.mark.timeout(1200)  # a minute on an idle machine, ten on a busy one
 ROOT = Path(__file__).parents[2]
 SMALL = {
-    "tokens": 90_000,
+    "tokens": 63_000,
     "chunk_tokens": 9_000,
     "batch_tokens": 2_048,
     "last_stage": "bare",
     "probe_size": 16,
     "layers": 3,
-}  # about a minute on two cores
-TINY = {"tokens": 5_000, "chunk_tokens": 1_000, "probe_size": 1, "layers": 2}  # a chunk or two of each stage
+}  # three quarters of a minute on two cores
+TINY = {"tokens": 5_000, "chunk_tokens": 1_000, "probe_size": 1, "layers": 2, "threads": 1}
 
 
 def log_of(folder: Path) -> list[dict]:
@@ -46,7 +46,7 @@ def trained(tmp_path_factory) -> Path:
     return out
 
 
-def test_in_about_a_minute_the_loss_falls_and_the_copy_probe_rises(trained):
+def test_in_less_than_a_minute_the_loss_falls_and_the_copy_probe_rises(trained):
     entries = log_of(trained)
     losses = [entry["loss"] for entry in entries if entry.get("stage") == "bare"]
     probes = [entry["probe"] for entry in entries if "probe" in entry]
@@ -63,25 +63,32 @@ def test_what_comes_out_is_a_model_and_a_tokenizer_that_transformers_loads(train
         assert model.config.eos_token_id == tokenizer.eos_token_id
 
 
-def test_a_training_that_was_interrupted_ends_with_the_same_weights(trained, tmp_path):
-    settings = {**TINY, "minutes": 1e-6, "threads": 1}
-    for name in ("straight", "pieces"):
-        shutil.copytree(trained / "tokenizer", tmp_path / name / "tokenizer")
-    straight = pretrain(PretrainConfig(out=tmp_path / "straight", **{**settings, "minutes": 10.0}))
-    pieces = [pretrain(PretrainConfig(out=tmp_path / "pieces", **settings)) for _ in range(5)]
-    assert [progress.chunks for progress in pieces] == [1, 2, 3, 4, 5]
-    assert pieces[-1].tokens == straight.tokens
+@pytest.fixture(scope="module")
+def straight(trained, tmp_path_factory) -> Path:
+    """A training of a chunk or two of each stage, in one go."""
+    out = tmp_path_factory.mktemp("straight")
+    shutil.copytree(trained / "tokenizer", out / "tokenizer")
+    pretrain(PretrainConfig(out=out, **TINY))
+    return out
+
+
+def test_a_training_that_was_interrupted_ends_with_the_same_weights(trained, straight, tmp_path):
+    shutil.copytree(trained / "tokenizer", tmp_path / "tokenizer")
+    begun, gone_on, ended = (
+        pretrain(PretrainConfig(out=tmp_path, **{**TINY, "minutes": minutes}))
+        for minutes in (1e-6, 1e-6, 10.0)
+    )
+    assert [progress.chunks for progress in (begun, gone_on, ended)] == [1, 2, 5]
+    assert ended.tokens == log_of(straight)[-1]["tokens"]
     for folder in ("model", "base"):
-        whole, pieced = weights(tmp_path / "straight", folder), weights(tmp_path / "pieces", folder)
+        whole, pieced = weights(straight, folder), weights(tmp_path, folder)
         assert all(torch.equal(whole[name], pieced[name]) for name in whole)
 
 
-def test_the_model_before_the_last_stage_is_kept_too(trained, tmp_path):
-    shutil.copytree(trained / "tokenizer", tmp_path / "tokenizer")
-    pretrain(PretrainConfig(out=tmp_path, **TINY))
-    stages = [entry["stage"] for entry in log_of(tmp_path) if "stage" in entry]
+def test_the_model_before_the_last_stage_is_kept_too(straight):
+    stages = [entry["stage"] for entry in log_of(straight) if "stage" in entry]
     assert stages == ["copy", "bare", "short", "short", "full"]
-    final, base = weights(tmp_path), weights(tmp_path, "base")
+    final, base = weights(straight), weights(straight, "base")
     assert any(not torch.equal(final[name], base[name]) for name in final)
 
 
