@@ -159,7 +159,7 @@ def test_a_query_that_is_asked_again_sees_what_was_changed_in_between() -> None:
 def test_words_scored_together_give_the_very_sums_of_words_scored_one_by_one() -> None:
     rng = random.Random(0)
     index = BM25Index()
-    index.add_all([Counter(tokenize(sentence(rng, 40))) for _ in range(6000)])
+    index.add_all([Counter(tokenize(sentence(rng, 40))) for _ in range(9000)])
     terms = index._weighted(" ".join(VOCABULARY))
     assert sum(term.posting.size for term in terms) > 2**16  # more than one batch
     one_by_one = index._scores_at(terms, np.arange(index.size, dtype=np.int32))
