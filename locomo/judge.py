@@ -14,6 +14,7 @@ from dspy.utils.exceptions import AdapterParseError
 
 from locomo.conversation import Question
 from locomo.neutral import neutralised
+from locomo.rendering import RenderOnceAdapter
 from locomo.rubrics import Grading, Rubric, Verdict, grading_of, instruction
 
 _VERDICT_MARKER = re.compile(r"^\s*\[\[ ## verdict ## \]\]", re.MULTILINE)
@@ -40,7 +41,7 @@ class GradeAnswer(dspy.Signature):
     verdict: str = dspy.OutputField(desc="one word, CORRECT or WRONG")
 
 
-class OneVerdictAdapter(dspy.ChatAdapter):
+class OneVerdictAdapter(RenderOnceAdapter):
     """ChatAdapter that never asks a second time, and refuses a reply with more than one verdict.
 
     The library's fallback to JSON is another prompt, and its parser takes the first of two verdicts.

@@ -15,7 +15,7 @@ from dspy.utils.exceptions import AdapterParseError
 
 from locomo.located import NOT_TEXT
 from locomo.neutral import neutralised
-from memory_program.agents.rendering import RenderOnceAdapter
+from locomo.rendering import RenderOnceAdapter
 
 _HEADER = re.compile(r"^[^\S\n]*\[\[ ## (\w+) ## \]\]", re.MULTILINE)
 _CALLS_BEGIN = re.compile(r'\{\s*"(?:tool_calls|name|id|type|function)"|\[\s*[{\]]')

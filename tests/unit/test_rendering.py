@@ -1,9 +1,10 @@
-"""The program's adapter renders what DSPy's own does, letter by letter."""
+"""The adapters of the program and of the judge render what DSPy's own does, letter by letter."""
 
 import dspy
 import pytest
 
-from memory_program.agents.rendering import RenderOnceAdapter
+from locomo.judge import GradeAnswer
+from locomo.rendering import RenderOnceAdapter
 from memory_program.agents.signatures import (
     SPECIALISTS,
     AnswerOrSearch,
@@ -17,7 +18,7 @@ OURS = RenderOnceAdapter(use_json_adapter_fallback=False)
 
 
 @pytest.mark.parametrize(
-    "signature", [*SPECIALISTS.values(), WriteAll, Consolidate, AnswerQuestion, AnswerOrSearch]
+    "signature", [*SPECIALISTS.values(), WriteAll, Consolidate, AnswerQuestion, AnswerOrSearch, GradeAnswer]
 )
 def test_every_prompt_is_rendered_as_dspy_does(signature: type[dspy.Signature]) -> None:
     inputs = {name: f"\n {name} [[x]]\t\n" for name in signature.input_fields}
