@@ -258,7 +258,7 @@ class MemoryTools:
                 f"text has {len(text)} characters: a memory holds at most {MEMORY_LIMIT_CHARS}; "
                 "store several short ones"
             )
-        return Draft(text, kind, happened_at, self._cited(text))
+        return Draft(text, kind, happened_at, _cited(self._session, text))
 
     def _date(self, expression: str) -> date | None:
         if not expression.strip():
@@ -279,25 +279,27 @@ class MemoryTools:
         """
         if self._space.index.version > self._indexed.version:  # somebody else searched
             self._indexed = self._space.bank.fork()
-        found = self._space.index.search(self._indexed, draft.text, 3, draft.kind)
+        found = self._space.index.holding(self._indexed, draft.text)
         made = [m for o in self._space.bank.operations(self._indexed.version) for m in o.created]
         text = draft.text.casefold()
-        for memory in [*(scored.memory for scored in found), *made]:
+        for memory in [*found, *made]:
             is_same = memory.kind is draft.kind and memory.text.casefold() == text
             is_live = memory.memory_id in self._space.bank
             if is_same and is_live and draft.happened_at in (None, memory.happened_at):
                 return memory
         return None
 
-    def _cited(self, text: str) -> tuple[str, ...]:
-        """Name the turns of the session that a text comes from: those that match its words best.
 
-        The model is not asked for turn ids: it would have to copy numbers for every fact. At most three
-        turns are cited, each with at least 0.6 times the best turn's BM25 score.
-        """
-        hits = _index_of_turns(self._session).search(text, 3)
-        best = [hit.doc_id for hit in hits if hit.score >= 0.6 * hits[0].score]
-        return tuple(self._session.turns[position].turn_id for position in best)
+@lru_cache(maxsize=8192)  # a build in two phases makes the same memory up to four times
+def _cited(session: Session, text: str) -> tuple[str, ...]:
+    """Name the turns of a session that a text comes from: those that match its words best.
+
+    The model is not asked for turn ids: it would have to copy numbers for every fact. At most three turns are
+    cited, each with at least 0.6 times the best turn's BM25 score.
+    """
+    hits = _index_of_turns(session).search(text, 3)
+    best = [hit.doc_id for hit in hits if hit.score >= 0.6 * hits[0].score]
+    return tuple(session.turns[position].turn_id for position in best)
 
 
 @lru_cache(maxsize=64)  # the agents of a session share it

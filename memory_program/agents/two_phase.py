@@ -117,18 +117,22 @@ class _Guess:
         """Fold the proposals in order; a call that does not fit what another session did is left out."""
         self._writer, self._sessions, self._first = writer, sessions, first
         self._views: dict[str, MemorySpace] = {}
-        self.made: dict[str, tuple[_Place, Memory]] = {}
-        """Who guessed which memory, by its id in the guess."""
+        self.made: dict[str, list[tuple[str, Memory]]] = {}
+        """The memories of the guess by session, each with the agent that proposed it."""
+        self.ids = set[str]()
+        """The ids of all of them."""
         guess = space.fork()
         for session in sessions:
             guess.index.refresh(guess.bank)
             self._views[session.session_id] = guess.fork()
+            made = self.made[session.session_id] = list[tuple[str, Memory]]()
             for agent in writer.agents:
                 place = (session.session_id, agent)
                 tools = MemoryTools(guess, session, agent, kind_of(agent))
                 _replay(tools, first[place], writer.allowed(agent), lambda memory_id: memory_id)
                 created = [memory for operation in tools.operations for memory in operation.created]
-                self.made |= {memory.memory_id: (place, memory) for memory in created}
+                made += [(agent, memory) for memory in created]
+                self.ids.update(memory.memory_id for memory in created)
 
     def touching(self) -> list[Ask]:
         """List who is to be asked again: those whose call failed, or whose session touches the guess."""
@@ -183,16 +187,15 @@ class _Real:
             for operation in bank.operations(since)
             for memory in operation.created
         ]
-        for guessed_id, ((session_id, agent), guessed) in self._guess.made.items():
-            if session_id == session.session_id:
-                own = [memory for actor, memory in written if actor == agent]
-                best = max(own, key=lambda memory: _likeness(memory, guessed), default=None)
-                if best is not None and any(_likeness(best, guessed)):
-                    self._became[guessed_id] = best.memory_id
+        for agent, guessed in self._guess.made[session.session_id]:
+            own = [memory for actor, memory in written if actor == agent]
+            best = max(own, key=lambda memory: _likeness(memory, guessed), default=None)
+            if best is not None and any(_likeness(best, guessed)):
+                self._became[guessed.memory_id] = best.memory_id
 
     def _now(self, bank: MemoryBank, memory_id: str) -> str | None:
         """Name the live memory that one of the guess is now; None if there is none."""
-        if memory_id in self._guess.made:
+        if memory_id in self._guess.ids:
             memory_id = self._became.get(memory_id, "")
         try:
             memory = bank.get(memory_id)

@@ -212,6 +212,22 @@ class BM25Index:
             scores = np.where(allow, scores, 0.0)
         return [Hit(position, float(scores[position])) for position in best(scores, top_k)]
 
+    def holding(self, text: str) -> list[int]:
+        """List, in rising order, the live documents that hold every word of a text, however often."""
+        postings = [self._posting(stem) for stem in stem_counts(text)]
+        known = sorted(filter(None, postings), key=lambda posting: posting.size)
+        if not known or len(known) < len(postings):
+            return []
+        places = known[0].entries()[0]
+        places = places[~self._removed.values[places]]
+        for posting in known[1:]:
+            if not len(places):
+                break
+            positions = posting.entries()[0]
+            rows = np.minimum(np.searchsorted(positions, places), len(positions) - 1)
+            places = places[positions[rows] == places]
+        return places.tolist()
+
     def columns(self) -> PostingColumns:
         """Lay the live documents out as arrays, in their order and without the gaps of removed ones."""
         live = self.live

@@ -124,6 +124,18 @@ class MemoryIndex:
             ScoredMemory(bank.get(f"m{number}"), hit.score) for number, hit in zip(numbers, hits, strict=True)
         ]
 
+    def holding(self, bank: MemoryBank, text: str) -> list[Memory]:
+        """List the live memories of a bank that hold every word of a text, the earliest first.
+
+        Raises:
+            IndexingError: the bank's log does not begin with the operations that were indexed.
+            EmbeddingMismatchError: the embedder broke its contract.
+        """
+        with self._lock:
+            self._catch_up(bank)
+            numbers = self._numbers.values[self._lexical.holding(text)].tolist()
+        return [bank.get(f"m{number}") for number in numbers]
+
     def refresh(self, bank: MemoryBank) -> None:
         """Take in what the bank has and the index has not.
 

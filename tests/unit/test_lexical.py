@@ -166,6 +166,18 @@ def test_words_scored_together_give_the_very_sums_of_words_scored_one_by_one() -
     np.testing.assert_array_equal(index._scores(terms), one_by_one, strict=True)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_documents_that_hold_every_word_are_listed(seed: int) -> None:
+    rng = random.Random(seed)
+    index, documents = BM25Index(), dict[int, str]()
+    for _ in range(150):
+        write_at_random(index, documents, rng)
+    for text in [sentence(rng, 4) for _ in range(50)] + list(documents.values()):
+        words = set(tokenize(text))
+        holding = [place for place, document in documents.items() if words <= set(tokenize(document))]
+        assert index.holding(text) == (sorted(holding) if words else [])
+
+
 def test_empty_documents_and_queries_find_nothing() -> None:
     index = BM25Index()
     assert index.search("beach", 5) == []

@@ -81,6 +81,14 @@ def test_the_same_fact_twice_is_stored_once(space):
     assert len(space.bank) == 1
 
 
+def test_the_same_fact_is_found_again_among_others_that_say_its_words_more_often(space):
+    create(semantic(space), "Mara likes tea.")
+    for times in range(2, 6):
+        create(semantic(space), " ".join(["tea"] * times) + ": Mara likes tea, Mara likes tea.")
+    assert create(semantic(space), "MARA likes tea.") == "already stored as m1"
+    assert len(space.bank) == 5
+
+
 def test_an_update_supersedes_and_keeps_the_sources(space):
     tools = semantic(space)
     create(tools, "Mara adopted a dog named Pip.")
