@@ -6,6 +6,7 @@ model is told of them stands in ``signatures.TOOLS``.
 """
 
 import random
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -39,6 +40,8 @@ MAX_MERGED = 5
 """The most memories that one merge takes, and the most parts that one split makes (MemUpdate)."""
 
 Kind = Literal["episodic", "semantic", "procedural", ""]
+
+_indexing = threading.Lock()
 
 _checked = validate_call(config=ConfigDict(strict=True, extra="forbid"))
 
@@ -302,8 +305,14 @@ def _cited(session: Session, text: str) -> tuple[str, ...]:
     return tuple(session.turns[position].turn_id for position in best)
 
 
-@lru_cache(maxsize=64)  # the agents of a session share it
 def _index_of_turns(session: Session) -> BM25Index:
+    """Index the turns of a session; its agents, whose replies come together, share one index."""
+    with _indexing:
+        return _new_index_of_turns(session)
+
+
+@lru_cache(maxsize=64)
+def _new_index_of_turns(session: Session) -> BM25Index:
     index = BM25Index()
     index.add_all([stem_counts(turn.line) for turn in session.turns])
     return index

@@ -5,6 +5,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -204,11 +205,8 @@ class Archive:
 
     def fork(self) -> "Archive":
         """Copy the archive in O(1); what either adds afterwards, the other does not see."""
-        copy = Archive()
         with self._lock:
-            copy._turn_index, copy._session_index = self._turn_index.fork(), self._session_index.fork()
-            copy._session_at, copy._speaker_at = self._session_at, self._speaker_at
-            copy._asks_at, copy._indexed_sessions = self._asks_at, self._indexed_sessions
-        copy._sessions, copy._speakers, copy._by_id = self._sessions, self._speakers, self._by_id
-        copy._turns = self._turns
-        return copy
+            fork = copy(self)
+            fork._turn_index, fork._session_index = self._turn_index.fork(), self._session_index.fork()
+        fork._lock = threading.Lock()
+        return fork

@@ -11,6 +11,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, TypeVar
@@ -248,11 +249,10 @@ class BM25Index:
 
     def fork(self) -> "BM25Index":
         """Copy the index in O(1); what either does afterwards, the other does not see."""
-        copy = BM25Index(self.k1, self.b, scan_limit=self._scan_limit)
-        copy._frozen, copy._postings = self._frozen, self._postings
-        copy._lengths, copy._removed = self._lengths.fork(), self._removed.fork()
-        copy._live_count, copy._total_length = self._live_count, self._total_length
-        return copy
+        fork = copy(self)
+        fork._lengths, fork._removed = self._lengths.fork(), self._removed.fork()
+        fork._owner = object()
+        return fork
 
     # -- scoring ---------------------------------------------------------------------------------
 

@@ -1,12 +1,14 @@
 """How sessions and their records are written as JSON, and read back unchanged."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
 from locomo.conversation import Session, Turn
 from memory_program.bank.outcome import CallFailure, Outcome, SessionRecord
+
+_TURN_FIELDS = [field.name for field in fields(Turn)]
 
 
 def session_to_json(session: Session) -> str:
@@ -15,7 +17,7 @@ def session_to_json(session: Session) -> str:
         {
             "number": session.number,
             "date_time": session.date_time.isoformat(),
-            "turns": [asdict(turn) for turn in session.turns],
+            "turns": [{name: getattr(turn, name) for name in _TURN_FIELDS} for turn in session.turns],
         }
     )
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -159,10 +160,12 @@ class MemoryIndex:
     def fork(self) -> "MemoryIndex":
         """Copy the index for a fork of its bank; what either takes in, the other does not see."""
         with self._lock:
-            copy = MemoryIndex(self.dense.fork() if self.dense is not None else None)
-            copy._lexical, copy._seen = self._lexical.fork(), self._seen
-            copy._numbers, copy._kinds = self._numbers.fork(), self._kinds.fork()
-        return copy
+            fork = copy(self)
+            fork.dense = self.dense.fork() if self.dense is not None else None
+            fork._lexical = self._lexical.fork()
+            fork._numbers, fork._kinds = self._numbers.fork(), self._kinds.fork()
+        fork._lock = threading.Lock()
+        return fork
 
     def _catch_up(self, bank: MemoryBank) -> None:
         now = bank.fork()  # another thread may write to the bank meanwhile
