@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 import tyro
 from pydantic import Field, field_validator, model_validator
 
-from memory_program.embedded import POCKET, is_carried
+from memory_program.embedded import POCKET, is_carried, is_embedded
 from memory_program.errors import ConfigError
 from memory_program.settings import Settings, chosen, split_list
 
@@ -214,6 +214,15 @@ class EvaluateConfig(SystemSettings):
     """Conversations built, or questions answered, at once; and model calls in flight at most. 8 stays under
     the rate limits of most first-tier accounts."""
 
+    executor: Literal["threads", "ray"] = "threads"
+    """Where sessions are remembered and questions answered: on threads of this process, or, with models over
+    HTTP, as tasks of a Ray cluster (pip install 'memory-program[ray]'), which read the banks from the
+    database."""
+
+    ray_address: str = "local"
+    """With --executor ray: "local" starts a cluster on this machine, of --concurrency processes; host:port
+    names one that runs, as "ray start --head" prints it. Several machines need PostgreSQL in --db-url."""
+
     output_dir: Path = Path("runs/evaluate")
     """Folder of the run: records, banks, results, plots, report. The same folder continues the same run."""
 
@@ -292,6 +301,26 @@ class EvaluateConfig(SystemSettings):
             raise ConfigError(
                 f"system {SystemName.OPTIMIZED.value!r} needs a saved program: name its file with --program"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_sent_to_ray(self) -> Self:
+        if self.executor != "ray" or not self.mode.makes_systems:
+            return self
+        writers = [self.writer] if any(name.writes_with_a_model for name in self.system_names) else []
+        readers = [self.reader] if any(name.reads_with_a_model for name in self.system_names) else []
+        for model in (*writers, *readers):
+            if model is not None and is_embedded(model):
+                raise ConfigError(
+                    f"model {model!r} runs in this process, and executor='ray' in others, all of which would "
+                    "load it: leave --executor out, or serve it and name it openai/NAME, with --api-base"
+                )
+        for name in ("build", "traces"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} is done in this process, and executor='ray' in others: "
+                    f"leave one of --{name} and --executor out"
+                )
         return self
 
     @model_validator(mode="after")

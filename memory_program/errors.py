@@ -67,6 +67,10 @@ class ModelError(MemoryProgramError):
     """A model cannot be used as named: unknown, unreachable, or without its key."""
 
 
+class ClusterError(MemoryProgramError):
+    """A cluster that runs parts of a run cannot go on."""
+
+
 class BudgetExceededError(MemoryProgramError):
     """A run would cost more, or fail more often, than it was allowed to."""
 

@@ -28,8 +28,10 @@ from memory_program.evaluation.identity import (
     write_run,
 )
 from memory_program.evaluation.judging import JudgeStage
+from memory_program.evaluation.ray_executor import RayExecutor
 from memory_program.evaluation.recorded import RecordedSystem
 from memory_program.evaluation.records import Journals
+from memory_program.evaluation.remote_system import RemoteSystem
 from memory_program.evaluation.selection import Selection
 from memory_program.evaluation.workers import Workers
 
@@ -56,8 +58,18 @@ class LiveSystem:
         make_system: SystemMaker,
         store: BankStore | None,
         others: Sequence[RecordedSystem] = (),
+        executor: RayExecutor | None = None,
     ) -> None:
-        """Make the system, without models, and read its records; ``others`` may share its banks.
+        """Make the system, without models, and read its records.
+
+        Args:
+            name: of the system.
+            config: what to do.
+            selection: the conversations and questions.
+            make_system: makes the system.
+            store: the database of the banks; None if no system of the run has any.
+            others: systems of the run that may share its banks.
+            executor: what remembers and asks; None is this process.
 
         Raises:
             ConfigError: the program is not one of this system.
@@ -73,10 +85,11 @@ class LiveSystem:
         self.recorded = RecordedSystem(folder, run, Journals.read(folder), selection)
         retry_errors = config.retry_errors
         banks = store if self._system.writes_memories else None
+        runs = self._system if executor is None else self._remote(executor)
         self._builder = Builder(
-            self._system, self.recorded, banks, others, order=config.build, retry_errors=retry_errors
+            runs, self.recorded, banks, others, order=config.build, retry_errors=retry_errors
         )
-        self._answerer = Answerer(self._system, self.recorded, self._builder, retry_errors=retry_errors)
+        self._answerer = Answerer(runs, self.recorded, self._builder, retry_errors=retry_errors)
 
     def write_down(self) -> None:
         """Write what the records will belong to, and the program itself, beside them."""
@@ -138,6 +151,12 @@ class LiveSystem:
                 f"{str(self.recorded.folder)!r}: run --mode build first, or --mode full for all stages"
             )
         self._answerer.answer(workers)
+
+    def _remote(self, executor: RayExecutor) -> RemoteSystem:
+        """Have a cluster run the system; its tasks together keep to the limit of calls in flight."""
+        concurrency = self._config.concurrency
+        builds_at_once = min(concurrency, len(self.recorded.selection.conversations))
+        return RemoteSystem(self._system, executor, concurrency // builds_at_once)
 
     def _judge(self, folder: Path) -> JudgeIdentity | None:
         """Give the judge of the config; a run of one stage keeps the judge that it had."""

@@ -21,6 +21,7 @@ from memory_program.evaluation.judging import JudgeStage
 from memory_program.evaluation.limits import Limits
 from memory_program.evaluation.live import LiveSystem, ModelMaker, SystemMaker
 from memory_program.evaluation.publish import Publisher
+from memory_program.evaluation.ray_executor import RayExecutor
 from memory_program.evaluation.recorded import RecordedSystem
 from memory_program.evaluation.report import write_json
 from memory_program.evaluation.reporting import CONFIG, recorded_systems, report, report_runs
@@ -54,6 +55,7 @@ def evaluate(
         ModelError: a model cannot be used.
         RecordError: the records are damaged, or a stage lacks what the one before it makes.
         BudgetExceededError: a limit of the run is passed; what was done is kept.
+        ClusterError: the Ray cluster of the run is lost; what was done is kept.
         RunInUseError: another process works in the folder.
         StoreError: the database fails.
         TrackingError: MLflow fails; the results are written.
@@ -88,9 +90,10 @@ def _run(
     """Build, answer and judge, as far as the mode goes, one system after the other; then report."""
     with ExitStack() as stack:
         store = stack.enter_context(BankStore(database_url(config))) if _write_memories(config) else None
+        executor = _executor(config)
         systems, recorded = list[LiveSystem](), list[RecordedSystem]()
         for name in config.system_names:
-            systems.append(LiveSystem(name, config, selection, make, store, tuple(recorded)))
+            systems.append(LiveSystem(name, config, selection, make, store, tuple(recorded), executor))
             recorded.append(systems[-1].recorded)
         for system in recorded:
             stack.callback(system.journals.close)
@@ -100,8 +103,10 @@ def _run(
             if to_call:
                 system.connect(models)
         publisher = stack.enter_context(closing(Publisher(config, selection, console, ceiling)))
-        needs_tracker = config.traces or config.mode is Mode.FULL
-        if needs_tracker and not all(system.is_finished for system in systems):
+        is_finished = all(system.is_finished for system in systems)
+        if executor is not None and not is_finished:
+            stack.enter_context(executor)
+        if (config.traces or config.mode is Mode.FULL) and not is_finished:
             publisher.open_tracker()
         for system in systems:
             system.write_down()
@@ -160,6 +165,13 @@ def _workers(
     check_affordable(estimates, spent_usd, config.max_cost)
     limits = Limits(max_errors=config.max_errors, max_cost_usd=config.max_cost, spent_usd=spent_usd)
     return Workers(console, limits, config.concurrency)
+
+
+def _executor(config: EvaluateConfig) -> RayExecutor | None:
+    if config.executor == "threads":
+        return None
+    db_url = database_url(config) if _write_memories(config) else None
+    return RayExecutor(config.ray_address, config.concurrency, db_url)
 
 
 def _models_of(config: EvaluateConfig) -> ModelMaker:

@@ -85,6 +85,19 @@ def test_the_embedded_model_judges_only_where_it_is_named_as_judge():
         ),
         ({"worlds": 0}, "worlds=0 must be at least 1"),
         ({"mode": "judge"}, "mode='judge' needs a judge: name one with --judge-model or --model"),
+        ({"executor": "ray"}, "model 'pocket' runs in this process, and executor='ray' in others"),
+        (
+            {"executor": "ray", "model": "openai/m", "reader_model": "local:weights"},
+            "model 'local:weights' runs in this process, and executor='ray' in others",
+        ),
+        (
+            {"executor": "ray", "model": "openai/m", "build": "two-phase"},
+            "build='two-phase' is done in this process, and executor='ray' in others: leave one of --build",
+        ),
+        (
+            {"executor": "ray", "model": "openai/m", "traces": True},
+            "traces=True is done in this process, and executor='ray' in others: leave one of --traces",
+        ),
     ],
 )
 def test_a_bad_setting_is_refused_with_the_value_and_the_way_out(settings, message):
@@ -92,6 +105,12 @@ def test_a_bad_setting_is_refused_with_the_value_and_the_way_out(settings, messa
         EvaluateConfig(**settings)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_in_this_process_that_no_task_calls_is_no_hindrance_to_ray():
+    EvaluateConfig(executor="ray", systems="extractive")
+    EvaluateConfig(executor="ray", model="openai/m", writer_model="pocket", systems="rag")
+    EvaluateConfig(executor="ray", mode="report")
 
 
 def test_two_bad_settings_are_both_told():
