@@ -7,6 +7,7 @@ each time with the ways in turn, and its best time counts, since other programs 
 Run it with ``python benchmarks/local_engine.py --help``.
 """
 
+import copy
 import logging
 import random
 import tempfile
@@ -174,8 +175,7 @@ def _rounding(
     Returns:
         The largest difference as a share of its row's largest logit, and the largest logit of all.
     """
-    network = type(engine.model.network)(engine.model.network.config)
-    network.load_state_dict(engine.model.network.state_dict())
+    network = copy.deepcopy(engine.model.network)
     decoder = Decoder(network.to(dtype).eval(), engine.model.kv_shape, len(prompts), 4096)
     choose = random.Random(0)
     texts = [list(prompt) for prompt in prompts]
@@ -188,7 +188,7 @@ def _rounding(
         for row, (text, token) in enumerate(zip(texts, new, strict=True)):
             text.append(token)
             if row % 4 == 0:
-                alone = decoder.reread(row, text)[0]
+                alone = decoder.reread(text)[0]
                 shares.append(float((together[row] - alone).abs().max() / alone.abs().max()))
                 largest = max(largest, float(alone.abs().max()))
     return max(shares), largest

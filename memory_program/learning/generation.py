@@ -162,6 +162,8 @@ class Batcher:
             )
 
     def _work(self) -> None:
+        # of this thread: softmax leaves many numbers below 1e-38, which processors multiply slowly
+        torch.set_flush_denormal(True)
         while (joining := self._joining()) is not None:
             try:
                 for text in joining:
@@ -217,7 +219,7 @@ class Batcher:
         choice = choose(logits, samplings, noise, rounding)
         for row, text in enumerate(texts):
             if not choice.is_certain[row]:
-                alone = self._decoder.reread(first + row, [*text.job.prompt, *text.tokens])
+                alone = self._decoder.reread([*text.job.prompt, *text.tokens])
                 _append(text, choose(alone, [samplings[row]], [noise[row]], [0.0]), 0, self._stop_ids)
             else:
                 _append(text, choice, row, self._stop_ids)

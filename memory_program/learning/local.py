@@ -52,7 +52,7 @@ class LocalSettings(BaseModel):
     """Where it runs; None takes CUDA where there is a device."""
 
     dtype: DtypeName | None = None
-    """What it computes with; None takes bfloat16 where the hardware multiplies it natively, else float32."""
+    """What it computes with; None takes bfloat16 on a GPU that multiplies it natively, else float32."""
 
     slots: int = Field(default=32, ge=1)
     """How many calls run at once; others wait. 32 uses most of a small model's gain from batching."""

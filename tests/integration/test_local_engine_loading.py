@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    MambaConfig,
+    MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    StableLmConfig,
+    StableLmForCausalLM,
+)
 
 from memory_program.errors import ModelError
 from memory_program.learning.weights import load_model
@@ -129,6 +136,15 @@ def test_a_model_that_remembers_otherwise_is_refused_with_another_way_to_serve_i
         MambaConfig(**tiny, state_size=4, expand=1, conv_kernel=2, max_position_embeddings=64)
     ).save_pretrained(folder)
     with pytest.raises(ModelError, match=r"MambaForCausalLM.*cannot be batched here.*vLLM"):
+        language_model(f"local:{folder}")
+
+
+def test_a_model_that_attends_in_its_own_way_is_refused(folder: Path) -> None:
+    tiny = {"vocab_size": 384, "hidden_size": 32, "num_hidden_layers": 2, "eos_token_id": 1}
+    StableLmForCausalLM(
+        StableLmConfig(**tiny, intermediate_size=32, num_attention_heads=2, num_key_value_heads=2)
+    ).save_pretrained(folder)
+    with pytest.raises(ModelError, match=r"StableLmForCausalLM\) attends in a way of its own.*vLLM"):
         language_model(f"local:{folder}")
 
 

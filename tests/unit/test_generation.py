@@ -52,8 +52,8 @@ class CountingDecoder:
             text.append(token)
         return torch.cat([_after(token) for token in tokens])
 
-    def reread(self, slot: int, tokens: Sequence[int]) -> Tensor:
-        assert self.texts[slot] == list(tokens[: len(self.texts[slot])])
+    def reread(self, tokens: Sequence[int]) -> Tensor:
+        assert list(tokens) in self.texts  # the choice is made again before its token is appended
         return _after(tokens[-1])
 
     def end(self, slot: int) -> None:
