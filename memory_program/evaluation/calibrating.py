@@ -6,6 +6,7 @@ from dataclasses import asdict
 from rich.console import Console
 
 from memory_program.config import EvaluateConfig
+from memory_program.embedded import is_embedded
 from memory_program.evaluation.cost import check_affordable, described, estimate_judgements
 from memory_program.evaluation.datasets import benchmark_of
 from memory_program.evaluation.identity import OptimizedRubric, identify_judge
@@ -56,7 +57,7 @@ def calibrate(config: EvaluateConfig, console: Console, models: ModelMaker) -> J
             missing,
             judges_of(config, models(judge.model, 0.0) if missing else None),
             journal,
-            Workers(console, limits, config.concurrency),
+            Workers(console, limits, config.concurrency, mostly_waits=not is_embedded(judge.model)),
             total=len(cases),
             unparsed_is_lost=False,
         )

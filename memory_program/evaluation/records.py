@@ -117,7 +117,8 @@ class Journal(Generic[RecordT]):
         with self._lock:
             if self._file is None:
                 self._file = self._opened()
-            _write_whole(self._file, line)
+            _write_whole(self._file, line, self._complete_bytes)
+            self._complete_bytes += len(line)
             now = time.monotonic()
             if now - self._synced_at >= _SYNC_EVERY_S:
                 os.fsync(self._file)
@@ -131,7 +132,6 @@ class Journal(Generic[RecordT]):
                 os.fsync(self._file)
                 os.close(self._file)
                 self._file = None
-                self._complete_bytes = self.path.stat().st_size
 
     def _read(self) -> None:
         try:
@@ -188,9 +188,8 @@ class Journals:
             journal.close()
 
 
-def _write_whole(file: int, content: bytes) -> None:
-    """Append all of it or nothing: another thread's record must not be glued to half of one."""
-    size = os.fstat(file).st_size
+def _write_whole(file: int, content: bytes, size: int) -> None:
+    """Append all of it to a file of that size, or nothing: no record may be glued to half of another."""
     try:
         while content:
             content = content[os.write(file, content) :]

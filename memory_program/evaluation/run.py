@@ -11,6 +11,7 @@ from rich.console import Console
 from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
 from memory_program.config import EvaluateConfig, Mode
+from memory_program.embedded import is_embedded
 from memory_program.errors import ModelError
 from memory_program.evaluation.banks import database_url
 from memory_program.evaluation.calibrating import calibrate
@@ -164,7 +165,9 @@ def _workers(
     spent_usd = sum(system.spent_usd() for system in recorded)
     check_affordable(estimates, spent_usd, config.max_cost)
     limits = Limits(max_errors=config.max_errors, max_cost_usd=config.max_cost, spent_usd=spent_usd)
-    return Workers(console, limits, config.concurrency)
+    models = (config.writer, config.reader, config.judge)
+    computes = any(model is not None and is_embedded(model) for model in models)
+    return Workers(console, limits, config.concurrency, mostly_waits=not computes)
 
 
 def _executor(config: EvaluateConfig) -> RayExecutor | None:

@@ -4,11 +4,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from memory_program.evaluation.limits import Limits
+from memory_program.evaluation.waiting import old_objects_left_alone, on_one_core
 from memory_program.ledger import Usage
 
 _LINE_EVERY_S = 30.0
@@ -17,11 +19,21 @@ _LINE_EVERY_S = 30.0
 class Workers:
     """Runs the items of a stage side by side; shows a bar on a terminal, and plain lines elsewhere."""
 
-    def __init__(self, console: Console, limits: Limits, concurrency: int) -> None:
-        """Prepare; threads live only as long as a stage."""
+    def __init__(
+        self, console: Console, limits: Limits, concurrency: int, *, mostly_waits: bool = False
+    ) -> None:
+        """Prepare; threads live only as long as a stage.
+
+        Args:
+            console: where progress is shown.
+            limits: what ends a stage early.
+            concurrency: how many items run at once.
+            mostly_waits: whether the models run elsewhere, so that one core is enough for all threads.
+        """
         self.console = console
         self.limits = limits
         self.concurrency = concurrency
+        self._mostly_waits = mostly_waits
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._progress: _Bar | _Lines | None = None
@@ -46,9 +58,11 @@ class Workers:
         self.limits.begin_stage()
         self._stop.clear()
         with (
+            old_objects_left_alone(),
+            on_one_core() if self._mostly_waits else nullcontext(),
             _Bar(self.console, to_do)
             if self.console.is_terminal
-            else _Lines(self.console, label, to_do) as self._progress
+            else _Lines(self.console, label, to_do) as self._progress,
         ):
             pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="worker")
             try:

@@ -1,4 +1,6 @@
+import gc
 import io
+import os
 import threading
 
 import pytest
@@ -9,10 +11,12 @@ from memory_program.evaluation.workers import Workers
 from memory_program.ledger import Usage
 
 
-def workers(concurrency: int = 2, *, terminal: bool = False) -> tuple[Workers, io.StringIO]:
+def workers(
+    concurrency: int = 2, *, terminal: bool = False, mostly_waits: bool = False
+) -> tuple[Workers, io.StringIO]:
     output = io.StringIO()
     console = Console(file=output, width=100, force_terminal=terminal)
-    return Workers(console, Limits(), concurrency), output
+    return Workers(console, Limits(), concurrency, mostly_waits=mostly_waits), output
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -94,3 +98,36 @@ def test_a_stage_after_one_that_failed_runs():
     done: list[int] = []
     crew.run("x", [lambda: done.append(1)], to_do=1, total=1)
     assert done == [1]
+
+
+HAS_CORES = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity"), reason="only Linux tells threads their core"
+)
+
+
+@HAS_CORES
+def test_threads_that_mostly_wait_share_one_core_and_the_others_are_left_alone():
+    before = os.sched_getaffinity(0)
+    seen: list[set[int]] = []
+    for mostly_waits in (True, False):
+        crew, _ = workers(mostly_waits=mostly_waits)
+        crew.run("x", [lambda: seen.append(os.sched_getaffinity(0))] * 3, to_do=0, total=3)
+        assert os.sched_getaffinity(0) == before
+    assert all(cores == seen[0] and len(cores) == 1 and cores <= before for cores in seen[:3])
+    assert seen[3:] == [before] * 3
+
+
+@HAS_CORES
+def test_a_stage_that_fails_leaves_threads_and_collector_as_they_were():
+    crew, _ = workers(mostly_waits=True)
+    before = (os.sched_getaffinity(0), gc.get_freeze_count())
+    frozen: list[int] = []
+
+    def fail() -> None:
+        frozen.append(gc.get_freeze_count())
+        raise ValueError("x")
+
+    with pytest.raises(ValueError, match="x"):
+        crew.run("x", [fail], to_do=0, total=1)
+    assert frozen[0] > 1000
+    assert (os.sched_getaffinity(0), gc.get_freeze_count()) == before
