@@ -16,12 +16,13 @@ import cloudpickle
 import dspy
 
 from locomo.conversation import Session
+from memory_program import __version__
 from memory_program.agents.program import MemorySystem
 from memory_program.bank.memory import Operation
 from memory_program.bank.outcome import Answer, SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
-from memory_program.errors import ConflictError
+from memory_program.errors import ConfigError, ConflictError
 from memory_program.evaluation.ray_executor import RayExecutor
 from memory_program.ledger import CallRecord, metered, record_call
 from memory_program.models import RemoteModel
@@ -36,7 +37,9 @@ class Kept:
     namespace: str
     db_url: str | None
     revision: int
-    sessions: tuple[Session, ...] = ()
+    sessions: tuple[Session, ...]
+    version: str
+    """Of this program, which names what is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class RemoteSystem(MemorySystem):
 
     def _kept(self, space: MemorySpace) -> Kept:
         sessions = () if self.writes_memories else tuple(entry.session for entry in space.sessions.values())
-        return Kept(space.namespace, self._db_url, space.revision, sessions)
+        return Kept(space.namespace, self._db_url, space.revision, sessions, __version__)
 
     @cached_property
     def _packed(self) -> bytes:
@@ -132,8 +135,14 @@ def _opened(packed: bytes, kept: Kept) -> MemorySpace:
     """Open a space, once for all that is asked about it.
 
     Raises:
+        ConfigError: this machine has another version of the program.
         ConflictError: the database does not hold what it was told to hold.
     """
+    if kept.version != __version__:
+        raise ConfigError(
+            f"a machine of the cluster has memory-program {__version__}, and the run is of {kept.version}: "
+            "install the same on all of them"
+        )
     if kept.db_url is None:
         space = MemorySpace(kept.namespace)
         for session in kept.sessions:

@@ -27,6 +27,7 @@ from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.config import EvaluateConfig, SystemSettings
 from memory_program.errors import ClusterError, ConfigError, ConflictError
+from memory_program.evaluation import remote_system
 from memory_program.evaluation.ray_executor import RayExecutor, check_reach, shared_url
 from memory_program.evaluation.remote_system import RemoteSystem
 from memory_program.evaluation.run import evaluate
@@ -99,11 +100,13 @@ def children(pid: int) -> list[int]:
 
 def kill_a_node_while_all_ask(cluster: Any, journal: Path, server: ModelServer) -> None:
     """``kill -9`` a node when something is recorded and each of the three tasks waits for the model."""
-    while not journal.exists() or not journal.read_text() or server.traffic.in_flight < TASKS_AT_ONCE:
-        time.sleep(0.002)
     (node,) = cluster.worker_nodes
     raylet = node.all_processes["raylet"][0].process.pid
-    for pid in (raylet, *children(raylet)):
+    pids = [raylet]
+    while not journal.exists() or not journal.read_text() or server.traffic.in_flight < TASKS_AT_ONCE:
+        time.sleep(0.005)
+        pids = [*children(raylet), raylet]
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -161,17 +164,19 @@ def test_a_run_on_two_nodes_one_of_which_is_killed_ends_like_one_on_threads(
         ModelServer(behave, latency_s=LATENCY_S) as server,
         empty_database(DATABASES[-1], tmp_path) as db_url,
     ):
-        settings["db_url"] = make_url(db_url).set(password=None).render_as_string()
+        settings["db_url"] = make_url(db_url)._replace(password=None).render_as_string()
         journal = tasks / "memory" / "build.jsonl"
-        death = threading.Thread(target=kill_a_node_while_all_ask, args=(cluster, journal, server))
+        victim = (cluster, journal, server)
+        death = threading.Thread(target=kill_a_node_while_all_ask, args=victim, daemon=True)
         death.start()
         run(server, tasks, executor="ray", ray_address=cluster.address, **settings)
-        death.join()
+        death.join(timeout=10)
+        assert not death.is_alive()
         assert contents(db_url) == contents(f"sqlite:///{threads / 'banks.sqlite'}")
         assert server.traffic.keys == {KEY}
         asked = server.traffic.requests.copy()
         assert max(asked.values()) > 1  # what the dead node was doing, another one has done
-        run(server, tasks, **settings)
+        run(server, tasks, mode="answer", **settings)
         assert server.traffic.requests == asked  # what is recorded there, is recorded for threads
     assert [node["Alive"] for node in cluster.global_state.node_table()].count(True) == 1
     assert numbers(tasks) == numbers(threads)
@@ -303,6 +308,24 @@ def test_a_database_that_holds_something_else_for_a_task_is_an_error(tmp_path: P
             ConflictError, match="'alice' is at revision 0, and a task reads revision 1 of it"
         ):
             remote.ask(MemorySpace("alice"), "Who is Bob?")
+
+
+def test_a_machine_with_another_version_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Elsewhere(Here):
+        def task(self, function: Callable[..., Any]) -> Callable[..., Any]:
+            there = super().task(function)
+
+            def result(*arguments: Any) -> Any:
+                monkeypatch.setattr(remote_system, "__version__", "0.0.1")
+                return there(*arguments)
+
+            return result
+
+    remote = RemoteSystem(make_system("extractive", SystemSettings()), Elsewhere(None), calls_at_once=1)
+    with pytest.raises(
+        ConfigError, match=r"has memory-program 0\.0\.1, and the run is of .*: install the same"
+    ):
+        remote.ask(MemorySpace("alice"), "Who is Bob?")
 
 
 def test_without_ray_the_flag_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
