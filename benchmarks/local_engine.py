@@ -32,6 +32,7 @@ from transformers.utils import logging as transformers_logging
 
 from memory_program.learning.decoding import Decoder
 from memory_program.learning.local import LocalEngine, LocalSettings
+from memory_program.learning.weights import LoadedModel
 
 _TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
@@ -52,11 +53,12 @@ class Benchmark:
     concurrency: int = 16
     """How many threads ask the engine at once, and how many texts transformers batches."""
 
-    common_words: int = 200
-    """Words that all prompts begin with."""
+    common_tokens: int = 150
+    """Tokens that all prompts begin with, the fixed ones of the chat template aside."""
 
-    own_words: tuple[int, int] = (20, 120)
-    """Words of its own that each prompt has, from and to."""
+    own_tokens: tuple[int, int] = (50, 250)
+    """Tokens of its own that each prompt has, from and to. The program's prompts for the embedded model have
+    300 together on average, and a third to two thirds of a reader's or a rollout's are known."""
 
     new_tokens: int = 40
     """Tokens of each reply."""
@@ -85,7 +87,7 @@ class _Speed:
 
 
 def _measure(engine: LocalEngine, benchmark: Benchmark) -> None:
-    requests, at_once = _requests(benchmark), benchmark.concurrency
+    requests, at_once = _requests(engine, benchmark), benchmark.concurrency
     prompts = [engine.prompt_tokens(request) for request in requests]
     network, sizes = engine.model.network, sorted(map(len, prompts))
     millions = sum(weight.numel() for weight in network.parameters()) / 1e6
@@ -93,12 +95,14 @@ def _measure(engine: LocalEngine, benchmark: Benchmark) -> None:
     print(
         f"{len(prompts)} prompts of {sizes[0]} to {sizes[-1]} tokens, {benchmark.new_tokens} new tokens each"
     )
+    theirs = copy.deepcopy(engine.model)
+    theirs.network.set_attn_implementation("sdpa")  # with the attention of the engine it does not batch
     ways: dict[str, Callable[[], int]] = {
         "engine, one call at a time": lambda: _ask(engine, requests, 1),
         f"engine, {at_once} at once": lambda: _ask(engine, requests, at_once),
-        "generate, one by one": lambda: _generate(engine, prompts, 1, benchmark),
-        f"generate, batches of {at_once}": lambda: _generate(engine, prompts, at_once, benchmark),
-        "generate_batch (continuous)": lambda: _generate_batch(engine, prompts, benchmark),
+        "generate, one by one": lambda: _generate(theirs, prompts, 1, benchmark),
+        f"generate, batches of {at_once}": lambda: _generate(theirs, prompts, at_once, benchmark),
+        "generate_batch (continuous)": lambda: _generate_batch(theirs, prompts, benchmark),
     }
     speeds = dict.fromkeys(ways, _Speed())
     for _ in range(2):
@@ -134,9 +138,9 @@ def _ask(engine: LocalEngine, requests: Sequence[Request], concurrency: int) -> 
 
 
 def _generate(
-    engine: LocalEngine, prompts: Sequence[Sequence[int]], batch_size: int, benchmark: Benchmark
+    model: LoadedModel, prompts: Sequence[Sequence[int]], batch_size: int, benchmark: Benchmark
 ) -> int:
-    network, tokenizer, tokens = engine.model.network, engine.model.tokenizer, 0
+    network, tokenizer, tokens = model.network, model.tokenizer, 0
     tokenizer.padding_side = "left"
     for first in range(0, len(prompts), batch_size):
         batch = tokenizer.pad({"input_ids": list(prompts[first : first + batch_size])}, return_tensors="pt")
@@ -149,9 +153,9 @@ def _generate(
     return tokens
 
 
-def _generate_batch(engine: LocalEngine, prompts: Sequence[Sequence[int]], benchmark: Benchmark) -> int:
-    tokenizer = engine.model.tokenizer
-    outputs = engine.model.network.generate_batch(
+def _generate_batch(model: LoadedModel, prompts: Sequence[Sequence[int]], benchmark: Benchmark) -> int:
+    tokenizer = model.tokenizer
+    outputs = model.network.generate_batch(
         [list(prompt) for prompt in prompts],
         generation_config=GenerationConfig(
             max_new_tokens=benchmark.new_tokens,
@@ -194,16 +198,23 @@ def _rounding(
     return max(shares), largest
 
 
-def _requests(benchmark: Benchmark) -> list[Request]:
+def _requests(engine: LocalEngine, benchmark: Benchmark) -> list[Request]:
     choose = random.Random(1)
     words = [_word(choose) for _ in range(2000)]
-    common = " ".join(choose.choices(words, k=benchmark.common_words))
+
+    def text(tokens: int) -> str:
+        said = ""
+        while len(engine.reply_tokens(said)) <= tokens:  # one more than the text has: the token that ends it
+            said += f"{choose.choice(words)} "
+        return said
+
+    common = text(benchmark.common_tokens)
     config = Config(temperature=0.0, max_tokens=benchmark.new_tokens)
     return [
         Request(
             model="local:benchmark",
             system=common,
-            messages=(Message.user(" ".join(choose.choices(words, k=choose.randint(*benchmark.own_words)))),),
+            messages=(Message.user(text(choose.randint(*benchmark.own_tokens))),),
             config=config,
         )
         for _ in range(benchmark.requests)

@@ -6,6 +6,7 @@ A text joins between two steps and leaves when it ends, as in Orca (Yu et al. 20
 
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future
@@ -93,6 +94,8 @@ class Batcher:
             rounding: a choice that is not certain is made again, on logits computed from the text alone,
                 and so does not depend on the batch.
         """
+        self.busy_s = 0.0
+        """Seconds in which it read and wrote, so far."""
         self._decoder = decoder
         self._stop_ids = stop_ids
         self._slots = slots
@@ -165,6 +168,7 @@ class Batcher:
         # of this thread: softmax leaves many numbers below 1e-38, which processors multiply slowly
         torch.set_flush_denormal(True)
         while (joining := self._joining()) is not None:
+            began = time.monotonic()
             try:
                 for text in joining:
                     self._begin(text)
@@ -172,6 +176,7 @@ class Batcher:
                     self._step()
             except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to those who wait
                 self._fail([*self._running, *joining], error)
+            self.busy_s += time.monotonic() - began
         with self._changed:
             self._fail([*self._running, *self._waiting], _closed())
             self._waiting.clear()

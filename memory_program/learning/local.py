@@ -103,6 +103,11 @@ class LocalEngine:
         self._special_tokens = [str(token) for token in added if token.special and len(str(token)) > 1]
         self._closed = weakref.finalize(self, self._batcher.close)  # at the latest when the interpreter ends
 
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which it read and wrote, so far."""
+        return self._batcher.busy_s
+
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer a request; many threads may ask at once.
 
