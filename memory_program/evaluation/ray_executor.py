@@ -152,5 +152,6 @@ def _check_address(address: str) -> None:
 def _no_cluster(address: str, error: Exception) -> ConfigError:
     return ConfigError(
         f"ray_address={address!r} is no Ray cluster that can be reached from here ({error}): run this on a "
-        "machine of the cluster and give the host:port that ray start --head printed, or give local"
+        "machine of the cluster, give the host:port that ray start --head printed, and set RAY_AUTH_MODE=token "
+        "if it has one; or give local"
     )
