@@ -7,7 +7,7 @@ Every row is ``python evaluate.py`` in a process of its own, against ``benchmark
 another: each call takes 200 ms there, and nothing else limits them. The ideal is the longest chain of calls
 of which each needs the one before, or calls x latency / concurrency, whichever is more; it is compared with
 the time from the first call to the last reply, as the server saw them. ``whole`` is the command from start to
-end, with its imports, its scores and its report.
+end, with its imports, its scores and its report; so is its processor time, beside which stands the server's.
 
 A second table has the share of the prompts that a provider's cache of prefixes could serve.
 """
@@ -73,6 +73,7 @@ class Measured:
     seconds: float
     whole_s: float
     cpu_s: float
+    server_cpu_s: float
     usage: dict[str, Any]
 
     def ideal_s(self, latency_s: float) -> float:
@@ -120,6 +121,7 @@ def measure(setting: Setting, dataset: Sequence[str], latency_s: float) -> Measu
         seconds=max(traffic["last_s"][job] for job in jobs) - min(traffic["first_s"][job] for job in jobs),
         whole_s=whole_s,
         cpu_s=cpu_s,
+        server_cpu_s=traffic["cpu_s"],
         usage=results["systems"]["memory"]["usage"],
     )
 
@@ -137,6 +139,7 @@ def speed_table(rows: Sequence[Measured], latency_s: float) -> Table:
         "ratio",
         "whole s",
         "CPU ms/call",
+        "server's",
     ):
         table.add_column(heading, justify="left" if heading == "run" else "right")
     for row in rows:
@@ -151,6 +154,7 @@ def speed_table(rows: Sequence[Measured], latency_s: float) -> Table:
             f"{row.seconds / ideal_s:.2f}",
             f"{row.whole_s:.1f}",
             f"{1000 * row.cpu_s / row.calls:.1f}",
+            f"{1000 * row.server_cpu_s / row.calls:.1f}",
         )
     return table
 

@@ -4,7 +4,8 @@ python benchmarks/latency_server.py [--latency-s 0.2] [--block-tokens 128 --leas
 
 It speaks OpenAI's chat completions over plain asyncio, so that on two cores it is not what is measured, and
 prints its address. Its replies have the shape and the size of real ones: memories are lines of the session,
-an answer is a memory that was shown, a verdict is a word. ``GET /traffic`` tells when calls came and went.
+an answer is a memory that was shown, a verdict is a word. ``GET /traffic`` tells when calls came and went,
+and what processor time the server took.
 
 Its usage tells, as a provider's does, how much of a prompt a cache of prefixes would have served: the longest
 beginning that an earlier prompt had too, in whole blocks and from some length on. The defaults are OpenAI's
@@ -77,6 +78,7 @@ class Traffic:
             "first_s": self.first_s,
             "last_s": self.last_s,
             "most_in_flight": self.most_in_flight,
+            "cpu_s": time.process_time(),
         }
 
 

@@ -58,9 +58,9 @@ def test_the_ideal_is_the_chain_or_what_the_concurrency_allows_whichever_is_more
     longest = max(len(conversation.sessions) for conversation in conversations)
     in_order, in_two_phases, judged, *_ = concurrency.settings(conversations)
     assert (in_order.chain, in_two_phases.chain, judged.chain) == (longest + 1, 3, longest + 2)
-    row = concurrency.Measured(in_order, 3200, 32, 30.0, 40.0, 10.0, {})
+    row = concurrency.Measured(in_order, 3200, 32, 30.0, 40.0, 10.0, 1.0, {})
     assert row.ideal_s(0.2) == pytest.approx(20.0)
-    assert concurrency.Measured(in_order, 32, 32, 1.0, 2.0, 1.0, {}).ideal_s(0.2) == pytest.approx(
+    assert concurrency.Measured(in_order, 32, 32, 1.0, 2.0, 1.0, 0.1, {}).ideal_s(0.2) == pytest.approx(
         0.2 * (longest + 1)
     )
 
