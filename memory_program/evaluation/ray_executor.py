@@ -151,7 +151,7 @@ def _check_address(address: str) -> None:
 
 def _no_cluster(address: str, error: Exception) -> ConfigError:
     return ConfigError(
-        f"ray_address={address!r} is no Ray cluster that can be reached from here ({error}): on a machine of the "
-        "cluster, give the host:port that ray start --head printed, with RAY_AUTH_MODE=token in the "
+        f"ray_address={address!r} is no Ray cluster that can be reached from here ({error}): on a machine of "
+        "the cluster, give the host:port that ray start --head printed, with RAY_AUTH_MODE=token in the "
         "environment if it has a token; or give local"
     )
