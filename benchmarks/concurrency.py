@@ -224,7 +224,7 @@ def main() -> None:
     known = DATASETS[name](config).conversations
     conversations = known[: options.conversations]
     rows = [measure(setting, dataset, options.latency_s) for setting in settings(conversations)]
-    console = Console(width=120) if not sys.stdout.isatty() else Console()
+    console = Console(width=130) if not sys.stdout.isatty() else Console()
     console.print(speed_table(rows, options.latency_s))
     cached = [measure(Setting("", "sequential", 64, conversations, rule=OWN_SERVER_RULE), dataset, 0.0)]
     console.print(cache_table([rows[0], *cached]))
