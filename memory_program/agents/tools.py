@@ -18,7 +18,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 from locomo.conversation import Session
 from locomo.located import NOT_TEXT
 from memory_program.bank.dates import resolve_date
-from memory_program.bank.lexical import BM25Index, stem_counts
+from memory_program.bank.lexical import BM25Index
 from memory_program.bank.memory import (
     MEMORY_KINDS,
     Draft,
@@ -28,6 +28,7 @@ from memory_program.bank.memory import (
     Provenance,
 )
 from memory_program.bank.space import MemorySpace
+from memory_program.bank.stems import stem_counts
 from memory_program.errors import MemoryOperationError
 
 MEMORY_LIMIT_CHARS = 2000

@@ -21,10 +21,10 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.agents.tools import READ_TOOLS, MemoryTools, ToolResult
 from memory_program.agents.writer import MemoryWriter, Proposal, kind_of
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.lexical import tokenize
 from memory_program.bank.memory import Memory
 from memory_program.bank.outcome import SessionRecord
 from memory_program.bank.space import MemorySpace
+from memory_program.bank.stems import tokenize
 from memory_program.errors import UnknownMemoryError
 
 TOUCHING_SHARE = 0.2

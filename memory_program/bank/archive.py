@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from locomo.conversation import Session, Turn
 from memory_program.bank.dates import spelled_day
-from memory_program.bank.lexical import BM25Index, tokenize
+from memory_program.bank.lexical import BM25Index
+from memory_program.bank.stems import tokenize
 from memory_program.errors import IndexingError, SessionConflictError
 
 _LINE_WEIGHTS = {0: 4, -1: 2, 1: 1, -2: 1, 2: 1}

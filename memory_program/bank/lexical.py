@@ -7,56 +7,23 @@ of the query, so the scores equal those of an index that was built afresh from t
 
 import itertools
 import math
-import re
-import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Generic, TypeVar
 
 import numpy as np
-from bm25s.stopwords import STOPWORDS_EN
 from immutables import Map
 from numpy.typing import NDArray
-from Stemmer import Stemmer
 
 from memory_program.bank.maxscore import WeightedTerm, best, contenders
 from memory_program.bank.postings import NO_POSTINGS, Column, Posting, PostingColumns, postings_of
+from memory_program.bank.stems import stem_counts, tokenize
 from memory_program.errors import IndexingError
 
-_WORD = re.compile(r"\b\w\w+\b")
-_STOP_WORDS = frozenset(STOPWORDS_EN)
 _DocId = TypeVar("_DocId")
 _READ_SHARE = 8  # where more than an eighth would have to be read, to score all is faster
 _BATCH_ENTRIES = 2**16  # scored at once: the arrays of many rare words together, of a common one alone
-
-
-class _ThreadStemmer(threading.local):
-    """PyStemmer's stemmers keep state in a call: each thread has its own."""
-
-    def __init__(self) -> None:
-        self.stem = Stemmer("english").stemWords
-
-
-_stemmer = _ThreadStemmer()
-
-
-def tokenize(text: str) -> list[str]:
-    """Split a text into stems as bm25s does: words of two characters or more, no stop words, Snowball."""
-    return stem_words([word for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS])
-
-
-def stem_words(words: Sequence[str]) -> list[str]:
-    """Reduce lower-case words to their stems."""
-    return _stemmer.stem(list(words))
-
-
-@lru_cache(maxsize=512)  # every agent looks for its session's text, and a memory is looked for, then indexed
-def stem_counts(text: str) -> Mapping[str, int]:
-    """Count the stems of a text; what is given is shared, and not to be changed."""
-    return Counter(tokenize(text))
 
 
 @dataclass(frozen=True, slots=True)

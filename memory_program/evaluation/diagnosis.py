@@ -21,9 +21,9 @@ from enum import StrEnum
 from locomo.conversation import Category, Conversation
 from locomo.metrics import is_abstention
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.lexical import tokenize
 from memory_program.bank.memory import Operation, OperationKind
 from memory_program.bank.outcome import Answer
+from memory_program.bank.stems import tokenize
 from memory_program.evaluation.scoring import Json, ScoredQuestion, correctness
 
 RIGHT_FROM = 0.5

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from Stemmer import Stemmer
 
-from memory_program.bank.lexical import BM25Index, tokenize
+from memory_program.bank.lexical import BM25Index
 from memory_program.bank.maxscore import best
+from memory_program.bank.stems import tokenize
 from memory_program.errors import IndexingError
 
 WORDS = """

@@ -20,7 +20,7 @@ from memory_program.agents.extraction.words import (
     word_class,
 )
 from memory_program.bank.archive import ScoredTurn
-from memory_program.bank.lexical import stem_words, tokenize
+from memory_program.bank.stems import stem_words, tokenize
 
 MAX_SPAN_WORDS = 9
 _BEGINNING_CHARS = 5

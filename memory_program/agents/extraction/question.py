@@ -9,7 +9,7 @@ from typing import Literal
 
 from memory_program.agents.extraction.words import FUNCTION_CLASSES, WORD, plain, word_class
 from memory_program.bank.archive import ASKING_WORDS
-from memory_program.bank.lexical import stem_words
+from memory_program.bank.stems import stem_words
 
 
 class Asked(StrEnum):
