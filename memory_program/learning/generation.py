@@ -84,7 +84,15 @@ class _Text:
 class Batcher:
     """One thread that owns a decoder, and writes the texts that other threads wait for."""
 
-    def __init__(self, decoder: Decoder, stop_ids: frozenset[int], *, slots: int, rounding: Rounding) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        stop_ids: frozenset[int],
+        *,
+        slots: int,
+        rounding: Rounding,
+        threads: int | None = None,
+    ) -> None:
         """Take over a decoder with ``slots`` slots; the thread starts with the first job.
 
         Args:
@@ -93,6 +101,7 @@ class Batcher:
             slots: how many texts grow at once; others wait.
             rounding: a choice that is not certain is made again, on logits computed from the text alone,
                 and so does not depend on the batch.
+            threads: of the processor that compute; None takes what torch has been told.
         """
         self.busy_s = 0.0
         """Seconds in which it read and wrote, so far."""
@@ -100,6 +109,7 @@ class Batcher:
         self._stop_ids = stop_ids
         self._slots = slots
         self._rounding = rounding
+        self._threads = threads
         self._running: list[_Text] = []  # in the order of the decoder's slots
         self._waiting: deque[_Text] = deque()
         self._changed = threading.Condition()
@@ -167,6 +177,8 @@ class Batcher:
     def _work(self) -> None:
         # of this thread: softmax leaves many numbers below 1e-38, which processors multiply slowly
         torch.set_flush_denormal(True)
+        if self._threads is not None:
+            _compute_on(self._threads)
         while (joining := self._joining()) is not None:
             began = time.monotonic()
             try:
@@ -244,6 +256,16 @@ class Batcher:
         self._decoder.clear()
         for text in texts:
             text.fail(error)
+
+
+def _compute_on(threads: int) -> None:
+    """Let this thread compute on so many threads of the processor, and leave others as they are."""
+    others = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    # torch keeps the number by thread, and gives to those that begin later what was set last
+    restoring = threading.Thread(target=torch.set_num_threads, args=(others,))
+    restoring.start()
+    restoring.join()
 
 
 def _closed() -> ModelError:

@@ -291,3 +291,26 @@ def test_a_seed_decides_a_sampled_text() -> None:
     texts = [sampled(seed).tokens for seed in range(20)]
     assert [sampled(seed).tokens for seed in range(20)] == texts
     assert len({tuple(text) for text in texts}) > 10
+
+
+def test_a_batcher_computes_on_threads_of_its_own_and_leaves_others_as_they_are() -> None:
+    class Asked(CountingDecoder):
+        def begin(self, prompt: Sequence[int]) -> tuple[Tensor, int]:
+            seen.append(torch.get_num_threads())
+            return super().begin(prompt)
+
+    def of_a_new_thread() -> int:
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(torch.get_num_threads).result()
+
+    seen: list[int] = []
+    others = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        batcher = Batcher(Asked(), frozenset({STOP}), slots=1, rounding=Rounding(0.0, 0.0), threads=1)
+        _made.append(batcher)
+        batcher.generate(job(5))
+        assert seen == [1]
+        assert (torch.get_num_threads(), of_a_new_thread()) == (3, 3)
+    finally:
+        torch.set_num_threads(others)
