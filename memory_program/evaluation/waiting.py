@@ -5,10 +5,23 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 
+_COLLECT_EVERY = 20_000  # new objects; Python's default, 700, is as many as a few calls make
+
 
 @contextmanager
-def on_one_core() -> Generator[None]:
-    """Keep this thread, and those that it starts, on one core while the block runs; then as before.
+def waiting_cheaply() -> Generator[None]:
+    """Keep threads on one core, and the collector of cycles from most of its work, while the block runs.
+
+    Both are for threads that ask models elsewhere: one that computes needs all cores, and may hold large
+    arrays in cycles. What was set before is set again at the end.
+    """
+    with _on_one_core(), _few_collections():
+        yield
+
+
+@contextmanager
+def _on_one_core() -> Generator[None]:
+    """Keep this thread, and those that it starts, on one core.
 
     One thread of CPython runs at a time. Where there are more cores, each reply wakes a thread on another
     one, which finds the interpreter taken, and is put to sleep and woken again (Beazley 2010,
@@ -27,13 +40,16 @@ def on_one_core() -> Generator[None]:
 
 
 @contextmanager
-def old_objects_left_alone() -> Generator[None]:
-    """Keep the collector of cycles away from what is there already: modules, data, banks.
+def _few_collections() -> Generator[None]:
+    """Collect cycles seldom, and leave what is there already alone: modules, data, banks.
 
-    It went through all of that again and again, in a tenth of the processor time of a stage.
+    The collector went through all of that again and again, in a sixth of the time of a stage.
     """
+    thresholds = gc.get_threshold()
     gc.freeze()
+    gc.set_threshold(_COLLECT_EVERY, *thresholds[1:])
     try:
         yield
     finally:
+        gc.set_threshold(*thresholds)
         gc.unfreeze()

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from memory_program.evaluation.limits import Limits
-from memory_program.evaluation.waiting import old_objects_left_alone, on_one_core
+from memory_program.evaluation.waiting import waiting_cheaply
 from memory_program.ledger import Usage
 
 _LINE_EVERY_S = 30.0
@@ -58,8 +58,7 @@ class Workers:
         self.limits.begin_stage()
         self._stop.clear()
         with (
-            old_objects_left_alone(),
-            on_one_core() if self._mostly_waits else nullcontext(),
+            waiting_cheaply() if self._mostly_waits else nullcontext(),
             _Bar(self.console, to_do)
             if self.console.is_terminal
             else _Lines(self.console, label, to_do) as self._progress,

@@ -119,15 +119,19 @@ def test_threads_that_mostly_wait_share_one_core_and_the_others_are_left_alone()
 
 @HAS_CORES
 def test_a_stage_that_fails_leaves_threads_and_collector_as_they_were():
+    def state() -> tuple[set[int], int, tuple[int, int, int]]:
+        return os.sched_getaffinity(0), gc.get_freeze_count(), gc.get_threshold()
+
     crew, _ = workers(mostly_waits=True)
-    before = (os.sched_getaffinity(0), gc.get_freeze_count())
-    frozen: list[int] = []
+    before, inside = state(), list[tuple[set[int], int, tuple[int, int, int]]]()
 
     def fail() -> None:
-        frozen.append(gc.get_freeze_count())
+        inside.append(state())
         raise ValueError("x")
 
     with pytest.raises(ValueError, match="x"):
         crew.run("x", [fail], to_do=0, total=1)
-    assert frozen[0] > 1000
-    assert (os.sched_getaffinity(0), gc.get_freeze_count()) == before
+    ((_, frozen, thresholds),) = inside
+    assert frozen > 1000
+    assert thresholds[0] > before[2][0]
+    assert state() == before
