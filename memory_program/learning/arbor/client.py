@@ -54,8 +54,8 @@ class ArborClient:
             connections: requests that run at once at most.
         """
         self.url = url.rstrip("/")
-        # a connection for each request: uvicorn closes one after an error inside Arbor, and one that idles, and
-        # a request that was under way on it is lost
+        # A connection for each request: uvicorn closes one after an error inside Arbor, and one that idles,
+        # and a request that was under way on it is lost.
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=0)
         self._http = httpx.Client(limits=limits)
 
