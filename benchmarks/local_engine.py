@@ -180,7 +180,7 @@ def _rounding(
         The largest difference as a share of its row's largest logit, and the largest logit of all.
     """
     network = copy.deepcopy(engine.model.network)
-    decoder = Decoder(network.to(dtype).eval(), engine.model.kv_shape, len(prompts), 4096)
+    decoder = Decoder(network.to(dtype).eval(), engine.model.kv_shape, prefix_tokens=4096)
     choose = random.Random(0)
     texts = [list(prompt) for prompt in prompts]
     for text in texts:

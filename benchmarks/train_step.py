@@ -53,11 +53,12 @@ class Benchmark(Settings):
     model: str = POCKET_BASE
     """The model that is trained: "pocket-base" or "pocket", or "local:" and a folder."""
 
-    steps: int = Field(default=3, ge=1)
+    steps: int = Field(default=2, ge=1)
     """Steps of each."""
 
-    examples_per_step: int = Field(default=6, ge=1)
-    """Episodes in a step; each is four prompts, one for each specialist."""
+    examples_per_step: int = Field(default=2, ge=1)
+    """Episodes in a step; each is four prompts, one for each specialist. train.py has 6; TRL takes minutes
+    for 2."""
 
     rollouts: int = Field(default=8, ge=2)
     """Replies to each prompt: the size of a group."""

@@ -102,14 +102,12 @@ class LeafCache:
     ``values_LKNHTD`` holds layers, keys or values, slots (texts), heads, tokens, and the width of a head.
     """
 
-    def __init__(
-        self, kv_shape: tuple[int, int, int], slots: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        """Make room for short leaves; it grows with them."""
+    def __init__(self, kv_shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> None:
+        """Make room for one short leaf; it grows with what is kept."""
         layers, heads, width = kv_shape
         # zeros, not empty: masked tokens have weight 0, and 0 times what was in the memory may not be 0
         self._first = partial(
-            torch.zeros, (layers, 2, slots, heads, _FIRST_CAPACITY, width), dtype=dtype, device=device
+            torch.zeros, (layers, 2, 1, heads, _FIRST_CAPACITY, width), dtype=dtype, device=device
         )
         self.values_LKNHTD = self._first()
 
@@ -118,14 +116,15 @@ class LeafCache:
         self.values_LKNHTD = self._first()
 
     def reserve(self, tokens: int, texts: int) -> None:
-        """Make room for leaves of ``tokens`` tokens; what the first ``texts`` slots hold is kept."""
+        """Make room for so many leaves of ``tokens`` tokens; what is there is kept."""
         old = self.values_LKNHTD
-        capacity = old.shape[4]
-        if tokens > capacity:
+        _, _, slots, _, capacity, _ = old.shape
+        if tokens > capacity or texts > slots:
             shape = list(old.shape)
-            shape[4] = max(tokens, 2 * capacity)
+            shape[2] = slots if texts <= slots else max(texts, 2 * slots)
+            shape[4] = capacity if tokens <= capacity else max(tokens, 2 * capacity)
             self.values_LKNHTD = old.new_zeros(shape)
-            self.values_LKNHTD[:, :, :texts, :, :capacity] = old[:, :, :texts]
+            self.values_LKNHTD[:, :, :slots, :, :capacity] = old
 
 
 class GrowingPass:

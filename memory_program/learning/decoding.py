@@ -22,15 +22,13 @@ _LONG_TOKENS = 512  # a longer prompt is a stem of its own: the leaves are padde
 class Decoder:
     """The network with the texts that it is writing. Not safe for threads: one thread owns it."""
 
-    def __init__(
-        self, network: PreTrainedModel, kv_shape: tuple[int, int, int], slots: int, prefix_tokens: int
-    ) -> None:
-        """Prepare for at most ``slots`` texts at once; keep ``prefix_tokens`` tokens of past prompts."""
+    def __init__(self, network: PreTrainedModel, kv_shape: tuple[int, int, int], prefix_tokens: int) -> None:
+        """Keep at most ``prefix_tokens`` tokens of past prompts."""
         self.device = network.device
         self._network = network
         self._kv_shape = kv_shape
         self._prefixes = PrefixCache(prefix_tokens)
-        self._leaves = LeafCache(kv_shape, slots, network.dtype, network.device)
+        self._leaves = LeafCache(kv_shape, network.dtype, network.device)
         self._stems: list[Stem | None] = []
         self._lengths: list[int] = []  # of the leaves
         self._shared: WeakValueDictionary[tuple[int, ...], Stem] = WeakValueDictionary()
@@ -52,7 +50,7 @@ class Decoder:
         stem = self._stem(prompt, known, values_LKHTD)
         leaf = values_LKHTD[..., _length(stem) :, :]
         length = leaf.shape[3]
-        self._leaves.reserve(length + 1, slot)
+        self._leaves.reserve(length + 1, slot + 1)
         self._leaves.values_LKNHTD[:, :, slot, :, :length] = leaf
         self._stems.append(stem)
         self._lengths.append(length)

@@ -99,7 +99,7 @@ class LocalEngine:
         self.settings = settings
         self.model = load_model(settings.source, device, getattr(torch, dtype))
         network, slots = self.model.network, settings.slots
-        self._decoder = Decoder(network, self.model.kv_shape, slots, settings.prefix_tokens)
+        self._decoder = Decoder(network, self.model.kv_shape, settings.prefix_tokens)
         self._batcher = Batcher(
             self._decoder,
             self.model.stop_ids,

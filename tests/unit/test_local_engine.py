@@ -68,7 +68,7 @@ def test_a_batch_that_grows_gives_the_logits_of_each_text_read_alone(
 ) -> None:
     save_tiny_model(tmp_path, architecture, max_position_embeddings=2048)
     model = load_model(str(tmp_path), "cpu", torch.float32)
-    decoder = Decoder(model.network, model.kv_shape, slots=5, prefix_tokens=512)
+    decoder = Decoder(model.network, model.kv_shape, prefix_tokens=512)
     random = torch.Generator().manual_seed(0)
 
     def tokens(count: int) -> list[int]:
@@ -100,7 +100,7 @@ def test_a_batch_that_grows_gives_the_logits_of_each_text_read_alone(
 
 
 def test_a_text_read_again_gives_the_same_bits_whatever_is_beside_it(engine: LocalEngine) -> None:
-    decoder = Decoder(engine.model.network, engine.model.kv_shape, slots=3, prefix_tokens=64)
+    decoder = Decoder(engine.model.network, engine.model.kv_shape, prefix_tokens=64)
     texts = [[n % 300 for n in range(start, start + 40)] for start in (0, 90, 180)]
     alone = decoder.begin(texts[0])[0]
     for text in texts[1:]:
