@@ -41,10 +41,15 @@ Row = tuple[str, int, Figures]
 # -- one bank ------------------------------------------------------------------------------------
 
 
-def write(space: MemorySpace, store: BankStore, texts: Iterable[str]) -> None:
-    """Write memories into a space and save it."""
+def remember(space: MemorySpace, texts: Iterable[str]) -> None:
+    """Write memories into a space."""
     for number, text in enumerate(texts):
         space.bank.create([Draft(text, MEMORY_KINDS[number % 3], None, (f"D1:{number}",))], BY)
+
+
+def write(space: MemorySpace, store: BankStore, texts: Iterable[str]) -> None:
+    """Write memories into a space and save it."""
+    remember(space, texts)
     store.save(space)
 
 
@@ -68,15 +73,20 @@ def use(space: MemorySpace, store: BankStore, asked: Sequence[str], count: int) 
         search(space, asked[0])
 
     def add(text: str) -> None:
+        remember(space, [text])
+        search(space, text)
+
+    def add_and_save(text: str) -> None:
         write(space, store, [text])
         search(space, text)
 
-    new = list(memories(count, first=3 * CHUNK + 1))
+    new = list(memories(2 * count, first=3 * CHUNK + 1))
     search(space, asked[0])
     figures = {
         "search, median": median_ms(lambda q=query: search(space, q) for query in asked),
         "search, a name alone": median_ms([lambda: search(space, NAMES[0])] * 20),
-        "add one, save, find it": median_ms(lambda t=text: add(t) for text in new),
+        "add one, find it": median_ms(lambda t=text: add(t) for text in new[:count]),
+        "add one, save, find it": median_ms(lambda t=text: add_and_save(t) for text in new[count:]),
         "fork": median_ms([space.fork] * 50),
         "fork, write one, find it": median_ms([write_to_a_fork] * 10),
         "memory in use, MB": resident_mb(),

@@ -33,7 +33,14 @@ def test_the_benchmark_measures_banks_beside_other_stores() -> None:
     many, _, others = rest.partition("Other stores")
     figure = r"[\d.,]+"
     for table in (one, many):
-        for name in ("open", "search, median", "add one, save, find it", "fork", "consolidate"):
+        for name in (
+            "open",
+            "search, median",
+            "add one, find it",
+            "add one, save, find it",
+            "fork",
+            "consolidate",
+        ):
             assert re.search(rf"│ {name} +│ +{figure} │ +{figure} │ +{figure} │ +{figure} │", table), table
     for name, package in STORES.items():
         is_left_out = f"{name} is left out: pip install {package}" in rest
