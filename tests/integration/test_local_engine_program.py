@@ -165,7 +165,8 @@ def test_calls_that_wait_while_the_main_thread_ends_are_finished(folder: Path) -
     program = (
         "import threading\nfrom memory_program.models import language_model\n"
         f"lm = language_model('local:{folder}', max_tokens=30)\n"
-        "def ask(n): print(len(lm(f'Hello {n}')), flush=True)\n"
+        # in one piece: replies end together, and print() writes the end of a line by itself
+        "def ask(n): print(str(len(lm(f'Hello {n}'))) + chr(10), end='', flush=True)\n"
         "for n in range(3): threading.Thread(target=ask, args=(n,)).start()\n"
     )
     done = subprocess.run(
