@@ -192,11 +192,18 @@ def test_an_interrupted_caller_gives_its_slot_free() -> None:
     decoder = CountingDecoder()
     batcher = make_batcher(decoder, slots=1)
     decoder.gate.clear()
-    interrupt = threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
-    interrupt.start()
+    caller = threading.get_ident()
+
+    def interrupt() -> None:
+        until(lambda: len(decoder.texts) == 1)
+        time.sleep(0.5)  # on a busy machine the caller waits a moment later: a signal before that may be lost
+        signal.pthread_kill(caller, signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
     with pytest.raises(KeyboardInterrupt):
         batcher.generate(job(6))
-    interrupt.join()
+    interrupting.join()
     decoder.gate.set()
     assert batcher.generate(job(1)).tokens == [0, STOP]
     assert decoder.steps < 6
