@@ -188,6 +188,15 @@ def test_logits_that_are_no_numbers_are_an_error() -> None:
     assert batcher.generate(job(1)).tokens == [0, STOP]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let SIGINT interrupt, as it does in a terminal: jobs in the background begin with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_caller_gives_its_slot_free() -> None:
     decoder = CountingDecoder()
     batcher = make_batcher(decoder, slots=1)
