@@ -36,7 +36,7 @@ def test_the_benchmark_measures_banks_beside_other_stores() -> None:
         for name in (
             "open",
             "search, median",
-            "add one, find it",
+            "add one",
             "add one, save, find it",
             "fork",
             "consolidate",
