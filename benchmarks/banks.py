@@ -88,6 +88,7 @@ def use(space: MemorySpace, store: BankStore, asked: Sequence[str], count: int) 
         "add one": median_ms(lambda t=text: add(t) for text in new[:count]),
         "add one, save, find it": median_ms(lambda t=text: add_and_save(t) for text in new[count:]),
         "fork": median_ms([space.fork] * 50),
+        "as it was half-way": median_ms([lambda: space.bank.at(space.bank.version // 2)] * 3),
         "fork, write one, find it": median_ms([write_to_a_fork] * 10),
         "memory in use, MB": resident_mb(),
     }

@@ -39,6 +39,7 @@ def test_the_benchmark_measures_banks_beside_other_stores() -> None:
             "add one",
             "add one, save, find it",
             "fork",
+            "as it was half-way",
             "consolidate",
         ):
             assert re.search(rf"│ {name} +│ +{figure} │ +{figure} │ +{figure} │ +{figure} │", table), table
