@@ -59,10 +59,25 @@ def contenders(
         if read > read_limit:
             return None
         positions, added = gains(term)
-        places, rows = np.unique(np.concatenate([places, positions]), return_inverse=True)
-        sums = np.bincount(rows, np.concatenate([scores, added]), minlength=len(places))
-        scores = sums.astype(np.float64, copy=False)
+        places, scores = _summed(places, scores, positions, added)
     return places[scores >= _reached(scores, top_k)]
+
+
+def _summed(
+    places: NDArray[np.int32],
+    scores: NDArray[np.float64],
+    positions: NDArray[np.int32],
+    added: NDArray[np.float64],
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Add scores of positions to those that there are; both lists of positions rise."""
+    if not len(places):
+        return positions, added
+    union = np.concatenate([places, positions])
+    order = np.argsort(union, kind="stable")  # two rising runs are merged, not sorted
+    union = union[order]
+    is_first = np.concatenate([[True], union[1:] != union[:-1]])
+    sums = np.add.reduceat(np.concatenate([scores, added])[order], np.flatnonzero(is_first))
+    return union[is_first], sums
 
 
 def best(scores: NDArray[np.float64], top_k: int) -> list[int]:

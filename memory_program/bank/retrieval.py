@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memory_program.bank.bank import MemoryBank
+from memory_program.bank.bulk import uncollected
 from memory_program.bank.columns import MemoryColumns
 from memory_program.bank.dates import spelled_day
 from memory_program.bank.dense import DenseIndex
@@ -185,9 +186,10 @@ class MemoryIndex:
         positions = np.searchsorted(self._numbers.values, numbers).tolist()
         for name, position in zip(ended, positions, strict=True):
             self._lexical.remove(position, document_of(now.get(name)))
-        for start in range(0, len(documents), _BATCH):
-            batch = documents[start : start + _BATCH]
-            self._lexical.add_all([stem_counts(document) for document in batch])
+        with uncollected(len(documents)):
+            for start in range(0, len(documents), _BATCH):
+                batch = documents[start : start + _BATCH]
+                self._lexical.add_all([stem_counts(document) for document in batch])
         self._numbers.extend([memory_number(memory.memory_id) for memory in made])
         self._kinds.extend([MEMORY_KINDS.index(memory.kind) for memory in made])
         self._seen = now

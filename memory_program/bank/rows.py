@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from memory_program.bank.bulk import uncollected
 from memory_program.bank.memory import Operation, operation_from_json, operation_to_json
 from memory_program.bank.records import record_from_json, record_to_json, session_from_json, session_to_json
 from memory_program.bank.schema import META, NAMESPACES, OPERATIONS, SESSIONS, SNAPSHOTS, VECTORS
@@ -48,8 +49,9 @@ def operations_of(
     """
     query = select(OPERATIONS.c.operation).where(*_in_force(OPERATIONS, namespace))
     query = query.where(OPERATIONS.c.version > since).order_by(OPERATIONS.c.version)
-    rows = connection.scalars(query if until is None else query.where(OPERATIONS.c.version <= until))
-    return [operation_from_json(json.loads(row)) for row in rows]
+    rows = connection.scalars(query if until is None else query.where(OPERATIONS.c.version <= until)).all()
+    with uncollected(len(rows)):
+        return [operation_from_json(json.loads(row)) for row in rows]
 
 
 def was_rewound(connection: Connection, namespace: str, revision: int, version: int) -> bool:

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from memory_program.bank import rows
 from memory_program.bank.bank import MemoryBank
+from memory_program.bank.bulk import uncollected
 from memory_program.bank.database import Database, check_exists
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.memory import Operation
@@ -288,8 +289,10 @@ class BankStore:
             revision = rows.revision_of(connection, namespace)
             read_past = partial(self._past, namespace, snapshot.version, revision)
             bank = MemoryBank.opened(namespace, snapshot.state, read_past)
-        for operation in rows.operations_of(connection, namespace, since=bank.version):
-            bank.append(operation)
+        operations = rows.operations_of(connection, namespace, since=bank.version)
+        with uncollected(len(operations)):
+            for operation in operations:
+                bank.append(operation)
         return bank
 
     def _past(self, namespace: str, version: int, revision: int) -> Sequence[Operation]:
