@@ -9,6 +9,7 @@ from datetime import datetime
 
 from immutables import Map
 
+from memory_program.bank.bulk import uncollected
 from memory_program.bank.columns import NO_MEMORIES, MemoryColumns
 from memory_program.bank.memory import MEMORY_KINDS, Memory, Operation, memory_number
 from memory_program.errors import MemoryOperationError, UnknownMemoryError
@@ -35,7 +36,8 @@ class BankState:
     def live(self) -> list[Memory]:
         """List the live memories in the order in which they were made."""
         numbers = self.frozen.live_numbers.tolist()
-        kept = [self.frozen.memory(number) for number in numbers if f"m{number}" not in self.changed]
+        with uncollected(len(numbers)):
+            kept = [self.frozen.memory(number) for number in numbers if f"m{number}" not in self.changed]
         new = [memory for memory in self.changed.values() if memory.is_live]
         return kept + sorted(new, key=lambda memory: memory_number(memory.memory_id))
 

@@ -11,7 +11,7 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_program.bank.budget import count_tokens, fit_memories, pack
+from memory_program.bank.budget import EncodingName, count_tokens, fit_memories, pack
 from memory_program.bank.memory import Memory, MemoryKind
 from memory_program.errors import ConfigError
 
@@ -130,3 +130,27 @@ def test_the_core_is_paid_first_and_always_kept() -> None:
 def test_a_negative_budget_is_refused(core: str) -> None:
     with pytest.raises(ConfigError, match="must be at least 0"):
         fit_memories([], -1, core)
+
+
+@given(text=st.text(max_size=60), encoding=st.sampled_from(["cl100k_base", "o200k_base"]))
+@pytest.mark.parametrize("joint", ["", " ", "\n", "\u00a0", "\x1c"])
+def test_a_text_has_no_fewer_tokens_than_words(joint: str, text: str, encoding: EncodingName) -> None:
+    spaced = joint.join(text)
+    assert count_tokens(spaced, encoding) >= len(spaced.split())  # by which packing skips what cannot fit
+
+
+@given(
+    texts=st.lists(
+        st.lists(st.sampled_from(["a", "antidisestablishmentarianism", "\U0001f9a6", "x1!"]), max_size=9)
+    ),
+    budget=st.integers(min_value=0, max_value=90),
+)
+def test_what_is_packed_is_what_counting_every_text_would_pack(texts: list[list[str]], budget: int) -> None:
+    lines = [" ".join(words) for words in texts]
+    kept, spent = list[str](), 0
+    for line in lines:
+        cost = count_tokens(line + "\n")
+        if spent + cost <= budget:
+            kept.append(line)
+            spent += cost
+    assert pack(lines, budget).kept == tuple(kept)
