@@ -133,9 +133,9 @@ class BM25Index:
             IndexingError: no live document is there, or its text was another one; nothing was changed.
         """
         stems = tokenize(text)
-        if not 0 <= position < self.size or self._removed.values[position]:
+        if not 0 <= position < self.size or self._removed[position]:
             raise IndexingError(f"position={position} holds none of the {len(self)} documents: add it first")
-        if len(stems) != self._lengths.values[position] or not all(map(self._posting, stems)):
+        if len(stems) != self._lengths[position] or not all(map(self._posting, stems)):
             raise IndexingError(f"{text!r:.80} is not the text at position {position}: give the one added")
         self._removed.replace(position, True)
         self._live_count -= 1
@@ -144,7 +144,7 @@ class BM25Index:
         for term in dict.fromkeys(stems):
             known = changed.get(term) or self._frozen.get(term)
             assert known is not None, "its posting was looked up above"
-            changed[term] = known.without_one(self._removed.values)
+            changed[term] = known.without_one(self._removed)
         self._postings, self._latest = changed.finish(), None
 
     def score_documents(self, query: str) -> NDArray[np.float64]:
@@ -187,7 +187,7 @@ class BM25Index:
         if not known or len(known) < len(postings):
             return []
         places = known[0].entries()[0]
-        places = places[~self._removed.values[places]]
+        places = places[~self._removed.at(places)]
         for posting in known[1:]:
             if not len(places):
                 break
@@ -245,45 +245,45 @@ class BM25Index:
         return self.k1 * (1 - self.b), self.k1 * self.b / mean_length
 
     def _scores(self, terms: Sequence[WeightedTerm]) -> NDArray[np.float64]:
-        scores = np.zeros(self.size)
+        scores, lengths = np.zeros(self.size), self._lengths.values
         for batch in _batches(terms):
             entries = [term.posting.entries() for term in batch]
             positions = np.concatenate([positions for positions, _ in entries])
             counts = np.concatenate([counts for _, counts in entries])
             weights = np.repeat([term.weight for term in batch], [term.posting.size for term in batch])
             # one entry after the other, in the order of the query, on which sums of floats depend
-            np.add.at(scores, positions, self._gains(weights, positions, counts))
+            np.add.at(scores, positions, self._gains(weights, lengths[positions], counts))
         if len(self) < self.size:
             scores[self._removed.values] = 0.0
         return scores
 
     def _scores_at(self, terms: Sequence[WeightedTerm], places: NDArray[np.int32]) -> NDArray[np.float64]:
         """Score some live positions, given in rising order, exactly as ``_scores`` does."""
-        scores = np.zeros(len(places))
+        scores, lengths = np.zeros(len(places)), self._lengths.at(places)
         for term in terms:  # in the order of the query, on which sums of floats depend
             positions, counts = term.posting.entries()
             rows = np.searchsorted(positions, places)
             rows[rows == len(positions)] = 0
             held = positions[rows] == places
-            scores[held] += self._gains(term.weight, places[held], counts[rows[held]])
+            scores[held] += self._gains(term.weight, lengths[held], counts[rows[held]])
         return scores
 
     def _gains(
-        self, weight: float | NDArray[np.float64], positions: NDArray[np.int32], counts: NDArray[np.float32]
+        self, weight: float | NDArray[np.float64], lengths: NDArray[np.int32], counts: NDArray[np.float32]
     ) -> NDArray[np.float64]:
         floor, slope = self._norm()
-        return weight * (counts / (counts + (floor + slope * self._lengths.values[positions])))
+        return weight * (counts / (counts + (floor + slope * lengths)))
 
     def _contenders(
         self, terms: Sequence[WeightedTerm], top_k: int, allow: NDArray[np.bool_] | None
     ) -> NDArray[np.int32] | None:
         def gains(term: WeightedTerm) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
             positions, counts = term.posting.entries()
-            may = ~self._removed.values[positions]
+            may = ~self._removed.at(positions)
             if allow is not None:
                 may &= allow[positions]
             positions, counts = positions[may], counts[may]
-            return positions, self._gains(term.weight, positions, counts)
+            return positions, self._gains(term.weight, self._lengths.at(positions), counts)
 
         return contenders(terms, top_k, gains, read_limit=self.size // _READ_SHARE)
 

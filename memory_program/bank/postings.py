@@ -5,6 +5,7 @@ copies before its first write, so nobody's entries ever change.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
@@ -13,52 +14,75 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
+_SHORT = 1024  # values
 
 
 class Column(Generic[_Scalar]):
-    """An array that grows at its end, in amortised constant time."""
+    """An array that grows at its end, in amortised constant time: a long part, and a short one behind it.
+
+    Forks share the long part. The first write of a fork copies the short part only, so it costs little
+    however many values there are; when the short one has grown to an eighth, the two become one.
+    """
 
     def __init__(self, values: NDArray[_Scalar]) -> None:
         """Begin with some values, which are never written to."""
-        self._array = values
+        self._long, self._short = values, values[:0]
         self._size = len(values)
-        self._is_owner = False
-        self._has_forks = False
+        self._owns_long = self._owns_short = False
 
     def __len__(self) -> int:
         """Count the values."""
         return self._size
 
+    def __getitem__(self, position: int) -> _Scalar:
+        """Give the value at a position."""
+        long = len(self._long)
+        return self._long[position] if position < long else self._short[position - long]
+
     @property
     def values(self) -> NDArray[_Scalar]:
-        """Everything that was added, shape (len,)."""
-        return self._array[: self._size]
+        """Everything that was added, shape (len,); where it was added one by one, a copy."""
+        short = self._short[: self._size - len(self._long)]
+        return np.concatenate([self._long, short]) if len(short) else self._long
+
+    def at(self, rising: NDArray[np.integer]) -> NDArray[_Scalar]:
+        """Give the values at rising positions."""
+        long = len(self._long)
+        if not len(rising) or rising[-1] < long:
+            return self._long[rising]
+        split = int(np.searchsorted(rising, long))
+        return np.concatenate([self._long[rising[:split]], self._short[rising[split:] - long]])
 
     def extend(self, values: ArrayLike) -> None:
         """Add values at the end."""
-        added = np.asarray(values, dtype=self._array.dtype)
-        size = self._size + len(added)
-        if size > len(self._array) or not self._is_owner:
-            self._move(size)
-        self._array[self._size : size] = added
-        self._size = size
+        added = np.asarray(values, dtype=self._long.dtype)
+        used = self._size - len(self._long)
+        self._size += len(added)
+        if used + len(added) > max(_SHORT, len(self._long) // 8):
+            self._long = np.concatenate([self._long, self._short[:used], added])
+            self._short, self._owns_long = self._long[:0], True
+            return
+        if used + len(added) > len(self._short) or not self._owns_short:
+            self._short = _with_room(self._short, used, used + len(added))
+            self._owns_short = True
+        self._short[used : used + len(added)] = added
 
     def replace(self, position: int, value: ArrayLike) -> None:
         """Write another value at a position."""
-        if self._has_forks or not self._is_owner:
-            self._move(self._size)
-        self._array[position] = value
+        long = len(self._long)
+        if position < long:
+            self._long = self._long if self._owns_long else self._long.copy()
+            self._long[position], self._owns_long = value, True
+        else:
+            self._short = self._short if self._owns_short else self._short.copy()
+            self._short[position - long], self._owns_short = value, True
 
     def fork(self) -> "Column[_Scalar]":
-        """Copy in O(1); the first write of the copy moves its values elsewhere."""
-        copy = Column(self._array)
-        copy._size = self._size
-        self._has_forks = True
-        return copy
-
-    def _move(self, needed: int) -> None:
-        self._array = _with_room(self._array, self._size, needed)
-        self._is_owner, self._has_forks = True, False
+        """Copy in O(1); neither sees what the other writes."""
+        fork = copy(self)
+        for either in (self, fork):
+            either._owns_long = either._owns_short = False
+        return fork
 
 
 class Posting(NamedTuple):
@@ -98,13 +122,13 @@ class Posting(NamedTuple):
             owner,
         )
 
-    def without_one(self, removed: NDArray[np.bool_]) -> "Posting":
+    def without_one(self, removed: "Column[np.bool_]") -> "Posting":
         """Count one document less; the arrays are rewritten only when more than half of them is removed."""
         posting = self._replace(live=self.live - 1)
         if 2 * posting.live >= posting.size:
             return posting
         positions, counts = self.entries()
-        kept = ~removed[positions]
+        kept = ~removed.at(positions)
         return posting._replace(positions=positions[kept], counts=counts[kept], size=posting.live, owner=None)
 
 

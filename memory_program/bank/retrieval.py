@@ -122,7 +122,7 @@ class MemoryIndex:
                 hits = self._lexical.search(query, top_k, allowed)
             else:
                 hits = self._fused(query, query_vector, top_k, allowed)
-            numbers = self._numbers.values[[hit.doc_id for hit in hits]].tolist()
+            numbers = [int(self._numbers[hit.doc_id]) for hit in hits]
         return [
             ScoredMemory(bank.get(f"m{number}"), hit.score) for number, hit in zip(numbers, hits, strict=True)
         ]
@@ -136,7 +136,7 @@ class MemoryIndex:
         """
         with self._lock:
             self._catch_up(bank)
-            numbers = self._numbers.values[self._lexical.holding(text)].tolist()
+            numbers = self._numbers.at(np.array(self._lexical.holding(text), np.int32)).tolist()
         return [bank.get(f"m{number}") for number in numbers]
 
     def refresh(self, bank: MemoryBank) -> None:
@@ -182,10 +182,11 @@ class MemoryIndex:
         documents = [document_of(memory) for memory in made]
         if self.dense is not None:
             self.dense.add(documents)  # the only step that can fail
-        numbers = np.array([memory_number(name) for name in ended], np.int32)
-        positions = np.searchsorted(self._numbers.values, numbers).tolist()
-        for name, position in zip(ended, positions, strict=True):
-            self._lexical.remove(position, document_of(now.get(name)))
+        if ended:
+            numbers = np.array([memory_number(name) for name in ended], np.int32)
+            positions = np.searchsorted(self._numbers.values, numbers).tolist()
+            for name, position in zip(ended, positions, strict=True):
+                self._lexical.remove(position, document_of(now.get(name)))
         with uncollected(len(documents)):
             for start in range(0, len(documents), _BATCH):
                 batch = documents[start : start + _BATCH]
