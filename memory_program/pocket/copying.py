@@ -50,9 +50,9 @@ class CopyLoss:
             self._recorded = (query_BHTD[:, :COPY_HEADS], key_BHTD[:, :COPY_HEADS], scaling)
         on_cpu = query_BHTD.device.type == "cpu"
         with torch.autocast("cpu", enabled=False):
-            inputs = [x.float() if on_cpu else x for x in (query_BHTD, key_BHTD, value_BHTD)]
+            query, key, value = (x.float() if on_cpu else x for x in (query_BHTD, key_BHTD, value_BHTD))
             attended = torch.nn.functional.scaled_dot_product_attention(
-                *inputs, is_causal=True, scale=scaling
+                query, key, value, is_causal=True, scale=scaling
             )
         return attended.transpose(1, 2), None
 
@@ -95,5 +95,5 @@ class CopyLoss:
 
 def _is_copied(tokenizer: PreTrainedTokenizerFast, token: int) -> bool:
     """Whether a token is a word, a piece of one or a digit that a reply can have from its prompt alone."""
-    text = tokenizer.decode([token])
+    text: str = tokenizer.backend_tokenizer.decode([token], skip_special_tokens=False)
     return token not in tokenizer.all_special_ids and text.strip().isalnum() and text not in _GLUE
