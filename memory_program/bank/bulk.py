@@ -15,8 +15,8 @@ def uncollected(count: int) -> Generator[None]:
     """Keep Python's collector from running while ``count`` objects, or some for each, are made that stay.
 
     The collector goes through all objects again whenever they have grown by a quarter: with 80,000 memories
-    to take in, it took half of the time. Of several blocks that run at the
-    same time, the last one to end turns it on again, if it was on.
+    to take in, it took half of the time. Of several blocks that run at once, the last to end turns it on
+    again, if it was on.
     """
     global _running  # the collector is the process's, too
     if count < _MANY or not (gc.isenabled() or _running):

@@ -10,8 +10,6 @@ standard one, only its first weights are chosen.
   and write what they find into two parts of their own.
 - Layer 1: six heads attend to where the present token and the one before it stood in the context already,
   and write the token that followed into the token part, which the tied output matrix reads.
-- With ``copies``, three heads of the last layer write the token that they look at into the token part; where
-  they look, the copy loss teaches (``copying.py``).
 
 Everything else starts at random, with outputs of zero, and everything is trained.
 """
@@ -31,13 +29,12 @@ _TOKEN_STD = 0.1  # in units of loudness
 _COPIED = 3.0  # how much louder the copied token is than the present one
 _SHARPNESS = 7.0  # of the match between contexts, in nats for one matching token
 _HARMONICS = (50.0, 25.0, 25.0, 25.0, 20.0, 20.0)  # of the rotary frequencies that single out one distance
-COPY_HEADS = 3  # of the last layer: each carries a third of the token part
 _FIRST_SLOW = 7  # rotary pairs from here on turn by less than half a radian in a hundred tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The size of a network. Heads are 32 wide, and at least eight; there are at least three layers."""
+    """The size of a network. Heads are 32 wide, and at least eight; there are at least two layers."""
 
     width: int = 256
     layers: int = 4
@@ -50,9 +47,7 @@ _HEAD = 32
 _TOKEN, _CONTEXT = 96, 64  # the parts of the residual stream: the token; each of the two tokens before it
 
 
-def make_model(
-    shape: Shape, vocabulary: int, eos_token_id: int, seed: int, *, copies: bool = False
-) -> LlamaForCausalLM:
+def make_model(shape: Shape, vocabulary: int, eos_token_id: int, seed: int) -> LlamaForCausalLM:
     """Make a network that copies already and knows nothing else.
 
     Args:
@@ -60,7 +55,6 @@ def make_model(
         vocabulary: how many tokens there are.
         eos_token_id: the token that ends a turn; it pads too.
         seed: of the random part of the weights.
-        copies: whether the last layer is laid out for the copy loss.
     """
     config = LlamaConfig(
         vocab_size=vocabulary,
@@ -80,7 +74,7 @@ def make_model(
     )
     model = LlamaForCausalLM(config)
     with torch.no_grad():
-        _lay_out(model, torch.Generator().manual_seed(seed), copies=copies)
+        _lay_out(model, torch.Generator().manual_seed(seed))
     return model
 
 
@@ -89,7 +83,7 @@ def layers_of(model: LlamaForCausalLM) -> list[LlamaDecoderLayer]:
     return list(cast("Iterable[LlamaDecoderLayer]", model.model.layers))
 
 
-def _lay_out(model: LlamaForCausalLM, random: torch.Generator, *, copies: bool) -> None:
+def _lay_out(model: LlamaForCausalLM, random: torch.Generator) -> None:
     width = model.config.hidden_size
     token, before, earlier = _parts()
     for layer in layers_of(model):
@@ -102,7 +96,7 @@ def _lay_out(model: LlamaForCausalLM, random: torch.Generator, *, copies: bool) 
     embeddings[:, token] = torch.randn(len(embeddings), _TOKEN, generator=random) * _TOKEN_STD * _LOUDNESS
     model.model.norm.weight.fill_(1 / _LOUDNESS)
 
-    look_back, induce, *_, point = (layer.self_attn for layer in layers_of(model))
+    look_back, induce = (layer.self_attn for layer in layers_of(model)[:2])
     compressed = _orthogonal(_CONTEXT, _TOKEN, random)
     for distance, part in ((1, before), (2, earlier)):
         for half in range(2):
@@ -110,13 +104,13 @@ def _lay_out(model: LlamaForCausalLM, random: torch.Generator, *, copies: bool) 
             rows = slice(half * _HEAD, (half + 1) * _HEAD)
             target = torch.arange(part.start, part.stop)[rows]
             _attend_to_distance(look_back, head, distance, width)
-            _carry(look_back, head, compressed[rows], token, target, 1.0, width)
+            _carry(look_back, head, compressed[rows], token, target, torch.eye(_HEAD), 1.0, width)
     for head in range(6):
         here, there = (_orthogonal(_slow_dims(), _CONTEXT, random) for _ in range(2))
         _match(induce, head, [(token, before, here, compressed), (before, earlier, there, None)], width)
-        _carry_token(induce, head, head % 3, _COPIED / 2, width)
-    for head in range(COPY_HEADS if copies else 0):
-        _carry_token(point, head, head, _COPIED, width)
+        rows = slice(head % 3 * _HEAD, (head % 3 + 1) * _HEAD)
+        target = torch.arange(token.start, token.stop)[rows]
+        _carry(induce, head, torch.eye(_TOKEN)[rows], token, target, torch.eye(_HEAD), _COPIED / 2, width)
 
 
 def _parts() -> tuple[slice, slice, slice]:
@@ -188,20 +182,13 @@ def _match(
         )
 
 
-def _carry_token(attention: LlamaAttention, head: int, third: int, gain: float, width: int) -> None:
-    """Write a third of the token that a head finds into the same third of the token part."""
-    token, _, _ = _parts()
-    rows = _rows(third)
-    target = torch.arange(token.start, token.stop)[rows]
-    _carry(attention, head, torch.eye(_TOKEN)[rows], token, target, gain, width)
-
-
 def _carry(
     attention: LlamaAttention,
     head: int,
     read: Tensor,
     source: slice,
     target: Tensor,
+    write: Tensor,
     gain: float,
     width: int,
 ) -> None:
@@ -209,4 +196,4 @@ def _carry(
     attention.v_proj.weight[_rows(head)] = 0
     attention.v_proj.weight[_rows(head), source] = read / _gain_of_norm(width)
     columns = torch.arange(head * _HEAD, (head + 1) * _HEAD)
-    attention.o_proj.weight[target[:, None], columns] = torch.eye(_HEAD) * gain * _LOUDNESS
+    attention.o_proj.weight[target[:, None], columns] = write * gain * _LOUDNESS

@@ -64,7 +64,7 @@ class PretrainConfig(Settings):
     width: int = Field(default=256, ge=256, multiple_of=32)
     """Width of the network."""
 
-    layers: int = Field(default=4, ge=3)
+    layers: int = Field(default=4, ge=2)
     """Layers of the network."""
 
     inner: int = Field(default=512, ge=32)
@@ -82,10 +82,6 @@ class PretrainConfig(Settings):
     prompt_weight: float = Field(default=0.05, ge=0)
     """What a token of the prompt counts in the loss; a token of the reply counts 1. Fifteen of sixteen tokens
     are the prompt's, so both weigh about the same in all."""
-
-    copy_weight: float = Field(default=0.0, ge=0)
-    """What the copy loss counts beside the loss of the tokens; it teaches the last layer where to look. 0
-    leaves it out, as it was for the weights that come with the program."""
 
     decay: float = Field(default=0.25, ge=0, le=1)
     """The last share of the training, in which the learning rates fall to zero."""

@@ -15,11 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AttentionInterface, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from locomo.world import generate
 from memory_program.errors import ConfigError
-from memory_program.pocket.copying import CopyLoss
 from memory_program.pocket.examples import Example, batches, chunk, texts_of
 from memory_program.pocket.model import Shape, make_model
 from memory_program.pocket.optimizer import make_optimizers
@@ -73,13 +72,13 @@ class Training:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         shape = Shape(config.width, config.layers, config.width // 32, config.inner)
         assert isinstance(tokenizer.eos_token_id, int)
-        model = make_model(
-            shape, len(tokenizer), tokenizer.eos_token_id, config.seed, copies=config.copy_weight > 0
-        )
+        model = make_model(shape, len(tokenizer), tokenizer.eos_token_id, config.seed)
         self.model: LlamaForCausalLM = model.to(self.device)  # pyright: ignore[reportArgumentType]
         self.optimizers = make_optimizers(self.model, config.muon_rate, config.adam_rate)
         self._hidden: Callable[..., Any] = self.model.model.forward
-        self._copy_loss = CopyLoss(self.model, tokenizer)
+        if self.device.type == "cpu":
+            AttentionInterface.register("causal_float32", _causal_float32)
+            self.model.set_attn_implementation("causal_float32")
         if config.compile:
             self._hidden = torch.compile(self._hidden, dynamic=True)
         self._half = torch.autocast(self.device.type, torch.bfloat16, enabled=multiplies_halves(self.device))
@@ -101,7 +100,7 @@ class Training:
             rng = random.Random(f"{self.config.seed}:{number}:order")
             groups = batches(examples, self.config.batch_tokens, rng)
             self._rng.manual_seed(rng.getrandbits(63))
-            losses, copy_losses = zip(*map(self._step, groups), strict=True)
+            losses = [self._step(group) for group in groups]
             self.progress.chunks = number + 1
             self.progress.tokens += sum(len(example.tokens) for example in examples)
             elapsed_s = time.monotonic() - started
@@ -109,7 +108,6 @@ class Training:
             self._log(
                 stage=self._stage(number).name,
                 loss=round(sum(losses) / len(losses), 4),
-                copy_loss=round(sum(copy_losses) / len(copy_losses), 4),
                 rate=round(self._rate(), 4),
                 tokens_per_s=round(sum(len(example.tokens) for example in examples) / elapsed_s),
             )
@@ -121,8 +119,8 @@ class Training:
         self._save_model(self.config.out / "model")
         return self.progress
 
-    def _step(self, group: Sequence[Example]) -> tuple[float, float]:
-        """Take a step on a batch; give the mean loss of a reply's token, and the copy loss."""
+    def _step(self, group: Sequence[Example]) -> float:
+        """Take a step on a batch; give the mean loss of a reply's token."""
         self.model.train()
         for optimizer in self.optimizers:
             for settings in optimizer.param_groups:
@@ -138,15 +136,15 @@ class Training:
             hidden = self._hidden(input_ids=tokens, use_cache=False).last_hidden_state[:, :-1]
             logits = self.model.lm_head(hidden[counts])
         losses = torch.nn.functional.cross_entropy(logits.float(), tokens[:, 1:][counts], reduction="none")
-        copy_loss = self._copy_loss(group, tokens) if self.config.copy_weight else losses.new_zeros(())
-        (losses.mean() + self.config.copy_weight * copy_loss).backward()
+        loss = losses.mean()
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), _LONGEST_NORM)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
         self.progress.steps += 1
         with torch.no_grad():
-            return float(losses[is_reply[counts]].mean()), float(copy_loss)
+            return float(losses[is_reply[counts]].mean())
 
     def _rate(self) -> float:
         """What the learning rates are multiplied with: soon 1, and falling to zero at the end."""
@@ -241,6 +239,24 @@ def multiplies_halves(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported()
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # pyright: ignore[reportPrivateUsage]
+
+
+def _causal_float32(
+    _module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _mask: Tensor | None,
+    *,
+    scaling: float,
+    **_options: object,
+) -> tuple[Tensor, None]:
+    """Attend in float32: on a CPU its backward pass takes half the time of bfloat16's (88 against 171 ms)."""
+    with torch.autocast("cpu", enabled=False):
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            query.float(), key.float(), value.float(), is_causal=True, scale=scaling
+        )
+    return attended.transpose(1, 2), None
 
 
 def _is_said(group: Sequence[Example], tokens: Tensor) -> Tensor:

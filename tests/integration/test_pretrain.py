@@ -24,7 +24,7 @@ SMALL = {
     "probe_size": 16,
     "layers": 3,
 }  # three quarters of a minute on two cores
-TINY = {"tokens": 5_000, "chunk_tokens": 1_000, "probe_size": 1, "layers": 3, "threads": 1}
+TINY = {"tokens": 5_000, "chunk_tokens": 1_000, "probe_size": 1, "layers": 2, "threads": 1}
 
 
 def log_of(folder: Path) -> list[dict]:
