@@ -205,7 +205,8 @@ def _forget_tracked(uri: str, artifacts: Path | None, telling: Telling, done: Fo
         _empty_bin(uri, run_ids, models)
         if artifacts is not None:
             for trace_id in traces:
-                shutil.rmtree(artifacts / place / "traces" / trace_id, ignore_errors=True)
+                # where MLflow puts the spans that its database did not take, when it is locked for example
+                shutil.rmtree(artifacts / "traces" / trace_id, ignore_errors=True)
         with closing(sqlite3.connect(database)) as connection:
             rewrite_sqlite(connection)
 
