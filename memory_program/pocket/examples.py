@@ -7,7 +7,10 @@ kept, so that the embedded model learns the very prompts that it will be given.
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from locomo.world import World, generate
@@ -30,6 +33,21 @@ class Example:
 
     tokens: tuple[int, ...]
     reply_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Examples side by side, and what of them is to be learned.
+
+    ``tokens`` has the shape (examples, longest) and is padded at the end. ``places`` says which tokens count
+    in the loss, by their places in the flattened ``tokens[:, 1:]``; ``is_reply`` which of those are replies'.
+    ``size`` is how many tokens there are without the padding.
+    """
+
+    tokens: NDArray[np.int32]
+    places: NDArray[np.int64]
+    is_reply: NDArray[np.bool_]
+    size: int
 
 
 def exchanges_of(world: World, rng: random.Random) -> list[Exchange]:
@@ -132,12 +150,74 @@ def _within(examples: Iterator[Example], tokens: int) -> Iterator[Example]:
             return
 
 
-def batches(examples: Sequence[Example], batch_tokens: int, rng: random.Random) -> list[list[Example]]:
-    """Group examples of like length, so that little is padded; a batch has at most so many tokens, padded."""
+def grouped(examples: Sequence[Example], batch_tokens: int, rng: random.Random) -> list[list[Example]]:
+    """Group examples of like length, so that little is padded; a group has at most so many tokens, padded."""
     groups: list[list[Example]] = []
-    for example in sorted(examples, key=lambda example: len(example.tokens)):
+    mixed = rng.sample(examples, len(examples))
+    for example in sorted(mixed, key=lambda example: len(example.tokens)):
         if not groups or len(example.tokens) * (len(groups[-1]) + 1) > batch_tokens:
             groups.append([])
         groups[-1].append(example)
     rng.shuffle(groups)
     return groups
+
+
+def padded(examples: Sequence[Example]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Lay examples out side by side: the tokens, and which of the tokens to predict are replies.
+
+    Padding, at the end, needs no mask: attention looks back only, so nothing before it sees it.
+
+    Returns:
+        tokens of shape (examples, longest), and booleans of shape (examples, longest - 1).
+    """
+    longest = max(len(example.tokens) for example in examples)
+    tokens = np.zeros((len(examples), longest), np.int32)
+    is_reply = np.zeros((len(examples), longest - 1), np.bool_)
+    for row, example in enumerate(examples):
+        tokens[row, : len(example.tokens)] = example.tokens
+        is_reply[row, example.reply_start - 1 : len(example.tokens) - 1] = True
+    return tokens, is_reply
+
+
+def batches(
+    examples: Sequence[Example], batch_tokens: int, prompt_weight: float, rng: random.Random
+) -> list[Batch]:
+    """Make batches of at most so many tokens, padded.
+
+    A share ``prompt_weight`` of the prompts' tokens counts in full: as much as all of them at that weight, on
+    average, and the output matrix, a third of the work, is applied to few.
+    """
+    draws = np.random.default_rng(rng.getrandbits(64))
+    made: list[Batch] = []
+    for group in grouped(examples, batch_tokens, rng):
+        tokens, is_reply = padded(group)
+        lengths = np.array([len(example.tokens) for example in group])
+        is_said = np.arange(1, tokens.shape[1]) < lengths[:, None]
+        counts = is_reply | (is_said & (draws.random(is_reply.shape) < prompt_weight))
+        made.append(Batch(tokens, np.flatnonzero(counts), is_reply[counts], int(lengths.sum())))
+    return made
+
+
+def save_examples(examples: Sequence[Example], path: Path) -> None:
+    """Write examples to a file, whole or not at all."""
+    draft = path.with_suffix(".draft")
+    with draft.open("wb") as file:
+        np.savez(
+            file,
+            tokens=np.concatenate([np.array(example.tokens, np.uint16) for example in examples]),
+            lengths=np.array([len(example.tokens) for example in examples]),
+            reply_starts=np.array([example.reply_start for example in examples]),
+        )
+    draft.replace(path)
+
+
+def load_examples(path: Path) -> list[Example]:
+    """Read examples that were saved."""
+    with np.load(path) as kept:
+        tokens, ends = kept["tokens"].tolist(), np.cumsum(kept["lengths"]).tolist()
+        starts: list[int] = kept["reply_starts"].tolist()
+    beginnings = [0, *ends[:-1]]
+    return [
+        Example(tuple(tokens[first:end]), start)
+        for first, end, start in zip(beginnings, ends, starts, strict=True)
+    ]

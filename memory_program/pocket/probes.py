@@ -5,7 +5,6 @@ before it. So one forward pass measures exact match, and nothing has to be gener
 """
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +13,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from locomo.world import generate
 from memory_program.agents.signatures import NOT_MENTIONED
-from memory_program.pocket.examples import Example, batches, encoded, exchanges_of, is_empty
+from memory_program.pocket.examples import Example, encoded, exchanges_of, grouped, is_empty, padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +61,8 @@ def measure(model: LlamaForCausalLM, probe: Probe, batch_tokens: int) -> dict[st
     counts = torch.zeros(4, dtype=torch.long, device=model.device)
     for kind, examples in probe.examples_by_kind.items():
         exact = 0
-        for group in batches(examples, batch_tokens, random.Random(0)):
-            laid_out, is_reply = padded(group, model.device)
+        for group in grouped(examples, batch_tokens, random.Random(0)):
+            laid_out, is_reply = (torch.from_numpy(array).to(model.device) for array in padded(group))
             likely = model(input_ids=laid_out, use_cache=False).logits[:, :-1].argmax(-1)
             is_right = (likely == laid_out[:, 1:]) | ~is_reply
             exact += int(is_right.all(dim=1).sum())
@@ -74,23 +73,6 @@ def measure(model: LlamaForCausalLM, probe: Probe, batch_tokens: int) -> dict[st
         scores[kind] = exact / len(examples)
     right, tokens, copied, open_tokens = counts.tolist()
     return {**scores, "tokens": right / max(1, tokens), "copied": copied / max(1, open_tokens)}
-
-
-def padded(examples: Sequence[Example], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Lay examples out as a batch: tokens, padded at the end, and which of the tokens to predict are replies.
-
-    Padding needs no mask: attention looks back only, so nothing before it sees it.
-
-    Returns:
-        tokens of shape (examples, longest), and booleans of shape (examples, longest - 1).
-    """
-    longest = max(len(example.tokens) for example in examples)
-    tokens = torch.zeros(len(examples), longest, dtype=torch.long)
-    is_reply = torch.zeros(len(examples), longest - 1, dtype=torch.bool)
-    for row, example in enumerate(examples):
-        tokens[row, : len(example.tokens)] = torch.tensor(example.tokens)
-        is_reply[row, example.reply_start - 1 : len(example.tokens) - 1] = True
-    return tokens.to(device), is_reply.to(device)
 
 
 def _tensor(numbers: frozenset[int], device: torch.device) -> Tensor:

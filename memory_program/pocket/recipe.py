@@ -30,8 +30,8 @@ class Stage:
 
 STAGES = (
     Stage("copy", 0.001, copies=True),
-    Stage("bare", 0.23, is_bare=True, sessions=(1, 4), facts=(1, 3), questions=3.0),
-    Stage("short", 0.75, sessions=(2, 8), facts=(1, 4), questions=3.5),
+    Stage("bare", 0.08, is_bare=True, sessions=(1, 4), facts=(1, 3), questions=3.0),
+    Stage("short", 0.5, sessions=(2, 8), facts=(1, 4), questions=3.5),
     Stage("full", 1.0, sessions=(4, 32), facts=(2, 5), questions=4.0, kept=0.6),
 )
 """From copying random tokens to whole conversations: what is short is learned in a fraction of the time."""
@@ -94,6 +94,13 @@ class PretrainConfig(Settings):
 
     minutes: float = Field(default=1440.0, gt=0)
     """Stop after so many minutes; the same command goes on from there."""
+
+    passes: int = Field(default=1, ge=1)
+    """How many times each stage goes through its text. Text is made at some 50,000 tokens a second by each
+    process; a GPU learns faster than that. With more than one, the text is kept in the folder."""
+
+    workers: int = Field(default=1, ge=1)
+    """Processes that make text."""
 
     threads: int = Field(default=2, ge=1)
     """Threads that the network computes with, on a CPU."""

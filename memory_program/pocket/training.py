@@ -6,7 +6,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -19,10 +20,17 @@ from transformers import AttentionInterface, LlamaForCausalLM, PreTrainedTokeniz
 
 from locomo.world import generate
 from memory_program.errors import ConfigError
-from memory_program.pocket.examples import Example, batches, chunk, texts_of
+from memory_program.pocket.examples import (
+    Batch,
+    batches,
+    chunk,
+    load_examples,
+    save_examples,
+    texts_of,
+)
 from memory_program.pocket.model import Shape, make_model
 from memory_program.pocket.optimizer import make_optimizers
-from memory_program.pocket.probes import Probe, make_probe, measure, padded
+from memory_program.pocket.probes import Probe, make_probe, measure
 from memory_program.pocket.recipe import STAGES, PretrainConfig, Stage
 from memory_program.pocket.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 
@@ -32,6 +40,7 @@ _PROBE_SEED = 8_000_000_000_000_000
 _PROBE_SESSIONS = (2, 6)
 _WARM_UP_STEPS = 30
 _LONGEST_NORM = 1.0
+_FREE = {"out", "minutes", "probe_minutes", "probe_size", "workers", "threads", "compile"}
 
 
 @dataclass(slots=True)
@@ -82,7 +91,6 @@ class Training:
         if config.compile:
             self._hidden = torch.compile(self._hidden, dynamic=True)
         self._half = torch.autocast(self.device.type, torch.bfloat16, enabled=multiplies_halves(self.device))
-        self._rng = torch.Generator()
         self._held_out: Probe | None = None
         self._since_probe = time.monotonic()
 
@@ -93,23 +101,21 @@ class Training:
         began = time.monotonic()
         if not self.progress.scores:
             self._probe()
-        for number, examples in self._chunks():
+        for number, made in self._chunks():
             if number and self._stage(number - 1) is not self._stage(number) is STAGES[-1]:
                 self._save_model(self.config.out / "base")
             started = time.monotonic()
-            rng = random.Random(f"{self.config.seed}:{number}:order")
-            groups = batches(examples, self.config.batch_tokens, rng)
-            self._rng.manual_seed(rng.getrandbits(63))
-            losses = [self._step(group) for group in groups]
+            losses = torch.stack([self._step(batch) for batch in made]).tolist()
+            size = sum(batch.size for batch in made)
             self.progress.chunks = number + 1
-            self.progress.tokens += sum(len(example.tokens) for example in examples)
+            self.progress.tokens += size
             elapsed_s = time.monotonic() - started
             self.progress.seconds += elapsed_s
             self._log(
                 stage=self._stage(number).name,
                 loss=round(sum(losses) / len(losses), 4),
                 rate=round(self._rate(), 4),
-                tokens_per_s=round(sum(len(example.tokens) for example in examples) / elapsed_s),
+                tokens_per_s=round(size / elapsed_s),
             )
             if time.monotonic() - self._since_probe > self.config.probe_minutes * 60:
                 self._probe()
@@ -119,23 +125,21 @@ class Training:
         self._save_model(self.config.out / "model")
         return self.progress
 
-    def _step(self, group: Sequence[Example]) -> float:
-        """Take a step on a batch; give the mean loss of a reply's token."""
+    def _step(self, batch: Batch) -> Tensor:
+        """Take a step on a batch; give the mean loss of a reply's token, without waiting for it."""
         self.model.train()
         for optimizer in self.optimizers:
             for settings in optimizer.param_groups:
                 settings["lr"] = settings.setdefault("full_lr", settings["lr"]) * self._rate()
-        tokens, is_reply = padded(group, self.device)
-        # A share of the prompt's tokens counts in full: as much as all of them at that weight, on average,
-        # and the output matrix, a third of the work, is applied to few.
-        is_sampled = (
-            torch.rand(is_reply.shape, generator=self._rng).to(self.device) < self.config.prompt_weight
+        tokens, places, is_reply = (
+            torch.from_numpy(array).to(self.device, non_blocking=True)
+            for array in (batch.tokens, batch.places, batch.is_reply)
         )
-        counts = is_reply | (is_sampled & _is_said(group, tokens))
         with self._half:
             hidden = self._hidden(input_ids=tokens, use_cache=False).last_hidden_state[:, :-1]
-            logits = self.model.lm_head(hidden[counts])
-        losses = torch.nn.functional.cross_entropy(logits.float(), tokens[:, 1:][counts], reduction="none")
+            logits = self.model.lm_head(hidden.flatten(0, 1)[places])
+        targets = tokens[:, 1:].flatten()[places].long()
+        losses = torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
         loss = losses.mean()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), _LONGEST_NORM)
@@ -144,7 +148,7 @@ class Training:
             optimizer.zero_grad()
         self.progress.steps += 1
         with torch.no_grad():
-            return float(losses[is_reply[counts]].mean())
+            return (losses * is_reply).sum() / is_reply.sum()
 
     def _rate(self) -> float:
         """What the learning rates are multiplied with: soon 1, and falling to zero at the end."""
@@ -154,23 +158,29 @@ class Training:
 
     # -- text ------------------------------------------------------------------------------------
 
-    def _chunks(self) -> Iterator[tuple[int, list[Example]]]:
-        """Give chunk after chunk; the next ones are made meanwhile by another process."""
+    def _chunks(self) -> Iterator[tuple[int, list[Batch]]]:
+        """Give chunk after chunk, in batches; the next ones are made meanwhile by other processes."""
         first, last = self.progress.chunks, self._chunk_count()
+        workers = self.config.workers
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, context, _end_with, (os.getpid(),)) as pool:
-            ahead: list[Future[list[Example]]] = [
-                self._submitted(pool, number) for number in range(first, min(first + 2, last))
-            ]
+        with ProcessPoolExecutor(workers, context, _end_with, (os.getpid(),)) as pool:
+            ahead = deque(
+                self._submitted(pool, number) for number in range(first, min(first + 2 * workers, last))
+            )
             for number in range(first, last):
-                examples = ahead.pop(0).result()
-                if number + 2 < last:
-                    ahead.append(self._submitted(pool, number + 2))
-                yield number, examples
+                made = ahead.popleft().result()
+                if number + 2 * workers < last:
+                    ahead.append(self._submitted(pool, number + 2 * workers))
+                yield number, made
 
-    def _submitted(self, pool: ProcessPoolExecutor, number: int) -> Future[list[Example]]:
-        size = min(self.config.chunk_tokens, self.config.tokens)
-        return pool.submit(_chunk_of, self.config.out, self.config.seed, number, self._stage(number), size)
+    def _submitted(self, pool: ProcessPoolExecutor, number: int) -> Future[list[Batch]]:
+        return pool.submit(_batches_of, self.config, number, self._text_of(number), self._stage(number))
+
+    def _text_of(self, number: int) -> int:
+        """Which text a chunk is: from a stage's second pass on, those of its first again."""
+        stages = [self._stage(n).name for n in range(self._chunk_count())]
+        first, count = stages.index(stages[number]), stages.count(stages[number])
+        return first + (number - first) % -(-count // self.config.passes)
 
     def _chunk_count(self) -> int:
         return max(1, self.config.tokens // self.config.chunk_tokens)
@@ -259,12 +269,6 @@ def _causal_float32(
     return attended.transpose(1, 2), None
 
 
-def _is_said(group: Sequence[Example], tokens: Tensor) -> Tensor:
-    """Which of the tokens to predict are not padding."""
-    lengths = torch.tensor([len(example.tokens) for example in group], device=tokens.device)
-    return torch.arange(1, tokens.shape[1], device=tokens.device)[None, :] < lengths[:, None]
-
-
 def _tokenizer(config: PretrainConfig) -> PreTrainedTokenizerFast:
     folder = config.out / "tokenizer"
     if not folder.exists():
@@ -284,7 +288,8 @@ def _keep_settings(config: PretrainConfig) -> None:
     """Write the settings beside the training, or compare them with those that it began with."""
     path = config.out / "config.json"
     lasting = config.model_dump(
-        mode="json", exclude={"out", "minutes", "probe_minutes", "probe_size", "threads", "compile"}
+        mode="json",
+        exclude={"out", "minutes", "probe_minutes", "probe_size", "workers", "threads", "compile"},
     )
     if not path.exists():
         path.write_text(json.dumps(lasting, indent=1) + "\n", encoding="utf-8")
@@ -310,6 +315,16 @@ def _end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _chunk_of(out: Path, seed: int, number: int, stage: Stage, tokens: int) -> list[Example]:
-    """Make a chunk in the process that makes them."""
-    return chunk(seed, number, stage, tokens, load_tokenizer(out / "tokenizer"))
+def _batches_of(config: PretrainConfig, number: int, text: int, stage: Stage) -> list[Batch]:
+    """Make the batches of a chunk, in a process that does so."""
+    kept = config.out / "text" / f"{text}.npz"
+    if kept.exists():
+        examples = load_examples(kept)
+    else:
+        size = min(config.chunk_tokens, config.tokens)
+        examples = chunk(config.seed, text, stage, size, load_tokenizer(config.out / "tokenizer"))
+        if config.passes > 1:
+            kept.parent.mkdir(exist_ok=True)
+            save_examples(examples, kept)
+    rng = random.Random(f"{config.seed}:{number}:order")
+    return batches(examples, config.batch_tokens, config.prompt_weight, rng)

@@ -14,6 +14,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import mlflow
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
@@ -26,6 +27,7 @@ from memory_program.bank.store import BankStore
 from memory_program.errors import StoreError
 from memory_program.forget import Telling
 from memory_program.forget import main as forget_command
+from memory_program.tracking import EXPERIMENT
 from tests.conftest import CHECKOUT
 from tests.conversations import session
 from tests.databases import DATABASES, empty_database
@@ -227,12 +229,29 @@ def test_neither_keys_nor_contents_are_logged(run):
     assert not files_with(place, [KEY])
 
 
+def put_spans_in_files(database: Path, words: list[str]) -> str:
+    """Write the spans of traces with some words to files, as MLflow does if its database is locked."""
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{database}")
+    (experiment,) = (e for e in client.search_experiments() if e.name == EXPERIMENT)
+    quoting = 0
+    for trace in client.search_traces(locations=[experiment.experiment_id], max_results=500):
+        told = json.dumps(trace.to_dict(), default=str)
+        if any(word in told for word in words):
+            folder = Path(trace.info.tags["mlflow.artifactLocation"].removeprefix("file://"))
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "traces.json").write_text(told)
+            quoting += 1
+    assert quoting
+    return "traces.json"
+
+
 def test_a_conversation_is_forgotten_by_everything_that_a_run_leaves(run, capsys):
     place, data, _ = run
     folder = place / "runs" / "evaluate"
     gone, kept = told_in(data, "codes-1"), told_in(data, "codes-2")
+    spans = put_spans_in_files(place / "runs" / "mlflow.db", gone + kept)
     before = {path.name for path in files_with(place, gone)}
-    assert {"banks.sqlite", "answers.jsonl", "report.html", "mlflow.db"} <= before
+    assert {"banks.sqlite", "answers.jsonl", "report.html", "mlflow.db", spans} <= before
     (command,) = re.findall(r"^python -m memory_program.forget (.*)$", README, re.MULTILINE)
     arguments = command.replace("conv-26", "codes-1").replace("runs/evaluate", str(folder)).split()
     assert forget_command(arguments) == 0
@@ -241,5 +260,5 @@ def test_a_conversation_is_forgotten_by_everything_that_a_run_leaves(run, capsys
     assert "traces: 0" not in said
     assert files_with(place, gone) == []
     still = {path.name for path in files_with(place, kept)}
-    assert {"banks.sqlite", "answers.jsonl", "mlflow.db"} <= still
+    assert {"banks.sqlite", "answers.jsonl", "mlflow.db", spans} <= still
     assert forget_command(["--namespace", "codes-1", "--folder", str(folder)]) == 2

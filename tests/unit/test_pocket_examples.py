@@ -9,9 +9,20 @@ import torch
 from locomo.world import World, generate, is_held_out
 from memory_program.agents.signatures import NOT_MENTIONED
 from memory_program.learning.oracle import Exchange
-from memory_program.pocket.examples import Example, bare, batches, chunk, encoded, exchanges_of
+from memory_program.pocket.examples import (
+    Example,
+    bare,
+    batches,
+    chunk,
+    encoded,
+    exchanges_of,
+    grouped,
+    load_examples,
+    padded,
+    save_examples,
+)
 from memory_program.pocket.model import Shape, make_model
-from memory_program.pocket.probes import Probe, make_probe, measure, padded
+from memory_program.pocket.probes import Probe, make_probe, measure
 from memory_program.pocket.recipe import STAGES
 from memory_program.pocket.tokenizer import END, chat_text
 from tests.pocket_samples import small_tokenizer
@@ -95,8 +106,8 @@ def test_a_bare_world_has_the_same_replies_in_fewer_words():
 
 
 @pytest.mark.parametrize("limit", [300, 1000])
-def test_batches_hold_every_example_once_and_keep_to_their_size_when_padded(limit):
-    groups = batches(some_chunk(), limit, random.Random(0))
+def test_groups_hold_every_example_once_and_keep_to_their_size_when_padded(limit):
+    groups = grouped(some_chunk(), limit, random.Random(0))
     for group in groups:
         longest = max(len(example.tokens) for example in group)
         assert len(group) == 1 or longest * len(group) <= limit
@@ -107,12 +118,36 @@ def test_batches_hold_every_example_once_and_keep_to_their_size_when_padded(limi
 def test_padding_changes_nothing_before_it():
     model = make_model(Shape(layers=2), len(small_tokenizer()), 0, seed=0).eval()
     short, long = sorted(some_chunk(), key=lambda example: len(example.tokens))[:: len(some_chunk()) - 1]
-    tokens, is_reply = padded([short, long], torch.device("cpu"))
+    tokens, is_reply = padded([short, long])
     with torch.no_grad():
-        together = model(input_ids=tokens).logits[0, : len(short.tokens)]
+        together = model(input_ids=torch.from_numpy(tokens)).logits[0, : len(short.tokens)]
         alone = model(input_ids=torch.tensor([short.tokens])).logits[0]
     assert torch.allclose(together, alone, atol=1e-4)
     assert is_reply.sum(1).tolist() == [len(e.tokens) - e.reply_start for e in (short, long)]
+
+
+def test_a_batch_counts_every_token_of_a_reply_and_a_share_of_the_prompts():
+    examples = some_chunk()
+    made = batches(examples, 1000, 0.25, random.Random(0))
+    assert sum(batch.size for batch in made) == sum(len(e.tokens) for e in examples)
+    replies = sum(len(e.tokens) - e.reply_start for e in examples)
+    assert sum(int(batch.is_reply.sum()) for batch in made) == replies
+    counted = sum(len(batch.places) for batch in made) - replies
+    prompts = sum(e.reply_start - 1 for e in examples)
+    assert 0.2 * prompts < counted < 0.3 * prompts
+    for batch in made:
+        targets = batch.tokens[:, 1:].ravel()[batch.places[batch.is_reply]]
+        assert small_tokenizer().eos_token_id in targets
+
+
+def test_without_weight_no_token_of_a_prompt_counts():
+    assert all(batch.is_reply.all() for batch in batches(some_chunk(), 1000, 0.0, random.Random(0)))
+
+
+def test_examples_come_back_from_a_file_as_they_were(tmp_path):
+    save_examples(some_chunk(), tmp_path / "0.npz")
+    assert load_examples(tmp_path / "0.npz") == some_chunk()
+    assert [path.name for path in tmp_path.iterdir()] == ["0.npz"]
 
 
 def test_a_probe_holds_as_many_of_each_kind_and_only_held_out_names():
