@@ -24,6 +24,8 @@ from memory_program.pocket.recipe import Stage
 from memory_program.pocket.tokenizer import END, chat_text
 
 _SHOWN_EXCERPTS = 0.1  # the share of questions that are answered from verbatim turns, as RAG does
+_SESSION_HEADER = "[[ ## session ## ]]"
+_ASKED_TURNS = 0.1  # the share of the tokens of turns that a batch asks who says them
 _KEPT_EMPTY = 0.4  # the share of empty replies of writers that is kept: most sessions lack most kinds
 
 
@@ -41,13 +43,36 @@ class Batch:
 
     ``tokens`` has the shape (examples, longest) and is padded at the end. ``places`` says which tokens count
     in the loss, by their places in the flattened ``tokens[:, 1:]``; ``is_reply`` which of those are replies'.
-    ``size`` is how many tokens there are without the padding.
+    ``turns`` are places in the flattened ``tokens`` that lie in turns of sessions, and ``speakers`` the first
+    tokens of the names before those turns. ``size`` is how many tokens there are without the padding.
     """
 
     tokens: NDArray[np.int32]
     places: NDArray[np.int64]
     is_reply: NDArray[np.bool_]
+    turns: NDArray[np.int64]
+    speakers: NDArray[np.int64]
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMarks:
+    """The tokens that a session lies between in a prompt, and the one between two of its turns."""
+
+    before: frozenset[int]
+    after: frozenset[int]
+    between: int
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerFast) -> "SessionMarks":
+        """Find them among the fixed texts of a tokenizer."""
+        numbers: dict[str, int] = tokenizer.get_added_vocab()
+        headers = {number: text for text, number in numbers.items() if _SESSION_HEADER in text}
+        before = [number for number, text in headers.items() if text.rstrip().endswith(_SESSION_HEADER)]
+        assert before, "the prompts of writers show a session"
+        ends = frozenset(n for text, n in numbers.items() if text.startswith("\n\n[[ ##")) - set(before)
+        (between,) = tokenizer.backend_tokenizer.encode("\n").ids
+        return cls(frozenset(before), ends, between)
 
 
 def exchanges_of(world: World, rng: random.Random) -> list[Exchange]:
@@ -179,8 +204,28 @@ def padded(examples: Sequence[Example]) -> tuple[NDArray[np.int32], NDArray[np.b
     return tokens, is_reply
 
 
+def speakers_in(tokens: NDArray[np.int32], marks: SessionMarks) -> NDArray[np.int32]:
+    """Say of each token which token the name of who says it begins with; -1 outside of turns."""
+    found = np.full(len(tokens), -1, np.int32)
+    begins = np.flatnonzero(np.isin(tokens, list(marks.before)))
+    if not len(begins):
+        return found
+    first = int(begins[-1]) + 1
+    ends = np.flatnonzero(np.isin(tokens[first:], list(marks.after)))
+    said = tokens[first : first + int(ends[0])] if len(ends) else tokens[first:]
+    places = np.arange(len(said))
+    is_first = np.concatenate(([True], said[:-1] == marks.between))[: len(said)]
+    lines = np.maximum.accumulate(np.where(is_first, places, 0))
+    found[first : first + len(said)] = np.where(said == marks.between, -1, said[lines])
+    return found
+
+
 def batches(
-    examples: Sequence[Example], batch_tokens: int, prompt_weight: float, rng: random.Random
+    examples: Sequence[Example],
+    batch_tokens: int,
+    prompt_weight: float,
+    marks: SessionMarks,
+    rng: random.Random,
 ) -> list[Batch]:
     """Make batches of at most so many tokens, padded.
 
@@ -194,7 +239,11 @@ def batches(
         lengths = np.array([len(example.tokens) for example in group])
         is_said = np.arange(1, tokens.shape[1]) < lengths[:, None]
         counts = is_reply | (is_said & (draws.random(is_reply.shape) < prompt_weight))
-        made.append(Batch(tokens, np.flatnonzero(counts), is_reply[counts], int(lengths.sum())))
+        speakers = np.stack([speakers_in(row, marks) for row in tokens]).ravel()
+        turns = np.flatnonzero((speakers >= 0) & (draws.random(speakers.shape) < _ASKED_TURNS))
+        said_by = speakers[turns].astype(np.int64)
+        size = int(lengths.sum())
+        made.append(Batch(tokens, np.flatnonzero(counts), is_reply[counts], turns, said_by, size))
     return made
 
 

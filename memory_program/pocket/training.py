@@ -22,13 +22,14 @@ from locomo.world import generate
 from memory_program.errors import ConfigError
 from memory_program.pocket.examples import (
     Batch,
+    SessionMarks,
     batches,
     chunk,
     load_examples,
     save_examples,
     texts_of,
 )
-from memory_program.pocket.model import Shape, make_model
+from memory_program.pocket.model import Shape, layers_of, make_model
 from memory_program.pocket.optimizer import make_optimizers
 from memory_program.pocket.probes import Probe, make_probe, measure
 from memory_program.pocket.recipe import STAGES, PretrainConfig, Stage
@@ -84,12 +85,17 @@ class Training:
         model = make_model(shape, len(tokenizer), tokenizer.eos_token_id, config.seed)
         self.model: LlamaForCausalLM = model.to(self.device)  # pyright: ignore[reportArgumentType]
         self.optimizers = make_optimizers(self.model, config.muon_rate, config.adam_rate)
-        self._hidden: Callable[..., Any] = self.model.model.forward
-        if self.device.type == "cpu":
-            AttentionInterface.register("causal_float32", _causal_float32)
-            self.model.set_attn_implementation("causal_float32")
+        # It reads the speaker off the stream, as an embedding; of use in training only.
+        self.speaker = torch.nn.Linear(config.width, config.width, bias=False, device=self.device)
+        torch.nn.init.eye_(self.speaker.weight)
+        self.optimizers[-1].add_param_group(
+            {"params": list(self.speaker.parameters()), "lr": config.adam_rate / 4}
+        )
+        AttentionInterface.register("causal", _causal)
+        self.model.set_attn_implementation("causal")
+        self._streams: Callable[[Tensor], tuple[Tensor, Tensor]] = self._run_layers
         if config.compile:
-            self._hidden = torch.compile(self._hidden, dynamic=True)
+            self._streams = torch.compile(self._run_layers, dynamic=True)
         self._half = torch.autocast(self.device.type, torch.bfloat16, enabled=multiplies_halves(self.device))
         self._held_out: Probe | None = None
         self._since_probe = time.monotonic()
@@ -131,16 +137,19 @@ class Training:
         for optimizer in self.optimizers:
             for settings in optimizer.param_groups:
                 settings["lr"] = settings.setdefault("full_lr", settings["lr"]) * self._rate()
-        tokens, places, is_reply = (
+        tokens, places, is_reply, turns, speakers = (
             torch.from_numpy(array).to(self.device, non_blocking=True)
-            for array in (batch.tokens, batch.places, batch.is_reply)
+            for array in (batch.tokens, batch.places, batch.is_reply, batch.turns, batch.speakers)
         )
         with self._half:
-            hidden = self._hidden(input_ids=tokens, use_cache=False).last_hidden_state[:, :-1]
-            logits = self.model.lm_head(hidden.flatten(0, 1)[places])
+            early, last = self._streams(tokens)
+            logits = self.model.lm_head(last[:, :-1].flatten(0, 1)[places])
+            said_by = self.speaker(early.flatten(0, 1)[turns])
+            named = self.model.lm_head(self.model.model.norm(said_by.float()))
         targets = tokens[:, 1:].flatten()[places].long()
         losses = torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
-        loss = losses.mean()
+        of_speakers = torch.nn.functional.cross_entropy(named.float(), speakers, reduction="sum")
+        loss = losses.mean() + self.config.speaker_weight * of_speakers / max(1, len(batch.turns))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), _LONGEST_NORM)
         for optimizer in self.optimizers:
@@ -149,6 +158,19 @@ class Training:
         self.progress.steps += 1
         with torch.no_grad():
             return (losses * is_reply).sum() / is_reply.sum()
+
+    def _run_layers(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Give the stream after the second layer, where a turn is to know its speaker, and at the end."""
+        body = self.model.model
+        stream: Tensor = body.embed_tokens(tokens)
+        positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        rotary = body.rotary_emb(stream, positions)
+        early = stream
+        for number, layer in enumerate(layers_of(self.model)):
+            stream = layer(stream, position_embeddings=rotary, position_ids=positions)
+            if number == 1:
+                early = stream
+        return early, body.norm(stream)
 
     def _rate(self) -> float:
         """What the learning rates are multiplied with: soon 1, and falling to zero at the end."""
@@ -219,6 +241,7 @@ class Training:
     def _save_checkpoint(self) -> None:
         state = {
             "model": self.model.state_dict(),
+            "speaker": self.speaker.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "progress": {name: getattr(self.progress, name) for name in self.progress.__slots__},
         }
@@ -233,6 +256,7 @@ class Training:
             return
         state: dict[str, Any] = torch.load(path, map_location=self.device)  # Any: what torch stores
         self.model.load_state_dict(state["model"])
+        self.speaker.load_state_dict(state["speaker"])
         for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(kept)
         self.progress = Progress(**state["progress"])
@@ -251,7 +275,7 @@ def multiplies_halves(device: torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # pyright: ignore[reportPrivateUsage]
 
 
-def _causal_float32(
+def _causal(
     _module: torch.nn.Module,
     query: Tensor,
     key: Tensor,
@@ -261,10 +285,14 @@ def _causal_float32(
     scaling: float,
     **_options: object,
 ) -> tuple[Tensor, None]:
-    """Attend in float32: on a CPU its backward pass takes half the time of bfloat16's (88 against 171 ms)."""
-    with torch.autocast("cpu", enabled=False):
+    """Attend to what came before; on a CPU in float32, whose backward pass takes half of bfloat16's time."""
+    if query.device.type == "cpu":
+        query, key, value = query.float(), key.float(), value.float()
+    else:
+        query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
+    with torch.autocast(query.device.type, enabled=False):
         attended = torch.nn.functional.scaled_dot_product_attention(
-            query.float(), key.float(), value.float(), is_causal=True, scale=scaling
+            query, key, value, is_causal=True, scale=scaling
         )
     return attended.transpose(1, 2), None
 
@@ -327,4 +355,5 @@ def _batches_of(config: PretrainConfig, number: int, text: int, stage: Stage) ->
             kept.parent.mkdir(exist_ok=True)
             save_examples(examples, kept)
     rng = random.Random(f"{config.seed}:{number}:order")
-    return batches(examples, config.batch_tokens, config.prompt_weight, rng)
+    marks = SessionMarks.of(load_tokenizer(config.out / "tokenizer"))
+    return batches(examples, config.batch_tokens, config.prompt_weight, marks, rng)
