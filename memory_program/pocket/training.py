@@ -41,7 +41,15 @@ _PROBE_SEED = 8_000_000_000_000_000
 _PROBE_SESSIONS = (2, 6)
 _WARM_UP_STEPS = 30
 _LONGEST_NORM = 1.0
-_FREE = {"out", "minutes", "probe_minutes", "probe_size", "workers", "threads", "compile"}
+_FREE = {  # what may change between a training and its continuation
+    "out",
+    "minutes",
+    "probe_minutes",
+    "probe_size",
+    "workers",
+    "threads",
+    "compile",
+}
 
 
 @dataclass(slots=True)
@@ -111,7 +119,7 @@ class Training:
             if number and self._stage(number - 1) is not self._stage(number) is STAGES[-1]:
                 self._save_model(self.config.out / "base")
             started = time.monotonic()
-            losses = torch.stack([self._step(batch) for batch in made]).tolist()
+            loss, speaker_loss = torch.stack([self._step(batch) for batch in made]).mean(0).tolist()
             size = sum(batch.size for batch in made)
             self.progress.chunks = number + 1
             self.progress.tokens += size
@@ -119,7 +127,8 @@ class Training:
             self.progress.seconds += elapsed_s
             self._log(
                 stage=self._stage(number).name,
-                loss=round(sum(losses) / len(losses), 4),
+                loss=round(loss, 4),
+                speaker_loss=round(speaker_loss, 4),
                 rate=round(self._rate(), 4),
                 tokens_per_s=round(size / elapsed_s),
             )
@@ -132,7 +141,7 @@ class Training:
         return self.progress
 
     def _step(self, batch: Batch) -> Tensor:
-        """Take a step on a batch; give the mean loss of a reply's token, without waiting for it."""
+        """Take a step on a batch; give the mean losses of replies and of speakers, not waited for."""
         self.model.train()
         for optimizer in self.optimizers:
             for settings in optimizer.param_groups:
@@ -149,15 +158,15 @@ class Training:
         targets = tokens[:, 1:].flatten()[places].long()
         losses = torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
         of_speakers = torch.nn.functional.cross_entropy(named.float(), speakers, reduction="sum")
-        loss = losses.mean() + self.config.speaker_weight * of_speakers / max(1, len(batch.turns))
-        loss.backward()
+        speaker_loss = of_speakers / max(1, len(batch.turns))
+        (losses.mean() + self.config.speaker_weight * speaker_loss).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), _LONGEST_NORM)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
         self.progress.steps += 1
         with torch.no_grad():
-            return (losses * is_reply).sum() / is_reply.sum()
+            return torch.stack(((losses * is_reply).sum() / is_reply.sum(), speaker_loss))
 
     def _run_layers(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Give the stream after the second layer, where a turn is to know its speaker, and at the end."""
@@ -288,9 +297,7 @@ def _causal(
     """Attend to what came before; on a CPU in float32, whose backward pass takes half of bfloat16's time."""
     if query.device.type == "cpu":
         query, key, value = query.float(), key.float(), value.float()
-    else:
-        query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
-    with torch.autocast(query.device.type, enabled=False):
+    with torch.autocast("cpu", enabled=False):
         attended = torch.nn.functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=scaling
         )
@@ -315,10 +322,7 @@ def _tokenizer(config: PretrainConfig) -> PreTrainedTokenizerFast:
 def _keep_settings(config: PretrainConfig) -> None:
     """Write the settings beside the training, or compare them with those that it began with."""
     path = config.out / "config.json"
-    lasting = config.model_dump(
-        mode="json",
-        exclude={"out", "minutes", "probe_minutes", "probe_size", "workers", "threads", "compile"},
-    )
+    lasting = config.model_dump(mode="json", exclude=_FREE)
     if not path.exists():
         path.write_text(json.dumps(lasting, indent=1) + "\n", encoding="utf-8")
         return

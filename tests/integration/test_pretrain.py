@@ -118,3 +118,11 @@ def test_text_that_is_used_twice_is_made_once_by_however_many_processes(trained,
         assert len(list((out / "text").iterdir())) == once < ended.chunks
     one, two = (weights(folder) for folder in folders)
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_asked_at_full_weight_a_network_soon_tells_who_speaks(trained, tmp_path):
+    shutil.copytree(trained / "tokenizer", tmp_path / "tokenizer")
+    weighed = {**SMALL, "speaker_weight": 1.0, "tokens": 45_000, "layers": 2, "decay": 0.0, "probe_size": 1}
+    pretrain(PretrainConfig(out=tmp_path, **weighed))
+    losses = [entry["speaker_loss"] for entry in log_of(tmp_path) if entry.get("stage") == "bare"]
+    assert losses[-1] < 0.5 * losses[0]
