@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from memory_program.config import DatasetName, EvaluateConfig, SystemSettings
-from memory_program.embedded import POCKET_BASE
+from memory_program.embedded import POCKET, POCKET_BASE
 from memory_program.errors import ConfigError
 from memory_program.learning.hyperparameters import GRPOSettings, ReinforceSettings
 
@@ -33,7 +33,8 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
     """Model to train: "pocket-base" or "pocket" (embedded), or "local:" and a folder or hub id."""
 
     reader_model: str | None = None
-    """Model that answers, by any name; it is never trained. Without it, a frozen copy of --model."""
+    """Model that answers, by any name; it is never trained. Without it, a frozen copy of --model; for
+    pocket-base that is pocket, whose answers tell better what a memory was worth."""
 
     judge_model: str | None = None
     """Model that judges answers, for --reward judge and mix."""
@@ -114,7 +115,7 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
     @property
     def reader(self) -> str:
         """The model that answers."""
-        return self.reader_model or self.model
+        return self.reader_model or (POCKET if self.model == POCKET_BASE else self.model)
 
     @property
     def result(self) -> Path:

@@ -78,7 +78,9 @@ class GoldOperation:
 
     ``fact_id`` names the fact that the written memory states (of a deletion: the fact that ended);
     ``supersedes`` the fact whose memory is replaced or ended, ``old_text`` what that memory says. ``text``
-    is empty for a deletion. ``sources`` are turns of this session.
+    is empty for a deletion. ``said_when`` says ``happened_at`` in the words of the session ("last Friday");
+    it is empty where the session does not say it, and the memory that is replaced keeps its day. ``sources``
+    are turns of this session.
     """
 
     session_number: int
@@ -87,6 +89,7 @@ class GoldOperation:
     fact_id: str
     text: str
     happened_at: date | None
+    said_when: str
     sources: tuple[str, ...]
     supersedes: str | None = None
     old_text: str = ""
@@ -214,6 +217,7 @@ class Timeline:
         reason: str = "",
     ) -> None:
         is_end = action is Action.DELETE
+        is_said = not is_end and fact.happened_at is not None and not (old and old.when is fact.when)
         self.operations.append(
             GoldOperation(
                 session_number=session_number,
@@ -222,6 +226,7 @@ class Timeline:
                 fact_id=fact.fact_id,
                 text="" if is_end else fact.text,
                 happened_at=None if is_end else fact.happened_at,
+                said_when=fact.spoken_values["when"] if is_said else "",
                 sources=sources,
                 supersedes=old.fact_id if old else None,
                 old_text=old.text if old else "",

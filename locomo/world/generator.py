@@ -77,6 +77,7 @@ def generate(
     facts_per_session: tuple[int, int] = (MIN_FACTS, MAX_FACTS),
     questions_per_session: float = QUESTIONS_PER_SESSION,
     held_out: bool = False,
+    coined: float = 0.0,
 ) -> list[World]:
     """Make up worlds. The same arguments give the same worlds, in any process.
 
@@ -88,6 +89,8 @@ def generate(
         facts_per_session: The fewest and the most things that happen to the truth in a session.
         questions_per_session: Questions for each session of a conversation; there may be fewer.
         held_out: Furnish the worlds with words that no other world ever contains.
+        coined: The share of things, foods, jobs and pastimes whose words are made up as well, so that nobody
+            learns them by heart.
 
     Raises:
         WorldError: an argument is out of range.
@@ -99,8 +102,10 @@ def generate(
         _check("turns", turns, 1)
     if questions_per_session < 0:
         raise WorldError(f"questions_per_session={questions_per_session!r} must be at least 0")
+    if not 0 <= coined <= 1:
+        raise WorldError(f"coined={coined!r} must be a share from 0 to 1")
     return [
-        _world(seed, index, sessions, turns, facts_per_session, questions_per_session, held_out)
+        _world(seed, index, sessions, turns, facts_per_session, questions_per_session, held_out, coined)
         for index in range(conversations)
     ]
 
@@ -113,10 +118,11 @@ def _world(
     facts_per_session: tuple[int, int],
     questions_per_session: float,
     held_out: bool,
+    coined: float,
 ) -> World:
     name = f"world-{seed}-{index}" + ("-held-out" if held_out else "")
     rng = random.Random(name)  # a string seed goes through SHA-512: the same in every process
-    vocabulary = Vocabulary(rng, held_out=held_out)
+    vocabulary = Vocabulary(rng, held_out=held_out, coined=coined)
     first, second = vocabulary.draw("person"), vocabulary.draw("person")
     assert first is not None
     assert second is not None

@@ -107,6 +107,11 @@ _CLOSED: dict[str, tuple[str, ...]] = {
     "clock": tuple(f"{hour}{past} am" for hour in range(4, 12) for past in ("", ":15", ":30", ":45")),
     "birthday": tuple(f"{day} {month}" for month in MONTHS for day in range(1, 29)),
 }
+_COINABLE = tuple(
+    word
+    for word in (*THINGS, *INGREDIENTS, *JOBS, *HOBBIES, *CRAFTS)
+    if len(word) > 3 and not is_held_out(word)
+)
 VOCABULARIES = (*_MAKERS, *_OPEN_LISTS, *_CLOSED)
 """The names of all vocabularies."""
 
@@ -130,13 +135,15 @@ class Vocabulary:
     """Draws for one conversation; nothing of an open class is drawn twice.
 
     ``held_out`` worlds are made of held-out words alone, training worlds of the others, so that no name,
-    place or thing occurs in both.
+    place or thing occurs in both. ``coined`` is the share of things, foods, jobs and pastimes that are made
+    up as names are: there are some hundred real ones, few enough to learn by heart.
     """
 
-    def __init__(self, rng: random.Random, *, held_out: bool = False) -> None:
+    def __init__(self, rng: random.Random, *, held_out: bool = False, coined: float = 0.0) -> None:
         """Start with nothing used."""
         self._rng = rng
         self._held_out = held_out
+        self._coined = coined
         self._used: set[str] = set()
         self._pools: dict[str, list[str]] = {}
 
@@ -153,6 +160,8 @@ class Vocabulary:
         return self._from_pool(name) if name in _OPEN_LISTS else self._made(name)
 
     def _from_pool(self, name: str) -> str | None:
+        if self._coined and self._rng.random() < self._coined:
+            return self._coin()
         pool = self._pools.get(name)
         if pool is None:
             pool = self._pools[name] = list(_open_words(name, self._held_out))
@@ -167,6 +176,8 @@ class Vocabulary:
         for _ in range(_TRIES):
             before, word, after = make(self._rng)
             is_invented = name in _GENERATED
+            if not is_invented and self._coined and self._rng.random() < self._coined:
+                word = self._coin() or word
             if is_held_out(word) != self._held_out or (is_invented and not _is_name(word)):
                 continue
             entry = before + word + after
@@ -174,6 +185,20 @@ class Vocabulary:
             if key not in self._used:
                 self._used.add(key)
                 return entry
+        return None
+
+    def _coin(self) -> str | None:
+        """Join the beginning of one word to the end of another: "parsnip" and "conductor" make "parsctor"."""
+        for _ in range(_TRIES):
+            first, second = self._rng.choices(_COINABLE, k=2)
+            word = (
+                first[: self._rng.randint(2, len(first) - 1)]
+                + second[self._rng.randint(1, len(second) - 1) :]
+            )
+            is_new = word not in self._used and word not in _ENGLISH
+            if is_new and 4 <= len(word) <= 11 and is_held_out(word) == self._held_out:
+                self._used.add(word)
+                return word
         return None
 
 

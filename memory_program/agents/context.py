@@ -111,9 +111,12 @@ class NoContext:
 
 
 def shown_line(entry: Memory | ScoredTurn) -> str:
-    """Write a memory or a turn as a reader sees it, after its date where it has one."""
+    """Write a turn as a reader sees it, after its date; a memory before its date, where it has one.
+
+    A causal model has read what happened when it comes to the date, and can keep them together.
+    """
     if isinstance(entry, Memory):
-        return f"[{spelled_day(entry.happened_at)}] {entry.text}" if entry.happened_at else entry.text
+        return f"{entry.text} [{spelled_day(entry.happened_at)}]" if entry.happened_at else entry.text
     return f"[{spelled_day(entry.session.date_time.date())}] {entry.turn.line}"
 
 

@@ -271,7 +271,8 @@ class MemoryTools:
         resolved = resolve_date(expression, self._session.date_time.date()) if is_short else None
         if resolved is None:
             raise MemoryOperationError(
-                f"happened_at={expression!r:.60} is not a date: write YYYY-MM-DD, or leave it empty"
+                f"happened_at={expression!r:.60} is not a date: write YYYY-MM-DD or what was said "
+                "('last Friday'), or leave it empty"
             )
         return resolved
 

@@ -24,6 +24,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import dspy
@@ -33,6 +34,7 @@ from dspy.utils.exceptions import AdapterParseError
 from locomo.world import KINDS, Kind
 from memory_program.agents.adapter import ADAPTER
 from memory_program.agents.signatures import SPECIALISTS
+from memory_program.bank.dates import resolve_date
 from memory_program.learning.oracle import Exchange, fields_of, prompt_of, signature_of, stored_memories
 from memory_program.pacing import Engine
 
@@ -47,6 +49,7 @@ class WrittenOperation:
 
 
 _Dated = tuple[WrittenOperation, str]  # with its date, or ""
+_ISO_DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,7 @@ class Recorder:
 def _tallies(signature: type[dspy.Signature], exchange: Exchange, gold_reply: str) -> dict[str, Tally]:
     fields = fields_of(exchange.user)
     written, gold = (
-        [(_operation(call, fields), _day(call)) for call in _calls(signature, reply)]
+        [(_operation(call, fields), _day(call, fields)) for call in _calls(signature, reply)]
         for reply in (exchange.reply, gold_reply)
     )
     names = {operation.does for operation, _ in (*written, *gold)}
@@ -182,8 +185,12 @@ def _shown(memory_id: str, fields: Mapping[str, str]) -> str:
     return normalised(shown[memory_id]) if memory_id in shown else f"<{memory_id}>"
 
 
-def _day(call: dspy.ToolCalls.ToolCall) -> str:
-    return str(call.args.get("happened_at") or "")
+def _day(call: dspy.ToolCalls.ToolCall, fields: Mapping[str, str]) -> str:
+    """The day that a call gives, counted from the session's date as the tool does."""
+    said = str(call.args.get("happened_at") or "")
+    anchor = _ISO_DAY.search(fields.get("session_date", ""))
+    day = resolve_date(said, date.fromisoformat(anchor[0])) if said and anchor else None
+    return day.isoformat() if day else said
 
 
 def normalised(text: str) -> str:

@@ -34,7 +34,9 @@ from memory_program.errors import OracleError
 
 _FIELD = re.compile(r"^\[\[ ## (\w+) ## \]\]\n", re.MULTILINE)
 _STORED = re.compile(r"(?P<id>m\d+): (?:\[\d{4}-\d\d-\d\d\] )?(?P<text>.*)")
-_SHOWN = re.compile(r"(?:\[(?P<day>\d{1,2} \w+ \d{4})\] )?(?P<text>.*)")
+_DAY = r"\[(?P<day>\d{1,2} \w+ \d{4})\]"
+_SHOWN = re.compile(rf"(?P<text>.*?)(?: {_DAY})?")
+_SAID = re.compile(rf"(?:{_DAY} )?(?P<text>.*)")
 
 _Call = dict[str, Any]  # Any: a call's arguments, as a model writes them
 
@@ -131,7 +133,7 @@ class _Shown:
         lines = [*fields["core_memory"].splitlines(), *fields["memories"].splitlines()]
         matches = [_SHOWN.fullmatch(line) for line in lines]
         memories = {(m["text"], m["day"]): place for place, m in enumerate(matches) if m}
-        excerpts = [_SHOWN.fullmatch(line) for line in fields["excerpts"].splitlines()]
+        excerpts = [_SAID.fullmatch(line) for line in fields["excerpts"].splitlines()]
         return cls(memories, {m["text"]: place for place, m in enumerate(excerpts) if m})
 
     def answer(self, world: World, question: Question) -> str | None:
@@ -165,7 +167,7 @@ class _Shown:
 def _memory_calls(operation: GoldOperation, ids: Mapping[str, str]) -> Iterator[_Call]:
     """Write an operation on single memories; one that needs a memory which is not shown does what is left."""
     old = ids.get(operation.old_text)
-    when = {"happened_at": operation.happened_at.isoformat()} if operation.happened_at else {}
+    when = {"happened_at": operation.said_when} if operation.said_when else {}
     if operation.action is Action.DELETE:
         if old:
             yield _call("delete_memory", memory_id=old, reason=operation.reason)

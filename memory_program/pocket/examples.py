@@ -15,17 +15,19 @@ from transformers import PreTrainedTokenizerFast
 
 from locomo.world import World, generate
 from memory_program.agents.baselines import ReaderOnly
-from memory_program.agents.context import MemoryContext
+from memory_program.agents.context import MemoryContext, WholeConversation
 from memory_program.agents.program import MemoryProgram, MemorySystem
 from memory_program.agents.writer import spelled_date
 from memory_program.bank.space import MemorySpace
 from memory_program.learning.oracle import Exchange, Oracle, OracleEngine, lm_of
-from memory_program.pocket.recipe import Stage
+from memory_program.pocket.asking import Marks, questions_about
+from memory_program.pocket.recipe import STAGES, Stage
 from memory_program.pocket.tokenizer import END, chat_text
 
 _SHOWN_EXCERPTS = 0.1  # the share of questions that are answered from verbatim turns, as RAG does
-_SESSION_HEADER = "[[ ## session ## ]]"
-_ASKED_TURNS = 0.1  # the share of the tokens of turns that a batch asks who says them
+_SHOWN_ALL = 0.02  # the share that is answered from all that was said
+_MOST_SESSIONS = 20  # of a conversation that is shown whole: more do not fit what the model reads
+_COINED = 0.5  # the share of things, foods, jobs and pastimes that are made up, in worlds for training
 _KEPT_EMPTY = 0.4  # the share of empty replies of writers that is kept: most sessions lack most kinds
 
 
@@ -43,36 +45,17 @@ class Batch:
 
     ``tokens`` has the shape (examples, longest) and is padded at the end. ``places`` says which tokens count
     in the loss, by their places in the flattened ``tokens[:, 1:]``; ``is_reply`` which of those are replies'.
-    ``turns`` are places in the flattened ``tokens`` that lie in turns of sessions, and ``speakers`` the first
-    tokens of the names before those turns. ``size`` is how many tokens there are without the padding.
+    ``asked`` are places in the flattened ``tokens``, ``lines`` and ``pointers`` what is asked on the side
+    (see ``asking.Questions``; a pointer has its row first). ``size`` is how many tokens there are, unpadded.
     """
 
     tokens: NDArray[np.int32]
     places: NDArray[np.int64]
     is_reply: NDArray[np.bool_]
-    turns: NDArray[np.int64]
-    speakers: NDArray[np.int64]
+    asked: NDArray[np.int64]
+    lines: NDArray[np.int64]
+    pointers: NDArray[np.int64]
     size: int
-
-
-@dataclass(frozen=True, slots=True)
-class SessionMarks:
-    """The tokens that a session lies between in a prompt, and the one between two of its turns."""
-
-    before: frozenset[int]
-    after: frozenset[int]
-    between: int
-
-    @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerFast) -> "SessionMarks":
-        """Find them among the fixed texts of a tokenizer."""
-        numbers: dict[str, int] = tokenizer.get_added_vocab()
-        headers = {number: text for text, number in numbers.items() if _SESSION_HEADER in text}
-        before = [number for number, text in headers.items() if text.rstrip().endswith(_SESSION_HEADER)]
-        assert before, "the prompts of writers show a session"
-        ends = frozenset(n for text, n in numbers.items() if text.startswith("\n\n[[ ##")) - set(before)
-        (between,) = tokenizer.backend_tokenizer.encode("\n").ids
-        return cls(frozenset(before), ends, between)
 
 
 def exchanges_of(world: World, rng: random.Random) -> list[Exchange]:
@@ -80,7 +63,8 @@ def exchanges_of(world: World, rng: random.Random) -> list[Exchange]:
     engine = OracleEngine(Oracle([world]))
     program = MemoryProgram()
     quoting = ReaderOnly(MemoryContext(with_memories=False, with_archive=True))
-    for system in (program, quoting):
+    reading_all = ReaderOnly(WholeConversation())
+    for system in (program, quoting, reading_all):
         system.set_lm(lm_of(engine))
     space = MemorySpace(world.conversation.conversation_id)
     for session in world.conversation.sessions:
@@ -89,7 +73,10 @@ def exchanges_of(world: World, rng: random.Random) -> list[Exchange]:
         # The specialists run side by side: put what they said in an order that is always the same.
         engine.exchanges[before:] = sorted(engine.exchanges[before:], key=lambda exchange: exchange.system)
     for question in world.conversation.questions:
-        reader: MemorySystem = quoting if rng.random() < _SHOWN_EXCERPTS else program
+        drawn = rng.random()
+        reader: MemorySystem = quoting if drawn < _SHOWN_EXCERPTS else program
+        if drawn > 1 - _SHOWN_ALL and len(world.conversation.sessions) <= _MOST_SESSIONS:
+            reader = reading_all
         reader.ask(space, question.text)
     return engine.exchanges
 
@@ -131,7 +118,7 @@ def encoded(exchange: Exchange, tokenizer: PreTrainedTokenizerFast) -> Example:
 def chunk(
     seed: int, number: int, stage: Stage, tokens: int, tokenizer: PreTrainedTokenizerFast
 ) -> list[Example]:
-    """Make a chunk of training text of about so many tokens: always the same for the same arguments."""
+    """Make a chunk of a stage's text, of about so many tokens: always the same for the same arguments."""
     rng = random.Random(f"{seed}:{number}:{stage.name}")
     examples: list[Example] = []
     if stage.copies:
@@ -147,10 +134,11 @@ def chunk(
 def _exchanges(seed: int, number: int, stage: Stage, rng: random.Random) -> Iterator[Exchange]:
     for index in range(1000):
         world = generate(
-            (seed * 1_000_000 + number) * 1000 + index,
+            ((seed * 10 + STAGES.index(stage)) * 100_000 + number) * 1000 + index,
             sessions=stage.sessions,
             facts_per_session=stage.facts,
             questions_per_session=stage.questions,
+            coined=_COINED,
         )[0]
         for exchange in exchanges_of(bare(world) if stage.is_bare else world, rng):
             if rng.random() < stage.kept * (_KEPT_EMPTY if is_empty(exchange) else 1.0):
@@ -204,27 +192,11 @@ def padded(examples: Sequence[Example]) -> tuple[NDArray[np.int32], NDArray[np.b
     return tokens, is_reply
 
 
-def speakers_in(tokens: NDArray[np.int32], marks: SessionMarks) -> NDArray[np.int32]:
-    """Say of each token which token the name of who says it begins with; -1 outside of turns."""
-    found = np.full(len(tokens), -1, np.int32)
-    begins = np.flatnonzero(np.isin(tokens, list(marks.before)))
-    if not len(begins):
-        return found
-    first = int(begins[-1]) + 1
-    ends = np.flatnonzero(np.isin(tokens[first:], list(marks.after)))
-    said = tokens[first : first + int(ends[0])] if len(ends) else tokens[first:]
-    places = np.arange(len(said))
-    is_first = np.concatenate(([True], said[:-1] == marks.between))[: len(said)]
-    lines = np.maximum.accumulate(np.where(is_first, places, 0))
-    found[first : first + len(said)] = np.where(said == marks.between, -1, said[lines])
-    return found
-
-
 def batches(
     examples: Sequence[Example],
     batch_tokens: int,
     prompt_weight: float,
-    marks: SessionMarks,
+    marks: Marks,
     rng: random.Random,
 ) -> list[Batch]:
     """Make batches of at most so many tokens, padded.
@@ -239,11 +211,23 @@ def batches(
         lengths = np.array([len(example.tokens) for example in group])
         is_said = np.arange(1, tokens.shape[1]) < lengths[:, None]
         counts = is_reply | (is_said & (draws.random(is_reply.shape) < prompt_weight))
-        speakers = np.stack([speakers_in(row, marks) for row in tokens]).ravel()
-        turns = np.flatnonzero((speakers >= 0) & (draws.random(speakers.shape) < _ASKED_TURNS))
-        said_by = speakers[turns].astype(np.int64)
-        size = int(lengths.sum())
-        made.append(Batch(tokens, np.flatnonzero(counts), is_reply[counts], turns, said_by, size))
+        questions = [
+            questions_about(np.array(example.tokens, np.int64), example.reply_start, marks, draws)
+            for example in group
+        ]
+        made.append(
+            Batch(
+                tokens=tokens,
+                places=np.flatnonzero(counts),
+                is_reply=is_reply[counts],
+                asked=np.concatenate([row * tokens.shape[1] + q.places for row, q in enumerate(questions)]),
+                lines=np.concatenate([q.lines for q in questions]),
+                pointers=np.concatenate(
+                    [np.insert(q.pointers, 0, row, axis=1) for row, q in enumerate(questions)]
+                ),
+                size=int(lengths.sum()),
+            )
+        )
     return made
 
 

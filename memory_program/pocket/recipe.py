@@ -30,9 +30,9 @@ class Stage:
 
 STAGES = (
     Stage("copy", 0.001, copies=True),
-    Stage("bare", 0.08, is_bare=True, sessions=(1, 4), facts=(1, 3), questions=3.0),
-    Stage("short", 0.5, sessions=(2, 8), facts=(1, 4), questions=3.5),
-    Stage("full", 1.0, sessions=(4, 32), facts=(2, 5), questions=4.0, kept=0.6),
+    Stage("bare", 0.08, is_bare=True, sessions=(1, 4), facts=(1, 3), questions=5.0),
+    Stage("short", 0.5, sessions=(2, 8), facts=(1, 4), questions=6.0),
+    Stage("full", 1.0, sessions=(4, 32), facts=(2, 5), questions=7.0, kept=0.6),
 )
 """From copying random tokens to whole conversations: what is short is learned in a fraction of the time."""
 
@@ -49,7 +49,7 @@ class PretrainConfig(Settings):
     seed: int = Field(default=0, ge=0)
     """Seed of the first weights and of all training worlds."""
 
-    tokens: int = Field(default=480_000_000, ge=1000)
+    tokens: int = Field(default=360_000_000, ge=1000)
     """How many tokens to train on; the stages take their shares of it. The default is for a GPU (an H100
     learns up to a million tokens a second); two cores take an hour and a half for 26 million."""
 
@@ -65,7 +65,7 @@ class PretrainConfig(Settings):
     width: int = Field(default=256, ge=256, multiple_of=32)
     """Width of the network."""
 
-    layers: int = Field(default=4, ge=2)
+    layers: int = Field(default=8, ge=2)
     """Layers of the network."""
 
     inner: int = Field(default=512, ge=32)
@@ -84,9 +84,17 @@ class PretrainConfig(Settings):
     """What a token of the prompt counts in the loss; a token of the reply counts 1. Fifteen of sixteen tokens
     are the prompt's, so both weigh about the same in all."""
 
-    speaker_weight: float = Field(default=1.0, ge=0)
-    """Weight of the loss of telling, after the second layer, who says a token of a session. Without it that
-    is not learned in 250 million tokens, and who did what is guessed."""
+    beginning_weight: float = Field(default=1.0, ge=0)
+    """Weight of the loss of telling, after the second layer, how the line of a token begins: who says a turn,
+    whom a memory is about. Without it that is not learned in 250 million tokens, and who did what is a
+    guess."""
+
+    content_weight: float = Field(default=0.3, ge=0)
+    """Weight of the loss of telling, after half of the layers, what the line of a token holds."""
+
+    pointer_weight: float = Field(default=0.3, ge=0)
+    """Weight of the loss of telling, after half of the layers, which line of the prompt the next piece of the
+    reply is from."""
 
     decay: float = Field(default=1.0, ge=0, le=1)
     """The last share of the training, in which the learning rates fall to zero."""

@@ -20,9 +20,9 @@ from transformers import AttentionInterface, LlamaForCausalLM, PreTrainedTokeniz
 
 from locomo.world import generate
 from memory_program.errors import ConfigError
+from memory_program.pocket.asking import Marks
 from memory_program.pocket.examples import (
     Batch,
-    SessionMarks,
     batches,
     chunk,
     load_examples,
@@ -33,6 +33,7 @@ from memory_program.pocket.model import Shape, layers_of, make_model
 from memory_program.pocket.optimizer import make_optimizers
 from memory_program.pocket.probes import Probe, make_probe, measure
 from memory_program.pocket.recipe import STAGES, PretrainConfig, Stage
+from memory_program.pocket.side_tasks import SideTasks, Streams
 from memory_program.pocket.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 
 _TOKENIZER_WORLDS = 300
@@ -93,15 +94,16 @@ class Training:
         model = make_model(shape, len(tokenizer), tokenizer.eos_token_id, config.seed)
         self.model: LlamaForCausalLM = model.to(self.device)  # pyright: ignore[reportArgumentType]
         self.optimizers = make_optimizers(self.model, config.muon_rate, config.adam_rate)
-        # It reads the speaker off the stream, as an embedding; of use in training only.
-        self.speaker = torch.nn.Linear(config.width, config.width, bias=False, device=self.device)
-        torch.nn.init.eye_(self.speaker.weight)
+        torch.manual_seed(config.seed)
+        self.side_tasks = SideTasks(config.width).to(self.device)
         self.optimizers[-1].add_param_group(
-            {"params": list(self.speaker.parameters()), "lr": config.adam_rate / 4}
+            {"params": list(self.side_tasks.parameters()), "lr": config.adam_rate / 4}
         )
+        weights = (config.beginning_weight, config.content_weight, config.pointer_weight)
+        self._side_weights = torch.tensor(weights, device=self.device)
         AttentionInterface.register("causal", _causal)
         self.model.set_attn_implementation("causal")
-        self._streams: Callable[[Tensor], tuple[Tensor, Tensor]] = self._run_layers
+        self._streams: Callable[[Tensor], Streams] = self._run_layers
         if config.compile:
             self._streams = torch.compile(self._run_layers, dynamic=True)
         self._half = torch.autocast(self.device.type, torch.bfloat16, enabled=multiplies_halves(self.device))
@@ -119,7 +121,7 @@ class Training:
             if number and self._stage(number - 1) is not self._stage(number) is STAGES[-1]:
                 self._save_model(self.config.out / "base")
             started = time.monotonic()
-            loss, speaker_loss = torch.stack([self._step(batch) for batch in made]).mean(0).tolist()
+            loss, *on_the_side = torch.stack([self._step(batch) for batch in made]).mean(0).tolist()
             size = sum(batch.size for batch in made)
             self.progress.chunks = number + 1
             self.progress.tokens += size
@@ -128,7 +130,7 @@ class Training:
             self._log(
                 stage=self._stage(number).name,
                 loss=round(loss, 4),
-                speaker_loss=round(speaker_loss, 4),
+                side_losses=[round(cost, 4) for cost in on_the_side],
                 rate=round(self._rate(), 4),
                 tokens_per_s=round(size / elapsed_s),
             )
@@ -141,45 +143,51 @@ class Training:
         return self.progress
 
     def _step(self, batch: Batch) -> Tensor:
-        """Take a step on a batch; give the mean losses of replies and of speakers, not waited for."""
+        """Take a step on a batch; give the mean losses: of replies, and of the tasks on the side."""
         self.model.train()
         for optimizer in self.optimizers:
             for settings in optimizer.param_groups:
                 settings["lr"] = settings.setdefault("full_lr", settings["lr"]) * self._rate()
-        tokens, places, is_reply, turns, speakers = (
+        tokens, places, is_reply, *questions = (
             torch.from_numpy(array).to(self.device, non_blocking=True)
-            for array in (batch.tokens, batch.places, batch.is_reply, batch.turns, batch.speakers)
+            for array in (
+                batch.tokens,
+                batch.places,
+                batch.is_reply,
+                batch.asked,
+                batch.lines,
+                batch.pointers,
+            )
         )
         with self._half:
-            early, last = self._streams(tokens)
-            logits = self.model.lm_head(last[:, :-1].flatten(0, 1)[places])
-            said_by = self.speaker(early.flatten(0, 1)[turns])
-            named = self.model.lm_head(self.model.model.norm(said_by.float()))
+            streams = self._streams(tokens)
+            logits = self.model.lm_head(streams.last[:, :-1].flatten(0, 1)[places])
+            on_the_side = self.side_tasks.losses(self.model, streams, *questions)
         targets = tokens[:, 1:].flatten()[places].long()
         losses = torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
-        of_speakers = torch.nn.functional.cross_entropy(named.float(), speakers, reduction="sum")
-        speaker_loss = of_speakers / max(1, len(batch.turns))
-        (losses.mean() + self.config.speaker_weight * speaker_loss).backward()
+        (losses.mean() + on_the_side @ self._side_weights).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), _LONGEST_NORM)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
         self.progress.steps += 1
         with torch.no_grad():
-            return torch.stack(((losses * is_reply).sum() / is_reply.sum(), speaker_loss))
+            of_replies = (losses * is_reply).sum() / is_reply.sum()
+            return torch.cat((of_replies[None], on_the_side))
 
-    def _run_layers(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the stream after the second layer, where a turn is to know its speaker, and at the end."""
+    def _run_layers(self, tokens: Tensor) -> Streams:
         body = self.model.model
         stream: Tensor = body.embed_tokens(tokens)
         positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
         rotary = body.rotary_emb(stream, positions)
-        early = stream
+        early = middle = stream
         for number, layer in enumerate(layers_of(self.model)):
             stream = layer(stream, position_embeddings=rotary, position_ids=positions)
             if number == 1:
                 early = stream
-        return early, body.norm(stream)
+            if number + 1 == len(body.layers) // 2:
+                middle = stream
+        return Streams(early, middle, body.norm(stream))
 
     def _rate(self) -> float:
         """What the learning rates are multiplied with: soon 1, and falling to zero at the end."""
@@ -208,10 +216,10 @@ class Training:
         return pool.submit(_batches_of, self.config, number, self._text_of(number), self._stage(number))
 
     def _text_of(self, number: int) -> int:
-        """Which text a chunk is: from a stage's second pass on, those of its first again."""
+        """Which text of its stage a chunk is: from the stage's second pass on, those of its first again."""
         stages = [self._stage(n).name for n in range(self._chunk_count())]
         first, count = stages.index(stages[number]), stages.count(stages[number])
-        return first + (number - first) % -(-count // self.config.passes)
+        return (number - first) % -(-count // self.config.passes)
 
     def _chunk_count(self) -> int:
         return max(1, self.config.tokens // self.config.chunk_tokens)
@@ -250,7 +258,7 @@ class Training:
     def _save_checkpoint(self) -> None:
         state = {
             "model": self.model.state_dict(),
-            "speaker": self.speaker.state_dict(),
+            "side_tasks": self.side_tasks.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "progress": {name: getattr(self.progress, name) for name in self.progress.__slots__},
         }
@@ -265,7 +273,7 @@ class Training:
             return
         state: dict[str, Any] = torch.load(path, map_location=self.device)  # Any: what torch stores
         self.model.load_state_dict(state["model"])
-        self.speaker.load_state_dict(state["speaker"])
+        self.side_tasks.load_state_dict(state["side_tasks"])
         for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(kept)
         self.progress = Progress(**state["progress"])
@@ -349,7 +357,7 @@ def _end_with(parent: int) -> None:
 
 def _batches_of(config: PretrainConfig, number: int, text: int, stage: Stage) -> list[Batch]:
     """Make the batches of a chunk, in a process that does so."""
-    kept = config.out / "text" / f"{text}.npz"
+    kept = config.out / "text" / f"{stage.name}-{text}.npz"
     if kept.exists():
         examples = load_examples(kept)
     else:
@@ -359,5 +367,5 @@ def _batches_of(config: PretrainConfig, number: int, text: int, stage: Stage) ->
             kept.parent.mkdir(exist_ok=True)
             save_examples(examples, kept)
     rng = random.Random(f"{config.seed}:{number}:order")
-    marks = SessionMarks.of(load_tokenizer(config.out / "tokenizer"))
+    marks = Marks.of(load_tokenizer(config.out / "tokenizer"))
     return batches(examples, config.batch_tokens, config.prompt_weight, marks, rng)

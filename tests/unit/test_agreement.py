@@ -121,6 +121,20 @@ def test_dates_are_counted_among_the_right_operations_only():
     assert (found.right, found.dated, found.days_right) == (3, 2, 1)
 
 
+@pytest.mark.parametrize(("said", "right"), [("last Thursday", 1), ("four days ago", 1), ("yesterday", 0)])
+def test_a_day_in_words_is_counted_from_the_session_s_date(said, right):
+    prompt = render(
+        SPECIALISTS["episodic"],
+        **{
+            **dict.fromkeys(SPECIALISTS["episodic"].input_fields, "x"),
+            "session_date": "Monday, 8 May 2023 (2023-05-08), 13:56",
+        },
+    )
+    reply, gold = (written("episodic", [create("A", happened_at=day)]) for day in (said, "2023-05-04"))
+    (found,) = agreement([Exchange(*prompt, reply)], lambda *_: gold).values()
+    assert (found.right, found.dated, found.days_right) == (1, 1, right)
+
+
 @pytest.mark.parametrize("reply", ["", "I would create a memory.", written("semantic", [create("A.")])[:60]])
 def test_a_reply_that_cannot_be_read_holds_no_operations(reply):
     found = tally(reply, [create("A.")])

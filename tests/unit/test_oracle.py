@@ -140,7 +140,7 @@ def answer(world: World, question: Question, memories: str = "(none)", excerpts:
 
 
 def line(fact) -> str:
-    return f"[{spelled_day(fact.happened_at)}] {fact.text}" if fact.happened_at else fact.text
+    return f"{fact.text} [{spelled_day(fact.happened_at)}]" if fact.happened_at else fact.text
 
 
 def test_a_question_is_answered_from_its_memory_and_from_no_other():
@@ -152,7 +152,7 @@ def test_a_question_is_answered_from_its_memory_and_from_no_other():
 def test_a_memory_with_the_wrong_day_supports_no_answer():
     world, question, facts = asked(Category.TEMPORAL)
     assert answer(world, question, line(facts[0])) == str(question.answer)
-    assert answer(world, question, f"[1 January 1999] {facts[0].text}") == NOT_MENTIONED
+    assert answer(world, question, f"{facts[0].text} [1 January 1999]") == NOT_MENTIONED
 
 
 def test_of_a_list_the_parts_that_are_shown_are_answered_in_their_order():
@@ -210,5 +210,5 @@ def test_lines_are_read_as_the_program_shows_them():
     _, space = remembered(0)
     dated = [memory for memory in space.bank.live() if memory.happened_at]
     assert dated
-    assert shown_line(dated[0]) == f"[{spelled_day(dated[0].happened_at)}] {dated[0].text}"
+    assert shown_line(dated[0]) == f"{dated[0].text} [{spelled_day(dated[0].happened_at)}]"
     assert answer(world, question, f"{shown_line(dated[0])}\n{line(facts[0])}") == str(question.answer)

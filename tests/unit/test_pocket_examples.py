@@ -3,16 +3,15 @@
 import random
 from functools import lru_cache
 
-import numpy as np
 import pytest
 import torch
 
 from locomo.world import World, generate, is_held_out
 from memory_program.agents.signatures import NOT_MENTIONED
 from memory_program.learning.oracle import Exchange
+from memory_program.pocket.asking import Marks
 from memory_program.pocket.examples import (
     Example,
-    SessionMarks,
     bare,
     batches,
     chunk,
@@ -22,7 +21,6 @@ from memory_program.pocket.examples import (
     load_examples,
     padded,
     save_examples,
-    speakers_in,
 )
 from memory_program.pocket.model import Shape, make_model
 from memory_program.pocket.probes import Probe, make_probe, measure
@@ -96,7 +94,8 @@ def test_copies_say_the_same_tokens_in_another_order():
 def test_most_empty_replies_are_left_out():
     """Of the four writers of a session with one or two facts, about two in three have nothing to write."""
     tokenizer = small_tokenizer()
-    replies = [tokenizer.decode(example.tokens[example.reply_start :]) for example in some_chunk()]
+    examples = [example for number in range(4) for example in some_chunk(number)]
+    replies = [tokenizer.decode(example.tokens[example.reply_start :]) for example in examples]
     writers = [reply for reply in replies if "tool_calls" in reply]
     assert 0.2 < sum('"tool_calls": []' in reply for reply in writers) / len(writers) < 0.5
 
@@ -131,7 +130,7 @@ def test_padding_changes_nothing_before_it():
 
 def test_a_batch_counts_every_token_of_a_reply_and_a_share_of_the_prompts():
     examples = some_chunk()
-    made = batches(examples, 1000, 0.25, SessionMarks.of(small_tokenizer()), random.Random(0))
+    made = batches(examples, 1000, 0.25, Marks.of(small_tokenizer()), random.Random(0))
     assert sum(batch.size for batch in made) == sum(len(e.tokens) for e in examples)
     replies = sum(len(e.tokens) - e.reply_start for e in examples)
     assert sum(int(batch.is_reply.sum()) for batch in made) == replies
@@ -144,39 +143,18 @@ def test_a_batch_counts_every_token_of_a_reply_and_a_share_of_the_prompts():
 
 
 def test_without_weight_no_token_of_a_prompt_counts():
-    marks = SessionMarks.of(small_tokenizer())
+    marks = Marks.of(small_tokenizer())
     assert all(batch.is_reply.all() for batch in batches(some_chunk(), 1000, 0.0, marks, random.Random(0)))
 
 
-def test_each_token_of_a_session_is_said_by_whom_its_line_begins_with():
-    tokenizer = small_tokenizer()
-    marks = SessionMarks.of(tokenizer)
-    sessions = 0
-    for example in some_chunk():
-        text = tokenizer.decode(example.tokens)
-        tokens = np.array(example.tokens, np.int32)
-        speakers = speakers_in(tokens, marks)
-        asked = [(int(tokens[place]), int(speakers[place])) for place in np.flatnonzero(speakers >= 0)]
-        if "tool_calls" not in tokenizer.decode(example.tokens[example.reply_start :]):
-            assert not asked  # a reader is shown no session
-            continue
-        session = text.rpartition("[[ ## session ## ]]\n")[2].partition("\n\n[[ ##")[0]
-        expected = [
-            (token, line[0])
-            for line in (tokenizer.backend_tokenizer.encode(said).ids for said in session.split("\n"))
-            for token in line
-        ]
-        assert asked == expected
-        sessions += 1
-    assert sessions
-
-
-def test_a_batch_asks_some_tokens_of_turns_who_says_them():
-    marks = SessionMarks.of(small_tokenizer())
+def test_a_batch_asks_about_its_examples_where_they_lie():
+    marks = Marks.of(small_tokenizer())
     for batch in batches(some_chunk(), 1000, 0.05, marks, random.Random(0)):
-        rows = [speakers_in(row, marks) for row in batch.tokens]
-        assert (np.concatenate(rows)[batch.turns] == batch.speakers).all()
-        assert len(batch.turns) < 0.2 * sum((row >= 0).sum() for row in rows) + 10
+        assert batch.lines.shape == (len(batch.asked), 4)
+        assert 0 < len(batch.asked) < 0.1 * batch.size + 10 * len(batch.tokens)
+        for row, place, first, end in batch.pointers:
+            assert 0 <= first < end <= place < batch.tokens.shape[1]
+            assert not marks.is_break[batch.tokens[row, first:end]].any() or (first, end) == (0, 1)
 
 
 def test_examples_come_back_from_a_file_as_they_were(tmp_path):

@@ -39,8 +39,8 @@ def space() -> MemorySpace:
 def test_memories_are_shown_in_order_of_time_with_their_dates(space):
     context = MemoryContext().build(space, ["Which bicycle did Mara sell?"])
     assert context.memories.splitlines() == [
-        "[7 May 2023] Mara bought a red bicycle.",
-        "[2 June 2023] Mara sold the red bicycle.",
+        "Mara bought a red bicycle. [7 May 2023]",
+        "Mara sold the red bicycle. [2 June 2023]",
     ]
     assert context.core == "Mara is a nurse."
     assert context.excerpts == "(none)"
@@ -74,7 +74,7 @@ def test_the_reader_answers_from_what_it_is_shown(space):
         answer = MemoryProgram().ask(space, "When did Mara sell the bicycle?")
         (prompt,) = lm.requests
     assert (answer.text, answer.outcome) == ("2 June 2023", Outcome.OK)
-    assert "[2 June 2023] Mara sold the red bicycle." in prompt.user
+    assert "Mara sold the red bicycle. [2 June 2023]" in prompt.user
     assert "I bought a red bicycle yesterday" not in prompt.user
 
 

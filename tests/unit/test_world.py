@@ -14,6 +14,7 @@ from locomo.world import KINDS, PROPORTIONS, Action, World, generate, is_held_ou
 from locomo.world.chat import DISTRACTORS, REACTIONS
 from locomo.world.mentions import spelled
 from locomo.world.vocabulary import open_word
+from memory_program.bank.dates import resolve_date
 
 WORD = re.compile(r"[\w'-]+")
 
@@ -203,6 +204,17 @@ def test_an_update_that_has_no_day_follows_a_memory_that_had_none(worlds: list[W
                 assert world.facts[operation.supersedes or ""].happened_at is None
 
 
+def test_a_day_is_said_in_words_that_mean_it_or_not_at_all(worlds: list[World]) -> None:
+    for world in worlds:
+        days = {session.number: session.date_time.date() for session in world.conversation.sessions}
+        for operation in world.operations:
+            if operation.said_when:
+                said_on = days[operation.session_number]
+                assert resolve_date(operation.said_when, said_on) == operation.happened_at
+            elif operation.happened_at:
+                assert operation.happened_at == world.facts[operation.supersedes or ""].happened_at
+
+
 def test_a_line_to_be_replaced_stands_in_the_core_exactly_once(worlds: list[World]) -> None:
     for world in worlds:
         core: list[str] = []
@@ -319,6 +331,22 @@ def test_held_out_worlds_share_no_open_word_with_training_worlds(
 def test_every_open_word_is_on_its_world_s_side(worlds: list[World], held_out_worlds: list[World]) -> None:
     assert not any(is_held_out(word) for world in worlds for word in open_words(world))
     assert all(is_held_out(word) for world in held_out_worlds for word in open_words(world))
+
+
+def test_coined_words_are_on_their_world_s_side_and_not_among_the_real_ones() -> None:
+    coined, plain = (generate(5, 20, coined=share) for share in (1.0, 0.0))
+    things, real = (
+        {
+            fact.slots["thing"].split()[-1]
+            for world in some
+            for fact in world.facts.values()
+            if "thing" in fact.slots
+        }
+        for some in (coined, plain)
+    )
+    assert len(things) > 50
+    assert not things & real
+    assert not any(is_held_out(word) for word in things)
 
 
 def test_names_seldom_repeat_from_world_to_world(worlds: list[World]) -> None:
