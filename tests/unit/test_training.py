@@ -61,7 +61,7 @@ def test_the_flags_of_such_trainings_are_understood():
 def test_by_default_the_embedded_model_learns_from_what_is_made_up():
     config = TrainConfig()
     assert (config.mode, config.model, config.reader, config.dataset) == (
-        "train", "pocket-base", "pocket-base", "sample",
+        "train", "pocket-base", "pocket", "sample",
     )  # fmt: skip
     assert config.minutes is not None
     assert config.minutes < 20
@@ -195,7 +195,7 @@ def test_the_card_says_what_the_model_is_and_how_to_run_it():
     assert "60 steps, 9,000\n  samples, full tuning, learning rate 0.0001" in card
     assert "0.300 before, 0.500 after 40 steps" in card
     assert "+0.120 (+0.100..+0.200, p 0.008, n 90)" in card
-    assert "--writer-model local:. --reader-model pocket-base" in card
+    assert "--writer-model local:. --reader-model pocket" in card
 
 
 def test_every_number_of_the_log_is_a_curve():
