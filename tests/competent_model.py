@@ -132,7 +132,10 @@ def _answer(fields: Mapping[str, str]) -> str:
     best = max(lines, key=lambda line: len(question & content_words(line)), default="")
     if len(question & content_words(best)) < 2:
         return NOT_MENTIONED
-    return " ".join(re.sub(r"^(\[[^]]*\] )?(\w+: )?", "", best).split()[:20])
+    said = re.sub(
+        r"^(\[[^]]*\] )?(\w+: )?|( \[[^]]*\])$", "", best
+    )  # a turn after its day, a memory before it
+    return " ".join(said.split()[:20])
 
 
 def _searches(fields: Mapping[str, str]) -> list[tuple[str, dict[str, object]]]:

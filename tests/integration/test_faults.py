@@ -306,8 +306,8 @@ def test_with_a_tenth_of_the_calls_faulty_every_fault_is_counted_once_and_a_reru
     None
 ):
     faults = [b for b in (*USELESS, *BAD_CALLS) if b not in (Behaviour.HANG, Behaviour.BAD_KEY)]
-    first, failed, refused = _remember_many(at_random(0.1, seed=3, faults=faults))
-    again, *_ = _remember_many(at_random(0.1, seed=3, faults=faults))
+    first, failed, refused = _remember_many(at_random(0.1, seed=4, faults=faults))
+    again, *_ = _remember_many(at_random(0.1, seed=4, faults=faults))
     assert failed > 5
     assert refused > 2
     for name, space in first.items():

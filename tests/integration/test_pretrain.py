@@ -125,7 +125,7 @@ def test_text_that_is_used_twice_is_made_once_by_however_many_processes(trained,
 
 def test_asked_at_full_weight_a_network_soon_tells_how_a_line_begins(trained, tmp_path):
     shutil.copytree(trained / "tokenizer", tmp_path / "tokenizer")
-    weighed = {**SMALL, "beginning_weight": 1.0, "tokens": 45_000, "layers": 2, "decay": 0.0, "probe_size": 1}
+    weighed = {**SMALL, "beginning_weight": 1.0, "tokens": 72_000, "layers": 2, "decay": 0.0, "probe_size": 1}
     pretrain(PretrainConfig(out=tmp_path, **weighed))
     losses = [entry["side_losses"][0] for entry in log_of(tmp_path) if entry.get("stage") == "bare"]
     assert losses[-1] < 0.5 * losses[0]
