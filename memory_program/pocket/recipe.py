@@ -51,7 +51,7 @@ class PretrainConfig(Settings):
 
     tokens: int = Field(default=360_000_000, ge=1000)
     """How many tokens to train on; the stages take their shares of it. The default is for a GPU (an H100
-    learns up to a million tokens a second); two cores take an hour and a half for 26 million."""
+    learns some 400,000 tokens a second); two cores take about three hours for 26 million."""
 
     last_stage: Literal["copy", "bare", "short", "full"] = "full"
     """The stage beyond which the training does not go: for a short one, "bare" is enough."""
