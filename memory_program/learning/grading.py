@@ -5,19 +5,28 @@ from functools import partial
 
 from locomo.conversation import Question
 from memory_program.agents.reader import QAReader
+from memory_program.agents.writer import MemoryWriter
+from memory_program.bank.memory import MemoryKind
 from memory_program.bank.outcome import Answer
 from memory_program.bank.space import MemorySpace
 from memory_program.learning.episodes import Episode
 from memory_program.learning.groups import Graded
 from memory_program.learning.rewards import AnswerScore, BankSize, RewardRule, Score, efficiency, task_score
-from memory_program.learning.rollouts import Rollout
+from memory_program.learning.rollouts import Rollout, kind_of, without
 from memory_program.learning.side_by_side import side_by_side
 
 
 class Grader:
     """A reader outside the student, and a score of its answers."""
 
-    def __init__(self, reader: QAReader, metric: AnswerScore, rule: RewardRule, threads: int) -> None:
+    def __init__(
+        self,
+        reader: QAReader,
+        metric: AnswerScore,
+        rule: RewardRule,
+        threads: int,
+        writer: MemoryWriter | None = None,
+    ) -> None:
         """Take a reader that nobody trains.
 
         Args:
@@ -25,9 +34,14 @@ class Grader:
             metric: says what an answer is worth.
             rule: of the rewards; the delta needs the questions asked before the session, too.
             threads: rollouts read at once.
+            writer: puts together what agents proposed; the difference compares with the memory without each.
         """
+        assert writer is not None or not rule.tells_agents_apart, (
+            "the difference needs memories to compare with"
+        )
         self._reader, self._metric = reader, metric
         self._needs_before = rule.name == "delta"
+        self._writer = writer if rule.tells_agents_apart else None
         self._threads = threads
 
     def grade(self, rollouts: Sequence[Rollout]) -> list[Graded]:
@@ -50,10 +64,26 @@ class Grader:
         answers = self._answers(rollout.space, episode.questions)
         task = task_score(episode.questions, answers, self._metric)
         before = befores.get(episode.episode_id, 0.0)
-        if task is None or before is None:
+        alone = self._without(rollout)
+        if task is None or before is None or alone is None:
             return Graded(rollout, answers, None)
         change = efficiency(BankSize.of(episode.before.bank), BankSize.of(rollout.space.bank))
-        return Graded(rollout, answers, Score(task, before, change))
+        return Graded(rollout, answers, Score(task, before, change, alone))
+
+    def _without(self, rollout: Rollout) -> dict[MemoryKind | None, float] | None:
+        """Score the memory without each agent that wrote; None if one of the scores cannot be said."""
+        scores: dict[MemoryKind | None, float] = {}
+        if self._writer is None:
+            return scores
+        for proposal in rollout.proposals:
+            if proposal.operations:
+                space = without(rollout, proposal.actor, self._writer)
+                questions = rollout.episode.questions
+                score = task_score(questions, self._answers(space, questions), self._metric)
+                if score is None:
+                    return None
+                scores[kind_of(proposal.actor)] = score
+        return scores
 
     def _before(self, episode: Episode) -> float | None:
         return task_score(episode.questions, self._answers(episode.before, episode.questions), self._metric)

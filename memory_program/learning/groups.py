@@ -69,11 +69,11 @@ def groups_of(
         graded: the rollouts of the episode; those without a score are left out.
         agents: of the writer.
         rule: makes the rewards.
-        alpha: of ``attribution_weights``; 1 weighs all alike.
+        alpha: of ``attribution_weights``; 1 weighs all alike, as rewards do that tell agents apart.
         is_scaled: whether advantages are divided by the deviation of their group.
     """
     known = [g for g in graded if g.score is not None]
-    weights_G = [_weights(g, alpha) for g in known]
+    weights_G = [_weights(g, 1.0 if rule.tells_agents_apart else alpha) for g in known]
     groups: list[Group] = []
     rewards: dict[str, list[float]] = {}
     for agent in agents:

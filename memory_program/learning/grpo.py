@@ -155,7 +155,8 @@ class _Rollouts:
         self.greedy = sampling_program(student, 0.0, lengths)
         reader = student.reader.deepcopy()
         reader.set_lm(asked_once(reader_of(student)))
-        self.grader = Grader(reader, of.metric, of.rule, self._settings.num_threads)
+        threads = self._settings.num_threads
+        self.grader = Grader(reader, of.metric, of.rule, threads, self.greedy.writer)
         self.curriculum = Curriculum(trainset, self._settings, self._training.seed, self._rolled_in)
 
     def write(self, episodes: Sequence[Episode], step: int) -> list[Rollout]:

@@ -90,9 +90,10 @@ class GRPOSettings(Settings):
     episode_questions: int = Field(default=5, ge=1)
     """Questions asked about a session to score what was written of it, at most. 5 is MemBuilder's number."""
 
-    reward_rule: Literal["outcome", "dense", "delta"] = "dense"
+    reward_rule: Literal["outcome", "dense", "delta", "difference"] = "dense"
     """What a rollout is worth: outcome is the score of the answers; dense (MemBuilder) takes off for length
-    and for invalid calls, by specialist; delta (MemUpdate) is the gain over the memory before the session."""
+    and for invalid calls, by specialist; delta (MemUpdate) is the gain over the memory before the session;
+    difference is, for each specialist, the score less what it would be had this one written nothing."""
 
     length_weight: float = Field(default=0.8, ge=0, le=1)
     """What the dense reward takes off for length at most, as a share."""
@@ -102,7 +103,7 @@ class GRPOSettings(Settings):
 
     alpha: float = Field(default=4.0, ge=1)
     """Weight of the advantage of the specialist whose new memories were retrieved most; 1 leaves attribution
-    out."""
+    out, as does the difference, which needs none."""
 
     is_scaled: bool = True
     """Divide advantages by the standard deviation in their group."""

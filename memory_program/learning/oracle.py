@@ -89,6 +89,15 @@ class Oracle:
         """
         return self._told(fields_of(user))[0].conversation.conversation_id
 
+    def answered_by(self, user: str, questions: Sequence[Question]) -> list[Question]:
+        """List those of a known world's questions that what a reader's message shows gives an answer to."""
+        shown = _Shown.of(fields_of(user))
+        return [
+            question
+            for question in questions
+            if any(shown.answer(*asked) for asked in self._questions.get(question.text, ()))
+        ]
+
     def _told(self, fields: Mapping[str, str]) -> tuple[World, Session]:
         told = (fields["session_date"], fields["session"])
         if told not in self._sessions:

@@ -28,7 +28,7 @@ AnswerScore = Callable[[Question, Answer], float | None]
 """Says what an answer is worth, from 0 to 1; None if that cannot be said."""
 
 ScoreName = Literal["f1", "judge", "mix"]
-RewardName = Literal["outcome", "dense", "delta"]
+RewardName = Literal["outcome", "dense", "delta", "difference"]
 
 
 def answer_score(
@@ -193,26 +193,38 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a rollout's questions gave: after it, before it (for the delta), and the bank's efficiency."""
+    """What a rollout's questions gave: after it, before it (for the delta), and the bank's efficiency.
+
+    ``without`` is what they would have given had one agent, by its kind, written nothing (for the
+    difference); an agent that wrote nothing is not in it.
+    """
 
     task: float
     before: float = 0.0
     efficiency: float = 1.0
+    without: Mapping[MemoryKind | None, float] = field(default_factory=dict[MemoryKind | None, float])
 
 
 @dataclass(frozen=True, slots=True)
 class RewardRule:
     """How rewards are made.
 
-    ``outcome`` is the task score alone, ``dense`` MemBuilder's, ``delta`` MemUpdate's. An invalid reply never
-    gains: it has 0, and of a negative delta the whole. ``format_weight`` is added for a valid reply, and
-    ``tool_weights`` for each tool by the share of its calls that were accepted; both are off unless given.
+    ``outcome`` is the task score alone, ``dense`` MemBuilder's, ``delta`` MemUpdate's, ``difference`` what
+    the score owes to this very agent: the score less what it would be had the agent written nothing (Wolpert,
+    Tumer 2002: difference rewards). An invalid reply never gains: it has 0, and of a loss the whole.
+    ``format_weight`` is added for a valid reply, and ``tool_weights`` for each tool by the share of its calls
+    that were accepted; both are off unless given.
     """
 
     name: RewardName = "dense"
     length_weight: float = 0.8
     format_weight: float = 0.0
     tool_weights: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def tells_agents_apart(self) -> bool:
+        """Whether a reward is an agent's own already, so that its part in what was retrieved adds nothing."""
+        return self.name == "difference"
 
     def reward(self, work: Work, score: Score) -> float:
         """Give the reward of one agent of a rollout."""
@@ -222,6 +234,9 @@ class RewardRule:
         if self.name == "delta":
             gain = delta_reward(score.before, score.task, score.efficiency)
             return gain if work.is_valid else min(gain, 0.0)
+        if self.tells_agents_apart:
+            owed = score.task - score.without.get(work.kind, score.task)
+            return owed if work.is_valid else min(owed, 0.0)
         length = work.length_penalty if self.name == "dense" else 0.0
         return dense_reward(score.task, length, is_valid=work.is_valid, length_weight=self.length_weight)
 

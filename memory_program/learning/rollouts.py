@@ -17,7 +17,7 @@ import dspy
 from dspy.lm15 import Request, Response
 
 from memory_program.agents.program import MemoryProgram
-from memory_program.agents.writer import Proposal
+from memory_program.agents.writer import MemoryWriter, Proposal
 from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import MemoryKind, Operation
 from memory_program.bank.outcome import CallFailure, Outcome
@@ -46,8 +46,8 @@ class Call:
 class Rollout:
     """What became of an episode once: the memory afterwards, the calls, and what each agent did.
 
-    ``written`` maps the memories that were written to their kinds. Calls that never came back stand in
-    ``lost``, replies that could not be used in ``unusable``.
+    ``written`` maps the memories that were written to their kinds, ``proposals`` are what agents wished to
+    write. Calls that never came back stand in ``lost``, replies that could not be used in ``unusable``.
     """
 
     episode: Episode
@@ -57,6 +57,7 @@ class Rollout:
     work: Mapping[str, Work]
     written: Mapping[str, MemoryKind]
     failures: tuple[CallFailure, ...]
+    proposals: tuple[Proposal, ...] = ()
 
     @property
     def lost(self) -> list[CallFailure]:
@@ -130,7 +131,19 @@ def write(
         work=work,
         written=written_kinds(done.operations),
         failures=done.record.failures,
+        proposals=tuple(proposal for proposal in proposals if proposal.actor in agents),
     )
+
+
+def without(rollout: Rollout, agent: str, writer: MemoryWriter) -> MemorySpace:
+    """Give the memory as it would be had one agent written nothing, and the others just what they did.
+
+    No agent is called; the writer consolidates a memory that is over its budget, as ever.
+    """
+    space, session = rollout.episode.before.fork(), rollout.episode.session
+    done = writer.settle(space, session, [p for p in rollout.proposals if p.actor != agent])
+    space.ingest(session, done.record)
+    return space
 
 
 def kind_of(agent: str) -> MemoryKind | None:

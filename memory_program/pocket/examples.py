@@ -6,21 +6,22 @@ kept, so that the embedded model learns the very prompts that it will be given.
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
+from locomo.conversation import Question
 from locomo.world import World, generate
 from memory_program.agents.baselines import ReaderOnly
 from memory_program.agents.context import MemoryContext, WholeConversation
 from memory_program.agents.program import MemoryProgram, MemorySystem
+from memory_program.agents.signatures import AnswerQuestion
 from memory_program.agents.writer import spelled_date
 from memory_program.bank.space import MemorySpace
-from memory_program.learning.oracle import Exchange, Oracle, OracleEngine, lm_of
-from memory_program.pocket.asking import Marks, questions_about
+from memory_program.learning.oracle import Exchange, Oracle, OracleEngine, fields_of, lm_of, render
+from memory_program.pocket.layout import Example, Row, joined_row
 from memory_program.pocket.recipe import STAGES, Stage
 from memory_program.pocket.tokenizer import END, chat_text
 
@@ -28,57 +29,101 @@ _SHOWN_EXCERPTS = 0.1  # the share of questions that are answered from verbatim 
 _SHOWN_ALL = 0.02  # the share that is answered from all that was said
 _MOST_SESSIONS = 20  # of a conversation that is shown whole: more do not fit what the model reads
 _COINED = 0.5  # the share of things, foods, jobs and pastimes that are made up, in worlds for training
+_CONTEXTS = 0.25  # contexts of lessons for each question that would be asked alone
+_TRAPS = 0.25  # the share of lessons' questions that what is shown does not answer
+_ALL = 1000.0  # questions for each session: more than there are
 _KEPT_EMPTY = 0.4  # the share of empty replies of writers that is kept: most sessions lack most kinds
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """An exchange in tokens; the reply begins at ``reply_start``."""
-
-    tokens: tuple[int, ...]
-    reply_start: int
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Examples side by side, and what of them is to be learned.
-
-    ``tokens`` has the shape (examples, longest) and is padded at the end. ``places`` says which tokens count
-    in the loss, by their places in the flattened ``tokens[:, 1:]``; ``is_reply`` which of those are replies'.
-    ``asked`` are places in the flattened ``tokens``, ``lines`` and ``pointers`` what is asked on the side
-    (see ``asking.Questions``; a pointer has its row first). ``size`` is how many tokens there are, unpadded.
-    """
-
-    tokens: NDArray[np.int32]
-    places: NDArray[np.int64]
-    is_reply: NDArray[np.bool_]
-    asked: NDArray[np.int64]
-    lines: NDArray[np.int64]
-    pointers: NDArray[np.int64]
-    size: int
 
 
 def exchanges_of(world: World, rng: random.Random) -> list[Exchange]:
     """Run the program through a world, with the oracle as its model, and list all that was said."""
-    engine = OracleEngine(Oracle([world]))
-    program = MemoryProgram()
-    quoting = ReaderOnly(MemoryContext(with_memories=False, with_archive=True))
-    reading_all = ReaderOnly(WholeConversation())
-    for system in (program, quoting, reading_all):
-        system.set_lm(lm_of(engine))
-    space = MemorySpace(world.conversation.conversation_id)
-    for session in world.conversation.sessions:
-        before = len(engine.exchanges)
-        program.remember(space, session)
-        # The specialists run side by side: put what they said in an order that is always the same.
-        engine.exchanges[before:] = sorted(engine.exchanges[before:], key=lambda exchange: exchange.system)
+    talk = _Talk(world)
     for question in world.conversation.questions:
+        talk.ask(question, rng)
+    return talk.exchanges
+
+
+def lessons_of(world: World, contexts: int, together: int, rng: random.Random) -> list[Exchange]:
+    """Run the program through a world as ``exchanges_of``, but ask more, and evenly, about less.
+
+    ``contexts`` times the reader is shown what it would be for some question, and asked that one, and then
+    others about the same: up to ``together`` in all, most of which are about memories that are hard to tell
+    apart, since one search found them. The contexts are drawn so that each sort of fact has as many.
+    """
+    talk = _Talk(world)
+    questions = world.conversation.questions
+    traps = [question for question in questions if not question.is_answerable]
+    others = [question for question in questions if question.is_answerable]
+    for _ in range(contexts):
+        pool = traps if traps and rng.random() < _TRAPS else others
+        for question in _evenly(world, pool, 1, rng):
+            talk.ask(question, rng)
+            talk.ask_more(question, together - 1, rng)
+    return talk.exchanges
+
+
+class _Talk:
+    """The program and a world, all of which it has remembered."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._oracle = Oracle([world])
+        self._engine = OracleEngine(self._oracle)
+        self._program = MemoryProgram()
+        self._quoting = ReaderOnly(MemoryContext(with_memories=False, with_archive=True))
+        self._reading_all = ReaderOnly(WholeConversation())
+        for system in (self._program, self._quoting, self._reading_all):
+            system.set_lm(lm_of(self._engine))
+        self._space = MemorySpace(world.conversation.conversation_id)
+        self.exchanges = self._engine.exchanges
+        for session in world.conversation.sessions:
+            before = len(self.exchanges)
+            self._program.remember(self._space, session)
+            # The specialists run side by side: put what they said in an order that is always the same.
+            self.exchanges[before:] = sorted(self.exchanges[before:], key=lambda exchange: exchange.system)
+
+    def ask(self, question: Question, rng: random.Random) -> None:
         drawn = rng.random()
-        reader: MemorySystem = quoting if drawn < _SHOWN_EXCERPTS else program
-        if drawn > 1 - _SHOWN_ALL and len(world.conversation.sessions) <= _MOST_SESSIONS:
-            reader = reading_all
-        reader.ask(space, question.text)
-    return engine.exchanges
+        reader: MemorySystem = self._quoting if drawn < _SHOWN_EXCERPTS else self._program
+        if drawn > 1 - _SHOWN_ALL and len(self._world.conversation.sessions) <= _MOST_SESSIONS:
+            reader = self._reading_all
+        reader.ask(self._space, question.text)
+
+    def ask_more(self, asked: Question, count: int, rng: random.Random) -> None:
+        """Ask other questions about what was shown for the last one; of what is not shown, a few."""
+        system, user = self.exchanges[-1].system, self.exchanges[-1].user
+        others = [question for question in self._world.conversation.questions if question != asked]
+        rng.shuffle(others)
+        told = self._oracle.answered_by(user, others)
+        untold = [question for question in others if question not in told]
+        wanted = sum(rng.random() < _TRAPS for _ in range(count))
+        chosen = told[: count - wanted]
+        asked_about = {turn_id for question in (asked, *chosen) for turn_id in question.evidence}
+        # First what the same memories say of somebody else: only who is asked about tells the two apart.
+        untold.sort(key=lambda question: not asked_about.issuperset(question.evidence))
+        chosen += untold[:wanted]
+        for question in chosen:
+            fields = {**fields_of(user), "question": question.text}
+            prompt = render(AnswerQuestion, **fields)[1]
+            self.exchanges.append(Exchange(system, prompt, self._oracle.reply(system, prompt)))
+
+
+def _evenly(world: World, questions: Sequence[Question], count: int, rng: random.Random) -> list[Question]:
+    """Draw questions: first what they ask for, each as likely as any other, then one of those that do."""
+    facts_of = {answer.question_id: answer.fact_ids for answer in world.answers}
+    groups: dict[tuple[str, ...], list[Question]] = {}
+    for question in questions:
+        schemas = {world.facts[name].schema.name for name in facts_of[question.question_id]}
+        groups.setdefault((question.category.name, *sorted(schemas)), []).append(question)
+    for group in groups.values():
+        rng.shuffle(group)
+    drawn: list[Question] = []
+    while groups and len(drawn) < count:
+        name = rng.choice(sorted(groups))
+        drawn.append(groups[name].pop())
+        if not groups[name]:
+            del groups[name]
+    return drawn
 
 
 def bare(world: World) -> World:
@@ -116,32 +161,42 @@ def encoded(exchange: Exchange, tokenizer: PreTrainedTokenizerFast) -> Example:
 
 
 def chunk(
-    seed: int, number: int, stage: Stage, tokens: int, tokenizer: PreTrainedTokenizerFast
+    seed: int,
+    number: int,
+    stage: Stage,
+    tokens: int,
+    tokenizer: PreTrainedTokenizerFast,
+    together: int = 1,
 ) -> list[Example]:
-    """Make a chunk of a stage's text, of about so many tokens: always the same for the same arguments."""
+    """Make a chunk of a stage's text, of about so many tokens: always the same for the same arguments.
+
+    With ``together`` more than one, its readers have lessons of so many questions (see ``lessons_of``).
+    """
     rng = random.Random(f"{seed}:{number}:{stage.name}")
-    examples: list[Example] = []
     if stage.copies:
         return list(_within(_copies(rng, tokenizer), tokens))
-    for exchange in _exchanges(seed, number, stage, rng):
-        examples.append(encoded(exchange, tokenizer))
-        tokens -= len(examples[-1].tokens)
-        if tokens <= 0:
-            return examples
-    raise AssertionError("there is always another world")
+    made = (encoded(exchange, tokenizer) for exchange in _exchanges(seed, number, stage, together, rng))
+    return list(_within(made, tokens))
 
 
-def _exchanges(seed: int, number: int, stage: Stage, rng: random.Random) -> Iterator[Exchange]:
+def _exchanges(seed: int, number: int, stage: Stage, together: int, rng: random.Random) -> Iterator[Exchange]:
     for index in range(1000):
         world = generate(
             ((seed * 10 + STAGES.index(stage)) * 100_000 + number) * 1000 + index,
             sessions=stage.sessions,
             facts_per_session=stage.facts,
-            questions_per_session=stage.questions,
+            questions_per_session=stage.questions if together == 1 else _ALL,
             coined=_COINED,
         )[0]
-        for exchange in exchanges_of(bare(world) if stage.is_bare else world, rng):
-            if rng.random() < stage.kept * (_KEPT_EMPTY if is_empty(exchange) else 1.0):
+        told = bare(world) if stage.is_bare else world
+        if together == 1:
+            exchanges = exchanges_of(told, rng)
+        else:
+            contexts = _CONTEXTS * stage.questions * len(told.conversation.sessions)
+            exchanges = lessons_of(told, max(1, round(contexts)), together, rng)
+        for exchange in exchanges:
+            is_lesson = together > 1 and "tool_calls" not in exchange.reply
+            if is_lesson or rng.random() < stage.kept * (_KEPT_EMPTY if is_empty(exchange) else 1.0):
                 yield exchange
 
 
@@ -156,79 +211,15 @@ def _copies(rng: random.Random, tokenizer: PreTrainedTokenizerFast) -> Iterator[
 
 
 def _within(examples: Iterator[Example], tokens: int) -> Iterator[Example]:
+    """Give examples until they have so many tokens when laid out."""
+    row: Row | None = None
     for example in examples:
         yield example
-        tokens -= len(example.tokens)
+        joined = joined_row(row, example) if row else None
+        tokens -= joined.length - row.length if row and joined else len(example.tokens)
+        row = joined or Row((example,))
         if tokens <= 0:
             return
-
-
-def grouped(examples: Sequence[Example], batch_tokens: int, rng: random.Random) -> list[list[Example]]:
-    """Group examples of like length, so that little is padded; a group has at most so many tokens, padded."""
-    groups: list[list[Example]] = []
-    mixed = rng.sample(examples, len(examples))
-    for example in sorted(mixed, key=lambda example: len(example.tokens)):
-        if not groups or len(example.tokens) * (len(groups[-1]) + 1) > batch_tokens:
-            groups.append([])
-        groups[-1].append(example)
-    rng.shuffle(groups)
-    return groups
-
-
-def padded(examples: Sequence[Example]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Lay examples out side by side: the tokens, and which of the tokens to predict are replies.
-
-    Padding, at the end, needs no mask: attention looks back only, so nothing before it sees it.
-
-    Returns:
-        tokens of shape (examples, longest), and booleans of shape (examples, longest - 1).
-    """
-    longest = max(len(example.tokens) for example in examples)
-    tokens = np.zeros((len(examples), longest), np.int32)
-    is_reply = np.zeros((len(examples), longest - 1), np.bool_)
-    for row, example in enumerate(examples):
-        tokens[row, : len(example.tokens)] = example.tokens
-        is_reply[row, example.reply_start - 1 : len(example.tokens) - 1] = True
-    return tokens, is_reply
-
-
-def batches(
-    examples: Sequence[Example],
-    batch_tokens: int,
-    prompt_weight: float,
-    marks: Marks,
-    rng: random.Random,
-) -> list[Batch]:
-    """Make batches of at most so many tokens, padded.
-
-    A share ``prompt_weight`` of the prompts' tokens counts in full: as much as all of them at that weight, on
-    average, and the output matrix, a third of the work, is applied to few.
-    """
-    draws = np.random.default_rng(rng.getrandbits(64))
-    made: list[Batch] = []
-    for group in grouped(examples, batch_tokens, rng):
-        tokens, is_reply = padded(group)
-        lengths = np.array([len(example.tokens) for example in group])
-        is_said = np.arange(1, tokens.shape[1]) < lengths[:, None]
-        counts = is_reply | (is_said & (draws.random(is_reply.shape) < prompt_weight))
-        questions = [
-            questions_about(np.array(example.tokens, np.int64), example.reply_start, marks, draws)
-            for example in group
-        ]
-        made.append(
-            Batch(
-                tokens=tokens,
-                places=np.flatnonzero(counts),
-                is_reply=is_reply[counts],
-                asked=np.concatenate([row * tokens.shape[1] + q.places for row, q in enumerate(questions)]),
-                lines=np.concatenate([q.lines for q in questions]),
-                pointers=np.concatenate(
-                    [np.insert(q.pointers, 0, row, axis=1) for row, q in enumerate(questions)]
-                ),
-                size=int(lengths.sum()),
-            )
-        )
-    return made
 
 
 def save_examples(examples: Sequence[Example], path: Path) -> None:

@@ -13,7 +13,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from locomo.world import generate
 from memory_program.agents.signatures import NOT_MENTIONED
-from memory_program.pocket.examples import Example, encoded, exchanges_of, grouped, is_empty, padded
+from memory_program.pocket.examples import encoded, exchanges_of, is_empty
+from memory_program.pocket.layout import Example, Layout, alone, grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,10 @@ def measure(model: LlamaForCausalLM, probe: Probe, batch_tokens: int) -> dict[st
     counts = torch.zeros(4, dtype=torch.long, device=model.device)
     for kind, examples in probe.examples_by_kind.items():
         exact = 0
-        for group in grouped(examples, batch_tokens, random.Random(0)):
-            laid_out, is_reply = (torch.from_numpy(array).to(model.device) for array in padded(group))
+        for group in grouped(alone(examples), batch_tokens, random.Random(0)):
+            layout = Layout.of(group)
+            laid_out = torch.from_numpy(layout.tokens).to(model.device)
+            is_reply = torch.from_numpy(layout.is_reply[:, 1:]).to(model.device)
             likely = model(input_ids=laid_out, use_cache=False).logits[:, :-1].argmax(-1)
             is_right = (likely == laid_out[:, 1:]) | ~is_reply
             exact += int(is_right.all(dim=1).sum())

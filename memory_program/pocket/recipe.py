@@ -14,8 +14,9 @@ class Stage:
     """A stretch of the training, with worlds of a size of its own.
 
     ``until`` is the share of all tokens at which it ends. Of bare sessions only the turns are left that say
-    something to remember: two thirds of the tokens, for the same replies. ``kept`` is the share of a world's
-    exchanges that is used (the rest is thrown away, so that a chunk of text comes from several worlds).
+    something to remember: two thirds of the tokens, for the same replies. ``questions`` are asked for each
+    session. ``kept`` is the share of a world's exchanges that is used (the rest is thrown away, so that a
+    chunk of text comes from several worlds).
     """
 
     name: str
@@ -37,6 +38,9 @@ STAGES = (
 """From copying random tokens to whole conversations: what is short is learned in a fraction of the time."""
 
 
+StageName = Literal["copy", "bare", "short", "full"]
+
+
 class PretrainConfig(Settings):
     """Train the embedded model from scratch on conversations that the project generates."""
 
@@ -53,7 +57,14 @@ class PretrainConfig(Settings):
     """How many tokens to train on; the stages take their shares of it. The default is for a GPU (an H100
     learns some 400,000 tokens a second); two cores take about three hours for 26 million."""
 
-    last_stage: Literal["copy", "bare", "short", "full"] = "full"
+    weights: Path | None = None
+    """Go on from the weights (and the tokenizer) of a folder, and not from scratch: a model of an earlier
+    training, of the shape that is given here. Give lower rates than the first training's."""
+
+    first_stage: StageName = "copy"
+    """The stage to begin with, in place of those before it."""
+
+    last_stage: StageName = "full"
     """The stage beyond which the training does not go: for a short one, "bare" is enough."""
 
     batch_tokens: int = Field(default=32_768, ge=256)
@@ -83,6 +94,11 @@ class PretrainConfig(Settings):
     prompt_weight: float = Field(default=0.05, ge=0)
     """What a token of the prompt counts in the loss; a token of the reply counts 1. Fifteen of sixteen tokens
     are the prompt's, so both weigh about the same in all."""
+
+    together: int = Field(default=1, ge=1)
+    """Questions about what a reader is shown. With more than one, their prompts share a row and are read
+    once, so that there are five to seven times as many in as many tokens; each sort of fact is then asked
+    about as often as any other. What a training from scratch makes of it has not been measured."""
 
     beginning_weight: float = Field(default=1.0, ge=0)
     """Weight of the loss of telling, after the second layer, how the line of a token begins: who says a turn,

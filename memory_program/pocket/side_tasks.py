@@ -32,13 +32,20 @@ class SideTasks(nn.Module):
         self.key = nn.Linear(width, _POINTER_WIDTH, bias=False)
 
     def losses(
-        self, model: LlamaForCausalLM, streams: Streams, asked: Tensor, lines: Tensor, pointers: Tensor
+        self,
+        model: LlamaForCausalLM,
+        streams: Streams,
+        segments: Tensor,
+        asked: Tensor,
+        lines: Tensor,
+        pointers: Tensor,
     ) -> Tensor:
         """Give three mean losses: of the beginnings of lines, of what they hold, of where replies are from.
 
         Args:
             model: whose embeddings say which token a map has read.
             streams: of a batch.
+            segments: of shape (batch, tokens): which part of a row each token belongs to, as in ``Layout``.
             asked: places of shape (asked,), in the flattened batch.
             lines: tokens of shape (asked, 4), as in ``Questions``.
             pointers: of shape (pieces, 4): a row of the batch, and what ``Questions`` has of it.
@@ -48,18 +55,25 @@ class SideTasks(nn.Module):
         named = model.lm_head(model.model.norm(read.float())).float()
         costs = nn.functional.cross_entropy(named.flatten(0, 1), lines.flatten(), reduction="none")
         of_lines = costs.unflatten(0, lines.shape).sum(0) / (lines >= 0).sum(0).clamp(min=1)
-        return torch.stack((of_lines[:-1].mean(), of_lines[-1], self._pointing(streams.middle, pointers)))
+        return torch.stack(
+            (of_lines[:-1].mean(), of_lines[-1], self._pointing(streams.middle, segments, pointers))
+        )
 
-    def _pointing(self, stream: Tensor, pointers: Tensor) -> Tensor:
+    def _pointing(self, stream: Tensor, segments: Tensor, pointers: Tensor) -> Tensor:
         rows, places, firsts, ends = pointers.T
         normed = nn.functional.rms_norm(stream.float(), stream.shape[-1:])
         keys, queries = self.key(normed), self.query(normed[rows, places])
         scores = torch.einsum("nld,nd->nl", keys[rows], queries).float()
         at = torch.arange(stream.shape[1], device=stream.device)
-        is_before = at < places[:, None]
+        is_before = (at < places[:, None]) & is_seen(segments[rows], segments[rows, places, None])
         is_source = (at >= firsts[:, None]) & (at < ends[:, None])
         found = _log_sum(scores, is_source) - _log_sum(scores, is_before)
         return -found.sum() / max(1, len(pointers))
+
+
+def is_seen(segments: Tensor, own: Tensor) -> Tensor:
+    """Say which parts of a row are open to a part of it: what is shared, and itself."""
+    return (segments == 0) | (segments == own)
 
 
 def _alike(width: int) -> nn.Linear:

@@ -1,14 +1,8 @@
 """The training loop of the embedded model: chunk after chunk, with probes, checkpoints and a log."""
 
 import json
-import multiprocessing
-import os
-import random
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,30 +12,22 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from locomo.world import generate
 from memory_program.errors import ConfigError
-from memory_program.pocket.asking import Marks
-from memory_program.pocket.examples import (
-    Batch,
-    batches,
-    chunk,
-    load_examples,
-    save_examples,
-    texts_of,
-)
+from memory_program.pocket.layout import Batch
 from memory_program.pocket.model import Shape, layers_of, make_model
 from memory_program.pocket.optimizer import make_optimizers
 from memory_program.pocket.probes import Probe, make_probe, measure
-from memory_program.pocket.recipe import STAGES, PretrainConfig, Stage
-from memory_program.pocket.side_tasks import SideTasks, Streams
-from memory_program.pocket.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
+from memory_program.pocket.recipe import STAGES, PretrainConfig
+from memory_program.pocket.side_tasks import SideTasks, Streams, is_seen
+from memory_program.pocket.supply import Supply, tokenizer_of
+from memory_program.pocket.tokenizer import save_tokenizer
 
-_TOKENIZER_WORLDS = 300
-_TOKENIZER_SEED = 9_000_000_000_000_000
 _PROBE_SEED = 8_000_000_000_000_000
 _PROBE_SESSIONS = (2, 6)
 _WARM_UP_STEPS = 30
 _LONGEST_NORM = 1.0
+_MAPS_RATE = 0.001  # learning rate of the maps that read the stream on the side
+_MAPS_STEPS = 60  # at the start from other weights, so many steps are for these maps alone, which begin anew
 _FREE = {  # what may change between a training and its continuation
     "out",
     "minutes",
@@ -74,7 +60,7 @@ def pretrain(config: PretrainConfig) -> Progress:
     config.out.mkdir(parents=True, exist_ok=True)
     _keep_settings(config)
     torch.set_num_threads(config.threads)
-    tokenizer = _tokenizer(config)
+    tokenizer = tokenizer_of(config)
     training = Training(config, tokenizer)
     training.resume()
     return training.run()
@@ -88,22 +74,18 @@ class Training:
         self.config = config
         self.tokenizer = tokenizer
         self.progress = Progress()
+        self._supply = Supply(config)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        shape = Shape(config.width, config.layers, config.width // 32, config.inner)
-        assert isinstance(tokenizer.eos_token_id, int)
-        model = make_model(shape, len(tokenizer), tokenizer.eos_token_id, config.seed)
-        self.model: LlamaForCausalLM = model.to(self.device)  # pyright: ignore[reportArgumentType]
+        self.model: LlamaForCausalLM = _first_weights(config, tokenizer).to(self.device)  # pyright: ignore[reportArgumentType]
         self.optimizers = make_optimizers(self.model, config.muon_rate, config.adam_rate)
         torch.manual_seed(config.seed)
         self.side_tasks = SideTasks(config.width).to(self.device)
-        self.optimizers[-1].add_param_group(
-            {"params": list(self.side_tasks.parameters()), "lr": config.adam_rate / 4}
-        )
+        self.optimizers[-1].add_param_group({"params": list(self.side_tasks.parameters()), "lr": _MAPS_RATE})
         weights = (config.beginning_weight, config.content_weight, config.pointer_weight)
         self._side_weights = torch.tensor(weights, device=self.device)
-        AttentionInterface.register("causal", _causal)
+        AttentionInterface.register("causal", causal)
         self.model.set_attn_implementation("causal")
-        self._streams: Callable[[Tensor], Streams] = self._run_layers
+        self._streams: Callable[[Tensor, Tensor, Tensor | None], Streams] = self._run_layers
         if config.compile:
             self._streams = torch.compile(self._run_layers, dynamic=True)
         self._half = torch.autocast(self.device.type, torch.bfloat16, enabled=multiplies_halves(self.device))
@@ -117,8 +99,8 @@ class Training:
         began = time.monotonic()
         if not self.progress.scores:
             self._probe()
-        for number, made in self._chunks():
-            if number and self._stage(number - 1) is not self._stage(number) is STAGES[-1]:
+        for number, made in self._supply.chunks(self.progress.chunks):
+            if number and self._supply.stage(number - 1) is not self._supply.stage(number) is STAGES[-1]:
                 self._save_model(self.config.out / "base")
             started = time.monotonic()
             loss, *on_the_side = torch.stack([self._step(batch) for batch in made]).mean(0).tolist()
@@ -128,7 +110,7 @@ class Training:
             elapsed_s = time.monotonic() - started
             self.progress.seconds += elapsed_s
             self._log(
-                stage=self._stage(number).name,
+                stage=self._supply.stage(number).name,
                 loss=round(loss, 4),
                 side_losses=[round(cost, 4) for cost in on_the_side],
                 rate=round(self._rate(), 4),
@@ -145,13 +127,18 @@ class Training:
     def _step(self, batch: Batch) -> Tensor:
         """Take a step on a batch; give the mean losses: of replies, and of the tasks on the side."""
         self.model.train()
+        maps = self.optimizers[-1].param_groups[-1]
+        is_for_all = self.config.weights is None or self.progress.steps >= _MAPS_STEPS
         for optimizer in self.optimizers:
             for settings in optimizer.param_groups:
-                settings["lr"] = settings.setdefault("full_lr", settings["lr"]) * self._rate()
-        tokens, places, is_reply, *questions = (
+                rate = self._rate() if is_for_all or settings is maps else 0.0
+                settings["lr"] = settings.setdefault("full_lr", settings["lr"]) * rate
+        tokens, positions, segments, places, is_reply, *questions = (
             torch.from_numpy(array).to(self.device, non_blocking=True)
             for array in (
-                batch.tokens,
+                batch.layout.tokens,
+                batch.layout.positions,
+                batch.layout.segments,
                 batch.places,
                 batch.is_reply,
                 batch.asked,
@@ -159,10 +146,11 @@ class Training:
                 batch.pointers,
             )
         )
+        seen = is_seen(segments[:, None, None], segments[:, None, :, None]) if batch.is_shared else None
         with self._half:
-            streams = self._streams(tokens)
+            streams = self._streams(tokens, positions, seen)
             logits = self.model.lm_head(streams.last[:, :-1].flatten(0, 1)[places])
-            on_the_side = self.side_tasks.losses(self.model, streams, *questions)
+            on_the_side = self.side_tasks.losses(self.model, streams, segments, *questions)
         targets = tokens[:, 1:].flatten()[places].long()
         losses = torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
         (losses.mean() + on_the_side @ self._side_weights).backward()
@@ -175,14 +163,15 @@ class Training:
             of_replies = (losses * is_reply).sum() / is_reply.sum()
             return torch.cat((of_replies[None], on_the_side))
 
-    def _run_layers(self, tokens: Tensor) -> Streams:
+    def _run_layers(self, tokens: Tensor, positions: Tensor, seen: Tensor | None) -> Streams:
+        """Run the layers; ``seen`` (batch, 1, tokens, tokens) says what is open besides looking back."""
         body = self.model.model
         stream: Tensor = body.embed_tokens(tokens)
-        positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        mask = None if seen is None else seen.tril()
         rotary = body.rotary_emb(stream, positions)
         early = middle = stream
         for number, layer in enumerate(layers_of(self.model)):
-            stream = layer(stream, position_embeddings=rotary, position_ids=positions)
+            stream = layer(stream, attention_mask=mask, position_embeddings=rotary, position_ids=positions)
             if number == 1:
                 early = stream
             if number + 1 == len(body.layers) // 2:
@@ -194,39 +183,6 @@ class Training:
         warm = min(1.0, (self.progress.steps + 1) / _WARM_UP_STEPS)
         left = 1 - self.progress.tokens / self.config.tokens
         return warm * min(1.0, max(0.02, left) / self.config.decay if self.config.decay else 1.0)
-
-    # -- text ------------------------------------------------------------------------------------
-
-    def _chunks(self) -> Iterator[tuple[int, list[Batch]]]:
-        """Give chunk after chunk, in batches; the next ones are made meanwhile by other processes."""
-        first, last = self.progress.chunks, self._chunk_count()
-        workers = self.config.workers
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, context, _end_with, (os.getpid(),)) as pool:
-            ahead = deque(
-                self._submitted(pool, number) for number in range(first, min(first + 2 * workers, last))
-            )
-            for number in range(first, last):
-                made = ahead.popleft().result()
-                if number + 2 * workers < last:
-                    ahead.append(self._submitted(pool, number + 2 * workers))
-                yield number, made
-
-    def _submitted(self, pool: ProcessPoolExecutor, number: int) -> Future[list[Batch]]:
-        return pool.submit(_batches_of, self.config, number, self._text_of(number), self._stage(number))
-
-    def _text_of(self, number: int) -> int:
-        """Which text of its stage a chunk is: from the stage's second pass on, those of its first again."""
-        stages = [self._stage(n).name for n in range(self._chunk_count())]
-        first, count = stages.index(stages[number]), stages.count(stages[number])
-        return (number - first) % -(-count // self.config.passes)
-
-    def _chunk_count(self) -> int:
-        return max(1, self.config.tokens // self.config.chunk_tokens)
-
-    def _stage(self, number: int) -> Stage:
-        share = number / self._chunk_count()
-        return next(s for s in STAGES if share < s.until or s.name == self.config.last_stage)
 
     # -- probes, checkpoints, log ----------------------------------------------------------------
 
@@ -292,39 +248,48 @@ def multiplies_halves(device: torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # pyright: ignore[reportPrivateUsage]
 
 
-def _causal(
+def causal(
     _module: torch.nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    _mask: Tensor | None,
+    mask: Tensor | None,
     *,
     scaling: float,
     **_options: object,
 ) -> tuple[Tensor, None]:
-    """Attend to what came before; on a CPU in float32, whose backward pass takes half of bfloat16's time."""
+    """Attend to what came before, or by a mask.
+
+    On a CPU in float32, whose backward pass takes half of bfloat16's time.
+    """
     if query.device.type == "cpu":
         query, key, value = query.float(), key.float(), value.float()
     with torch.autocast("cpu", enabled=False):
         attended = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=scaling
+            query, key, value, mask, is_causal=mask is None, scale=scaling
         )
     return attended.transpose(1, 2), None
 
 
-def _tokenizer(config: PretrainConfig) -> PreTrainedTokenizerFast:
-    folder = config.out / "tokenizer"
-    if not folder.exists():
-        texts, others = (
-            [
-                text
-                for world in generate(_TOKENIZER_SEED, _TOKENIZER_WORLDS, sessions=(4, 12), held_out=held_out)
-                for text in texts_of(world)
-            ]
-            for held_out in (False, True)
-        )
-        save_tokenizer(train_tokenizer(texts, others, config.vocabulary), folder)
-    return load_tokenizer(folder)
+def _first_weights(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """Make the network that a training begins with.
+
+    Raises:
+        ConfigError: the weights to go on from have another shape.
+    """
+    shape = Shape(config.width, config.layers, config.width // 32, config.inner)
+    assert isinstance(tokenizer.eos_token_id, int)
+    model = make_model(shape, len(tokenizer), tokenizer.eos_token_id, config.seed)
+    if config.weights is not None:
+        earlier = LlamaForCausalLM.from_pretrained(config.weights, dtype=torch.float32)
+        try:
+            model.load_state_dict(earlier.state_dict())
+        except RuntimeError as error:
+            raise ConfigError(
+                f"weights={str(config.weights)!r} holds a network of another shape: give its width, layers "
+                "and inner"
+            ) from error
+    return model
 
 
 def _keep_settings(config: PretrainConfig) -> None:
@@ -342,30 +307,3 @@ def _keep_settings(config: PretrainConfig) -> None:
             f"out={str(config.out)!r} holds a training with {told}: give the same settings to go on with it, "
             "or another folder"
         )
-
-
-def _end_with(parent: int) -> None:
-    """Let the process that makes chunks end when the training was killed and cannot tell it to."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _batches_of(config: PretrainConfig, number: int, text: int, stage: Stage) -> list[Batch]:
-    """Make the batches of a chunk, in a process that does so."""
-    kept = config.out / "text" / f"{stage.name}-{text}.npz"
-    if kept.exists():
-        examples = load_examples(kept)
-    else:
-        size = min(config.chunk_tokens, config.tokens)
-        examples = chunk(config.seed, text, stage, size, load_tokenizer(config.out / "tokenizer"))
-        if config.passes > 1:
-            kept.parent.mkdir(exist_ok=True)
-            save_examples(examples, kept)
-    rng = random.Random(f"{config.seed}:{number}:order")
-    marks = Marks.of(load_tokenizer(config.out / "tokenizer"))
-    return batches(examples, config.batch_tokens, config.prompt_weight, marks, rng)

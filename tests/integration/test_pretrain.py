@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memory_program.errors import ConfigError
+from memory_program.pocket import training
 from memory_program.pocket.recipe import PretrainConfig
 from memory_program.pocket.training import pretrain
 
@@ -129,3 +130,22 @@ def test_asked_at_full_weight_a_network_soon_tells_how_a_line_begins(trained, tm
     pretrain(PretrainConfig(out=tmp_path, **weighed))
     losses = [entry["side_losses"][0] for entry in log_of(tmp_path) if entry.get("stage") == "bare"]
     assert losses[-1] < 0.5 * losses[0]
+
+
+def test_a_training_that_goes_on_from_a_model_asks_on_the_side_first_and_then_changes_it(
+    trained, tmp_path, monkeypatch
+):
+    begun = {**TINY, "weights": trained / "model", "layers": SMALL["layers"], "first_stage": "short"}
+    pretrain(PretrainConfig(out=tmp_path, **begun, minutes=1e-6))
+    before, after = weights(trained), weights(tmp_path)
+    assert all(torch.equal(before[name], after[name]) for name in before), "the first steps are for the maps"
+    assert [entry["stage"] for entry in log_of(tmp_path) if "stage" in entry] == ["short"]
+    monkeypatch.setattr(training, "_MAPS_STEPS", 0)
+    pretrain(PretrainConfig(out=tmp_path / "at-once", **begun, minutes=1e-6))
+    changed = weights(tmp_path / "at-once")
+    assert any(not torch.equal(before[name], changed[name]) for name in before)
+
+
+def test_weights_of_another_shape_are_refused(trained, tmp_path):
+    with pytest.raises(ConfigError, match="of another shape: give its width, layers and inner"):
+        pretrain(PretrainConfig(out=tmp_path, **{**TINY, "weights": trained / "model"}))

@@ -1,34 +1,32 @@
 """Training text is what passed between the program and the oracle, always the same for the same seed."""
 
 import random
+import re
+from collections import Counter
 from functools import lru_cache
 
-import pytest
 import torch
 
 from locomo.world import World, generate, is_held_out
 from memory_program.agents.signatures import NOT_MENTIONED
-from memory_program.learning.oracle import Exchange
-from memory_program.pocket.asking import Marks
+from memory_program.learning.oracle import Exchange, Oracle, fields_of
 from memory_program.pocket.examples import (
-    Example,
     bare,
-    batches,
     chunk,
     encoded,
     exchanges_of,
-    grouped,
+    lessons_of,
     load_examples,
-    padded,
     save_examples,
 )
+from memory_program.pocket.layout import Example, shared_rows
 from memory_program.pocket.model import Shape, make_model
 from memory_program.pocket.probes import Probe, make_probe, measure
 from memory_program.pocket.recipe import STAGES
 from memory_program.pocket.tokenizer import END, chat_text
 from tests.pocket_samples import small_tokenizer
 
-BARE = STAGES[1]
+BARE, SHORT = STAGES[1], STAGES[2]
 
 
 @lru_cache
@@ -100,61 +98,57 @@ def test_most_empty_replies_are_left_out():
     assert 0.2 < sum('"tool_calls": []' in reply for reply in writers) / len(writers) < 0.5
 
 
+def lessons() -> tuple[World, list[Exchange]]:
+    world = generate(3, sessions=(5, 5), questions_per_session=1000)[0]
+    made = lessons_of(world, contexts=30, together=6, rng=random.Random(0))
+    return world, [exchange for exchange in made if "tool_calls" not in exchange.reply]
+
+
+def test_a_lesson_asks_several_questions_about_the_same_memories_and_answers_each_as_the_oracle_does():
+    world, readers = lessons()
+    shown = Counter(exchange.user.partition("[[ ## question ## ]]")[0] for exchange in readers)
+    assert max(shown.values()) >= 6
+    assert len(readers) > 100
+    oracle = Oracle([world])
+    asked = {question.text for question in world.conversation.questions}
+    for exchange in readers:
+        assert exchange.reply == oracle.reply(exchange.system, exchange.user)
+        assert fields_of(exchange.user)["question"] in asked
+    assert 0.15 < sum(NOT_MENTIONED in exchange.reply for exchange in readers) / len(readers) < 0.45
+
+
+def test_a_lessons_prompts_are_the_programs():
+    """A question that was added to a lesson is asked in the very words in which the program asks it."""
+    _, readers = lessons()
+    _, plain = talk()
+    questions = [exchange for exchange in plain if "tool_calls" not in exchange.reply]
+    assert {exchange.system for exchange in readers} == {exchange.system for exchange in questions}
+    frame = [
+        re.sub(r"(?s)\]\]\n.*?\n\n", "]]\n...\n\n", exchange.user) for exchange in (*readers, *questions)
+    ]
+    assert len(set(frame)) == 1
+
+
+def test_a_chunk_of_lessons_has_many_times_the_questions():
+    def made(together: int) -> list[Example]:
+        return chunk(1, 0, SHORT, 20_000, small_tokenizer(), together)
+
+    lessons = made(8)
+    assert lessons == made(8)
+    assert _readers(lessons) > 3 * _readers(made(1))
+    assert 20_000 <= sum(row.length for row in shared_rows(lessons)) < 25_000
+
+
+def _readers(examples: list[Example]) -> int:
+    replies = (small_tokenizer().decode(example.tokens[example.reply_start :]) for example in examples)
+    return sum("tool_calls" not in reply for reply in replies)
+
+
 def test_a_bare_world_has_the_same_replies_in_fewer_words():
     world, exchanges = talk()
     cut = exchanges_of(bare(world), random.Random(0))
     assert sorted(exchange.reply for exchange in cut) == sorted(exchange.reply for exchange in exchanges)
     assert sum(len(e.user) for e in cut) < 0.8 * sum(len(e.user) for e in exchanges)
-
-
-@pytest.mark.parametrize("limit", [300, 1000])
-def test_groups_hold_every_example_once_and_keep_to_their_size_when_padded(limit):
-    groups = grouped(some_chunk(), limit, random.Random(0))
-    for group in groups:
-        longest = max(len(example.tokens) for example in group)
-        assert len(group) == 1 or longest * len(group) <= limit
-    everything = [example for group in groups for example in group]
-    assert sorted(e.tokens for e in everything) == sorted(e.tokens for e in some_chunk())
-
-
-def test_padding_changes_nothing_before_it():
-    model = make_model(Shape(layers=2), len(small_tokenizer()), 0, seed=0).eval()
-    short, long = sorted(some_chunk(), key=lambda example: len(example.tokens))[:: len(some_chunk()) - 1]
-    tokens, is_reply = padded([short, long])
-    with torch.no_grad():
-        together = model(input_ids=torch.from_numpy(tokens)).logits[0, : len(short.tokens)]
-        alone = model(input_ids=torch.tensor([short.tokens])).logits[0]
-    assert torch.allclose(together, alone, atol=1e-4)
-    assert is_reply.sum(1).tolist() == [len(e.tokens) - e.reply_start for e in (short, long)]
-
-
-def test_a_batch_counts_every_token_of_a_reply_and_a_share_of_the_prompts():
-    examples = some_chunk()
-    made = batches(examples, 1000, 0.25, Marks.of(small_tokenizer()), random.Random(0))
-    assert sum(batch.size for batch in made) == sum(len(e.tokens) for e in examples)
-    replies = sum(len(e.tokens) - e.reply_start for e in examples)
-    assert sum(int(batch.is_reply.sum()) for batch in made) == replies
-    counted = sum(len(batch.places) for batch in made) - replies
-    prompts = sum(e.reply_start - 1 for e in examples)
-    assert 0.2 * prompts < counted < 0.3 * prompts
-    for batch in made:
-        targets = batch.tokens[:, 1:].ravel()[batch.places[batch.is_reply]]
-        assert small_tokenizer().eos_token_id in targets
-
-
-def test_without_weight_no_token_of_a_prompt_counts():
-    marks = Marks.of(small_tokenizer())
-    assert all(batch.is_reply.all() for batch in batches(some_chunk(), 1000, 0.0, marks, random.Random(0)))
-
-
-def test_a_batch_asks_about_its_examples_where_they_lie():
-    marks = Marks.of(small_tokenizer())
-    for batch in batches(some_chunk(), 1000, 0.05, marks, random.Random(0)):
-        assert batch.lines.shape == (len(batch.asked), 4)
-        assert 0 < len(batch.asked) < 0.1 * batch.size + 10 * len(batch.tokens)
-        for row, place, first, end in batch.pointers:
-            assert 0 <= first < end <= place < batch.tokens.shape[1]
-            assert not marks.is_break[batch.tokens[row, first:end]].any() or (first, end) == (0, 1)
 
 
 def test_examples_come_back_from_a_file_as_they_were(tmp_path):

@@ -172,3 +172,17 @@ def test_one_answer_without_a_score_leaves_the_whole_episode_without():
     score = answer_score("f1")
     assert task_score([CAT, TRAP], [Answer("Pip"), ABSTAINS], score) == pytest.approx((2 / 3 + 1) / 2)
     assert task_score([CAT, TRAP], [Answer("Pip"), LOST], score) is None
+
+
+def test_the_difference_is_what_the_score_owes_to_an_agent():
+    rule = RewardRule("difference")
+    score = Score(0.75, without={MemoryKind.EPISODIC: 0.25, MemoryKind.SEMANTIC: 1.0})
+    owed = {kind: rule.reward(Work(kind, True, 10), score) for kind in MemoryKind}
+    assert owed == {
+        MemoryKind.CORE: 0.0,  # it wrote nothing
+        MemoryKind.EPISODIC: 0.5,
+        MemoryKind.SEMANTIC: -0.25,
+        MemoryKind.PROCEDURAL: 0.0,
+    }
+    assert rule.reward(Work(MemoryKind.EPISODIC, False, 10), score) == 0.0
+    assert rule.reward(Work(MemoryKind.SEMANTIC, False, 10), score) == -0.25

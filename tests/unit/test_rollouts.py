@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import dspy
 import pytest
@@ -191,6 +192,48 @@ def test_the_delta_asks_before_the_session_once_for_all_rollouts():
     rollouts = [rolled(number=n, episodic=[create("Mara moved to Oslo.")]) for n in range(2)]
     graded = grader(ScriptedEngine(replies), RewardRule("delta")).grade(rollouts)
     assert [(g.score.before, g.score.task) for g in graded if g.score] == [(0.5, 1.0), (0.5, 1.0)]
+
+
+def test_the_difference_asks_the_memory_without_each_agent_that_wrote():
+    """Of what each specialist wrote the reader is shown nothing when it is left out, and all else."""
+    reader = ScriptedEngine(
+        {"Where did": [fields(answer="Oslo")] * 3, "What did": [fields(answer="a cat")] * 3}
+    )
+    rule, writer = RewardRule("difference"), program(Seeded()).writer
+    rollout = rolled(
+        episodic=[create("Mara moved to Oslo.")], semantic=[create("Tom has a dog.")], core=["no calls"]
+    )
+    before = [memory.text for memory in rollout.space.bank.live()]
+    asking = Grader(program(Seeded(), reader).reader, answer_score("f1"), rule, threads=1, writer=writer)
+    (graded,) = asking.grade([rollout])
+    assert graded.score is not None
+    assert graded.score.without == {MemoryKind.EPISODIC: 0.5, MemoryKind.SEMANTIC: 0.5}
+    shown = [["Oslo." in request.user, "dog." in request.user] for request in reader.requests]
+    oslo, dog, neither = [True, False], [False, True], [False, False]
+    assert shown == [oslo, dog, neither, dog, oslo, neither]
+    assert [memory.text for memory in rollout.space.bank.live()] == before
+    assert rollout.episode.before.bank.version == 0
+
+
+def test_a_score_that_cannot_be_said_without_an_agent_drops_the_rollout():
+    replies = [fields(answer="Oslo"), lm15.ServerError("down")]
+    reader = ScriptedEngine({"Where did": replies, "What did": [fields(answer="a cat")] * 2})
+    rule, writer = RewardRule("difference"), program(Seeded()).writer
+    asking = Grader(program(Seeded(), reader).reader, answer_score("f1"), rule, threads=1, writer=writer)
+    (graded,) = asking.grade([rolled(episodic=[create("Mara moved to Oslo.")])])
+    assert graded.score is None
+
+
+def test_a_difference_is_an_agents_own_whatever_the_others_do():
+    """The semantic specialist wrote the same twice; only one of the episodic ones wrote what was asked."""
+    parts = [graded(1.0, ["m1"], episodic=[create("A.")], semantic=[create("B.")]), graded(0.5, ["m1"])]
+    withouts = [{MemoryKind.EPISODIC: 0.5, MemoryKind.SEMANTIC: 1.0}, {}]
+    both = [
+        replace(part, score=replace(part.score, without=scores))
+        for part, scores in zip(parts, withouts, strict=True)
+    ]
+    grouping = groups_of(both, AGENTS, RewardRule("difference"), alpha=4.0, is_scaled=False)
+    assert {g.agent: [p.advantage for p in g.parts] for g in grouping.groups} == {"episodic": [0.25, -0.25]}
 
 
 def test_a_frozen_model_is_asked_the_same_thing_once():

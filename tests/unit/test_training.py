@@ -73,7 +73,10 @@ def test_by_default_the_embedded_model_learns_from_what_is_made_up():
         ({"reward": "judge"}, "reward='judge' needs a judge: name its model with --judge-model"),
         ({"dataset": "world"}, "dataset='world' is what 'sample' learns from already"),
         ({"rollouts": 1}, "rollouts=1 must be at least 2"),
-        ({"reward_rule": "denser"}, "unknown reward_rule 'denser': choose from outcome, dense, delta"),
+        (
+            {"reward_rule": "denser"},
+            "unknown reward_rule 'denser': choose from outcome, dense, delta, diff",
+        ),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, complaint):
