@@ -104,7 +104,11 @@ class Curriculum:
             episode
             for conversation, befores in zip(window.conversations, spaces, strict=True)
             for episode in episodes_of(
-                conversation, befores, max_questions=self._settings.episode_questions, rng=rng
+                conversation,
+                befores,
+                max_questions=self._settings.episode_questions,
+                rng=rng,
+                max_review=self._settings.review_questions,
             )
         ]
         rng.shuffle(episodes)

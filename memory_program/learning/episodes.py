@@ -21,7 +21,8 @@ class Episode:
     """One session of a conversation.
 
     ``before`` is what was remembered before it: fork it, never write to it. ``questions`` are those whose
-    last evidence lies in the session: before it they cannot be answered, after it they can.
+    last evidence lies in the session: before it they cannot be answered, after it they can. Some about
+    earlier sessions may follow.
     """
 
     conversation: Conversation
@@ -123,6 +124,7 @@ def episodes_of(
     *,
     max_questions: int,
     rng: random.Random,
+    max_review: int = 0,
 ) -> list[Episode]:
     """Make the episodes of a conversation, at every depth at which there is something to ask.
 
@@ -131,14 +133,19 @@ def episodes_of(
         spaces: what was remembered before each session, as ``roll_in`` gives it.
         max_questions: how many questions of a session are asked at most; more are drawn from.
         rng: draws them.
+        max_review: how many questions about earlier sessions are asked again at most, so that what a session
+            does to older memories counts.
     """
     placed = questions_by_session(conversation)
     episodes: list[Episode] = []
+    earlier: list[Question] = []
     for session, before in zip(conversation.sessions, spaces, strict=False):
         questions = placed[session.session_id]
         if len(questions) > max_questions:
             chosen = {q.question_id for q in rng.sample(questions, max_questions)}
             questions = [q for q in questions if q.question_id in chosen]
         if questions:
-            episodes.append(Episode(conversation, session, before, tuple(questions)))
+            again = rng.sample(earlier, min(max_review, len(earlier))) if max_review else []
+            episodes.append(Episode(conversation, session, before, (*questions, *again)))
+        earlier += placed[session.session_id]
     return episodes

@@ -90,6 +90,10 @@ class GRPOSettings(Settings):
     episode_questions: int = Field(default=5, ge=1)
     """Questions asked about a session to score what was written of it, at most. 5 is MemBuilder's number."""
 
+    review_questions: int = Field(default=0, ge=0)
+    """Questions about earlier sessions that are asked as well, at most. Without any, what a session does to
+    older memories costs it nothing."""
+
     reward_rule: Literal["outcome", "dense", "delta", "difference"] = "dense"
     """What a rollout is worth: outcome is the score of the answers; dense (MemBuilder) takes off for length
     and for invalid calls, by specialist; delta (MemUpdate) is the gain over the memory before the session;

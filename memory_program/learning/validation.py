@@ -1,11 +1,12 @@
 """Validation: how well the greedy policy remembers conversations that it does not learn from.
 
-Each conversation is remembered from its first session on, by the weights as they are; the questions of a
-session are asked as soon as it is remembered.
+Each conversation is remembered from its first session on, by the weights as they are. The questions of a
+session are asked as soon as it is remembered, for the reward, and again when the whole conversation is, for
+the score: as in an evaluation, what later sessions did to the memory counts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 
@@ -22,7 +23,10 @@ from memory_program.learning.side_by_side import side_by_side
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Mean score of the answers and mean reward over the episodes that have one; how many have none."""
+    """Mean score of the answers at the end and mean reward, over the episodes that have one.
+
+    ``episodes`` counts those with a score, ``lost`` those without.
+    """
 
     score: float | None
     reward: float | None
@@ -41,13 +45,15 @@ def validate(
 ) -> Validation:
     """Let a program of ``sampling_program``, at temperature 0, remember conversations, and grade it."""
     remembered = side_by_side([partial(_remember, program, c, expert_tokens) for c in conversations], threads)
-    graded = grader.grade([r for of_one in remembered for r in of_one if r.episode.questions])
-    known = [g for g in graded if g.score is not None]
+    pairs = [(r, of_one[-1].space) for of_one in remembered for r in of_one if r.episode.questions]
+    graded = [g for g in grader.grade([r for r, _ in pairs]) if g.score is not None]
+    scores = grader.scores([replace(r, space=last) for r, last in pairs])
+    known = [score for score in scores if score is not None]
     return Validation(
-        score=fmean(g.score.task for g in known if g.score is not None) if known else None,
-        reward=fmean(_reward(g, rule) for g in known) if known else None,
+        score=fmean(known) if known else None,
+        reward=fmean(_reward(g, rule) for g in graded) if graded else None,
         episodes=len(known),
-        lost=len(graded) - len(known),
+        lost=len(scores) - len(known),
     )
 
 

@@ -168,6 +168,19 @@ def test_of_many_questions_some_are_drawn_and_the_same_seed_draws_the_same(store
     assert drawn(0) != drawn(1)
 
 
+def test_questions_about_earlier_sessions_are_asked_again_when_that_is_wished(store: BankStore) -> None:
+    conversation = talk(asked(0, "D1:1"), asked(1, "D1:1"), asked(2, "D2:1"), asked(3, "D3:1"))
+    spaces = roll_in(NoteTaking(), conversation, store, "t")
+    episodes = episodes_of(conversation, spaces, max_questions=5, rng=random.Random(0), max_review=2)
+    indices = [[question.index for question in episode.questions] for episode in episodes]
+    assert indices[0] == [0, 1]
+    assert indices[1][0] == 2
+    assert sorted(indices[1][1:]) == [0, 1]
+    assert indices[2][0] == 3
+    assert len(indices[2]) == 3
+    assert set(indices[2][1:]) < {0, 1, 2}
+
+
 @pytest.mark.dataset
 def test_locomos_train_questions_are_placed_as_the_evidence_says(locomo_path: Path) -> None:
     conversations = select_split(load_locomo(locomo_path).conversations, "train")

@@ -1,0 +1,82 @@
+"""Validation scores what is left of a conversation at its end, and rewards each session for what it did."""
+
+import json
+
+import dspy
+from dspy import lm15
+
+from locomo.conversation import Category, Conversation, Question
+from memory_program.agents.program import MemoryProgram
+from memory_program.learning.grading import Grader
+from memory_program.learning.rewards import RewardRule, answer_score
+from memory_program.learning.rollouts import sampling_program
+from memory_program.learning.validation import Validation, validate
+from tests.conversations import session
+from tests.scripted_lm import fields
+
+ONE, TWO = session(1, "Mara: I moved to Oslo."), session(2, "Tom: I got a dog.", day=9)
+TALK = Conversation(
+    "talk",
+    ("Mara", "Tom"),
+    (ONE, TWO),
+    (
+        Question("talk", 0, "Where did Mara move?", Category.SINGLE_HOP, "Oslo", ("D1:1",)),
+        Question("talk", 1, "What did Tom get?", Category.SINGLE_HOP, "a dog", ("D2:1",)),
+    ),
+)
+
+
+class Model:
+    """As writer, notes what was said, and may forget all else; as reader, quotes what it is shown."""
+
+    def __init__(self, *, forgets: bool, loses: str = "") -> None:
+        self.forgets, self.loses = forgets, loses
+
+    def __deepcopy__(self, memo: object) -> "Model":
+        return self
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        user = "\n".join(message.text or "" for message in request.messages)
+        if self.loses and self.loses in user:
+            raise lm15.ServerError("down")
+        text = (
+            self._answer(user) if "[[ ## question ## ]]" in user else self._written(str(request.system), user)
+        )
+        return lm15.Response(
+            id=None,
+            model=request.model,
+            message=lm15.Message.assistant([lm15.TextPart(text)]),
+            finish_reason="stop",
+            usage=lm15.Usage(input_tokens=1, output_tokens=1),
+        )
+
+    def _written(self, system: str, user: str) -> str:
+        calls: list[dict[str, object]] = []
+        if "Remember what happened" in system:
+            text = "Mara moved to Oslo." if "to Oslo" in user.partition("session ##")[2] else "Tom got a dog."
+            calls.append({"name": "manage_memory", "args": {"action": "create", "text": text}})
+            if self.forgets and text == "Tom got a dog.":
+                calls.append({"name": "delete_memory", "args": {"memory_id": "m1", "reason": "old"}})
+        return fields(tool_calls=json.dumps({"tool_calls": calls}))
+
+    def _answer(self, user: str) -> str:
+        asked = "Mara moved to" if "Where did" in user else "Tom got"
+        line = next((line for line in user.splitlines() if line.startswith(asked)), "")
+        return fields(answer=line.removeprefix(asked).strip(" .") or "nothing")
+
+
+def validated(model: Model) -> Validation:
+    program = MemoryProgram()
+    program.set_lm(dspy.LM("test/model", engine=model, temperature=0.0, cache=False, num_retries=0))
+    rule = RewardRule("outcome")
+    grader = Grader(program.reader, answer_score("f1"), rule, threads=1)
+    return validate(sampling_program(program, 0.0, 64), [TALK], grader, rule, threads=1)
+
+
+def test_what_a_later_session_forgets_costs_the_score_and_not_the_reward_of_the_earlier_one():
+    assert validated(Model(forgets=False)) == Validation(score=1.0, reward=1.0, episodes=2, lost=0)
+    assert validated(Model(forgets=True)) == Validation(score=0.5, reward=1.0, episodes=2, lost=0)
+
+
+def test_an_answer_that_never_came_has_no_score_and_is_counted():
+    assert validated(Model(forgets=False, loses="What did")) == Validation(1.0, 1.0, episodes=1, lost=1)
