@@ -112,7 +112,10 @@ def shared_rows(examples: Sequence[Example]) -> list[Row]:
     rows: list[Row] = []
     for example in examples:
         joined = joined_row(rows[-1], example) if rows else None
-        rows = [*rows[:-1], joined] if joined else [*rows, Row((example,))]
+        if joined:
+            rows[-1] = joined
+        else:
+            rows.append(Row((example,)))
     return rows
 
 

@@ -97,8 +97,8 @@ class PretrainConfig(Settings):
 
     together: int = Field(default=1, ge=1)
     """Questions about what a reader is shown. With more than one, their prompts share a row and are read
-    once, so that there are five to seven times as many in as many tokens; each sort of fact is then asked
-    about as often as any other. What a training from scratch makes of it has not been measured."""
+    once, so that there are about five times as many in as many tokens; what is shown is then drawn so that
+    each sort of fact has as much. What a training from scratch makes of it has not been measured."""
 
     beginning_weight: float = Field(default=1.0, ge=0)
     """Weight of the loss of telling, after the second layer, how the line of a token begins: who says a turn,
