@@ -109,6 +109,7 @@ def test_what_the_reader_was_shown_leads_to_the_history_of_each_memory(opened):
     assert LATEST in shown.inner_text()
     shown.locator("summary").click()
     history = shown.get_by_role("list", name="History of m11").locator("> li")
+    history.first.wait_for()  # as is this
     operations = [text.splitlines()[0] for text in history.all_inner_texts()]
     assert operations == [
         "create in v1 by notes in session_1",
