@@ -8,7 +8,7 @@ POCKET = "pocket"
 """The embedded model."""
 
 POCKET_BASE = "pocket-base"
-"""The embedded model before the last stage of its training: it writes, and has much left to learn."""
+"""The embedded model, taught to overlook most small things: a start for training to improve on."""
 
 _LOCAL = "local:"
 _POCKET = Path(__file__).parent / "pocket"

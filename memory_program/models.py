@@ -1,7 +1,7 @@
 """A model's name -> a ``dspy.LM``: one in this process, or any that is reached over HTTP, on the meter.
 
 Names are LiteLLM's, ``provider/model``; in this process run ``local:PATH_OR_HUB_ID``, and ``pocket`` and
-``pocket-base``, the embedded model and what it was before a third of its training. Keys come from the
+``pocket-base``, the embedded model and one that overlooks most small things. Keys come from the
 environment, under the names that the providers give them; none is ever taken as an argument, saved or shown.
 A model that cannot be used as named is an error before the first call, and never becomes another model.
 """

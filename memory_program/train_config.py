@@ -73,10 +73,30 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
     """Steps of the training; the stages of --curriculum share them. 40 are for the embedded model; for
     large models 500 are usual."""
 
-    learning_rate: float = Field(default=1e-4, gt=0)
+    learning_rate: float = Field(default=3e-4, gt=0)
     """Learning rate of AdamW, constant after the warm-up. For adapters of large models 2e-5 is usual."""
 
-    minutes: float | None = Field(default=14.0, gt=0)
+    warmup_steps: int = Field(default=2, ge=0)
+    """Steps over which the learning rate rises to its value."""
+
+    reward_rule: Literal["outcome", "dense", "delta", "difference"] = "difference"
+    """What a rollout is worth: outcome is the score of the answers; dense (MemBuilder) takes off for length
+    and for invalid calls, by specialist; delta (MemUpdate) is the gain over the memory before the session;
+    difference is, for each specialist, the score less what it would be had this one written nothing."""
+
+    format_weight: float = Field(default=0.1, ge=0)
+    """Added to the reward of a specialist whose calls were all valid. By the difference alone, a reply that
+    cannot be used is worth what an empty one is."""
+
+    episode_questions: int = Field(default=10, ge=1)
+    """Questions asked about a session to score what was written of it, at most. MemBuilder asks 5; of what
+    nothing is asked about, nothing is learned."""
+
+    curriculum: str = "4,8"
+    """Sessions of a conversation at most, stage after stage; the stages share the steps. Empty: all sessions
+    from the first step on."""
+
+    minutes: float | None = Field(default=15.0, gt=0)
     """Stop training after so many minutes, those before a kill included."""
 
     dry_run: bool = False

@@ -13,14 +13,22 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from locomo.conversation import Question
-from locomo.world import World, generate
+from locomo.world import GoldOperation, World, generate
 from memory_program.agents.baselines import ReaderOnly
 from memory_program.agents.context import MemoryContext, WholeConversation
 from memory_program.agents.program import MemoryProgram, MemorySystem
 from memory_program.agents.signatures import AnswerQuestion
 from memory_program.agents.writer import spelled_date
 from memory_program.bank.space import MemorySpace
-from memory_program.learning.oracle import Exchange, Oracle, OracleEngine, fields_of, lm_of, render
+from memory_program.learning.oracle import (
+    Exchange,
+    Oracle,
+    OracleEngine,
+    Overlooks,
+    fields_of,
+    lm_of,
+    render,
+)
 from memory_program.pocket.layout import Example, Row, joined_row
 from memory_program.pocket.recipe import STAGES, Stage
 from memory_program.pocket.tokenizer import END, chat_text
@@ -35,22 +43,44 @@ _ALL = 1000.0  # questions for each session: more than there are
 _KEPT_EMPTY = 0.4  # the share of empty replies of writers that is kept: most sessions lack most kinds
 
 
-def exchanges_of(world: World, rng: random.Random) -> list[Exchange]:
-    """Run the program through a world, with the oracle as its model, and list all that was said."""
-    talk = _Talk(world)
+_EVENTS = {"bought", "gift", "read", "cooked", "concert", "plan_concert"}
+SMALL_THINGS = frozenset(_EVENTS | {"allergy", "routine", "soaking", "calling", "keeps"})
+"""Sorts of facts that an expert may overlook: what people buy, give, read, eat and hear, what they do every
+day, and where they keep things. Where they live and work, whom they know and whom they met it never does."""
+
+
+def overlooking(share: float) -> Overlooks:
+    """Make an expert overlook a share of the small things, each from its first mention to its last."""
+
+    def overlooks(world: World, operation: GoldOperation) -> bool:
+        fact = world.facts[operation.fact_id]
+        drawn = random.Random(f"{world.conversation.conversation_id}:{fact.key}").random()
+        return fact.schema.name in SMALL_THINGS and drawn < share
+
+    return overlooks
+
+
+def exchanges_of(world: World, rng: random.Random, overlooked: float = 0.0) -> list[Exchange]:
+    """Run the program through a world, with the oracle as its model, and list all that was said.
+
+    ``overlooked`` is the share of the small things that the oracle passes over (see ``SMALL_THINGS``).
+    """
+    talk = _Talk(world, overlooked)
     for question in world.conversation.questions:
         talk.ask(question, rng)
     return talk.exchanges
 
 
-def lessons_of(world: World, contexts: int, together: int, rng: random.Random) -> list[Exchange]:
+def lessons_of(
+    world: World, contexts: int, together: int, rng: random.Random, overlooked: float = 0.0
+) -> list[Exchange]:
     """Run the program through a world as ``exchanges_of``, but ask more, and evenly, about less.
 
     ``contexts`` times the reader is shown what it would be for some question, and asked that one, and then
     others about the same: up to ``together`` in all, most of which are about memories that are hard to tell
     apart, since one search found them. The contexts are drawn so that each sort of fact has as many.
     """
-    talk = _Talk(world)
+    talk = _Talk(world, overlooked)
     questions = world.conversation.questions
     traps = [question for question in questions if not question.is_answerable]
     others = [question for question in questions if question.is_answerable]
@@ -65,9 +95,9 @@ def lessons_of(world: World, contexts: int, together: int, rng: random.Random) -
 class _Talk:
     """The program and a world, all of which it has remembered."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, overlooked: float) -> None:
         self._world = world
-        self._oracle = Oracle([world])
+        self._oracle = Oracle([world], overlooking(overlooked))
         self._engine = OracleEngine(self._oracle)
         self._program = MemoryProgram()
         self._quoting = ReaderOnly(MemoryContext(with_memories=False, with_archive=True))
@@ -167,19 +197,24 @@ def chunk(
     tokens: int,
     tokenizer: PreTrainedTokenizerFast,
     together: int = 1,
+    overlooked: float = 0.0,
 ) -> list[Example]:
     """Make a chunk of a stage's text, of about so many tokens: always the same for the same arguments.
 
-    With ``together`` more than one, its readers have lessons of so many questions (see ``lessons_of``).
+    With ``together`` more than one, its readers have lessons of so many questions (see ``lessons_of``); its
+    writers overlook a share of the small things (see ``overlooking``).
     """
     rng = random.Random(f"{seed}:{number}:{stage.name}")
     if stage.copies:
         return list(_within(_copies(rng, tokenizer), tokens))
-    made = (encoded(exchange, tokenizer) for exchange in _exchanges(seed, number, stage, together, rng))
+    exchanges = _exchanges(seed, number, stage, together, overlooked, rng)
+    made = (encoded(exchange, tokenizer) for exchange in exchanges)
     return list(_within(made, tokens))
 
 
-def _exchanges(seed: int, number: int, stage: Stage, together: int, rng: random.Random) -> Iterator[Exchange]:
+def _exchanges(
+    seed: int, number: int, stage: Stage, together: int, overlooked: float, rng: random.Random
+) -> Iterator[Exchange]:
     for index in range(1000):
         world = generate(
             ((seed * 10 + STAGES.index(stage)) * 100_000 + number) * 1000 + index,
@@ -190,10 +225,10 @@ def _exchanges(seed: int, number: int, stage: Stage, together: int, rng: random.
         )[0]
         told = bare(world) if stage.is_bare else world
         if together == 1:
-            exchanges = exchanges_of(told, rng)
+            exchanges = exchanges_of(told, rng, overlooked)
         else:
             contexts = _CONTEXTS * stage.questions * len(told.conversation.sessions)
-            exchanges = lessons_of(told, max(1, round(contexts)), together, rng)
+            exchanges = lessons_of(told, max(1, round(contexts)), together, rng, overlooked)
         for exchange in exchanges:
             is_lesson = together > 1 and "tool_calls" not in exchange.reply
             if is_lesson or rng.random() < stage.kept * (_KEPT_EMPTY if is_empty(exchange) else 1.0):

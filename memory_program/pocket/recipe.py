@@ -100,6 +100,10 @@ class PretrainConfig(Settings):
     once, so that there are about five times as many in as many tokens; what is shown is then drawn so that
     each sort of fact has as much. What a training from scratch makes of it has not been measured."""
 
+    overlooked: float = Field(default=0.0, ge=0, le=1)
+    """The share of small things (what people buy, read or do every day) that the expert passes over when it
+    shows how to write. Makes pocket-base out of pocket: able to write all, it holds too little worth it."""
+
     beginning_weight: float = Field(default=1.0, ge=0)
     """Weight of the loss of telling, after the second layer, how the line of a token begins: who says a turn,
     whom a memory is about. Without it that is not learned in 250 million tokens, and who did what is a

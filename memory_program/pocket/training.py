@@ -17,7 +17,7 @@ from memory_program.pocket.layout import Batch
 from memory_program.pocket.model import Shape, layers_of, make_model
 from memory_program.pocket.optimizer import make_optimizers
 from memory_program.pocket.probes import Probe, make_probe, measure
-from memory_program.pocket.recipe import STAGES, PretrainConfig
+from memory_program.pocket.recipe import PretrainConfig
 from memory_program.pocket.side_tasks import SideTasks, Streams, is_seen
 from memory_program.pocket.supply import Supply, tokenizer_of
 from memory_program.pocket.tokenizer import save_tokenizer
@@ -83,6 +83,7 @@ class Training:
         self.optimizers[-1].add_param_group({"params": list(self.side_tasks.parameters()), "lr": _MAPS_RATE})
         weights = (config.beginning_weight, config.content_weight, config.pointer_weight)
         self._side_weights = torch.tensor(weights, device=self.device)
+        self._maps_begin_anew = config.weights is not None and any(weights)
         AttentionInterface.register("causal", causal)
         self.model.set_attn_implementation("causal")
         self._streams: Callable[[Tensor, Tensor, Tensor | None], Streams] = self._run_layers
@@ -100,8 +101,6 @@ class Training:
         if not self.progress.scores:
             self._probe()
         for number, made in self._supply.chunks(self.progress.chunks):
-            if number and self._supply.stage(number - 1) is not self._supply.stage(number) is STAGES[-1]:
-                self._save_model(self.config.out / "base")
             started = time.monotonic()
             loss, *on_the_side = torch.stack([self._step(batch) for batch in made]).mean(0).tolist()
             size = sum(batch.size for batch in made)
@@ -128,7 +127,7 @@ class Training:
         """Take a step on a batch; give the mean losses: of replies, and of the tasks on the side."""
         self.model.train()
         maps = self.optimizers[-1].param_groups[-1]
-        is_for_all = self.config.weights is None or self.progress.steps >= _MAPS_STEPS
+        is_for_all = not self._maps_begin_anew or self.progress.steps >= _MAPS_STEPS
         for optimizer in self.optimizers:
             for settings in optimizer.param_groups:
                 rate = self._rate() if is_for_all or settings is maps else 0.0

@@ -95,16 +95,10 @@ def test_a_training_that_was_interrupted_ends_with_the_same_weights(trained, str
     )
     assert [progress.chunks for progress in (begun, gone_on, ended)] == [1, 2, 5]
     assert ended.tokens == log_of(straight)[-1]["tokens"]
-    for folder in ("model", "base"):
-        whole, pieced = weights(straight, folder), weights(tmp_path, folder)
-        assert all(torch.equal(whole[name], pieced[name]) for name in whole)
-
-
-def test_the_model_before_the_last_stage_is_kept_too(straight):
     stages = [entry["stage"] for entry in log_of(straight) if "stage" in entry]
     assert stages == ["copy", "short", "short", "full", "full"]
-    final, base = weights(straight), weights(straight, "base")
-    assert any(not torch.equal(final[name], base[name]) for name in final)
+    whole, pieced = weights(straight), weights(tmp_path)
+    assert all(torch.equal(whole[name], pieced[name]) for name in whole)
 
 
 def test_other_settings_need_another_folder(trained):

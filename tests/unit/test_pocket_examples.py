@@ -8,15 +8,18 @@ from functools import lru_cache
 import torch
 
 from locomo.world import World, generate, is_held_out
+from locomo.world.catalogue import SCHEMAS
 from memory_program.agents.signatures import NOT_MENTIONED
 from memory_program.learning.oracle import Exchange, Oracle, fields_of
 from memory_program.pocket.examples import (
+    SMALL_THINGS,
     bare,
     chunk,
     encoded,
     exchanges_of,
     lessons_of,
     load_examples,
+    overlooking,
     save_examples,
 )
 from memory_program.pocket.layout import Example, shared_rows
@@ -53,6 +56,34 @@ def test_there_is_something_of_everything_to_learn():
     for part in ('"create"', '"append"', '"tool_calls": []', NOT_MENTIONED, "[[ ## answer ## ]]"):
         assert part in replies
     assert any("(none)" not in exchange.user.partition("excerpts")[2] for exchange in exchanges)
+
+
+def test_an_expert_that_overlooks_small_things_writes_all_others():
+    world, careful = talk()
+    careless = exchanges_of(world, random.Random(0), overlooked=1.0)
+    small = {fact.text for fact in world.facts.values() if fact.schema.name in SMALL_THINGS}
+    large = {operation.text for operation in world.operations if operation.text} - small
+    written = ["".join(e.reply for e in told if "tool_calls" in e.reply) for told in (careful, careless)]
+    assert small
+    assert SCHEMAS.keys() > SMALL_THINGS
+    assert all(text in written[1] for text in large if text in written[0])
+    assert not any(text in written[1] for text in small)
+    assert any(text in written[0] for text in small)
+
+
+def test_a_thing_that_is_overlooked_stays_so_however_it_changes():
+    overlooks = overlooking(0.5)
+    worlds = generate(5, 20, sessions=(4, 8))
+    seen = [
+        (world.conversation.conversation_id, world.facts[o.fact_id].key, overlooks(world, o))
+        for world in worlds
+        for o in world.operations
+        if world.facts[o.fact_id].schema.name in SMALL_THINGS
+    ]
+    verdicts = {(name, key): is_overlooked for name, key, is_overlooked in seen}
+    assert all(verdicts[name, key] == is_overlooked for name, key, is_overlooked in seen)
+    assert 0.4 < sum(verdicts.values()) / len(verdicts) < 0.6
+    assert len(verdicts) < len(seen)  # some of them changed
 
 
 def test_an_example_is_the_chat_and_its_reply_begins_where_the_model_begins():
