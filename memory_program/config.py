@@ -202,8 +202,9 @@ class EvaluateConfig(SystemSettings):
     """Sampling temperature of writer and reader, from 0 to 2. 0 repeats best; the judge always has 0."""
 
     program: Path | None = None
-    """A saved program (JSON, as optimize.py writes it): it becomes the system "optimized", beside "memory",
-    which has the prompts that come with this version."""
+    """A saved program (JSON, as optimize.py and train.py write it): it becomes the system "optimized", beside
+    "memory", which has the prompts that come with this version. Trained weights that lie beside the file
+    write for it, and --writer-model for the others."""
 
     build: BuildOrder = "sequential"
     """How the sessions of a conversation are remembered: one after the other, or in two phases, all proposed
@@ -307,7 +308,7 @@ class EvaluateConfig(SystemSettings):
     def _can_be_sent_to_ray(self) -> Self:
         if self.executor != "ray" or not self.mode.makes_systems:
             return self
-        writers = [self.writer] if any(name.writes_with_a_model for name in self.system_names) else []
+        writers = [self.writer_of(name) for name in self.system_names]
         readers = [self.reader] if any(name.reads_with_a_model for name in self.system_names) else []
         for model in (*writers, *readers):
             if model is not None and is_embedded(model):
@@ -327,7 +328,7 @@ class EvaluateConfig(SystemSettings):
     def _has_its_models(self) -> Self:
         if self.mode.makes_systems:
             for name in self.system_names:
-                lacks_writer = name.writes_with_a_model and self.writer is None
+                lacks_writer = name.writes_with_a_model and self.writer_of(name) is None
                 lacks_reader = name.reads_with_a_model and self.reader is None and self.mode is not Mode.BUILD
                 if lacks_writer or lacks_reader:
                     part = "writer" if lacks_writer else "reader"
@@ -360,6 +361,16 @@ class EvaluateConfig(SystemSettings):
     def writer(self) -> str | None:
         """The writer's model, if there is one."""
         return self.writer_model or self.model or self._embedded
+
+    def writer_of(self, name: SystemName) -> str | None:
+        """The model that writes in a system, if one does: where weights lie beside a program, it is these."""
+        if not name.writes_with_a_model:
+            return None
+        if name is SystemName.OPTIMIZED and self.program is not None:
+            folder = self.program.parent
+            if any(folder.glob("*.safetensors")):
+                return f"local:{folder}"
+        return self.writer
 
     @property
     def reader(self) -> str | None:

@@ -35,13 +35,14 @@ def estimate_build(
     config: EvaluateConfig, name: SystemName, conversations: Sequence[Conversation], missing: int
 ) -> StageEstimate | None:
     """Estimate writing ``missing`` sessions; None if that takes no call."""
-    if not missing or config.writer is None or not name.writes_with_a_model:
+    writer = config.writer_of(name)
+    if not missing or writer is None:
         return None
     transcripts = [count_tokens(s.transcript) for c in conversations for s in c.sessions]
     agents = _SPECIALISTS if config.writer_mode == "specialists" else 1
     input_tokens = _WRITER_PROMPT + _RELATED_MEMORIES + fmean(transcripts)
     calls = missing * agents * config.max_turns * (_PHASES if config.build == "two-phase" else 1)
-    return _estimate(config, name, "build", config.writer, calls, input_tokens, _WRITER_REPLY)
+    return _estimate(config, name, "build", writer, calls, input_tokens, _WRITER_REPLY)
 
 
 def estimate_answers(

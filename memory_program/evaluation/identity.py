@@ -62,7 +62,7 @@ def identify(system: MemorySystem, name: SystemName, config: EvaluateConfig) -> 
     state = system.dump_state()
     writer_state = {part: value for part, value in state.items() if part.split(".")[0] == "writer"}
     settings = {**config.system_settings.model_dump(mode="json"), "build": config.build}
-    writer = config.writer if name.writes_with_a_model else None
+    writer = config.writer_of(name)
     reader = config.reader if name.reads_with_a_model else None
     known_writer, known_reader = (None if model is None else known_as(model) for model in (writer, reader))
     written_with = (known_writer, config.temperature, [settings[key] for key in BUILD_SETTINGS], writer_state)

@@ -165,7 +165,8 @@ def _workers(
     spent_usd = sum(system.spent_usd() for system in recorded)
     check_affordable(estimates, spent_usd, config.max_cost)
     limits = Limits(max_errors=config.max_errors, max_cost_usd=config.max_cost, spent_usd=spent_usd)
-    models = (config.writer, config.reader, config.judge)
+    writers = [config.writer_of(name) for name in config.system_names]
+    models = (*writers, config.reader, config.judge)
     computes = any(model is not None and is_embedded(model) for model in models)
     return Workers(console, limits, config.concurrency, mostly_waits=not computes)
 

@@ -13,7 +13,7 @@ was trained by what a frozen reader could answer from them, and is made for noth
 
 - began as: {model}; the reader, never trained: {reader}
 - data: {dataset}, {train} conversations to learn from, {val} to choose on, {test} to test on
-- method: GRPO ({loss_type}), {reward_rule} reward on {reward}, alpha {alpha:g}; {steps} steps, {samples:,}
+- method: GRPO ({loss_type}), {reward_rule} reward on {reward}{attribution}; {steps} steps, {samples:,}
   samples, {tuning} tuning, learning rate {learning_rate:g}, seed {seed}
 - validation score: {before:.3f} before, {after:.3f} after {best_step} steps, which are these weights
 - test, official F1 of what has an answer, against the beginning: {gained}
@@ -38,10 +38,11 @@ def model_card(config: TrainConfig, results: Json) -> str:
     """
     validation = results["validation"]
     splits = {name: len(results["dataset"][name]) for name in ("train", "val", "test")}
-    names = {"model", "loss_type", "reward_rule", "reward", "alpha", "tuning", "learning_rate", "seed"}
+    names = {"model", "loss_type", "reward_rule", "reward", "tuning", "learning_rate", "seed"}
     return _CARD.format(
         **config.model_dump(include=names),
         **splits,
+        attribution="" if config.reward_rule == "difference" else f", alpha {config.alpha:g}",
         reader=config.reader,
         dataset=config.dataset,
         steps=results["steps"],

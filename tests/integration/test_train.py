@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -154,6 +155,30 @@ def test_what_is_evaluated_is_not_evaluated_again(finished, model, talks):
         assert not server.traffic.requests
     assert json.loads((out / "results.json").read_text())["comparisons"] == before["comparisons"]
     assert again.splitlines()[-4:] == said.splitlines()[-4:]
+
+
+def compare_rewards(*flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "benchmarks/rewards.py", "--rules", "difference", *flags]
+    return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=600)
+
+
+def test_trainings_that_are_done_are_compared_by_reward_and_not_done_again(finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "difference-0")
+    shown = compare_rewards("--out", str(tmp_path), "--seeds", "0")
+    assert shown.returncode == 0, shown.stderr
+    validation = json.loads((tmp_path / "difference-0" / "results.json").read_text())["validation"]
+    gain = validation["best"]["score"] - validation["first"]["score"]
+    assert f"{gain:+.3f}" in shown.stdout.partition("Mean gain")[2]
+    assert "training: " not in shown.stdout
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+
+
+def test_a_comparison_of_rewards_ends_with_the_training_that_fails(tmp_path):
+    (tmp_path / "difference-1").write_text("in the way", encoding="utf-8")
+    failed = compare_rewards("--out", str(tmp_path), "--seeds", "1")
+    assert failed.returncode != 0
+    assert "difference, seed 1: the training failed" in failed.stderr
+    assert "holds no training that is done" in compare_rewards("--out", str(tmp_path), "--show").stderr
 
 
 def test_the_dry_run_shows_one_group(model, talks, tmp_path):

@@ -42,6 +42,24 @@ def test_a_saved_program_is_a_system_beside_the_memory_that_it_began_as(systems,
     assert [name.value for name in config.system_names] == expected
 
 
+def test_the_weights_beside_a_saved_program_write_for_it_and_for_no_other_system(tmp_path):
+    (tmp_path / "model.safetensors").touch()
+    program = tmp_path / "program.json"
+    config = EvaluateConfig(systems="memory,rag", program=program, writer_model="pocket-base")
+    writers = {name.value: config.writer_of(name) for name in config.system_names}
+    assert writers == {"memory": "pocket-base", "optimized": f"local:{tmp_path}", "rag": None}
+    elsewhere = EvaluateConfig(program=tmp_path / "prompts" / "p.json", writer_model="pocket-base")
+    assert elsewhere.writer_of(elsewhere.system_names[1]) == "pocket-base"
+
+
+def test_trained_weights_cannot_be_sent_to_ray(tmp_path):
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(ConfigError, match="runs in this process, and executor='ray' in others"):
+        EvaluateConfig(
+            executor="ray", systems="memory", model="openai/m", program=tmp_path / "program.json", **LOCOMO
+        )
+
+
 def test_a_model_that_is_named_goes_before_the_embedded_one():
     config = EvaluateConfig(reader_model="openai/m")
     assert (config.writer, config.reader, config.judge) == ("pocket", "openai/m", None)

@@ -195,7 +195,7 @@ def test_the_card_says_what_the_model_is_and_how_to_run_it():
     card = model_card(TrainConfig(), results)
     assert "# pocket-base, trained to remember" in card
     assert "70 conversations to learn from, 5 to choose on, 8 to test on" in card
-    assert "60 steps, 9,000\n  samples, full tuning, learning rate 0.0001" in card
+    assert "60 steps, 9,000\n  samples, full tuning, learning rate 0.0003" in card
     assert "0.300 before, 0.500 after 40 steps" in card
     assert "+0.120 (+0.100..+0.200, p 0.008, n 90)" in card
     assert "--writer-model local:. --reader-model pocket" in card
