@@ -185,17 +185,17 @@ def rules_table(trainings: Sequence[Training]) -> Table:
 
 
 def curves(trainings: Sequence[Training]) -> Figure:
-    """Draw the score on validation against the minutes of training; a colour for each reward."""
+    """Draw the score on validation against the minutes of training; a colour for each reward, or seed."""
     figure = Figure(figsize=(7, 4.2))
     axes = figure.subplots()
-    rules = list(dict.fromkeys(training.rule for training in trainings))
+    has_rules = len({training.rule for training in trainings}) > 1
+    colours: dict[str, str] = {}
     for training in trainings:
-        is_first = training is next(t for t in trainings if t.rule == training.rule)
+        name = training.rule if has_rules else f"{training.rule}, seed {training.seed}"
+        label = None if name in colours else name
+        colour = colours.setdefault(name, f"C{len(colours)}")
         minutes, scores = zip(*training.validations, strict=True)
-        colour = f"C{rules.index(training.rule)}"
-        axes.plot(
-            minutes, scores, "o-", color=colour, markersize=4, label=training.rule if is_first else None
-        )
+        axes.plot(minutes, scores, "o-", color=colour, markersize=4, label=label)
     axes.set_xlabel("minutes of training")
     axes.set_ylabel("score on validation")
     axes.legend()
