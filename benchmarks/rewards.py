@@ -198,7 +198,7 @@ def curves(trainings: Sequence[Training]) -> Figure:
         axes.plot(minutes, scores, "o-", color=colour, markersize=4, label=label)
     axes.set_xlabel("minutes of training")
     axes.set_ylabel("score on validation")
-    axes.legend()
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
     return figure
 
 
