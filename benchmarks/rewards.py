@@ -27,6 +27,7 @@ from memory_program.command_line import exit_status, parse_flags
 from memory_program.errors import ConfigError
 from memory_program.learning.run_state import read_log
 from memory_program.settings import Settings, split_list
+from memory_program.training.card import spelled_difference
 
 TRAIN = Path(__file__).parents[1] / "train.py"
 RULES: Mapping[str, Sequence[str]] = {
@@ -163,7 +164,7 @@ def trainings_table(trainings: Sequence[Training]) -> Table:
             str(results["steps"]),
             *(f"{results['validation'][when]['score']:.3f}" for when in ("first", "best")),
             *(f"{value:.3f}" for value in f1),
-            *(_interval(results["comparisons"][name]) for name in ("locomo_f1", "all five")),
+            *(spelled_difference(results["comparisons"][name]) for name in ("locomo_f1", "all five")),
         )
     table.caption = "intervals of 95 % by conversation, paired"
     return table
@@ -202,13 +203,9 @@ def curves(trainings: Sequence[Training]) -> Figure:
     return figure
 
 
-def _interval(comparison: Mapping[str, float]) -> str:
-    return f"{comparison['difference']:+.3f} ({comparison['low']:+.3f}..{comparison['high']:+.3f})"
-
-
 def main() -> None:
     """Train, print the tables, and draw the curves."""
-    config, console = parse_flags(Benchmark), Console(width=150)
+    config, console = parse_flags(Benchmark), Console(width=180)
     if not config.show:
         train(config, console)
     trainings = done(config)
