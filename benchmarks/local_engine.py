@@ -1,8 +1,8 @@
 """Tokens per second of the in-process engine, beside transformers' own ways to generate, in one run.
 
-The requests are alike: a long beginning in common, an end of their own, 40 new tokens, greedy. The network is
-random and of the size of the embedded model, unless another one is named. Every way gets the requests twice,
-each time with the ways in turn, and its best time counts, since other programs may use the machine.
+The requests are the program's own: what its writer and its reader ask about a generated conversation. Every
+way answers them greedily, twice, with the ways in turn, and its best time counts, since other programs
+may use the machine.
 
 Run it with ``python benchmarks/local_engine.py --help``.
 """
@@ -10,61 +10,49 @@ Run it with ``python benchmarks/local_engine.py --help``.
 import copy
 import logging
 import random
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import tyro
 from dspy.lm15 import Config, Message, Request
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    ContinuousBatchingConfig,
-    GenerationConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
+from locomo.world import generate
+from memory_program.embedded import POCKET, source_of
 from memory_program.learning.decoding import Decoder
 from memory_program.learning.local import LocalEngine, LocalSettings
+from memory_program.learning.prefixes import PrefixCache
 from memory_program.learning.weights import LoadedModel
+from memory_program.pocket.examples import exchanges_of
 
-_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+_ROUNDS = 2
 
 
 @dataclass(frozen=True)
 class Benchmark:
     """What is measured."""
 
-    model: str | None = None
-    """A folder or hub id; None makes a random network: 7.6 M parameters, 4 layers of 256, 8,192 tokens."""
+    model: str = POCKET
+    """The embedded model, or "local:" and a folder or hub id of a model made for chat."""
 
-    requests: int = 16
-    """How many requests; each way answers all of them."""
+    sessions: int = 8
+    """Sessions of the conversation."""
 
     concurrency: int = 16
     """How many threads ask the engine at once, and how many texts transformers batches."""
 
-    common_tokens: int = 150
-    """Tokens that all prompts begin with, the fixed ones of the chat template aside."""
-
-    own_tokens: tuple[int, int] = (50, 250)
-    """Tokens of its own that each prompt has, from and to. The program's prompts for the embedded model have
-    300 together on average, and a third to two thirds of a reader's or a rollout's are known."""
-
-    new_tokens: int = 40
-    """Tokens of each reply."""
+    most_tokens: int = 128
+    """Tokens of a reply, at most."""
 
     threads: int = 2
     """Processor threads of each way."""
+
+    seed: int = 1
+    """Of the conversation."""
 
 
 def main(benchmark: Benchmark) -> None:
@@ -73,11 +61,9 @@ def main(benchmark: Benchmark) -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory() as folder:
-        source = benchmark.model or str(_save_random_model(Path(folder)))
-        engine = LocalEngine(LocalSettings(source=source))
-        _measure(engine, benchmark)
-        engine.close()
+    engine = LocalEngine(LocalSettings(source=source_of(benchmark.model)))
+    _measure(engine, benchmark)
+    engine.close()
 
 
 @dataclass(frozen=True)
@@ -87,14 +73,12 @@ class _Speed:
 
 
 def _measure(engine: LocalEngine, benchmark: Benchmark) -> None:
-    requests, at_once = _requests(engine, benchmark), benchmark.concurrency
+    requests, at_once = _requests(benchmark), benchmark.concurrency
     prompts = [engine.prompt_tokens(request) for request in requests]
     network, sizes = engine.model.network, sorted(map(len, prompts))
     millions = sum(weight.numel() for weight in network.parameters()) / 1e6
     print(f"{millions:.1f} M parameters, {network.dtype}, {network.device}, {benchmark.threads} threads")
-    print(
-        f"{len(prompts)} prompts of {sizes[0]} to {sizes[-1]} tokens, {benchmark.new_tokens} new tokens each"
-    )
+    print(f"{len(prompts)} prompts of {sizes[0]} to {sizes[-1]} tokens, {sum(sizes)} in all")
     theirs = copy.deepcopy(engine.model)
     theirs.network.set_attn_implementation("sdpa")  # with the attention of the engine it does not batch
     ways: dict[str, Callable[[], int]] = {
@@ -105,7 +89,7 @@ def _measure(engine: LocalEngine, benchmark: Benchmark) -> None:
         "generate_batch (continuous)": lambda: _generate_batch(theirs, prompts, benchmark),
     }
     speeds = dict.fromkeys(ways, _Speed())
-    for _ in range(2):
+    for _ in range(_ROUNDS):
         for name, way in ways.items():
             with engine.updating():  # forgets what the prompts have in common
                 pass
@@ -145,7 +129,7 @@ def _generate(
     for first in range(0, len(prompts), batch_size):
         batch = tokenizer.pad({"input_ids": list(prompts[first : first + batch_size])}, return_tensors="pt")
         output = network.generate(
-            **batch.to(network.device), max_new_tokens=benchmark.new_tokens, do_sample=False
+            **batch.to(network.device), max_new_tokens=benchmark.most_tokens, do_sample=False
         )
         new = output[:, batch["input_ids"].shape[1] :]
         ended = (new == tokenizer.eos_token_id).cumsum(dim=1)
@@ -158,7 +142,7 @@ def _generate_batch(model: LoadedModel, prompts: Sequence[Sequence[int]], benchm
     outputs = model.network.generate_batch(
         [list(prompt) for prompt in prompts],
         generation_config=GenerationConfig(
-            max_new_tokens=benchmark.new_tokens,
+            max_new_tokens=benchmark.most_tokens,
             do_sample=False,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
@@ -180,7 +164,7 @@ def _rounding(
         The largest difference as a share of its row's largest logit, and the largest logit of all.
     """
     network = copy.deepcopy(engine.model.network)
-    decoder = Decoder(network.to(dtype).eval(), engine.model.kv_shape, prefix_tokens=4096)
+    decoder = Decoder(network.to(dtype).eval(), engine.model.kv_shape, PrefixCache(4096))
     choose = random.Random(0)
     texts = [list(prompt) for prompt in prompts]
     for text in texts:
@@ -198,76 +182,14 @@ def _rounding(
     return max(shares), largest
 
 
-def _requests(engine: LocalEngine, benchmark: Benchmark) -> list[Request]:
-    choose = random.Random(1)
-    words = [_word(choose) for _ in range(2000)]
-
-    def text(tokens: int) -> str:
-        said = ""
-        while len(engine.reply_tokens(said)) <= tokens:  # one more than the text has: the token that ends it
-            said += f"{choose.choice(words)} "
-        return said
-
-    common = text(benchmark.common_tokens)
-    config = Config(temperature=0.0, max_tokens=benchmark.new_tokens)
+def _requests(benchmark: Benchmark) -> list[Request]:
+    size = benchmark.sessions
+    (world,) = generate(benchmark.seed, sessions=(size, size), held_out=True)
+    config = Config(temperature=0.0, max_tokens=benchmark.most_tokens)
     return [
-        Request(
-            model="local:benchmark",
-            system=common,
-            messages=(Message.user(text(choose.randint(*benchmark.own_tokens))),),
-            config=config,
-        )
-        for _ in range(benchmark.requests)
+        Request("local:benchmark", (Message.user(call.user),), system=call.system, config=config)
+        for call in exchanges_of(world, random.Random(benchmark.seed))
     ]
-
-
-def _word(choose: random.Random) -> str:
-    return "".join(
-        choose.choice("bdfgklmnprstv") + choose.choice("aeiou") for _ in range(choose.randint(1, 3))
-    )
-
-
-def _save_random_model(folder: Path) -> Path:
-    """Save a random network, whose logits are as large as a trained one's, with a tokenizer."""
-    choose = random.Random(2)
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=8192,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=["<|im_start|>", "<|im_end|>"],
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator((" ".join(_word(choose) for _ in range(100)) for _ in range(500)), trainer)
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|im_end|>",
-        chat_template=_TEMPLATE,
-        model_input_names=["input_ids", "attention_mask"],
-    ).save_pretrained(folder)
-    torch.manual_seed(3)
-    network = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=8192,
-            hidden_size=256,
-            intermediate_size=768,
-            num_hidden_layers=4,
-            num_attention_heads=8,
-            num_key_value_heads=8,
-            max_position_embeddings=4096,
-            tie_word_embeddings=False,
-            bos_token_id=None,
-            eos_token_id=tokenizer.token_to_id("<|im_end|>"),
-            pad_token_id=tokenizer.token_to_id("<|im_end|>"),
-        )
-    )
-    with torch.no_grad():
-        for weight in network.parameters():
-            weight.mul_(3.0 if weight.ndim == 2 else 1.0)
-    network.save_pretrained(folder)
-    return folder
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
 """What each reward gives: trainings of equal length, several seeds each, on the same held-out questions.
 
-Each training is ``train.py`` as anybody runs it, in a process of its own, one after the other. One that is
-done is not done again, and one that was stopped goes on; so the command can be stopped and given again, with
-more seeds or more rewards. At the end (and with ``--show``, of what is there) it prints every training, the
+Each training is ``train.py`` as anybody runs it, in a process of its own. One that is done is not done again,
+and one that was stopped goes on; so the command can be stopped and given again, with more seeds or more
+rewards. At the end (and with ``--show``, of what is there) it prints every training, the
 mean of each reward, and draws how the score on validation rose.
 
 Run it with ``python benchmarks/rewards.py --help``.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -30,6 +32,8 @@ from memory_program.settings import Settings, split_list
 from memory_program.training.card import spelled_difference
 
 TRAIN = Path(__file__).parents[1] / "train.py"
+NO_LIMIT_MINUTES = 24 * 60
+"""The steps end a training, not the minutes."""
 RULES: Mapping[str, Sequence[str]] = {
     "outcome": ("--reward-rule", "outcome", "--alpha", "1"),
     "dense": ("--reward-rule", "dense", "--alpha", "1"),
@@ -53,8 +57,13 @@ class Benchmark(Settings):
     seeds: str = "0,1,2"
     """Seeds; each has training and validation conversations of its own. All are tested on the same."""
 
-    minutes: float = Field(default=15.0, gt=0)
-    """Length of a training, as in train.py; the evaluation comes on top."""
+    steps: int = Field(default=20, ge=1)
+    """Steps of a training. The same for each reward, and not the same minutes: what else the machine does
+    must not decide which reward is the better one."""
+
+    side_by_side: int = Field(default=1, ge=1)
+    """Trainings at a time; they share the processor's cores. A model as small as pocket gains little from a
+    second core, so two trainings side by side are done sooner than one after the other."""
 
     show: bool = False
     """Train nothing, and show what is there."""
@@ -106,18 +115,33 @@ def train(config: Benchmark, console: Console) -> None:
     """Run what is not done yet; seed by seed, so that whatever is done of them can be compared.
 
     Raises:
-        ConfigError: a training failed.
+        ConfigError: a training failed; those that run beside it are finished, the others not begun.
     """
-    for seed in split_list(config.seeds):
-        for rule in split_list(config.rules):
-            folder = folder_of(config.out, rule, seed)
-            if (folder / "results.json").exists():
-                continue
-            console.print(f"training: {rule}, seed {seed}")
-            flags = ("--seed", seed, "--minutes", str(config.minutes), "--output-dir", str(folder))
-            command = [sys.executable, str(TRAIN), "--no-mlflow", *RULES[rule], *flags]
-            if subprocess.run(command, check=False).returncode:
-                raise ConfigError(f"{rule}, seed {seed}: the training failed; the reason stands above")
+    cores = max(1, len(os.sched_getaffinity(0)) // config.side_by_side)
+    environment = os.environ | {"OMP_NUM_THREADS": str(cores)}
+    failed: list[str] = []
+
+    def run(rule: str, seed: str) -> None:
+        folder = folder_of(config.out, rule, seed)
+        if failed or (folder / "results.json").exists():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        printed = folder.with_suffix(".txt")
+        console.print(f"training: {rule}, seed {seed}; what it prints is in {printed}")
+        length = ("--num-train-steps", str(config.steps), "--minutes", str(NO_LIMIT_MINUTES))
+        flags = ("--seed", seed, *length, "--output-dir", str(folder))
+        command = [sys.executable, str(TRAIN), "--no-mlflow", *RULES[rule], *flags]
+        with printed.open("a", encoding="utf-8") as out:
+            done = subprocess.run(command, check=False, env=environment, stdout=out, stderr=subprocess.STDOUT)
+        if done.returncode:
+            failed.append(f"{rule}, seed {seed}: the training failed; the reason stands in {printed}")
+
+    with ThreadPoolExecutor(config.side_by_side) as pool:
+        for seed in split_list(config.seeds):
+            for rule in split_list(config.rules):
+                pool.submit(run, rule, seed)
+    if failed:
+        raise ConfigError("; ".join(failed))
 
 
 def done(config: Benchmark) -> list[Training]:

@@ -113,7 +113,10 @@ class LeafCache:
 
     def clear(self) -> None:
         """Forget everything, numbers that are none included."""
-        self.values_LKNHTD = self._first()
+        if self.values_LKNHTD.device.type == "cpu":  # there, memory that is new costs more than to clear it
+            self.values_LKNHTD.zero_()
+        else:  # and here, whatever changes the weights meanwhile needs it
+            self.values_LKNHTD = self._first()
 
     def reserve(self, tokens: int, texts: int) -> None:
         """Make room for so many leaves of ``tokens`` tokens; what is there is kept."""

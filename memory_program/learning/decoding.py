@@ -20,14 +20,19 @@ _LONG_TOKENS = 512  # a longer prompt is a stem of its own: the leaves are padde
 
 
 class Decoder:
-    """The network with the texts that it is writing. Not safe for threads: one thread owns it."""
+    """The network with the texts that it is writing. Not safe for threads: one thread owns it.
 
-    def __init__(self, network: PreTrainedModel, kv_shape: tuple[int, int, int], prefix_tokens: int) -> None:
-        """Keep at most ``prefix_tokens`` tokens of past prompts."""
+    Several may run one network, whose weights they only read.
+    """
+
+    def __init__(
+        self, network: PreTrainedModel, kv_shape: tuple[int, int, int], prefixes: PrefixCache
+    ) -> None:
+        """Use what is known of prompts, and add to it; decoders of one network may share it."""
         self.device = network.device
         self._network = network
         self._kv_shape = kv_shape
-        self._prefixes = PrefixCache(prefix_tokens)
+        self._prefixes = prefixes
         self._leaves = LeafCache(kv_shape, network.dtype, network.device)
         self._stems: list[Stem | None] = []
         self._lengths: list[int] = []  # of the leaves

@@ -6,7 +6,6 @@ A text joins between two steps and leaves when it ends, as in Orca (Yu et al. 20
 
 import math
 import threading
-import time
 from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future
@@ -103,8 +102,6 @@ class Batcher:
                 and so does not depend on the batch.
             threads: of the processor that compute; None takes what torch has been told.
         """
-        self.busy_s = 0.0
-        """Seconds in which it read and wrote, so far."""
         self._decoder = decoder
         self._stop_ids = stop_ids
         self._slots = slots
@@ -180,7 +177,6 @@ class Batcher:
         if self._threads is not None:
             _compute_on(self._threads)
         while (joining := self._joining()) is not None:
-            began = time.monotonic()
             try:
                 for text in joining:
                     self._begin(text)
@@ -188,7 +184,6 @@ class Batcher:
                     self._step()
             except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to those who wait
                 self._fail([*self._running, *joining], error)
-            self.busy_s += time.monotonic() - began
         with self._changed:
             self._fail([*self._running, *self._waiting], _closed())
             self._waiting.clear()

@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,87 +13,24 @@ from torch import Tensor
 from memory_program.errors import ModelError
 from memory_program.learning.generation import Batcher, Continuation, Job, Rounding
 from memory_program.learning.sampling import Sampling
-
-STOP = 9
-PATIENCE_S = 60.0  # nothing takes a second; a busy machine may make it wait
-UNREADABLE, POISONOUS = 11, 12
-
-
-class CountingDecoder:
-    """Continues a prompt of one number ``n`` by ``n - 1``, ``n - 2`` and so on to 0, and then by STOP.
-
-    A prompt with UNREADABLE at its end cannot be read; one with POISONOUS gives logits that are no numbers.
-    While ``gate`` is not set, every step waits.
-    """
-
-    device = torch.device("cpu")
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.gate.set()
-        self.steps = 0
-        self.batches: list[int] = []
-        self.texts: list[list[int]] = []
-        self.breaks = False
-
-    def begin(self, prompt: Sequence[int]) -> tuple[Tensor, int]:
-        if prompt[-1] == UNREADABLE:
-            raise MemoryError("no room")
-        self.texts.append(list(prompt))
-        return _after(prompt[-1]), len(prompt) - 1
-
-    def step(self, tokens: Sequence[int]) -> Tensor:
-        assert self.gate.wait(timeout=PATIENCE_S)
-        self.steps += 1
-        self.batches.append(len(tokens))
-        if self.breaks:
-            raise RuntimeError("a layer broke")
-        for text, token in zip(self.texts, tokens, strict=True):
-            text.append(token)
-        return torch.cat([_after(token) for token in tokens])
-
-    def reread(self, tokens: Sequence[int]) -> Tensor:
-        assert list(tokens) in self.texts  # the choice is made again before its token is appended
-        return _after(tokens[-1])
-
-    def end(self, slot: int) -> None:
-        self.texts[slot] = self.texts[-1]
-        self.texts.pop()
-
-    def clear(self) -> None:
-        self.texts.clear()
-
-
-def _after(token: int) -> Tensor:
-    following = token - 1 if 0 < token < STOP else STOP
-    height = torch.nan if token == POISONOUS else 5.0
-    return torch.nn.functional.one_hot(torch.tensor([following]), 10).float() * height
-
-
-_made: list[Batcher] = []
-
-
-def make_batcher(decoder: CountingDecoder, slots: int = 4, rounding: float = 0.0) -> Batcher:
-    _made.append(Batcher(decoder, frozenset({STOP}), slots=slots, rounding=Rounding(rounding, rounding)))
-    return _made[-1]
+from tests.counting_decoder import (
+    PATIENCE_S,
+    POISONOUS,
+    STOP,
+    UNREADABLE,
+    CountingDecoder,
+    job,
+    made,
+    make_batcher,
+    until,
+)
 
 
 @pytest.fixture(autouse=True)
 def _closed() -> Iterator[None]:
     yield
-    while _made:
-        _made.pop().close()
-
-
-def job(*prompt: int, tokens: int = 20) -> Job:
-    return Job(prompt, tokens, Sampling(temperature=0.0))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
+    while made:
+        made.pop().close()
 
 
 def test_a_text_grows_to_its_stop_token_and_counts_what_was_known_of_its_prompt() -> None:
@@ -324,7 +261,7 @@ def test_a_batcher_computes_on_threads_of_its_own_and_leaves_others_as_they_are(
     torch.set_num_threads(3)
     try:
         batcher = Batcher(Asked(), frozenset({STOP}), slots=1, rounding=Rounding(0.0, 0.0), threads=1)
-        _made.append(batcher)
+        made.append(batcher)
         batcher.generate(job(5))
         assert seen == [1]
         assert (torch.get_num_threads(), of_a_new_thread()) == (3, 3)

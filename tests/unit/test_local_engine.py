@@ -68,7 +68,7 @@ def test_a_batch_that_grows_gives_the_logits_of_each_text_read_alone(
 ) -> None:
     save_tiny_model(tmp_path, architecture, max_position_embeddings=2048)
     model = load_model(str(tmp_path), "cpu", torch.float32)
-    decoder = Decoder(model.network, model.kv_shape, prefix_tokens=512)
+    decoder = Decoder(model.network, model.kv_shape, PrefixCache(512))
     random = torch.Generator().manual_seed(0)
 
     def tokens(count: int) -> list[int]:
@@ -100,7 +100,7 @@ def test_a_batch_that_grows_gives_the_logits_of_each_text_read_alone(
 
 
 def test_a_text_read_again_gives_the_same_bits_whatever_is_beside_it(engine: LocalEngine) -> None:
-    decoder = Decoder(engine.model.network, engine.model.kv_shape, prefix_tokens=64)
+    decoder = Decoder(engine.model.network, engine.model.kv_shape, PrefixCache(64))
     texts = [[n % 300 for n in range(start, start + 40)] for start in (0, 90, 180)]
     alone = decoder.begin(texts[0])[0]
     for text in texts[1:]:
@@ -117,6 +117,28 @@ def test_greedy_text_is_that_of_transformers_own_generate(engine: LocalEngine) -
         )
         response = engine.complete(request(question))
         assert [token.token_id for token in response.logprobs or ()] == output[0, len(prompt) :].tolist()
+
+
+def test_two_replicas_write_what_one_writes_and_forget_together(folder: Path, engine: LocalEngine) -> None:
+    torch.set_num_threads(2)
+    try:
+        two = LocalEngine(LocalSettings(source=str(folder), dtype="float32"))
+    finally:
+        torch.set_num_threads(1)
+    expected = [answer(engine, question) for question in QUESTIONS]
+    with ThreadPoolExecutor(len(QUESTIONS)) as threads:
+        assert list(threads.map(lambda question: answer(two, question), QUESTIONS)) == expected
+    writers = [thread for thread in threading.enumerate() if thread.name == "local-engine"]
+    assert len(writers) == 2 + 1  # those of this engine, and the one beside it
+    assert two.complete(request(QUESTIONS[0])).usage.cache_read_tokens
+    with two.updating():
+        pass
+    with ThreadPoolExecutor(2) as threads:
+        for response in threads.map(
+            two.complete, [request(QUESTIONS[0]), request("Another one?", system=None)]
+        ):
+            assert not response.usage.cache_read_tokens
+    two.close()
 
 
 def test_logprobs_are_those_of_the_tokens_that_were_sampled(engine: LocalEngine) -> None:

@@ -1,0 +1,86 @@
+"""A decoder that only counts, to play with how texts join, end and fail in a running batch."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from memory_program.learning.generation import Batcher, Job, Rounding
+from memory_program.learning.sampling import Sampling
+
+STOP = 9
+PATIENCE_S = 60.0  # nothing takes a second; a busy machine may make it wait
+UNREADABLE, POISONOUS = 11, 12
+
+
+class CountingDecoder:
+    """Continues a prompt of one number ``n`` by ``n - 1``, ``n - 2`` and so on to 0, and then by STOP.
+
+    A prompt with UNREADABLE at its end cannot be read; one with POISONOUS gives logits that are no numbers.
+    While ``gate`` is not set, every step waits.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.steps = 0
+        self.batches: list[int] = []
+        self.texts: list[list[int]] = []
+        self.breaks = False
+
+    def begin(self, prompt: Sequence[int]) -> tuple[Tensor, int]:
+        if prompt[-1] == UNREADABLE:
+            raise MemoryError("no room")
+        self.texts.append(list(prompt))
+        return _after(prompt[-1]), len(prompt) - 1
+
+    def step(self, tokens: Sequence[int]) -> Tensor:
+        assert self.gate.wait(timeout=PATIENCE_S)
+        self.steps += 1
+        self.batches.append(len(tokens))
+        if self.breaks:
+            raise RuntimeError("a layer broke")
+        for text, token in zip(self.texts, tokens, strict=True):
+            text.append(token)
+        return torch.cat([_after(token) for token in tokens])
+
+    def reread(self, tokens: Sequence[int]) -> Tensor:
+        assert list(tokens) in self.texts  # the choice is made again before its token is appended
+        return _after(tokens[-1])
+
+    def end(self, slot: int) -> None:
+        self.texts[slot] = self.texts[-1]
+        self.texts.pop()
+
+    def clear(self) -> None:
+        self.texts.clear()
+
+
+def _after(token: int) -> Tensor:
+    following = token - 1 if 0 < token < STOP else STOP
+    height = torch.nan if token == POISONOUS else 5.0
+    return torch.nn.functional.one_hot(torch.tensor([following]), 10).float() * height
+
+
+made: list[Batcher] = []
+"""Who makes some closes them: a test that failed may have left texts waiting."""
+
+
+def make_batcher(decoder: CountingDecoder, slots: int = 4, rounding: float = 0.0) -> Batcher:
+    made.append(Batcher(decoder, frozenset({STOP}), slots=slots, rounding=Rounding(rounding, rounding)))
+    return made[-1]
+
+
+def job(*prompt: int, tokens: int = 20) -> Job:
+    return Job(prompt, tokens, Sampling(temperature=0.0))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
