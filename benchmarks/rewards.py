@@ -91,8 +91,8 @@ class Training:
     rule: str
     seed: str
     results: dict[str, Any]  # Any: JSON
-    validations: list[tuple[float, float]]
-    """Minutes of training, and the score on validation then."""
+    validations: list[tuple[int, float]]
+    """Steps of training, and the score on validation then."""
 
     @property
     def gain(self) -> float:
@@ -125,7 +125,6 @@ def train(config: Benchmark, console: Console) -> None:
         folder = folder_of(config.out, rule, seed)
         if failed or (folder / "results.json").exists():
             return
-        folder.mkdir(parents=True, exist_ok=True)
         printed = folder.with_suffix(".txt")
         console.print(f"training: {rule}, seed {seed}; what it prints is in {printed}")
         length = ("--num-train-steps", str(config.steps), "--minutes", str(NO_LIMIT_MINUTES))
@@ -136,10 +135,11 @@ def train(config: Benchmark, console: Console) -> None:
         if done.returncode:
             failed.append(f"{rule}, seed {seed}: the training failed; the reason stands in {printed}")
 
+    config.out.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(config.side_by_side) as pool:
-        for seed in split_list(config.seeds):
-            for rule in split_list(config.rules):
-                pool.submit(run, rule, seed)
+        trainings = [(rule, seed) for seed in split_list(config.seeds) for rule in split_list(config.rules)]
+        for running in [pool.submit(run, *training) for training in trainings]:
+            running.result()
     if failed:
         raise ConfigError("; ".join(failed))
 
@@ -157,7 +157,7 @@ def done(config: Benchmark) -> list[Training]:
             if (folder / "results.json").exists():
                 results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
                 entries = [entry for entry in read_log(folder) if entry["kind"] == "validation"]
-                points = [(float(entry["run_s"]) / 60, float(entry["score"])) for entry in entries]
+                points = [(int(entry["step"]), float(entry["score"])) for entry in entries]
                 found.append(Training(rule, seed, results, points))
     if not found:
         raise ConfigError(f"out={str(config.out)!r} holds no training that is done: run it without --show")
@@ -210,7 +210,7 @@ def rules_table(trainings: Sequence[Training]) -> Table:
 
 
 def curves(trainings: Sequence[Training]) -> Figure:
-    """Draw the score on validation against the minutes of training; a colour for each reward, or seed."""
+    """Draw the score on validation against the steps of training; a colour for each reward, or seed."""
     figure = Figure(figsize=(7, 4.2))
     axes = figure.subplots()
     has_rules = len({training.rule for training in trainings}) > 1
@@ -219,9 +219,9 @@ def curves(trainings: Sequence[Training]) -> Figure:
         name = training.rule if has_rules else f"{training.rule}, seed {training.seed}"
         label = None if name in colours else name
         colour = colours.setdefault(name, f"C{len(colours)}")
-        minutes, scores = zip(*training.validations, strict=True)
-        axes.plot(minutes, scores, "o-", color=colour, markersize=4, label=label)
-    axes.set_xlabel("minutes of training")
+        steps, scores = zip(*training.validations, strict=True)
+        axes.plot(steps, scores, "o-", color=colour, markersize=4, label=label)
+    axes.set_xlabel("steps of training")
     axes.set_ylabel("score on validation")
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
     return figure
