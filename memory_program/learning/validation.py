@@ -6,7 +6,7 @@ the score: as in an evaluation, what later sessions did to the memory counts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
 
@@ -25,13 +25,15 @@ from memory_program.learning.side_by_side import side_by_side
 class Validation:
     """Mean score of the answers at the end and mean reward, over the episodes that have one.
 
-    ``episodes`` counts those with a score, ``lost`` those without.
+    ``episodes`` counts those with a score, ``lost`` those without. ``scores`` has the score of each episode
+    that has one, by conversation and session.
     """
 
     score: float | None
     reward: float | None
     episodes: int
     lost: int
+    scores: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
 
 
 def validate(
@@ -49,11 +51,18 @@ def validate(
     graded = [g for g in grader.grade([r for r, _ in pairs]) if g.score is not None]
     scores = grader.scores([replace(r, space=last) for r, last in pairs])
     known = [score for score in scores if score is not None]
+    by_session: dict[str, dict[str, float]] = {}
+    for (rollout, _), score in zip(pairs, scores, strict=True):
+        if score is not None:
+            episode = rollout.episode
+            of_conversation = by_session.setdefault(episode.conversation.conversation_id, {})
+            of_conversation[episode.session.session_id] = score
     return Validation(
         score=fmean(known) if known else None,
         reward=fmean(_reward(g, rule) for g in graded) if graded else None,
         episodes=len(known),
         lost=len(scores) - len(known),
+        scores=by_session,
     )
 
 

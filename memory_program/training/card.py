@@ -15,7 +15,8 @@ was trained by what a frozen reader could answer from them, and is made for noth
 - data: {dataset}, {train} conversations to learn from, {val} to choose on, {test} to test on
 - method: GRPO ({loss_type}), {reward_rule} reward on {reward}{attribution}; {steps} steps, {samples:,}
   samples, {tuning} tuning, learning rate {learning_rate:g}, seed {seed}
-- validation score: {before:.3f} before, {after:.3f} after {best_step} steps, which are these weights
+- validation score: {before:.3f} before, {after:.3f} after {best_step} steps, which are these weights:
+  {validated}
 - test, official F1 of what has an answer, against the beginning: {gained}
 - version {version}, commit {git_commit}
 
@@ -50,6 +51,7 @@ def model_card(config: TrainConfig, results: Json) -> str:
         before=validation["first"]["score"],
         after=validation["best"]["score"],
         best_step=validation["best"]["step"],
+        validated=spelled_difference(validation["difference"]),
         gained=spelled_difference(results["comparisons"]["locomo_f1"]),
         version=results["version"],
         git_commit=results["git_commit"],

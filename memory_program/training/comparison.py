@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -20,6 +21,7 @@ from memory_program.evaluation.records import Journals
 from memory_program.evaluation.run import evaluate
 from memory_program.evaluation.scoring import Json, Resampling, ScoredQuestion, score_question
 from memory_program.evaluation.selection import select
+from memory_program.learning.run_state import Entry
 from memory_program.train_config import TrainConfig
 from memory_program.training.card import spelled_difference
 from memory_program.training.material import Material
@@ -65,6 +67,21 @@ def comparison_table(comparison: Json) -> Table:
     headline, everything = (comparison["comparisons"][name] for name in ("locomo_f1", "all five"))
     table.add_row("difference", spelled_difference(headline), "", spelled_difference(everything), "")
     return table
+
+
+def validation_difference(first: Entry, best: Entry, seed: int) -> Json | None:
+    """Compare two validations on the episodes that have a score in both; None if there is none.
+
+    The best one was chosen for its score, so what it gained here is more than what it would gain elsewhere.
+    """
+    before = first.get("scores", {})  # runs of earlier versions wrote the mean alone
+    both = [
+        (score, before[conversation][session], conversation)
+        for conversation, scores in best.get("scores", {}).items()
+        for session, score in scores.items()
+        if session in before.get(conversation, {})
+    ]
+    return _compared(both, Resampling(seed).rng("validation"))
 
 
 def _evaluation(config: TrainConfig, material: Material, name: str, writer: str) -> EvaluateConfig:
@@ -117,10 +134,13 @@ def _paired(
         for one, other in zip(ours, theirs, strict=True)
         if (one.is_headline or not headline_only) and None not in (one.locomo_f1, other.locomo_f1)
     ]
+    return _compared(both, Resampling(seed).rng("trained against base", str(headline_only)))
+
+
+def _compared(both: Sequence[tuple[float, float, str]], rng: np.random.Generator) -> Json | None:
     if not both:
         return None
     a, b, clusters = zip(*both, strict=True)
-    rng = Resampling(seed).rng("trained against base", str(headline_only))
     return asdict(paired_comparison(a, b, clusters, rng=rng))
 
 

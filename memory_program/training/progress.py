@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from memory_program.evaluation.scoring import Json
 from memory_program.learning.groups import Grouping, Part
 from memory_program.learning.run_state import Entry
 from memory_program.learning.step_metrics import PHASES
+from memory_program.training.card import spelled_difference
 
 
 class Progress:
@@ -54,6 +56,15 @@ def _update(entry: Entry) -> list[str]:
         return [f"kl {entry['kl']:.4f}", f"entropy {entry['entropy']:.3f}"]
     sent = entry.get("samples", 0)  # the server keeps the rest to itself
     return [f"samples sent {sent:.0f}"] if sent else ["no update"]
+
+
+def validation_summary(validation: Json) -> str:
+    """Write what the best weights gained on validation, from that part of results.json."""
+    first, best = validation["first"], validation["best"]
+    return (
+        f"validation: {first['score']:.3f}, and {best['score']:.3f} after {best['step']} steps: "
+        f"{spelled_difference(validation['difference'])}; these weights were chosen for it"
+    )
 
 
 def validation_line(entry: Entry) -> str:

@@ -13,6 +13,7 @@ from memory_program.learning.run_state import Entry
 from memory_program.tracking import TrackedRun, Tracker, note_logged, tracking_place, was_logged
 from memory_program.train_config import TrainConfig
 from memory_program.training.card import model_card
+from memory_program.training.comparison import validation_difference
 from memory_program.training.curves import write_curves
 from memory_program.training.material import Material
 
@@ -53,7 +54,10 @@ def make_results(config: TrainConfig, material: Material, entries: Sequence[Entr
         "run_s": entries[-1]["run_s"],
         "overhead": sum(e["overhead"] * e["seconds/step"] for e in steps)
         / max(1e-9, sum(e["seconds/step"] for e in steps)),
-        "validation": {"first": validations[0], "best": best, "last": validations[-1]},
+        "validation": {
+            **{"first": validations[0], "best": best, "last": validations[-1]},
+            "difference": validation_difference(validations[0], best, config.seed),
+        },
         **comparison,
     }
 

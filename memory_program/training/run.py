@@ -27,7 +27,7 @@ from memory_program.training.models import (
     trainable_model,
     training_settings,
 )
-from memory_program.training.progress import Progress, shown_group
+from memory_program.training.progress import Progress, shown_group, validation_summary
 from memory_program.training.publish import Publisher, make_results, save_result
 
 
@@ -75,6 +75,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
         results = make_results(config, material, entries, comparison)
         save_result(config, program, results)
         console.print(comparison_table(comparison))
+        progress.say(validation_summary(results["validation"]))
         progress.say(f"saved: {config.result}; how it went: {config.output_dir}")
         publisher.publish(results, entries, program)
         if config.push_to_hub is not None:

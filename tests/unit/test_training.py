@@ -15,9 +15,9 @@ from memory_program.errors import ConfigError
 from memory_program.learning.episodes import Episode
 from memory_program.train_config import TrainConfig
 from memory_program.training.card import model_card, spelled_difference
-from memory_program.training.comparison import comparison_table
+from memory_program.training.comparison import comparison_table, validation_difference
 from memory_program.training.material import example_count, read_material
-from memory_program.training.progress import step_line, validation_line
+from memory_program.training.progress import step_line, validation_line, validation_summary
 from memory_program.training.publish import curves_of
 from tests.conftest import CHECKOUT
 
@@ -44,6 +44,34 @@ def scores(value: float) -> dict:
         "overall_with_abstention": interval,
         "failures": {"all": 3},
     }
+
+
+# what validation gained
+
+
+def validation(step: int, **scores: float) -> dict:
+    """A validation with two conversations: a has two sessions, b one."""
+    mean = sum(scores.values()) / len(scores)
+    by_session: dict = {}
+    for name, score in scores.items():
+        by_session.setdefault(name[0], {})[name[1]] = score
+    return {**VALIDATION, "step": step, "score": mean, "scores": by_session}
+
+
+def test_validations_are_compared_episode_by_episode_with_an_interval_by_conversation():
+    first, best = validation(0, a1=0.1, a2=0.5, b1=0.6), validation(8, a1=0.4, a2=0.8, b1=0.6)
+    difference = validation_difference(first, best, seed=0)
+    assert difference["difference"] == pytest.approx(0.2)
+    assert difference["n"] == 3
+    assert (difference["low"], difference["high"]) == pytest.approx((0.0, 0.3))  # b alone, and a alone
+    said = validation_summary({"first": first, "best": best, "difference": difference})
+    assert said.startswith("validation: 0.400, and 0.600 after 8 steps: +0.200 (+0.000..+0.300, p ")
+
+
+def test_an_episode_that_lost_its_score_in_one_validation_is_not_compared():
+    first, best = validation(0, a1=0.1, b1=0.6), validation(8, a1=0.4, a2=0.8, b1=0.7)
+    assert validation_difference(first, best, seed=0)["n"] == 2
+    assert validation_difference(VALIDATION, best, seed=0) is None  # a log of an earlier version
 
 
 # settings
@@ -189,7 +217,7 @@ def test_the_card_says_what_the_model_is_and_how_to_run_it():
     results = {
         "dataset": {"name": "sample", "train": ["a"] * 70, "val": ["b"] * 5, "test": ["c"] * 8},
         "steps": 60, "samples": 9000, "version": "0.1.0", "git_commit": "abc",
-        "validation": {"first": {"score": 0.3}, "best": {"score": 0.5, "step": 40}},
+        "validation": {"first": {"score": 0.3}, "best": {"score": 0.5, "step": 40}, "difference": COMPARISON},
         "comparisons": {"locomo_f1": COMPARISON},
     }  # fmt: skip
     card = model_card(TrainConfig(), results)
@@ -197,7 +225,7 @@ def test_the_card_says_what_the_model_is_and_how_to_run_it():
     assert "70 conversations to learn from, 5 to choose on, 8 to test on" in card
     assert "60 steps, 9,000\n  samples, full tuning, learning rate 0.0003" in card
     assert "0.300 before, 0.500 after 40 steps" in card
-    assert "+0.120 (+0.100..+0.200, p 0.008, n 90)" in card
+    assert card.count("+0.120 (+0.100..+0.200, p 0.008, n 90)") == 2  # on validation, and on the test
     assert "--writer-model local:. --reader-model pocket" in card
 
 

@@ -74,9 +74,13 @@ def validated(model: Model) -> Validation:
 
 
 def test_what_a_later_session_forgets_costs_the_score_and_not_the_reward_of_the_earlier_one():
-    assert validated(Model(forgets=False)) == Validation(score=1.0, reward=1.0, episodes=2, lost=0)
-    assert validated(Model(forgets=True)) == Validation(score=0.5, reward=1.0, episodes=2, lost=0)
+    told = {"talk": {"session_1": 1.0, "session_2": 1.0}}
+    assert validated(Model(forgets=False)) == Validation(1.0, 1.0, episodes=2, lost=0, scores=told)
+    told = {"talk": {"session_1": 0.0, "session_2": 1.0}}
+    assert validated(Model(forgets=True)) == Validation(0.5, 1.0, episodes=2, lost=0, scores=told)
 
 
 def test_an_answer_that_never_came_has_no_score_and_is_counted():
-    assert validated(Model(forgets=False, loses="What did")) == Validation(1.0, 1.0, episodes=1, lost=1)
+    assert validated(Model(forgets=False, loses="What did")) == Validation(
+        1.0, 1.0, episodes=1, lost=1, scores={"talk": {"session_1": 1.0}}
+    )
