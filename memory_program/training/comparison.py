@@ -132,7 +132,9 @@ def _paired(
     both = [
         (one.locomo_f1, other.locomo_f1, one.question.conversation_id)
         for one, other in zip(ours, theirs, strict=True)
-        if (one.is_headline or not headline_only) and None not in (one.locomo_f1, other.locomo_f1)
+        if (one.is_headline or not headline_only)
+        and one.locomo_f1 is not None
+        and other.locomo_f1 is not None
     ]
     return _compared(both, Resampling(seed).rng("trained against base", str(headline_only)))
 
