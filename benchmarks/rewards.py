@@ -62,8 +62,7 @@ class Benchmark(Settings):
     must not decide which reward is the better one."""
 
     side_by_side: int = Field(default=1, ge=1)
-    """Trainings at a time; they share the processor's cores. A model as small as pocket gains little from a
-    second core, so two trainings side by side are done sooner than one after the other."""
+    """Trainings at a time; they share the processor's cores. Small models are done sooner with one for each."""
 
     show: bool = False
     """Train nothing, and show what is there."""
