@@ -62,7 +62,7 @@ class Benchmark(Settings):
     must not decide which reward is the better one."""
 
     side_by_side: int = Field(default=1, ge=1)
-    """Trainings at a time; they share the processor's cores. Small models are done sooner with one for each."""
+    """Trainings at a time; they share the cores. Small models are done sooner with one core for each."""
 
     show: bool = False
     """Train nothing, and show what is there."""
