@@ -65,6 +65,7 @@ def cluster(folder: Path) -> Iterator[Any]:
             environment.setenv("PGPASSWORD", str(make_url(POSTGRES_URL).password))
         from ray.cluster_utils import Cluster
 
+        Path("/tmp/ray").mkdir(exist_ok=True)  # where Ray notes the address, whatever folder it is given
         node = {"node_ip_address": "127.0.0.1", "object_store_memory": 80_000_000}
         node |= {"include_dashboard": False, "include_log_monitor": False}
         patience = {"health_check_period_ms": 500, "health_check_failure_threshold": 4}
