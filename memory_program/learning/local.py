@@ -105,7 +105,7 @@ class LocalEngine:
         self.model = load_model(settings.source, device, getattr(torch, dtype))
         network = self.model.network
         is_small = device == "cpu" and network.num_parameters() < _SMALL
-        replicas = min(_MOST_REPLICAS, torch.get_num_threads()) if is_small else 1
+        replicas = min(_MOST_REPLICAS, torch.get_num_threads(), settings.slots) if is_small else 1
         prefixes = PrefixCache(settings.prefix_tokens)
         self._decoders = [Decoder(network, self.model.kv_shape, prefixes) for _ in range(replicas)]
         self._replicas = Replicas(
@@ -113,11 +113,11 @@ class LocalEngine:
                 Batcher(
                     decoder,
                     self.model.stop_ids,
-                    slots=-(-settings.slots // replicas),
+                    slots=settings.slots // replicas + (index < settings.slots % replicas),
                     rounding=_ROUNDING[dtype],
                     threads=1 if is_small else None,
                 )
-                for decoder in self._decoders
+                for index, decoder in enumerate(self._decoders)
             ]
         )
         self._seeds = _Seeds(settings.seed)

@@ -6,7 +6,7 @@ the score: as in an evaluation, what later sessions did to the memory counts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 
@@ -33,7 +33,7 @@ class Validation:
     reward: float | None
     episodes: int
     lost: int
-    scores: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    scores: dict[str, dict[str, float]]
 
 
 def validate(

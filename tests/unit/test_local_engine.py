@@ -126,10 +126,10 @@ def test_two_replicas_write_what_one_writes_and_forget_together(folder: Path, en
     finally:
         torch.set_num_threads(1)
     expected = [answer(engine, question) for question in QUESTIONS]
+    before = set(threading.enumerate())
     with ThreadPoolExecutor(len(QUESTIONS)) as threads:
         assert list(threads.map(lambda question: answer(two, question), QUESTIONS)) == expected
-    writers = [thread for thread in threading.enumerate() if thread.name == "local-engine"]
-    assert len(writers) == 2 + 1  # those of this engine, and the one beside it
+    assert len(set(threading.enumerate()) - before) == 2
     assert two.complete(request(QUESTIONS[0])).usage.cache_read_tokens
     with two.updating():
         pass
@@ -139,6 +139,19 @@ def test_two_replicas_write_what_one_writes_and_forget_together(folder: Path, en
         ):
             assert not response.usage.cache_read_tokens
     two.close()
+
+
+def test_a_model_of_one_slot_writes_one_text_at_a_time(folder: Path) -> None:
+    torch.set_num_threads(2)
+    try:
+        narrow = LocalEngine(LocalSettings(source=str(folder), dtype="float32", slots=1))
+    finally:
+        torch.set_num_threads(1)
+    before = set(threading.enumerate())
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda question: answer(narrow, question), QUESTIONS))
+    assert len(set(threading.enumerate()) - before) == 1
+    narrow.close()
 
 
 def test_logprobs_are_those_of_the_tokens_that_were_sampled(engine: LocalEngine) -> None:
