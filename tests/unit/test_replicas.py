@@ -76,10 +76,12 @@ def test_it_is_busy_while_any_text_is_open(replicas: Replicas, decoders: list[Co
 def test_a_pause_waits_for_every_batch_and_holds_all_of_them(
     replicas: Replicas, decoders: list[CountingDecoder]
 ) -> None:
-    decoders[1].gate.clear()
+    for decoder in decoders:  # both: a text that is done soon would get the next one beside it
+        decoder.gate.clear()
     with ThreadPoolExecutor(4) as threads:
         running = [threads.submit(replicas.generate, job(3)) for _ in range(2)]
-        until(lambda: len(decoders[1].texts) == 1)
+        until(lambda: [len(decoder.texts) for decoder in decoders] == [1, 1])
+        decoders[0].gate.set()
         entered, leave = threading.Event(), threading.Event()
 
         def pause() -> None:
