@@ -16,10 +16,11 @@ class StepReport:
 
     ``sampler_gap`` is the mean difference between the log-probabilities of sampling and those computed here:
     it grows where rollouts and training do not see the same text or weights. None where they are not known.
+    ``divergence`` is None where there is no reference (``beta`` is 0).
     """
 
     loss: float
-    divergence: float
+    divergence: float | None
     entropy: float
     clipped: float
     grad_norm: float
@@ -66,9 +67,10 @@ class Sums:
     def report(self, batches: Sequence[Batch], samples: int, tokens: int, seconds: float) -> StepReport:
         """Divide by the tokens."""
         gaps = [batch.gap for batch in batches if batch.gap is not None]
+        has_reference = all(batch.reference_logprobs is not None for batch in batches)
         return StepReport(
             loss=self.loss,
-            divergence=self.divergence / max(1, tokens),
+            divergence=self.divergence / max(1, tokens) if has_reference else None,
             entropy=self.entropy / max(1, tokens),
             clipped=self.clipped / max(1, tokens),
             grad_norm=self.grad_norm,

@@ -82,7 +82,6 @@ def update_metrics(report: StepReport | Sent | None) -> Metrics:
         return {"samples": report.samples}
     metrics: Metrics = {
         "loss": report.loss,
-        "kl": report.divergence,
         "entropy": report.entropy,
         "clipped": report.clipped,
         "grad_norm": report.grad_norm,
@@ -90,7 +89,8 @@ def update_metrics(report: StepReport | Sent | None) -> Metrics:
         "trained_tokens": report.tokens,
         "read_tokens": report.read_tokens,
     }
-    return metrics if report.sampler_gap is None else {**metrics, "sampler_gap": report.sampler_gap}
+    unknown = {"kl": report.divergence, "sampler_gap": report.sampler_gap}
+    return metrics | {name: value for name, value in unknown.items() if value is not None}
 
 
 def _rewards(groupings: Sequence[Grouping]) -> Metrics:

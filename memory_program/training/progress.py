@@ -52,8 +52,9 @@ def step_line(entry: Entry, steps: int) -> str:
 
 
 def _update(entry: Entry) -> list[str]:
-    if "kl" in entry:
-        return [f"kl {entry['kl']:.4f}", f"entropy {entry['entropy']:.3f}"]
+    if "entropy" in entry:
+        divergence = [f"kl {entry['kl']:.4f}"] if "kl" in entry else []  # there is none without --beta
+        return [*divergence, f"entropy {entry['entropy']:.3f}"]
     sent = entry.get("samples", 0)  # the server keeps the rest to itself
     return [f"samples sent {sent:.0f}"] if sent else ["no update"]
 

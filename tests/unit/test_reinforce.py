@@ -14,6 +14,7 @@ from memory_program.learning.local import LocalEngine, LocalSettings
 from memory_program.learning.objective import Objective, divergence, entropies_of, logprobs_of
 from memory_program.learning.packing import Sample
 from memory_program.learning.reinforce import LocalTrainer
+from memory_program.learning.step_metrics import update_metrics
 from tests.tiny_model import save_tiny_model
 
 PROMPT = tuple(range(40, 60))
@@ -107,6 +108,13 @@ def test_more_iterations_on_a_batch_leave_the_ratio_one_and_are_clipped(folder):
     report = learner.reinforce(SAMPLES)
     assert report.clipped > 0.2
     assert learner.steps == 4
+
+
+def test_without_a_reference_nobody_says_how_far_it_is(folder):
+    report = trainer(folder, beta=0.0).reinforce(SAMPLES)
+    assert report.divergence is None
+    assert "kl" not in update_metrics(report)
+    assert update_metrics(trainer(folder, beta=0.04).reinforce(SAMPLES))["kl"] == pytest.approx(0, abs=1e-6)
 
 
 def test_the_reference_is_the_model_that_training_began_with(folder):

@@ -181,6 +181,8 @@ def test_a_step_is_one_line():
         "kl 0.0100  entropy 0.300  9.0 s (roll in 2.0, write 3.0, read 1.0, update 2.8, overhead 2 %)  "
         "900 and 4,000 tokens/s"
     )
+    without_beta = {name: value for name, value in STEP.items() if name != "kl"}
+    assert "  unusable 2  entropy 0.300  " in step_line(without_beta, 100)
     idle = {name: value for name, value in STEP.items() if name not in ("kl", "entropy", "reward", "score")}
     assert "  no update  " in step_line(idle, 100)
 
