@@ -259,23 +259,24 @@ class _Training:
 
     def _validate(self) -> None:
         watch, progress = Stopwatch(), self._progress
-        found = validate(
-            self._rollouts.greedy,
-            self._valset,
-            self._rollouts.grader,
-            self._of.rule,
-            threads=self._settings.num_threads,
-            expert_tokens=self._of.expert_tokens,
-        )
-        if found.score is None:
-            raise ModelError(
-                f"none of {found.lost} validation episodes has a score: the writer, the reader or the judge "
-                "gives nothing usable"
+        with self._job.trainer.averaged():
+            found = validate(
+                self._rollouts.greedy,
+                self._valset,
+                self._rollouts.grader,
+                self._of.rule,
+                threads=self._settings.num_threads,
+                expert_tokens=self._of.expert_tokens,
             )
-        progress.stale += 1
-        if progress.best_score is None or found.score > progress.best_score + _BETTER:
-            progress.best_score, progress.best_step, progress.stale = found.score, progress.step, 0
-            self._job.trainer.save_weights(self._state.best(progress.step))
+            if found.score is None:
+                raise ModelError(
+                    f"none of {found.lost} validation episodes has a score: the writer, the reader or the "
+                    "judge gives nothing usable"
+                )
+            progress.stale += 1
+            if progress.best_score is None or found.score > progress.best_score + _BETTER:
+                progress.best_score, progress.best_step, progress.stale = found.score, progress.step, 0
+                self._job.trainer.save_weights(self._state.best(progress.step))
         progress.validated_at = progress.step
         progress.seconds += watch.total_s
         self._log(kind="validation", best_step=progress.best_step, **asdict(found))

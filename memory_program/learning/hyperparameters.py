@@ -50,6 +50,10 @@ class ReinforceSettings(Settings):
     iterations: int = Field(default=1, ge=1)
     """Optimiser steps on the same samples."""
 
+    ema_decay: float = Field(default=0.0, ge=0, lt=1)
+    """Decay of the moving average of the weights, by optimiser steps. Samples come from the weights as they
+    are; validated and kept is the average, which the noise of single steps hardly moves. 0: no average."""
+
     batch_tokens: int = Field(default=2048, ge=1)
     """Tokens of one forward and backward pass; a step accumulates as many passes as its samples need."""
 

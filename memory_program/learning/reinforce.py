@@ -53,6 +53,7 @@ class LocalTrainer:
         self._network = network
         self._names = [name for name, weight in network.named_parameters() if weight.requires_grad]
         self._trained = [weight for weight in network.parameters() if weight.requires_grad]
+        self._average: list[Tensor] = []  # none before the first step, or without ema_decay
         wrong = {str(weight.dtype) for weight in self._trained} - {"torch.float32"}
         if wrong:
             raise ModelError(
@@ -192,8 +193,34 @@ class LocalTrainer:
             group["lr"] = rate
         self._optimizer.step()
         self._optimizer.zero_grad()
+        self._follow()
         self.steps += 1
         return norm
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Take the weights into their moving average; of the first steps it is the plain mean."""
+        if not self.settings.ema_decay:
+            return
+        if not self._average:
+            self._average = [weight.detach().clone() for weight in self._trained]
+        share = max(1 - self.settings.ema_decay, 1 / (self.steps + 1))
+        for average, weight in zip(self._average, self._trained, strict=True):
+            average.lerp_(weight, share)
+
+    @contextmanager
+    def averaged(self) -> Generator[None]:
+        """Have the moving average of the weights inside the block, if there is one: to judge and to save."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        with self.engine.updating():
+            for average, weight in zip(self._average, self._trained, strict=bool(self._average)):
+                average.data, weight.data = weight.data, average.data
 
     @contextmanager
     def _updating(self) -> Generator[Callable[[], float]]:
@@ -219,6 +246,7 @@ class LocalTrainer:
         folder.mkdir(parents=True, exist_ok=True)
         state = {
             "weights": [weight.detach() for weight in self._trained],
+            "average": self._average,
             "optimizer": self._optimizer.state_dict(),
             "steps": self.steps,
             "random": torch.get_rng_state(),
@@ -239,6 +267,7 @@ class LocalTrainer:
         with self.engine.updating(), torch.no_grad():
             for weight, saved in zip(self._trained, state["weights"], strict=True):
                 weight.copy_(saved)
+        self._average = state["average"]
         self._optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
         torch.set_rng_state(state["random"].cpu())

@@ -7,6 +7,7 @@ did beyond its last checkpoint is done again, from the weights of then, so nothi
 import json
 import os
 import shutil
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +26,10 @@ class Weights(Protocol):
 
     def load_state(self, folder: Path) -> None:
         """Take up what ``save_state`` wrote."""
+        ...
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Have the moving average of the weights inside the block, if there is one: to judge and to save."""
         ...
 
     def save_weights(self, folder: Path) -> None:

@@ -123,6 +123,7 @@ def test_all_weights_need_no_adapter():
             "clip_high=0.3 cannot be told to Arbor, which has no key for it: Arbor clips at",
         ),
         ({"iterations": 2}, "iterations=2 cannot be told to Arbor"),
+        ({"ema_decay": 0.9}, "Arbor keeps the weights of now and no average"),
         ({"batch_tokens": 4096}, "--per-device-train-batch-size"),
         ({"loss_type": "grpo"}, "they do not cancel: choose from dapo, dr_grpo"),
         ({"num_generations": 6}, "rollouts=6 must be a multiple of training GPUs times"),
@@ -137,7 +138,7 @@ def test_what_arbor_would_do_wrong_is_refused_with_the_reason(changed, reason):
 
 def test_every_setting_is_told_or_refused_or_ours_alone():
     ours = {"max_completion_tokens", "seed", "tuning"}  # in max_seq_len; of our samples; in lora_config
-    refused = {"clip_low", "clip_high", "entropy", "iterations", "batch_tokens"}
+    refused = {"clip_low", "clip_high", "entropy", "iterations", "ema_decay", "batch_tokens"}
     told = job().trainer_config()
     names = {*told, *told["lora_config"]}
     renamed = {"lora_r": "r", "max_prompt_tokens": "max_prompt_length"}

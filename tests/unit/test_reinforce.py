@@ -165,6 +165,40 @@ def test_warm_up_begins_small(folder):
     assert moved[1] < moved[0] / 50
 
 
+def test_the_average_is_the_plain_mean_at_first_and_then_forgets(folder):
+    learner = trainer(folder, ema_decay=0.5)
+    passed: list[dict[str, torch.Tensor]] = []
+    for _ in range(3):
+        learner.reinforce(SAMPLES)
+        passed.append(weights(learner))
+    before = says(learner.engine)
+    with learner.averaged():
+        for name, weight in weights(learner).items():
+            first, second, third = (of_step[name] for of_step in passed)
+            assert torch.allclose(weight, 0.5 * third + 0.5 * (first + second) / 2, atol=1e-6)
+    assert all(torch.equal(weight, passed[-1][name]) for name, weight in weights(learner).items())
+    assert says(learner.engine) == before
+
+
+def test_without_a_step_or_a_decay_the_average_is_the_weights(folder):
+    for learner, steps in ((trainer(folder, ema_decay=0.5), 0), (trainer(folder), 1)):
+        for _ in range(steps):
+            learner.reinforce(SAMPLES)
+        before = weights(learner)
+        with learner.averaged():
+            assert all(torch.equal(weight, before[name]) for name, weight in weights(learner).items())
+
+
+def test_the_engine_answers_with_the_average_inside_the_block_and_training_goes_on_from_the_weights(folder):
+    learner, plain = trainer(folder, ema_decay=0.9), trainer(folder)
+    for _ in range(4):
+        for each in (learner, plain):
+            each.imitate([Sample(PROMPT, GOOD)])
+        with learner.averaged():
+            assert learner.steps == 1 or likelihood(learner, PROMPT, GOOD) < likelihood(plain, PROMPT, GOOD)
+    assert all(torch.equal(weight, weights(plain)[name]) for name, weight in weights(learner).items())
+
+
 def test_computing_in_bfloat16_trains_weights_of_float32(folder):
     exact, coarse = trainer(folder, beta=0.0), trainer(folder, beta=0.0, bf16=True)
     norms = [learner.reinforce(SAMPLES).grad_norm for learner in (exact, coarse)]
@@ -208,18 +242,20 @@ def test_one_can_go_back_to_weights_that_were_saved(folder, tmp_path, tuning):
 
 @pytest.mark.parametrize("tuning", ["full", "lora"])
 def test_training_that_is_taken_up_ends_with_the_same_weights(folder, tmp_path, tuning):
-    straight = trainer(folder, tuning=tuning, lora_r=4, lora_dropout=0.1)
+    straight = trainer(folder, tuning=tuning, lora_r=4, lora_dropout=0.1, ema_decay=0.5)
     for _ in range(3):
         straight.reinforce(SAMPLES)
-    begun = trainer(folder, tuning=tuning, lora_r=4, lora_dropout=0.1)
+    begun = trainer(folder, tuning=tuning, lora_r=4, lora_dropout=0.1, ema_decay=0.5)
     begun.reinforce(SAMPLES)
     begun.save_state(tmp_path)
-    again = trainer(folder, tuning=tuning, lora_r=4, lora_dropout=0.1)
+    again = trainer(folder, tuning=tuning, lora_r=4, lora_dropout=0.1, ema_decay=0.5)
     again.load_state(tmp_path)
     assert again.steps == 1
     for _ in range(2):
         again.reinforce(SAMPLES)
     assert all(torch.equal(weight, weights(again)[name]) for name, weight in weights(straight).items())
+    with straight.averaged(), again.averaged():
+        assert all(torch.equal(weight, weights(again)[name]) for name, weight in weights(straight).items())
 
 
 def test_a_saved_model_is_loaded_by_its_folder(folder, tmp_path):

@@ -21,6 +21,7 @@ _NO_KEY = {
     "clip_high": _CLIPPING,
     "entropy": "Arbor has no bonus for entropy",
     "iterations": "Arbor takes one step on a group",
+    "ema_decay": "Arbor keeps the weights of now and no average",
     "batch_tokens": "Arbor counts samples: --per-device-train-batch-size, --gradient-accumulation-steps",
 }
 """Settings that Arbor has no key for, and why it needs none or what to use."""

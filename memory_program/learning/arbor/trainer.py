@@ -8,6 +8,7 @@ the trainer waits for more.
 import json
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,6 +137,10 @@ class ArborTrainer:
         noted: Json = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         if noted["job_id"] != self.job_id:
             raise ConfigError(_lost(noted))
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Change nothing: a server has the weights of now alone."""
+        return nullcontext()
 
     def save_weights(self, folder: Path) -> None:
         """Write a checkpoint on the server, in the place of the best one before, and note where it is."""
