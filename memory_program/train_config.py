@@ -87,8 +87,8 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
     are; validated and kept is the average, which the noise of single steps hardly moves. 0: no average."""
 
     beta: float = Field(default=0.001, ge=0)
-    """Weight of the divergence from the model that training began with. 0 leaves it out, and saves a pass;
-    nobody says then how far the weights have come."""
+    """Weight of the divergence from the model that training began with. With several iterations a small one:
+    a token that the first made unlikely weighs without bound then. 0 leaves it out, and saves a pass."""
 
     reward_rule: Literal["outcome", "dense", "delta", "difference"] = "difference"
     """What a rollout is worth: outcome is the score of the answers; dense (MemBuilder) takes off for length

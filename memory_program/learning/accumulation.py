@@ -64,14 +64,25 @@ class Sums:
     clipped: int = 0
     grad_norm: float = 0.0
 
-    def report(self, batches: Sequence[Batch], samples: int, tokens: int, seconds: float) -> StepReport:
-        """Divide by the tokens."""
+    def report(
+        self, drawn: "Sums", batches: Sequence[Batch], samples: int, tokens: int, seconds: float
+    ) -> StepReport:
+        """Divide by the tokens.
+
+        Args:
+            drawn: the sums of the first pass. The weights were those that drew the samples, and only of such
+                samples is the estimate of the divergence one: of weights that have moved, it has no bound.
+            batches: all that went through the passes.
+            samples: how many.
+            tokens: of their completions.
+            seconds: that it took.
+        """
         gaps = [batch.gap for batch in batches if batch.gap is not None]
         has_reference = all(batch.reference_logprobs is not None for batch in batches)
         return StepReport(
             loss=self.loss,
-            divergence=self.divergence / max(1, tokens) if has_reference else None,
-            entropy=self.entropy / max(1, tokens),
+            divergence=drawn.divergence / max(1, tokens) if has_reference else None,
+            entropy=drawn.entropy / max(1, tokens),
             clipped=self.clipped / max(1, tokens),
             grad_norm=self.grad_norm,
             sampler_gap=fmean(gaps) if gaps else None,

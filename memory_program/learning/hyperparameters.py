@@ -36,7 +36,8 @@ class ReinforceSettings(Settings):
     """How far above 1 the ratio of probabilities still has a gradient."""
 
     beta: float = Field(default=0.04, ge=0)
-    """Weight of the divergence from the model that training began with. 0 leaves it out, and saves a pass."""
+    """Weight of the divergence from the model that training began with. 0 leaves it out, and saves a pass.
+    With several iterations a small one: a token that the first made unlikely weighs without bound then."""
 
     entropy: float = Field(default=0.0, ge=0)
     """Weight of a bonus for entropy."""
@@ -54,8 +55,9 @@ class ReinforceSettings(Settings):
     """Decay of the moving average of the weights, by optimiser steps. Samples come from the weights as they
     are; validated and kept is the average, which the noise of single steps hardly moves. 0: no average."""
 
-    batch_tokens: int = Field(default=2048, ge=1)
-    """Tokens of one forward and backward pass; a step accumulates as many passes as its samples need."""
+    batch_tokens: int = Field(default=1024, ge=1)
+    """Tokens of one forward and backward pass; a step accumulates as many passes as its samples need. What
+    attention costs grows with the square of it: of small models on a CPU, with little else."""
 
     tuning: Literal["full", "lora"] = "full"
     """Train all weights, or low-rank adapters of the linear layers."""

@@ -76,16 +76,16 @@ class LocalTrainer:
         lengths = [len(sample.completion) for sample in samples]
         weights = torch.tensor(self._objective.token_weights(lengths), device=self._network.device)
         tokens = sum(lengths)
-        sums = Sums()
+        passes: list[Sums] = []
         with self._updating() as elapsed_s:
             for batch in batches:
                 self._prepare(batch)
             for _ in range(self.settings.iterations):
-                sums = Sums()
+                passes.append(Sums())
                 for batch in batches:
-                    self._accumulate(batch, weights, tokens, sums)
-                sums.grad_norm = self._step()
-            return sums.report(batches, len(samples), tokens, elapsed_s())
+                    self._accumulate(batch, weights, tokens, passes[-1])
+                passes[-1].grad_norm = self._step()
+            return passes[-1].report(passes[0], batches, len(samples), tokens, elapsed_s())
 
     def imitate(self, samples: Sequence[Sample]) -> StepReport:
         """Take a step towards the samples: the mean negative log-likelihood of their tokens.
@@ -107,7 +107,7 @@ class LocalTrainer:
                 sums.loss += float(loss.detach())
                 sums.entropy += float(entropies_of(logits.detach()).sum())
             sums.grad_norm = self._step()
-            return sums.report(batches, len(samples), tokens, elapsed_s())
+            return sums.report(sums, batches, len(samples), tokens, elapsed_s())
 
     @torch.no_grad()
     def measure(self, samples: Sequence[Sample]) -> tuple[float, int]:
@@ -124,11 +124,13 @@ class LocalTrainer:
         objective, packed = self._objective, batch.packed
         logits = self._logits(self._network, packed, self.settings.temperature)
         logprobs = logprobs_of(logits, packed.targets_N)
+        if batch.old_logprobs is None:  # the first iteration: the weights are those that drew the samples
+            batch.old_logprobs = logprobs.detach()
         with torch.set_grad_enabled(objective.entropy > 0):
             entropies = entropies_of(logits)
         terms = TokenTerms(
             logprobs,
-            logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs,
+            batch.old_logprobs,
             batch.reference_logprobs,
             entropies,
             batch.advantages,
@@ -148,15 +150,11 @@ class LocalTrainer:
 
     @torch.no_grad()
     def _prepare(self, batch: "Batch") -> None:
-        """Compute what stays the same over the iterations: old and reference log-probabilities."""
-        targets, temperature = batch.packed.targets_N, self.settings.temperature
+        """Compute what the reference gives the samples, if there is one."""
         if self.settings.beta:
             with self._as_reference() as network:
-                logits = self._logits(network, batch.packed, temperature)
-                batch.reference_logprobs = logprobs_of(logits, targets)
-        if self.settings.iterations > 1:
-            logits = self._logits(self._network, batch.packed, temperature)
-            batch.old_logprobs = logprobs_of(logits, targets)
+                logits = self._logits(network, batch.packed, self.settings.temperature)
+                batch.reference_logprobs = logprobs_of(logits, batch.packed.targets_N)
 
     @contextmanager
     def _as_reference(self) -> Generator[PreTrainedModel]:
