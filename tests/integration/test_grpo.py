@@ -20,7 +20,9 @@ EASY = {
     "num_train_steps": 12, "examples_per_step": 1, "rollouts": 8, "curriculum": "", "refresh_every": 3,
     "val_every": 6, "save_every": 2, "num_threads": 8,
 }  # fmt: skip
-TRAINING = {"learning_rate": 1e-3, "warmup_steps": 0, "beta": 0.02, "max_completion_tokens": 40}
+TRAINING = {
+    "learning_rate": 1e-3, "warmup_steps": 0, "beta": 0.02, "max_completion_tokens": 40, "ema_decay": 0.5,
+}  # fmt: skip
 TRAIN, VAL = [talk("learned")], [talk("chosen on")]
 
 
@@ -71,6 +73,18 @@ def test_the_reward_rises_and_what_was_learned_serves_other_conversations(traine
     assert validations[-1]["score"] > validations[0]["score"] + 0.3
     space = program.deepcopy()  # the student itself has the trained weights
     assert space.writer.core.lm.engine is program.writer.core.lm.engine
+
+
+def test_what_is_chosen_and_kept_is_the_average_of_the_weights(folder, tmp_path):
+    program = grpo(tmp_path, num_train_steps=6, save_every=6).compile(
+        student(folder), trainset=TRAIN, valset=VAL
+    )
+    assert log_of(tmp_path, "validation")[-1]["best_step"] == 6
+    state = torch.load(tmp_path / "checkpoints" / "000006" / "state.pt")
+    kept = list(program.writer.core.lm.engine.local.model.network.parameters())
+    for of_then, are_kept in (("average", True), ("weights", False)):
+        same = [torch.equal(*pair) for pair in zip(kept, state[of_then], strict=True)]
+        assert all(same) == are_kept
 
 
 def test_a_step_says_what_it_did(trained):
