@@ -44,12 +44,6 @@ class ArborTrainConfig(ArborSettings, TrainConfig):
     warmup_steps: int = Field(default=10, ge=0)
     """Steps of the server's optimiser over which the learning rate rises to its value."""
 
-    iterations: int = Field(default=1, ge=1)
-    """Optimiser steps on the same samples. Arbor takes one."""
-
-    ema_decay: float = Field(default=0.0, ge=0, lt=1)
-    """Decay of the moving average of the weights. Arbor keeps none."""
-
     num_val: int = Field(default=100, ge=1)
     """Validation examples, at least; whole conversations are taken until there are so many."""
 

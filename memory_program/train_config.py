@@ -79,17 +79,6 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
     warmup_steps: int = Field(default=2, ge=0)
     """Steps over which the learning rate rises to its value."""
 
-    iterations: int = Field(default=2, ge=1)
-    """Optimiser steps on the same samples. Of the time of a step most goes to rollouts and their reading."""
-
-    ema_decay: float = Field(default=0.9, ge=0, lt=1)
-    """Decay of the moving average of the weights, by optimiser steps. Samples come from the weights as they
-    are; validated and kept is the average, which the noise of single steps hardly moves. 0: no average."""
-
-    beta: float = Field(default=0.001, ge=0)
-    """Weight of the divergence from the model that training began with. With several iterations a small one:
-    a token that the first made unlikely weighs without bound then. 0 leaves it out, and saves a pass."""
-
     reward_rule: Literal["outcome", "dense", "delta", "difference"] = "difference"
     """What a rollout is worth: outcome is the score of the answers; dense (MemBuilder) takes off for length
     and for invalid calls, by specialist; delta (MemUpdate) is the gain over the memory before the session;
@@ -103,7 +92,7 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
     """Questions asked about a session to score what was written of it, at most. MemBuilder asks 5; of what
     nothing is asked about, nothing is learned."""
 
-    curriculum: str = "8"
+    curriculum: str = "4,8"
     """Sessions of a conversation at most, stage after stage; the stages share the steps. Empty: all sessions
     from the first step on."""
 

@@ -37,7 +37,7 @@ class ReinforceSettings(Settings):
 
     beta: float = Field(default=0.04, ge=0)
     """Weight of the divergence from the model that training began with. 0 leaves it out, and saves a pass.
-    With several iterations a small one: a token that the first made unlikely weighs without bound then."""
+    With several iterations choose a small one: a token that the first made unlikely weighs without bound."""
 
     entropy: float = Field(default=0.0, ge=0)
     """Weight of a bonus for entropy."""

@@ -243,9 +243,7 @@ def test_more_gpus_than_there_are_is_an_error(tmp_path):
 def test_local_settings_are_not_taken_for_those_of_a_server():
     with pytest.raises(ConfigError, match="build an ArborTrainConfig"):
         TrainConfig(backend="arbor")
-    assert TrainConfig().reinforce_settings == ReinforceSettings(
-        learning_rate=3e-4, warmup_steps=2, iterations=2, beta=0.001, ema_decay=0.9
-    )
+    assert TrainConfig().reinforce_settings == ReinforceSettings(learning_rate=3e-4, warmup_steps=2)
 
 
 # -- the server's start ------------------------------------------------------------------------------
