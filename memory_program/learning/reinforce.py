@@ -216,8 +216,10 @@ class LocalTrainer:
             self._exchange()
 
     def _exchange(self) -> None:
+        if not self._average:
+            return
         with self.engine.updating():
-            for average, weight in zip(self._average, self._trained, strict=bool(self._average)):
+            for average, weight in zip(self._average, self._trained, strict=True):
                 average.data, weight.data = weight.data, average.data
 
     @contextmanager

@@ -53,7 +53,7 @@ def step_line(entry: Entry, steps: int) -> str:
 
 def _update(entry: Entry) -> list[str]:
     if "entropy" in entry:
-        divergence = [f"kl {entry['kl']:.4f}"] if "kl" in entry else []  # there is none without --beta
+        divergence = [f"kl {entry['kl']:.4f}"] if "kl" in entry else []  # none where beta is 0
         return [*divergence, f"entropy {entry['entropy']:.3f}"]
     sent = entry.get("samples", 0)  # the server keeps the rest to itself
     return [f"samples sent {sent:.0f}"] if sent else ["no update"]
