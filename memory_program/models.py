@@ -29,7 +29,7 @@ _NAMES = (
     "api_base; for a model in this process 'local:' and its folder or its id on the Hugging Face hub; for "
     "the embedded model 'pocket'"
 )
-_POCKET_TOKENS = 256  # twice what it ever has to say: beyond, it only repeats itself
+_POCKET_TOKENS = 128  # the longest right reply in twelve long worlds has 91: beyond, it only repeats itself
 
 _logger = logging.getLogger(__name__)
 

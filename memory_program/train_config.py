@@ -63,7 +63,7 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
     num_train: int = Field(default=600, ge=1)
     """Training examples (sessions with questions), at least; of a file, whatever it has if it has fewer."""
 
-    num_val: int = Field(default=40, ge=1)
+    num_val: int = Field(default=100, ge=1)
     """Validation examples, at least; whole conversations are taken until there are so many."""
 
     num_test: int | None = Field(default=None, ge=1)

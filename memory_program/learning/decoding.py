@@ -5,6 +5,7 @@ other, so that a text can join or leave without moving the others.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 import torch
@@ -17,6 +18,14 @@ from memory_program.learning.prefixes import PrefixCache
 _CHUNK_TOKENS = 512  # of a prompt at once, since the mask grows with chunk times context
 _SHARED_TOKENS = 256  # a shorter beginning is copied for each text: a stem costs more than it saves
 _LONG_TOKENS = 512  # a longer prompt is a stem of its own: the leaves are padded to the longest
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """What a text began with, and the logits after it, as one row."""
+
+    tokens: tuple[int, ...]
+    logits: Tensor
 
 
 class Decoder:
@@ -36,6 +45,7 @@ class Decoder:
         self._leaves = LeafCache(kv_shape, network.dtype, network.device)
         self._stems: list[Stem | None] = []
         self._lengths: list[int] = []  # of the leaves
+        self._prompts: list[_Prompt] = []
         self._shared: WeakValueDictionary[tuple[int, ...], Stem] = WeakValueDictionary()
 
     def begin(self, prompt: Sequence[int]) -> tuple[Tensor, int]:
@@ -44,7 +54,13 @@ class Decoder:
         Returns:
             The logits after it, as one row, and how many of its tokens did not have to be computed.
         """
-        slot = len(self._lengths)
+        slot, tokens = len(self._lengths), tuple(prompt)
+        for twin, other in enumerate(self._prompts):
+            if other.tokens == tokens:  # eight rollouts begin alike
+                stem = self._stems[twin]
+                leaf = self._leaves.values_LKNHTD[:, :, twin, :, : len(prompt) - _length(stem)]
+                self._add(slot, other, stem, leaf)
+                return other.logits, len(prompt)
         blocks = self._prefixes.longest(prompt[:-1])  # the last one is computed: its logits are wanted
         known = sum(block.shape[-2] for block in blocks)
         values_LKHTD = self._room(len(prompt))
@@ -53,13 +69,16 @@ class Decoder:
         logits = self._read(prompt, known, values_LKHTD)
         self._prefixes.store(prompt, values_LKHTD)
         stem = self._stem(prompt, known, values_LKHTD)
-        leaf = values_LKHTD[..., _length(stem) :, :]
-        length = leaf.shape[3]
+        self._add(slot, _Prompt(tokens, logits), stem, values_LKHTD[..., _length(stem) :, :])
+        return logits, known
+
+    def _add(self, slot: int, prompt: "_Prompt", stem: Stem | None, leaf_LKHTD: Tensor) -> None:
+        length = leaf_LKHTD.shape[3]
         self._leaves.reserve(length + 1, slot + 1)
-        self._leaves.values_LKNHTD[:, :, slot, :, :length] = leaf
+        self._leaves.values_LKNHTD[:, :, slot, :, :length] = leaf_LKHTD
+        self._prompts.append(prompt)
         self._stems.append(stem)
         self._lengths.append(length)
-        return logits, known
 
     def step(self, tokens: Sequence[int]) -> Tensor:
         """Append one token to each text; gives the logits after it, one row for each text."""
@@ -78,16 +97,17 @@ class Decoder:
         """Give a slot free; the last text moves there."""
         last = len(self._lengths) - 1
         if slot != last:
-            kept = self._leaves.values_LKNHTD[..., : self._lengths[last], :]
-            kept[:, :, slot] = kept[:, :, last]
-        self._lengths[slot], self._stems[slot] = self._lengths[last], self._stems[last]
-        self._lengths.pop()
-        self._stems.pop()
+            leaves = self._leaves.values_LKNHTD[..., : self._lengths[last], :]
+            leaves[:, :, slot] = leaves[:, :, last]
+        for kept in (self._lengths, self._stems, self._prompts):
+            kept[slot] = kept[last]
+            kept.pop()
 
     def clear(self) -> None:
         """Forget all texts, half-written ones too, and what was kept of prompts."""
         self._lengths.clear()
         self._stems.clear()
+        self._prompts.clear()
         self._shared.clear()
         self._leaves.clear()
         self._prefixes.clear()

@@ -57,14 +57,12 @@ class Grader:
             befores = dict(zip(episodes, scores, strict=True))
         return side_by_side([partial(self._grade, rollout, befores) for rollout in rollouts], self._threads)
 
-    def scores(self, rollouts: Sequence[Rollout]) -> list[float | None]:
-        """Ask each rollout's memory the questions of its episode; None where a call was lost, as in grade."""
-        return side_by_side([partial(self._score, rollout) for rollout in rollouts], self._threads)
+    def scores(self, asked: Sequence[tuple[MemorySpace, Question]]) -> list[float | None]:
+        """Ask memories questions; None where the reader, or the judge, could not say anything."""
+        return side_by_side([partial(self._score, *pair) for pair in asked], self._threads)
 
-    def _score(self, rollout: Rollout) -> float | None:
-        questions = rollout.episode.questions
-        answers = () if rollout.lost else self._answers(rollout.space, questions)
-        return task_score(questions, answers, self._metric) if answers else None
+    def _score(self, space: MemorySpace, question: Question) -> float | None:
+        return self._metric(question, self._reader.ask(space, question.posed))
 
     def _grade(self, rollout: Rollout, befores: dict[str, float | None]) -> Graded:
         if rollout.lost:

@@ -264,13 +264,11 @@ class _Training:
                 self._rollouts.greedy,
                 self._valset,
                 self._rollouts.grader,
-                self._of.rule,
                 threads=self._settings.num_threads,
-                expert_tokens=self._of.expert_tokens,
             )
             if found.score is None:
                 raise ModelError(
-                    f"none of {found.lost} validation episodes has a score: the writer, the reader or the "
+                    f"none of {found.lost} validation questions has a score: the writer, the reader or the "
                     "judge gives nothing usable"
                 )
             progress.stale += 1

@@ -7,19 +7,22 @@ has its own, so that none waits for another.
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from memory_program.learning.generation import Batcher, Continuation, Job
 
+_HEAD_START = 8  # texts that a batch may have more than another, if it knows the whole prompt
+
 
 class Replicas:
-    """Gives each text to the batch that has the fewest."""
+    """Gives each text to the batch that has the fewest, or to one that has just read its prompt."""
 
     def __init__(self, batchers: Sequence[Batcher]) -> None:
         """Take over the batchers; their threads start with the first job that each gets."""
         self._batchers = batchers
-        self._open = [0] * len(batchers)
+        self._open = [Counter[tuple[int, ...]]() for _ in batchers]  # the prompts of its texts
         self._lock = threading.Lock()
         self._busy_s = self._since = 0.0
 
@@ -27,7 +30,7 @@ class Replicas:
     def open_texts(self) -> list[int]:
         """How many texts each batch has that were asked for and are not done."""
         with self._lock:
-            return list(self._open)
+            return [prompts.total() for prompts in self._open]
 
     @property
     def busy_s(self) -> float:
@@ -44,15 +47,19 @@ class Replicas:
         with self._lock:
             if not any(self._open):
                 self._since = time.monotonic()
-            index = self._open.index(min(self._open))
-            self._open[index] += 1
+            index = self._choose(job.prompt)
+            self._open[index][job.prompt] += 1
         try:
             return self._batchers[index].generate(job)
         finally:
             with self._lock:
-                self._open[index] -= 1
+                self._open[index] -= Counter((job.prompt,))
                 if not any(self._open):
                     self._busy_s += time.monotonic() - self._since
+
+    def _choose(self, prompt: tuple[int, ...]) -> int:
+        texts = [prompts.total() - _HEAD_START * (prompt in prompts) for prompts in self._open]
+        return texts.index(min(texts))
 
     @contextmanager
     def paused(self) -> Generator[None]:

@@ -86,8 +86,12 @@ def policy_of(program: MemoryProgram) -> dspy.LM:
 
 
 def sampling_program(program: MemoryProgram, temperature: float, max_tokens: int) -> MemoryProgram:
-    """Copy a program such that its writer's agents' calls are sampled, seeded, and kept by ``write``."""
+    """Copy a program such that its writer's agents' calls are sampled, seeded, and kept by ``write``.
+
+    A reply has ``max_tokens`` tokens at most, and no more than the model's own limit.
+    """
     lm = policy_of(program)
+    max_tokens = min(max_tokens, lm.kwargs.get("max_tokens") or max_tokens)
     engine = cast(Engine, lm.engine)
     copied = program.deepcopy()
     for agent in copied.writer.agents:

@@ -70,16 +70,16 @@ def comparison_table(comparison: Json) -> Table:
 
 
 def validation_difference(first: Entry, best: Entry, seed: int) -> Json | None:
-    """Compare two validations on the episodes that have a score in both; None if there is none.
+    """Compare two validations on the questions that have a score in both; None if there is none.
 
     The best one was chosen for its score, so what it gained here is more than what it would gain elsewhere.
     """
-    before = first.get("scores", {})  # runs of earlier versions wrote the mean alone
+    before = first["scores"]
     both = [
-        (score, before[conversation][session], conversation)
-        for conversation, scores in best.get("scores", {}).items()
-        for session, score in scores.items()
-        if session in before.get(conversation, {})
+        (score, before[conversation][question], conversation)
+        for conversation, scores in best["scores"].items()
+        for question, score in scores.items()
+        if question in before.get(conversation, {})
     ]
     return _compared(both, Resampling(seed).rng("validation"))
 

@@ -21,11 +21,10 @@ def write_curves(folder: Path, entries: Sequence[Entry]) -> list[Path]:
 
 
 def reward_curve(entries: Sequence[Entry]) -> Figure:
-    """Draw the reward of the rollouts, and the score and the reward on validation, against the steps."""
+    """Draw the reward of the rollouts, and the score on validation, against the steps."""
     figure = Figure(figsize=(7, 4.5))
     axes = figure.subplots()
     _line(axes, entries, "step", "reward", "-", "reward of the rollouts")
-    _line(axes, entries, "validation", "reward", "o--", "reward on validation")
     _line(axes, entries, "validation", "score", "o-", "score on validation")
     axes.set_xlabel("steps")
     if axes.has_data():

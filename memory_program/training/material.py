@@ -16,7 +16,8 @@ from memory_program.optimization.cases import split_conversations
 from memory_program.train_config import TrainConfig
 
 _SESSIONS = (8, 10)  # as the bundled sample has
-_QUESTIONS_PER_SESSION = 40.0  # gives about ten, all that there is: a reward of two questions says little
+_TRAIN_QUESTIONS = 40.0  # a session, gives about eight, all that there is: a reward of two says little
+_VAL_QUESTIONS = 8.0  # gives about three, as many as there are in the benchmark's proportions
 _TRAIN_SEED, _VAL_SEED = 20_000_000, 30_000_000
 
 
@@ -49,8 +50,8 @@ def read_material(config: TrainConfig) -> Material:
     """
     dataset = load_dataset(config.data_config)
     if config.dataset == DatasetName.SAMPLE:
-        train = _worlds(_TRAIN_SEED + config.seed, config.num_train, is_held_out=False)
-        val = _worlds(_VAL_SEED + config.seed, config.num_val, is_held_out=True)
+        train = _worlds(_TRAIN_SEED + config.seed, config.num_train, _TRAIN_QUESTIONS, is_held_out=False)
+        val = _worlds(_VAL_SEED + config.seed, config.num_val, _VAL_QUESTIONS, is_held_out=True)
         worlds = {world.conversation.conversation_id: world for world in (*train, *val)}
         return Material(dataset, _conversations(train), _conversations(val), dataset.conversations, worlds)
     splits = split_conversations(dataset.conversations)
@@ -67,7 +68,7 @@ def example_count(conversations: Sequence[Conversation]) -> int:
     return sum(bool(questions) for c in conversations for questions in questions_by_session(c).values())
 
 
-def _worlds(seed: int, examples: int, *, is_held_out: bool) -> list[World]:
+def _worlds(seed: int, examples: int, questions: float, *, is_held_out: bool) -> list[World]:
     """Make up worlds until they have enough examples."""
     worlds: list[World] = []
     found = 0
@@ -75,7 +76,7 @@ def _worlds(seed: int, examples: int, *, is_held_out: bool) -> list[World]:
         (world,) = generate(
             seed + 1000 * len(worlds),
             sessions=_SESSIONS,
-            questions_per_session=_QUESTIONS_PER_SESSION,
+            questions_per_session=questions,
             held_out=is_held_out,
         )
         worlds.append(world)

@@ -1,4 +1,4 @@
-"""Texts go to the batch that has the fewest; a pause and an end are those of all of them."""
+"""Texts go to the batch that has the fewest, or their prompt; a pause and an end are those of all of them."""
 
 import threading
 from collections.abc import Iterator
@@ -40,13 +40,30 @@ def test_every_batch_gets_as_many_texts_and_each_text_is_its_own(
     for decoder in decoders:
         decoder.gate.clear()
     with ThreadPoolExecutor(8) as threads:
-        texts = [threads.submit(replicas.generate, job(n % 6 + 1)) for n in range(8)]
+        texts = [threads.submit(replicas.generate, job(n + 1)) for n in range(8)]
         until(lambda: sum(replicas.open_texts) == 8)
         assert replicas.open_texts == [4, 4]
         for decoder in decoders:
             decoder.gate.set()
         found = [text.result(timeout=PATIENCE_S).tokens for text in texts]
-    assert found == [[*range(n % 6, -1, -1), STOP] for n in range(8)]
+    assert found == [[*range(n, -1, -1), STOP] for n in range(8)]
+    assert replicas.open_texts == [0, 0]
+
+
+def test_texts_with_one_prompt_come_to_one_batch_until_it_has_eight_more_than_another(
+    replicas: Replicas, decoders: list[CountingDecoder]
+) -> None:
+    for decoder in decoders:
+        decoder.gate.clear()
+    with ThreadPoolExecutor(10) as threads:
+        texts = [threads.submit(replicas.generate, job(3)) for _ in range(8)]
+        until(lambda: replicas.open_texts == [8, 0])
+        texts += [threads.submit(replicas.generate, job(3)) for _ in range(2)]
+        until(lambda: sum(replicas.open_texts) == 10)
+        assert replicas.open_texts == [9, 1]
+        for decoder in decoders:
+            decoder.gate.set()
+        assert all(text.result(timeout=PATIENCE_S).tokens == [2, 1, 0, STOP] for text in texts)
     assert replicas.open_texts == [0, 0]
 
 
@@ -63,7 +80,7 @@ def test_it_is_busy_while_any_text_is_open(replicas: Replicas, decoders: list[Co
     with ThreadPoolExecutor(2) as threads:
         held = threads.submit(replicas.generate, job(3))
         until(lambda: replicas.open_texts == [1, 0])
-        threads.submit(replicas.generate, job(3)).result(timeout=PATIENCE_S)
+        threads.submit(replicas.generate, job(4)).result(timeout=PATIENCE_S)
         before = replicas.busy_s
         until(lambda: replicas.busy_s > before)  # the first is still open
         decoders[0].gate.set()
@@ -79,7 +96,7 @@ def test_a_pause_waits_for_every_batch_and_holds_all_of_them(
     for decoder in decoders:  # both: a text that is done soon would get the next one beside it
         decoder.gate.clear()
     with ThreadPoolExecutor(4) as threads:
-        running = [threads.submit(replicas.generate, job(3)) for _ in range(2)]
+        running = [threads.submit(replicas.generate, job(n)) for n in (3, 4)]
         until(lambda: [len(decoder.texts) for decoder in decoders] == [1, 1])
         decoders[0].gate.set()
         entered, leave = threading.Event(), threading.Event()
@@ -93,7 +110,8 @@ def test_a_pause_waits_for_every_batch_and_holds_all_of_them(
         assert not entered.wait(timeout=0.1)
         decoders[1].gate.set()
         assert entered.wait(timeout=PATIENCE_S)
-        assert [text.result(timeout=PATIENCE_S).tokens for text in running] == [[2, 1, 0, STOP]] * 2
+        found = [text.result(timeout=PATIENCE_S).tokens for text in running]
+        assert found == [[2, 1, 0, STOP], [3, 2, 1, 0, STOP]]
         held = threads.submit(replicas.generate, job(1))
         with pytest.raises(TimeoutError):
             held.result(timeout=0.1)

@@ -29,7 +29,7 @@ STEP = {
     "tokens_per_s/sampled": 900.0, "tokens_per_s/trained": 4000.0,
 }  # fmt: skip
 VALIDATION = {
-    "kind": "validation", "step": 10, "run_s": 99.0, "score": 0.5, "reward": 0.4, "episodes": 40, "lost": 1,
+    "kind": "validation", "step": 10, "run_s": 99.0, "score": 0.5, "questions": 40, "lost": 1,
     "best_step": 0,
 }  # fmt: skip
 COMPARISON = {"difference": 0.12, "low": 0.1, "high": 0.2, "p_value": 0.008, "n": 90}
@@ -50,15 +50,15 @@ def scores(value: float) -> dict:
 
 
 def validation(step: int, **scores: float) -> dict:
-    """A validation with two conversations: a has two sessions, b one."""
+    """A validation with two conversations: a has two questions, b one."""
     mean = sum(scores.values()) / len(scores)
-    by_session: dict = {}
+    by_conversation: dict = {}
     for name, score in scores.items():
-        by_session.setdefault(name[0], {})[name[1]] = score
-    return {**VALIDATION, "step": step, "score": mean, "scores": by_session}
+        by_conversation.setdefault(name[0], {})[name[1]] = score
+    return {**VALIDATION, "step": step, "score": mean, "scores": by_conversation}
 
 
-def test_validations_are_compared_episode_by_episode_with_an_interval_by_conversation():
+def test_validations_are_compared_question_by_question_with_an_interval_by_conversation():
     first, best = validation(0, a1=0.1, a2=0.5, b1=0.6), validation(8, a1=0.4, a2=0.8, b1=0.6)
     difference = validation_difference(first, best, seed=0)
     assert difference["difference"] == pytest.approx(0.2)
@@ -68,10 +68,10 @@ def test_validations_are_compared_episode_by_episode_with_an_interval_by_convers
     assert said.startswith("validation: 0.400, and 0.600 after 8 steps: +0.200 (+0.000..+0.300, p ")
 
 
-def test_an_episode_that_lost_its_score_in_one_validation_is_not_compared():
+def test_a_question_that_lost_its_score_in_one_validation_is_not_compared():
     first, best = validation(0, a1=0.1, b1=0.6), validation(8, a1=0.4, a2=0.8, b1=0.7)
     assert validation_difference(first, best, seed=0)["n"] == 2
-    assert validation_difference(VALIDATION, best, seed=0) is None  # a log of an earlier version
+    assert validation_difference({**VALIDATION, "scores": {}}, best, seed=0) is None
 
 
 # settings
@@ -189,8 +189,7 @@ def test_a_step_is_one_line():
 
 def test_a_validation_is_one_line():
     assert validation_line(VALIDATION) == (
-        "validation after 10 steps: score 0.500, reward 0.400 (40 episodes, 1 lost); the best is after 0 "
-        "steps"
+        "validation after 10 steps: score 0.500 (40 questions, 1 lost); the best is after 0 steps"
     )
 
 

@@ -1,8 +1,10 @@
-"""Validation scores what is left of a conversation at its end, and rewards each session for what it did."""
+"""Validation scores what is left of a conversation at its end."""
 
 import json
+from dataclasses import replace
 
 import dspy
+import pytest
 from dspy import lm15
 
 from locomo.conversation import Category, Conversation, Question
@@ -65,22 +67,28 @@ class Model:
         return fields(answer=line.removeprefix(asked).strip(" .") or "nothing")
 
 
-def validated(model: Model) -> Validation:
+def validated(model: Model, talk: Conversation = TALK) -> Validation:
     program = MemoryProgram()
     program.set_lm(dspy.LM("test/model", engine=model, temperature=0.0, cache=False, num_retries=0))
-    rule = RewardRule("outcome")
-    grader = Grader(program.reader, answer_score("f1"), rule, threads=1)
-    return validate(sampling_program(program, 0.0, 64), [TALK], grader, rule, threads=1)
+    grader = Grader(program.reader, answer_score("f1"), RewardRule("outcome"), threads=1)
+    return validate(sampling_program(program, 0.0, 64), [talk], grader, threads=1)
 
 
-def test_what_a_later_session_forgets_costs_the_score_and_not_the_reward_of_the_earlier_one():
-    told = {"talk": {"session_1": 1.0, "session_2": 1.0}}
-    assert validated(Model(forgets=False)) == Validation(1.0, 1.0, episodes=2, lost=0, scores=told)
-    told = {"talk": {"session_1": 0.0, "session_2": 1.0}}
-    assert validated(Model(forgets=True)) == Validation(0.5, 1.0, episodes=2, lost=0, scores=told)
+def test_what_a_later_session_forgets_costs_the_score_of_an_earlier_one():
+    told = {"talk": {"talk:q0": 1.0, "talk:q1": 1.0}}
+    assert validated(Model(forgets=False)) == Validation(1.0, questions=2, lost=0, scores=told)
+    told = {"talk": {"talk:q0": 0.0, "talk:q1": 1.0}}
+    assert validated(Model(forgets=True)) == Validation(0.5, questions=2, lost=0, scores=told)
 
 
-def test_an_answer_that_never_came_has_no_score_and_is_counted():
-    assert validated(Model(forgets=False, loses="What did")) == Validation(
-        1.0, 1.0, episodes=1, lost=1, scores={"talk": {"session_1": 1.0}}
+@pytest.mark.parametrize("what", ["What did", "I got a dog"])
+def test_a_question_whose_answer_or_session_never_came_has_no_score_and_is_counted(what):
+    assert validated(Model(forgets=False, loses=what)) == Validation(
+        1.0, questions=1, lost=1, scores={"talk": {"talk:q0": 1.0}}
     )
+
+
+def test_every_question_counts_alike():
+    more = Question("talk", 2, "Where did Tom move?", Category.SINGLE_HOP, "Rome", ("D1:1",))
+    found = validated(Model(forgets=False), replace(TALK, questions=(*TALK.questions, more)))
+    assert found.score == pytest.approx(2 / 3)
