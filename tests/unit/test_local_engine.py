@@ -88,10 +88,17 @@ def test_a_batch_that_grows_gives_the_logits_of_each_text_read_alone(
         torch.testing.assert_close(logits[0], alone(text), atol=1e-4, rtol=1e-4)
     whole_blocks = in_common // 16 * 16
     assert known == [0, whole_blocks, whole_blocks, whole_blocks, 0]
+    prompts = [tuple(text) for text in texts]
     decoder.end(0)
     texts = [texts[4], *texts[1:4]]  # the last one moved to where the first had been
-    for _ in range(10):
-        new = tokens(4)
+    for step in range(10):
+        if step == 3:  # others begin as these did, which have grown: nothing of it is computed again
+            for twin in (0, 3, 4, 1):
+                logits, of_prompt = decoder.begin(prompts[twin])
+                texts.append(list(prompts[twin]))
+                torch.testing.assert_close(logits[0], alone(texts[-1]), atol=1e-4, rtol=1e-4)
+                assert (of_prompt == len(prompts[twin])) == (twin != 0)
+        new = tokens(len(texts))
         logits = decoder.step(new)
         for text, token in zip(texts, new, strict=True):
             text.append(token)
