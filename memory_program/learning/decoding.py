@@ -6,6 +6,7 @@ other, so that a text can join or leave without moving the others.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import torch
@@ -14,6 +15,8 @@ from transformers import PreTrainedModel
 
 from memory_program.learning.attention import GrowingPass, LeafCache, Pass, ReadingPass, Stem
 from memory_program.learning.prefixes import PrefixCache
+
+T = TypeVar("T")
 
 _CHUNK_TOKENS = 512  # of a prompt at once, since the mask grows with chunk times context
 _SHARED_TOKENS = 256  # a shorter beginning is copied for each text: a stem costs more than it saves
@@ -99,9 +102,9 @@ class Decoder:
         if slot != last:
             leaves = self._leaves.values_LKNHTD[..., : self._lengths[last], :]
             leaves[:, :, slot] = leaves[:, :, last]
-        for kept in (self._lengths, self._stems, self._prompts):
-            kept[slot] = kept[last]
-            kept.pop()
+        _give_free(self._lengths, slot)
+        _give_free(self._stems, slot)
+        _give_free(self._prompts, slot)
 
     def clear(self) -> None:
         """Forget all texts, half-written ones too, and what was kept of prompts."""
@@ -153,6 +156,12 @@ class Decoder:
             growing=growing,
         )
         return output.logits[:, -1].float()
+
+
+def _give_free(of_texts: list[T], slot: int) -> None:
+    """Move what is of the last text to a slot."""
+    of_texts[slot] = of_texts[-1]
+    of_texts.pop()
 
 
 def _length(stem: Stem | None) -> int:

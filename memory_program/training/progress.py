@@ -71,8 +71,8 @@ def validation_summary(validation: Json) -> str:
 def validation_line(entry: Entry) -> str:
     """Write a validation in a line."""
     return (
-        f"validation after {entry['step']} steps: score {entry['score']:.3f} ({entry['questions']} questions, "
-        f"{entry['lost']} lost); the best is after {entry['best_step']} steps"
+        f"validation after {entry['step']} steps: score {entry['score']:.3f} ({entry['questions']} "
+        f"questions, {entry['lost']} lost); the best is after {entry['best_step']} steps"
     )
 
 
