@@ -167,7 +167,7 @@ class Failing(RuledReader):
 
 
 def test_a_reader_that_fails_is_an_error_and_not_a_reward(folder, tmp_path):
-    with pytest.raises(ModelError, match="none of 1 validation episodes has a score"):
+    with pytest.raises(ModelError, match="none of 2 validation questions has a score"):
         grpo(tmp_path).compile(student(folder, Failing()), trainset=TRAIN, valset=VAL)
 
 
