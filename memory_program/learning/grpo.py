@@ -63,7 +63,8 @@ class MemoryGRPO(Teleprompter):
     Who trains is the model's provider: this process, or a server that the model comes from (``arbor_model``).
 
     ``compile`` may be killed at any moment: called again with the same folder and settings it goes on from
-    the last checkpoint. On a CPU it then ends with the very weights of a training that was not interrupted.
+    the last checkpoint. On a CPU it then ends with the weights of a training that was not interrupted, but
+    for rounding.
     """
 
     def __init__(
