@@ -13,7 +13,8 @@ from contextlib import ExitStack, contextmanager
 
 from memory_program.learning.generation import Batcher, Continuation, Job
 
-_HEAD_START = 8  # texts that a batch may have more than another, if it knows the whole prompt
+_HEAD_START = 8
+"""So many more texts than another may a batch have, and still get the next that begins as one of its own."""
 
 
 class Replicas:

@@ -302,3 +302,11 @@ def test_what_is_trained_on_are_the_tokens_that_were_sampled():
     assert CORE in first["messages"][0]["content"]
     assert first["completion"]["content"] == NOTHING
     assert training_items(grouping.groups[0], has_own_logprobs=False)[0]["logprobs"] is None
+
+
+@pytest.mark.parametrize(("limit", "wanted", "given"), [(32, 64, 32), (64, 32, 32), (None, 64, 64)])
+def test_a_reply_is_no_longer_than_the_model_itself_allows(limit, wanted, given):
+    engine, made = Seeded(), MemoryProgram()
+    made.writer.set_lm(dspy.LM("test/writer", engine=engine, max_tokens=limit, cache=False, num_retries=0))
+    write(sampling_program(made, 1.0, wanted), episode(), "seed", 0)
+    assert {request.config.max_tokens for request in engine.requests} == {given}
