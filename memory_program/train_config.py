@@ -79,6 +79,10 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
     warmup_steps: int = Field(default=2, ge=0)
     """Steps over which the learning rate rises to its value."""
 
+    ema_decay: float = Field(default=0.9, ge=0, lt=1)
+    """Decay of the moving average of the weights, by optimiser steps. Samples come from the weights as they
+    are; validated and kept is the average, which the noise of single steps hardly moves. 0: no average."""
+
     reward_rule: Literal["outcome", "dense", "delta", "difference"] = "difference"
     """What a rollout is worth: outcome is the score of the answers; dense (MemBuilder) takes off for length
     and for invalid calls, by specialist; delta (MemUpdate) is the gain over the memory before the session;

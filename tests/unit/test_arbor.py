@@ -243,7 +243,9 @@ def test_more_gpus_than_there_are_is_an_error(tmp_path):
 def test_local_settings_are_not_taken_for_those_of_a_server():
     with pytest.raises(ConfigError, match="build an ArborTrainConfig"):
         TrainConfig(backend="arbor")
-    assert TrainConfig().reinforce_settings == ReinforceSettings(learning_rate=3e-4, warmup_steps=2)
+    assert TrainConfig().reinforce_settings == ReinforceSettings(
+        learning_rate=3e-4, warmup_steps=2, ema_decay=0.9
+    )
 
 
 # -- the server's start ------------------------------------------------------------------------------
