@@ -5,8 +5,7 @@ other, so that a text can join or leave without moving the others.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
 import torch
@@ -16,19 +15,23 @@ from transformers import PreTrainedModel
 from memory_program.learning.attention import GrowingPass, LeafCache, Pass, ReadingPass, Stem
 from memory_program.learning.prefixes import PrefixCache
 
-T = TypeVar("T")
-
 _CHUNK_TOKENS = 512  # of a prompt at once, since the mask grows with chunk times context
 _SHARED_TOKENS = 256  # a shorter beginning is copied for each text: a stem costs more than it saves
 _LONG_TOKENS = 512  # a longer prompt is a stem of its own: the leaves are padded to the longest
 
 
-@dataclass(frozen=True, slots=True)
-class _Prompt:
-    """What a text began with, and the logits after it, as one row."""
+@dataclass(slots=True)
+class _Text:
+    """A text in its slot."""
 
-    tokens: tuple[int, ...]
+    prompt: tuple[int, ...]
+    """The tokens that it began with."""
+
     logits: Tensor
+    """Those after its prompt, as one row."""
+
+    stem: Stem | None
+    leaf_tokens: int
 
 
 class Decoder:
@@ -46,9 +49,7 @@ class Decoder:
         self._kv_shape = kv_shape
         self._prefixes = prefixes
         self._leaves = LeafCache(kv_shape, network.dtype, network.device)
-        self._stems: list[Stem | None] = []
-        self._lengths: list[int] = []  # of the leaves
-        self._prompts: list[_Prompt] = []
+        self._texts: list[_Text] = []  # by slot
         self._shared: WeakValueDictionary[tuple[int, ...], Stem] = WeakValueDictionary()
 
     def begin(self, prompt: Sequence[int]) -> tuple[Tensor, int]:
@@ -57,13 +58,13 @@ class Decoder:
         Returns:
             The logits after it, as one row, and how many of its tokens did not have to be computed.
         """
-        slot, tokens = len(self._lengths), tuple(prompt)
-        for twin, other in enumerate(self._prompts):
-            if other.tokens == tokens:  # eight rollouts begin alike
-                stem = self._stems[twin]
-                leaf = self._leaves.values_LKNHTD[:, :, twin, :, : len(prompt) - _length(stem)]
-                self._add(slot, other, stem, leaf)
-                return other.logits, len(prompt)
+        tokens = tuple(prompt)
+        for slot, twin in enumerate(self._texts):
+            if twin.prompt == tokens:  # eight rollouts begin alike
+                length = len(tokens) - _length(twin.stem)
+                leaf_LKHTD = self._leaves.values_LKNHTD[:, :, slot, :, :length]
+                self._add(replace(twin, leaf_tokens=length), leaf_LKHTD)
+                return twin.logits, len(tokens)
         blocks = self._prefixes.longest(prompt[:-1])  # the last one is computed: its logits are wanted
         known = sum(block.shape[-2] for block in blocks)
         values_LKHTD = self._room(len(prompt))
@@ -71,25 +72,26 @@ class Decoder:
             values_LKHTD[..., :known, :] = torch.cat(blocks, dim=-2)
         logits = self._read(prompt, known, values_LKHTD)
         self._prefixes.store(prompt, values_LKHTD)
-        stem = self._stem(prompt, known, values_LKHTD)
-        self._add(slot, _Prompt(tokens, logits), stem, values_LKHTD[..., _length(stem) :, :])
+        stem = self._stem(tokens, known, values_LKHTD)
+        leaf_LKHTD = values_LKHTD[..., _length(stem) :, :]
+        self._add(_Text(tokens, logits, stem, leaf_LKHTD.shape[-2]), leaf_LKHTD)
         return logits, known
 
-    def _add(self, slot: int, prompt: "_Prompt", stem: Stem | None, leaf_LKHTD: Tensor) -> None:
-        length = leaf_LKHTD.shape[3]
-        self._leaves.reserve(length + 1, slot + 1)
-        self._leaves.values_LKNHTD[:, :, slot, :, :length] = leaf_LKHTD
-        self._prompts.append(prompt)
-        self._stems.append(stem)
-        self._lengths.append(length)
+    def _add(self, text: _Text, leaf_LKHTD: Tensor) -> None:
+        slot = len(self._texts)
+        self._leaves.reserve(text.leaf_tokens + 1, slot + 1)
+        self._leaves.values_LKNHTD[:, :, slot, :, : text.leaf_tokens] = leaf_LKHTD
+        self._texts.append(text)
 
     def step(self, tokens: Sequence[int]) -> Tensor:
         """Append one token to each text; gives the logits after it, one row for each text."""
-        self._leaves.reserve(max(self._lengths) + 1, len(tokens))
-        positions = [length + _length(stem) for length, stem in zip(self._lengths, self._stems, strict=True)]
-        growing = GrowingPass(self._leaves, self._lengths, self._stems)
+        lengths, stems = [text.leaf_tokens for text in self._texts], [text.stem for text in self._texts]
+        self._leaves.reserve(max(lengths) + 1, len(tokens))
+        positions = [length + _length(stem) for length, stem in zip(lengths, stems, strict=True)]
+        growing = GrowingPass(self._leaves, lengths, stems)
         logits = self._run(growing, torch.tensor(tokens)[:, None], torch.tensor(positions)[:, None])
-        self._lengths = [length + 1 for length in self._lengths]
+        for text in self._texts:
+            text.leaf_tokens += 1
         return logits
 
     def reread(self, tokens: Sequence[int]) -> Tensor:
@@ -98,34 +100,30 @@ class Decoder:
 
     def end(self, slot: int) -> None:
         """Give a slot free; the last text moves there."""
-        last = len(self._lengths) - 1
-        if slot != last:
-            leaves = self._leaves.values_LKNHTD[..., : self._lengths[last], :]
-            leaves[:, :, slot] = leaves[:, :, last]
-        _give_free(self._lengths, slot)
-        _give_free(self._stems, slot)
-        _give_free(self._prompts, slot)
+        last = self._texts.pop()
+        if slot == len(self._texts):
+            return
+        leaves = self._leaves.values_LKNHTD[..., : last.leaf_tokens, :]
+        leaves[:, :, slot] = leaves[:, :, len(self._texts)]
+        self._texts[slot] = last
 
     def clear(self) -> None:
         """Forget all texts, half-written ones too, and what was kept of prompts."""
-        self._lengths.clear()
-        self._stems.clear()
-        self._prompts.clear()
+        self._texts.clear()
         self._shared.clear()
         self._leaves.clear()
         self._prefixes.clear()
 
-    def _stem(self, prompt: Sequence[int], known: int, values_LKHTD: Tensor) -> Stem | None:
+    def _stem(self, tokens: tuple[int, ...], known: int, values_LKHTD: Tensor) -> Stem | None:
         """Choose what a text shares with others; what is beyond it becomes the leaf."""
-        tokens = tuple(prompt)
         found = [stem for beginning, stem in self._shared.items() if tokens[: len(beginning)] == beginning]
         longest = max(found, key=_length, default=None)
-        if longest is not None and len(prompt) - longest.tokens < _LONG_TOKENS:
+        if longest is not None and len(tokens) - longest.tokens < _LONG_TOKENS:
             return longest
-        if known >= _SHARED_TOKENS and len(prompt) - known < _LONG_TOKENS:
+        if known >= _SHARED_TOKENS and len(tokens) - known < _LONG_TOKENS:
             stem = self._shared[tokens[:known]] = Stem(values_LKHTD[..., :known, :].clone())
             return stem
-        return Stem(values_LKHTD) if len(prompt) >= _LONG_TOKENS else None
+        return Stem(values_LKHTD) if len(tokens) >= _LONG_TOKENS else None
 
     def _room(self, tokens: int) -> Tensor:
         layers, heads, width = self._kv_shape
@@ -156,12 +154,6 @@ class Decoder:
             growing=growing,
         )
         return output.logits[:, -1].float()
-
-
-def _give_free(of_texts: list[T], slot: int) -> None:
-    """Move what is of the last text to a slot."""
-    of_texts[slot] = of_texts[-1]
-    of_texts.pop()
 
 
 def _length(stem: Stem | None) -> int:
