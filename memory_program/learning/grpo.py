@@ -223,7 +223,7 @@ class _Training:
             if is_due and progress.validated_at != progress.step:
                 self._validate()
             is_last = self._is_last()
-            if is_last or (progress.step and progress.step % settings.save_every == 0):
+            if is_last or progress.step % settings.save_every == 0:
                 self._state.save(self._job.trainer, progress)
             if is_last:
                 break

@@ -131,8 +131,9 @@ class GRPOSettings(Settings):
     patience: int = Field(default=10, ge=1)
     """Stop after so many validations, one after the other, none of which was better than the best."""
 
-    save_every: int = Field(default=5, ge=1)
-    """Steps between checkpoints; a run that was killed goes on from the last one."""
+    save_every: int = Field(default=1, ge=1)
+    """Steps between checkpoints; a run that was killed goes on from the last one. Of a large model all of
+    whose weights are trained, choose more: a checkpoint is four times its size."""
 
     minutes: float | None = Field(default=None, gt=0)
     """Stop after so many minutes of training, those before a kill included."""

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -77,6 +77,7 @@ class RunState:
         self._best = folder / "best"
         self._checkpoints = folder / "checkpoints"
         self._log = folder / _LOG
+        self._saved: Progress | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._keep(settings)
 
@@ -87,6 +88,7 @@ class RunState:
         if done:
             trainer.load_state(done[-1])
             progress = Progress(**json.loads((done[-1] / "progress.json").read_text(encoding="utf-8")))
+            self._saved = replace(progress)
         kept = [entry for entry in read_log(self.folder) if done and entry["step"] <= progress.step]
         _write_whole(self._log, "".join(f"{json.dumps(entry)}\n" for entry in kept))
         return progress
@@ -96,7 +98,9 @@ class RunState:
         return self._best / f"{step:06d}"
 
     def save(self, trainer: Weights, progress: Progress) -> None:
-        """Write a checkpoint, and forget the older ones but for the last."""
+        """Write a checkpoint unless it is there, and forget the older ones but for the last."""
+        if progress == self._saved:
+            return
         folder = self._checkpoints / f"{progress.step:06d}"
         draft = folder.with_suffix(".draft")
         for old in (draft, folder):
@@ -105,6 +109,7 @@ class RunState:
         trainer.save_state(draft)
         (draft / "progress.json").write_text(json.dumps(asdict(progress)) + "\n", encoding="utf-8")
         draft.replace(folder)
+        self._saved = replace(progress)
         forgotten = [path for path in self._best.glob("*") if path != self.best(progress.best_step)]
         for old in (*self._done()[:-_KEPT], *forgotten):
             shutil.rmtree(old)

@@ -117,7 +117,7 @@ def killed_at(step: int):
 
 def test_a_training_that_was_killed_ends_as_if_it_had_not_been(folder, trained, tmp_path):
     straight, program = trained
-    for step in (1, 5, 9):  # before the first checkpoint, between two, and in the last window
+    for step in (1, 5, 9):  # in the first window, between two checkpoints, and in the last window
         with pytest.raises(Killed):
             grpo(tmp_path, killed_at(step)).compile(student(folder), trainset=TRAIN, valset=VAL)
     resumed = grpo(tmp_path).compile(student(folder), trainset=TRAIN, valset=VAL)
@@ -130,6 +130,22 @@ def test_a_training_that_was_killed_ends_as_if_it_had_not_been(folder, trained, 
         )
     before = weights(program)
     assert all(torch.equal(weight, before[name]) for name, weight in weights(resumed).items())
+
+
+def test_a_kill_in_the_first_step_repeats_no_validation(folder, tmp_path):
+    with pytest.raises(Killed):
+        grpo(tmp_path, killed_at(1), num_train_steps=1).compile(student(folder), trainset=TRAIN, valset=VAL)
+    told: list[dict] = []
+    grpo(tmp_path, told.append, num_train_steps=1).compile(student(folder), trainset=TRAIN, valset=VAL)
+    assert [(entry["kind"], entry["step"]) for entry in told] == [("step", 1), ("validation", 1)]
+
+
+def test_a_training_that_is_done_is_not_saved_again(folder, trained):
+    out, _ = trained
+    state = out / "checkpoints" / "000012" / "state.pt"
+    written = state.stat().st_mtime_ns
+    grpo(out).compile(student(folder), trainset=TRAIN, valset=VAL)
+    assert state.stat().st_mtime_ns == written
 
 
 def test_the_folder_of_another_training_is_refused(folder, trained):
