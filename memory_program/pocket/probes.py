@@ -5,6 +5,7 @@ before it. So one forward pass measures exact match, and nothing has to be gener
 """
 
 import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,14 +16,21 @@ from locomo.world import generate
 from memory_program.agents.signatures import NOT_MENTIONED
 from memory_program.pocket.examples import encoded, exchanges_of, is_empty
 from memory_program.pocket.layout import Example, Layout, alone, grouped
+from memory_program.pocket.tokenizer import open_tokens
+
+_REPEATED, _BEGUN = 48, 2  # random tokens that are said twice, and how many have to be seen again first
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Replies to reproduce. ``open_tokens`` are those that words are pieced together from."""
+    """Replies to reproduce, and random tokens that are said twice.
+
+    ``open_tokens`` are those that words are pieced together from; ``repeated`` are of these only.
+    """
 
     examples_by_kind: dict[str, list[Example]]
     open_tokens: frozenset[int]
+    repeated: list[Example]
 
 
 def make_probe(tokenizer: PreTrainedTokenizerFast, seed: int, size: int, sessions: tuple[int, int]) -> Probe:
@@ -44,9 +52,9 @@ def make_probe(tokenizer: PreTrainedTokenizerFast, seed: int, size: int, session
             kind = ("nothing" if fails else "writer") if is_writer else ("abstain" if fails else "reader")
             if len(kinds[kind]) < size:
                 kinds[kind].append(encoded(exchange, tokenizer))
-    vocabulary: dict[str, int] = tokenizer.get_vocab()
-    pieces = frozenset(number for word, number in vocabulary.items() if word.isalpha() and word[0] != "Ġ")
-    return Probe(kinds, pieces)
+    pieces = open_tokens(tokenizer)
+    texts = [rng.choices(sorted(pieces), k=_REPEATED) for _ in range(size)]
+    return Probe(kinds, pieces, [Example((*text, *text), _REPEATED + _BEGUN) for text in texts])
 
 
 @torch.no_grad()
@@ -56,26 +64,42 @@ def measure(model: LlamaForCausalLM, probe: Probe, batch_tokens: int) -> dict[st
     Returns:
         ``writer``, ``nothing``, ``reader``, ``abstain``: exact replies, from 0 to 1. And of the replies of
         writers and readers, the share of tokens that come out right after the right ones: ``tokens`` of all,
-        ``copied`` of those that open words are pieced together from.
+        ``copied`` of those that open words are pieced together from. ``induction`` is that share for random
+        tokens that are said a second time, but for the first two (Olsson et al. 2022, arXiv 2209.11895).
     """
     scores: dict[str, float] = {}
     counts = torch.zeros(4, dtype=torch.long, device=model.device)
     for kind, examples in probe.examples_by_kind.items():
         exact = 0
-        for group in grouped(alone(examples), batch_tokens, random.Random(0)):
-            layout = Layout.of(group)
-            laid_out = torch.from_numpy(layout.tokens).to(model.device)
-            is_reply = torch.from_numpy(layout.is_reply[:, 1:]).to(model.device)
-            likely = model(input_ids=laid_out, use_cache=False).logits[:, :-1].argmax(-1)
-            is_right = (likely == laid_out[:, 1:]) | ~is_reply
-            exact += int(is_right.all(dim=1).sum())
+        for tokens, is_reply, is_right in _read(model, examples, batch_tokens):
+            exact += int((is_right | ~is_reply).all(dim=1).sum())
             if kind in ("writer", "reader"):
-                is_open = is_reply & torch.isin(laid_out[:, 1:], _tensor(probe.open_tokens, model.device))
+                is_open = is_reply & torch.isin(tokens, _tensor(probe.open_tokens, model.device))
                 of = (is_right & is_reply, is_reply, is_right & is_open, is_open)
                 counts += torch.stack([mask.sum() for mask in of])
         scores[kind] = exact / len(examples)
-    right, tokens, copied, open_tokens = counts.tolist()
-    return {**scores, "tokens": right / max(1, tokens), "copied": copied / max(1, open_tokens)}
+    right, told, copied, of_open = counts.tolist()
+    again = torch.cat(
+        [is_right[is_reply] for _, is_reply, is_right in _read(model, probe.repeated, batch_tokens)]
+    )
+    return {
+        **scores,
+        "tokens": right / max(1, told),
+        "copied": copied / max(1, of_open),
+        "induction": again.float().mean().item(),
+    }
+
+
+def _read(
+    model: LlamaForCausalLM, examples: Sequence[Example], batch_tokens: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Read examples in batches: the tokens, which are replies', which come out right; each (rows, tokens)."""
+    for group in grouped(alone(examples), batch_tokens, random.Random(0)):
+        layout = Layout.of(group)
+        tokens = torch.from_numpy(layout.tokens).to(model.device)
+        is_reply = torch.from_numpy(layout.is_reply[:, 1:]).to(model.device)
+        likely = model(input_ids=tokens, use_cache=False).logits[:, :-1].argmax(-1)
+        yield tokens[:, 1:], is_reply, likely == tokens[:, 1:]
 
 
 def _tensor(numbers: frozenset[int], device: torch.device) -> Tensor:

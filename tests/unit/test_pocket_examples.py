@@ -200,6 +200,18 @@ def test_a_probe_holds_as_many_of_each_kind_and_only_held_out_names():
     assert NOT_MENTIONED in small_tokenizer().decode(reply.tokens[reply.reply_start :])
 
 
+def test_induction_is_the_share_of_tokens_that_come_out_right_when_they_are_said_again():
+    """The first weights copy by construction; without its first layer the network does not."""
+    texts = [tuple(random.Random(seed).choices(range(1, 200), k=24)) for seed in range(8)]
+    repeated = [Example((*text, *text), 26) for text in texts]
+    probe = Probe({}, frozenset({1}), repeated)
+    model = make_model(Shape(layers=2), 200, 0, seed=0).eval()
+    assert measure(model, probe, 1000)["induction"] > 0.9
+    with torch.no_grad():
+        model.model.layers[0].self_attn.o_proj.weight.zero_()
+    assert measure(model, probe, 1000)["induction"] < 0.3
+
+
 def test_exact_match_by_one_pass_is_what_greedy_decoding_gives():
     """A network that copies gives some replies exactly; both ways of measuring must agree on which."""
     model = make_model(Shape(), 200, 0, seed=0).eval()
@@ -216,5 +228,5 @@ def test_exact_match_by_one_pass_is_what_greedy_decoding_gives():
                 tokens.append(int(model(input_ids=torch.tensor([tokens])).logits[0, -1].argmax()))
         exact += tuple(tokens) == example.tokens
     assert 0 < exact < len(examples)
-    scores = measure(model, Probe({"writer": examples}, frozenset({1})), 1000)
+    scores = measure(model, Probe({"writer": examples}, frozenset({1}), examples), 1000)
     assert scores["writer"] == exact / len(examples)
