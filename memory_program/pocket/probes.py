@@ -16,7 +16,6 @@ from locomo.world import generate
 from memory_program.agents.signatures import NOT_MENTIONED
 from memory_program.pocket.examples import encoded, exchanges_of, is_empty
 from memory_program.pocket.layout import Example, Layout, alone, grouped
-from memory_program.pocket.tokenizer import open_tokens
 
 _REPEATED, _BEGUN = 48, 2  # random tokens that are said twice, and how many have to be seen again first
 
@@ -34,7 +33,7 @@ class Probe:
 
 
 def make_probe(tokenizer: PreTrainedTokenizerFast, seed: int, size: int, sessions: tuple[int, int]) -> Probe:
-    """Make a probe from held-out worlds: ``size`` examples of each kind.
+    """Make a probe from held-out worlds: ``size`` examples of each kind, and as many random texts.
 
     The kinds are ``writer`` (something to write), ``nothing`` (nothing to), ``reader`` (an answer to give)
     and ``abstain`` (none).
@@ -52,7 +51,8 @@ def make_probe(tokenizer: PreTrainedTokenizerFast, seed: int, size: int, session
             kind = ("nothing" if fails else "writer") if is_writer else ("abstain" if fails else "reader")
             if len(kinds[kind]) < size:
                 kinds[kind].append(encoded(exchange, tokenizer))
-    pieces = open_tokens(tokenizer)
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    pieces = frozenset(number for word, number in vocabulary.items() if word.isalpha() and word[0] != "Ġ")
     texts = [rng.choices(sorted(pieces), k=_REPEATED) for _ in range(size)]
     return Probe(kinds, pieces, [Example((*text, *text), _REPEATED + _BEGUN) for text in texts])
 

@@ -108,12 +108,6 @@ def chat_text(system: str, user: str) -> str:
     return f"{SYSTEM}{system}{END}{USER}{user}{END}{ASSISTANT}"
 
 
-def open_tokens(tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
-    """Give the tokens that words of open classes (names, places, things) are pieced together from."""
-    vocabulary: dict[str, int] = tokenizer.get_vocab()
-    return frozenset(number for word, number in vocabulary.items() if word.isalpha() and word[0] != "Ġ")
-
-
 def _of_prompts(signature: type[dspy.Signature]) -> Iterator[str]:
     gap = "\0"
     system, user = render(signature, **dict.fromkeys(signature.input_fields, "a"))
