@@ -1,5 +1,6 @@
 """A system that is run: made from the config, and taken through building and answering."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -175,9 +176,24 @@ def load_program(system: MemorySystem, path: Path) -> None:
         ConfigError: the file is missing, not JSON, or of another program.
     """
     try:
+        _check_fields(system, path)
         system.load(str(path))
     except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
         raise ConfigError(
             f"program={str(path)!r} cannot be loaded ({type(error).__name__}: {error}): name a JSON file "
             "that was saved from a program of the same --writer-mode, --max-turns and --max-searches"
         ) from error
+
+
+def _check_fields(system: MemorySystem, path: Path) -> None:
+    """Refuse prompts of other fields: DSPy would give the first field the description of the saved first.
+
+    Raises:
+        ValueError: a prompt was saved with other fields than the program's has.
+    """
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    for name, predictor in system.named_predictors():
+        before = [field["prefix"] for field in saved[name]["signature"]["fields"]]
+        now = [field["prefix"] for field in predictor.dump_state()["signature"]["fields"]]
+        if before != now:
+            raise ValueError(f"{name!r} was saved with the fields {before}, and now has {now}")

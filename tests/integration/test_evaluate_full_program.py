@@ -250,6 +250,21 @@ def test_what_is_no_saved_program_is_refused(tmp_path, content):
         evaluate(config, models=impatient("http://127.0.0.1:1/v1"))
 
 
+def test_a_program_whose_prompts_had_other_fields_is_refused(tmp_path):
+    """DSPy would load it, and describe each field as the one that stood in its place."""
+    data, path = write_conversations(tmp_path / "talks.json", 1), tmp_path / "program.json"
+    make_system("memory", SystemSettings()).save(str(path))
+    saved = json.loads(path.read_text())
+    fields = saved["reader.answer"]["signature"]["fields"]
+    fields[0], fields[1] = fields[1], fields[0]
+    path.write_text(json.dumps(saved))
+    config = EvaluateConfig(**settings(data, tmp_path / "run", systems="memory", program=path))
+    with pytest.raises(
+        ConfigError, match=r"'reader.answer' was saved with the fields \['Memories:', 'Core Memory:'"
+    ):
+        evaluate(config, models=impatient("http://127.0.0.1:1/v1"))
+
+
 @pytest.mark.parametrize(
     ("model", "complaint"),
     [("openai/gpt-4.1-mini", "needs a key: set OPENAI_API_KEY"), ("gpt-99", "names no provider")],
