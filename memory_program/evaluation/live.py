@@ -196,4 +196,4 @@ def _check_fields(system: MemorySystem, path: Path) -> None:
         before = [field["prefix"] for field in saved[name]["signature"]["fields"]]
         now = [field["prefix"] for field in predictor.dump_state()["signature"]["fields"]]
         if before != now:
-            raise ValueError(f"{name!r} was saved with the fields {before}, and now has {now}")
+            raise ValueError(f"{name!r} was saved with the fields {before} and now has {now}: make it anew")
