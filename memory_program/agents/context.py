@@ -4,16 +4,15 @@ Every system answers with the same reader; they differ in the context that is bu
 sees the category, the gold, or (but for ``WholeConversation``) the conversation itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Protocol
 
 from memory_program.agents.signatures import NOTHING
 from memory_program.bank.archive import ScoredTurn
 from memory_program.bank.budget import count_tokens, pack
 from memory_program.bank.dates import spelled_day
-from memory_program.bank.memory import Memory, memory_number
+from memory_program.bank.memory import Memory
 from memory_program.bank.outcome import RankedItem
 from memory_program.bank.retrieval import reciprocal_rank_fusion
 from memory_program.bank.space import MemorySpace
@@ -33,6 +32,16 @@ class ReaderContext:
     shown: tuple[str, ...] = ()
     tokens: int = 0
 
+    def inputs(self, question: str) -> dict[str, str]:
+        """Give the input fields of a reader's signature, with the question before and after the memories."""
+        return {
+            "excerpts": self.excerpts,
+            "question": question,
+            "core_memory": self.core,
+            "memories": self.memories,
+            "question_again": question,
+        }
+
 
 class ContextBuilder(Protocol):
     """Builds a reader's context from a space; several queries mean that the reader searched again."""
@@ -44,10 +53,16 @@ class ContextBuilder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MemoryContext:
-    """Core block, packed memories in order of time, and verbatim excerpts when the archive is on."""
+    """Core block, packed memories, and verbatim excerpts when the archive is on.
+
+    Memories come with the best last, beside the question: each stands for itself and has its date. Excerpts
+    are turns of a talk, and come in its order. Of each ranking, what scores less than ``relevance_floor``
+    times its best is not shown; on LoCoMo's turns 0.4 costs 0.001 of recall at 10.
+    """
 
     top_k: int = 10
     budget: int = 2000
+    relevance_floor: float = 0.4
     with_memories: bool = True
     with_archive: bool = False
 
@@ -55,15 +70,18 @@ class MemoryContext:
         """Retrieve, fuse, pack."""
         entries: dict[str, Memory | ScoredTurn] = {}
         rankings: list[list[str]] = []
+        relevant: set[str] = set()
         for query in queries:
             if self.with_memories:
                 found = space.index.search(space.bank, query, RANKING_DEPTH)
                 entries |= {scored.memory.memory_id: scored.memory for scored in found}
                 rankings.append([scored.memory.memory_id for scored in found])
+                relevant |= self._relevant({scored.memory.memory_id: scored.score for scored in found})
             if self.with_archive:
                 turns = space.archive.search(query, RANKING_DEPTH)
                 entries |= {scored.turn.turn_id: scored for scored in turns}
                 rankings.append([scored.turn.turn_id for scored in turns])
+                relevant |= self._relevant({scored.turn.turn_id: scored.score for scored in turns})
         order = (
             rankings[0] if len(rankings) == 1 else [hit.doc_id for hit in reciprocal_rank_fusion(rankings)]
         )
@@ -75,9 +93,10 @@ class MemoryContext:
         # All lines of the core block, but under the tightest budgets.
         core = pack(space.bank.core.splitlines() if self.with_memories else [], self.budget)
         # Every ranking has its first top_k candidates; packing keeps the best of all that fit.
-        shown = pack(list(lines)[: self.top_k * len(rankings)], self.budget - core.tokens, lines.__getitem__)
+        candidates = [name for name in list(lines)[: self.top_k * len(rankings)] if name in relevant]
+        shown = pack(candidates, self.budget - core.tokens, lines.__getitem__)
         chosen = [entries[name] for name in shown.kept]
-        memories = sorted((e for e in chosen if isinstance(e, Memory)), key=_when_remembered)
+        memories = [entry for entry in reversed(chosen) if isinstance(entry, Memory)]
         turns = sorted((e for e in chosen if isinstance(e, ScoredTurn)), key=_when_said)
         return ReaderContext(
             core="\n".join(core.kept) or NOTHING,
@@ -87,6 +106,10 @@ class MemoryContext:
             shown=shown.kept,
             tokens=core.tokens + shown.tokens,
         )
+
+    def _relevant(self, scores: Mapping[str, float]) -> set[str]:
+        least = self.relevance_floor * max(scores.values(), default=0.0)
+        return {name for name, score in scores.items() if score >= least}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +145,6 @@ def shown_line(entry: Memory | ScoredTurn) -> str:
 
 def _sources(entry: Memory | ScoredTurn) -> tuple[str, ...]:
     return entry.sources if isinstance(entry, Memory) else (entry.turn.turn_id,)
-
-
-def _when_remembered(memory: Memory) -> tuple[bool, date, int]:
-    """Undated memories come first, as background; then by day, and by age where the day is the same."""
-    return (memory.happened_at is not None, memory.happened_at or date.min, memory_number(memory.memory_id))
 
 
 def _when_said(scored: ScoredTurn) -> tuple[int, int]:

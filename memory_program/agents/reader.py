@@ -42,7 +42,7 @@ class QAReader(dspy.Module):
             reply = predict(
                 "reader.answer_or_search",
                 self.answer_or_search,
-                **_shown(context, question),
+                **context.inputs(question),
                 searches_left=left,
             )
             wanted = [call.args.get("query") for call in reply.tool_calls.tool_calls]
@@ -51,7 +51,7 @@ class QAReader(dspy.Module):
                 return _answered(reply, context, queries)
             queries.append(new[0])
         context = self.context.build(space, queries)
-        return _answered(predict("reader.answer", self.answer, **_shown(context, question)), context, queries)
+        return _answered(predict("reader.answer", self.answer, **context.inputs(question)), context, queries)
 
     def ask(self, space: MemorySpace, question: str) -> Answer:
         """Answer a question; a failed call is an outcome of the answer, not an exception."""
@@ -60,15 +60,6 @@ class QAReader(dspy.Module):
         except CallFailedError as error:
             failure = error.failure
             return Answer("", failure.outcome, f"{failure.where}: {failure.message}")
-
-
-def _shown(context: ReaderContext, question: str) -> dict[str, str]:
-    return {
-        "core_memory": context.core,
-        "memories": context.memories,
-        "excerpts": context.excerpts,
-        "question": question,
-    }
 
 
 def _answered(reply: dspy.Prediction, context: ReaderContext, queries: list[str]) -> dspy.Prediction:

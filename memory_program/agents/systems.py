@@ -15,7 +15,9 @@ from memory_program.errors import ConfigError
 
 
 def _memory(settings: SystemSettings) -> MemorySystem:
-    context = MemoryContext(settings.top_k, settings.reader_budget, with_archive=settings.archive)
+    context = MemoryContext(
+        settings.top_k, settings.reader_budget, settings.relevance_floor, with_archive=settings.archive
+    )
     return MemoryProgram(
         MemoryWriter(settings.writer_mode, settings.max_turns, settings.memory_budget),
         QAReader(context, settings.max_searches),
@@ -23,7 +25,13 @@ def _memory(settings: SystemSettings) -> MemorySystem:
 
 
 def _rag(settings: SystemSettings) -> MemorySystem:
-    context = MemoryContext(settings.top_k, settings.reader_budget, with_memories=False, with_archive=True)
+    context = MemoryContext(
+        settings.top_k,
+        settings.reader_budget,
+        settings.relevance_floor,
+        with_memories=False,
+        with_archive=True,
+    )
     return ReaderOnly(context, settings.max_searches)
 
 

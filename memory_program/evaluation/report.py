@@ -130,6 +130,8 @@ def signature(
         parts |= {"reader": system.reader, "temperature": f"{system.temperature:g}"}
         parts |= {"max_searches": system.settings["max_searches"], "program": system.program[:8]}
     parts |= {"top_k": system.settings["top_k"], "reader_budget": system.settings["reader_budget"]}
+    if system.settings.get("relevance_floor"):  # older runs showed all that was found
+        parts["relevance_floor"] = system.settings["relevance_floor"]
     if system.settings["archive"]:
         parts["archive"] = "on"
     return "|".join(["locomo_f1", *(f"{name}:{value}" for name, value in parts.items())])

@@ -43,11 +43,12 @@ _Call = dict[str, Any]  # Any: a call's arguments, as a model writes them
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A prompt of the program and the reply to it."""
+    """A prompt of the program and the reply to it; ``evidence`` are the lines that an answer is from."""
 
     system: str
     user: str
     reply: str
+    evidence: tuple[str, ...] = ()
 
 
 Overlooks = Callable[[World, GoldOperation], bool]
@@ -77,16 +78,21 @@ class Oracle:
         Raises:
             OracleError: the prompt is not one of the program's, or about no world that the oracle knows.
         """
+        return self.exchange(system, user).reply
+
+    def exchange(self, system: str, user: str) -> Exchange:
+        """Reply to a rendered prompt, as ``reply`` does, and say which lines of it an answer is from."""
         signature = signature_of(system)
         fields = fields_of(user)
         if signature is Consolidate:
-            return _written(signature, tool_calls=[])
-        if signature is AnswerQuestion:
-            return _written(signature, answer=self._answer(fields))
-        if signature is AnswerOrSearch:
-            return _written(signature, tool_calls=[], answer=self._answer(fields))
+            return Exchange(system, user, _written(signature, tool_calls=[]))
+        if signature in (AnswerQuestion, AnswerOrSearch):
+            answer, evidence = self._answer(fields)
+            calls = {"tool_calls": []} if signature is AnswerOrSearch else {}
+            return Exchange(system, user, _written(signature, **calls, answer=answer), evidence)
         kinds: list[Kind] = [kind for kind in KINDS if signature in (WriteAll, SPECIALISTS[kind])]
-        return _written(signature, tool_calls=self._calls(kinds, fields, names_kind=signature is WriteAll))
+        calls = self._calls(kinds, fields, names_kind=signature is WriteAll)
+        return Exchange(system, user, _written(signature, tool_calls=calls))
 
     def conversation_of(self, user: str) -> str:
         """Give the id of the conversation that a writer's message is about.
@@ -95,15 +101,6 @@ class Oracle:
             OracleError: it is about no session that the oracle knows.
         """
         return self._told(fields_of(user))[0].conversation.conversation_id
-
-    def answered_by(self, user: str, questions: Sequence[Question]) -> list[Question]:
-        """List those of a known world's questions that what a reader's message shows gives an answer to."""
-        shown = _Shown.of(fields_of(user))
-        return [
-            question
-            for question in questions
-            if any(shown.answer(*asked) for asked in self._questions.get(question.text, ()))
-        ]
 
     def _told(self, fields: Mapping[str, str]) -> tuple[World, Session]:
         told = (fields["session_date"], fields["session"])
@@ -131,66 +128,78 @@ class Oracle:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def _answer(self, fields: Mapping[str, str]) -> str:
+    def _answer(self, fields: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+        """Give the answer, and the lines that it is from."""
         known = self._questions.get(fields["question"])
         if known is None:
             raise OracleError(f"no known world asks {fields['question']!r}")
         shown = _Shown.of(fields)
-        return next((found for found in (shown.answer(*asked) for asked in known) if found), NOT_MENTIONED)
+        answers = (shown.answer(*asked) for asked in known)
+        return next((found for found in answers if found), (NOT_MENTIONED, ()))
 
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What a reader is shown: where each memory (its text and its day) and each turn stands."""
+    """What a reader is shown: each memory (its text and its day) and each turn, by place and line."""
 
-    memories: Mapping[tuple[str, str | None], int]
-    turns: Mapping[str, int]
+    memories: Mapping[tuple[str, str | None], tuple[int, str]]
+    turns: Mapping[str, tuple[int, str]]
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> "_Shown":
         lines = [*fields["core_memory"].splitlines(), *fields["memories"].splitlines()]
-        matches = [_SHOWN.fullmatch(line) for line in lines]
-        memories = {(m["text"], m["day"]): place for place, m in enumerate(matches) if m}
-        excerpts = [_SAID.fullmatch(line) for line in fields["excerpts"].splitlines()]
-        return cls(memories, {m["text"]: place for place, m in enumerate(excerpts) if m})
-
-    def answer(self, world: World, question: Question) -> str | None:
-        """Give the gold as far as it is supported: of a list, the parts whose memories are shown."""
-        gold = next(answer for answer in world.answers if answer.question_id == question.question_id)
-        places = [self._place(world, world.facts[fact_id]) for fact_id in gold.fact_ids]
-        if not places or question.answer is None:
-            return None
-        parts = str(question.answer).split(", ")
-        if len(parts) == len(places) > 1:
-            found = [(place, part) for place, part in zip(places, parts, strict=True) if place is not None]
-            return ", ".join(part for _, part in sorted(found)) or None
-        # What stands after a semicolon is LoCoMo's reason for an inferred answer; its scorer leaves it out.
-        return (
-            None
-            if None in places
-            else parts[0].partition(";")[0]
-            if len(parts) == 1
-            else str(question.answer)
+        memories = [(at, line, _SHOWN.fullmatch(line)) for at, line in enumerate(lines)]
+        said = [(at, line, _SAID.fullmatch(line)) for at, line in enumerate(fields["excerpts"].splitlines())]
+        return cls(
+            {(m["text"], m["day"]): (at, line) for at, line, m in memories if m},
+            {m["text"]: (at, line) for at, line, m in said if m},
         )
 
-    def _place(self, world: World, fact: Fact) -> int | None:
-        place = self.memories.get((fact.text, _spelled(fact.happened_at)))
-        if place is not None:
-            return place
+    def answer(self, world: World, question: Question) -> tuple[str, tuple[str, ...]] | None:
+        """Give the gold as far as it is supported, and the lines that support it.
+
+        Of a list it is the parts whose memories are shown.
+        """
+        gold = next(answer for answer in world.answers if answer.question_id == question.question_id)
+        found = [self._lines(world, world.facts[fact_id]) for fact_id in gold.fact_ids]
+        if not found or question.answer is None:
+            return None
+        parts = str(question.answer).split(", ")
+        if len(parts) == len(found) > 1:
+            told = sorted(
+                (lines[0][0], part, lines) for lines, part in zip(found, parts, strict=True) if lines
+            )
+            evidence = tuple(line for _, _, lines in told for _, line in lines)
+            return (", ".join(part for _, part, _ in told), evidence) if told else None
+        if not all(found):
+            return None
+        # What stands after a semicolon is LoCoMo's reason for an inferred answer; its scorer leaves it out.
+        answer = parts[0].partition(";")[0] if len(parts) == 1 else str(question.answer)
+        return answer, tuple(line for lines in found for _, line in lines)
+
+    def _lines(self, world: World, fact: Fact) -> list[tuple[int, str]]:
+        """List the lines that say a fact, each after its place; none if it is not shown whole."""
+        memory = self.memories.get((fact.text, _spelled(fact.happened_at)))
+        if memory is not None:
+            return [memory]
         turns = world.conversation.turns
         told = [self.turns.get(neutralised(turns[turn_id].line)) for turn_id in fact.evidence]
-        return None if None in told or not told else told[0]
+        found = [line for line in told if line is not None]
+        return found if len(found) == len(told) else []
 
 
 def _memory_calls(operation: GoldOperation, ids: Mapping[str, str]) -> Iterator[_Call]:
-    """Write an operation on single memories; one that needs a memory which is not shown does what is left."""
+    """Write an operation on single memories; one that needs a memory which is not shown does what is left.
+
+    An update names its memory last: who has just said what is true now can tell which memory it was.
+    """
     old = ids.get(operation.old_text)
     when = {"happened_at": operation.said_when} if operation.said_when else {}
     if operation.action is Action.DELETE:
         if old:
             yield _call("delete_memory", memory_id=old, reason=operation.reason)
     elif operation.action is Action.UPDATE and old:
-        yield _call("manage_memory", action="update", memory_id=old, text=operation.text, **when)
+        yield _call("manage_memory", action="update", text=operation.text, **when, memory_id=old)
     elif operation.text not in ids:
         yield _call("manage_memory", action="create", text=operation.text, **when)
 
@@ -282,8 +291,9 @@ class OracleEngine:
     def complete(self, request: Request) -> Response:
         """Reply to a request."""
         system, user = prompt_of(request)
-        text = self._oracle.reply(system, user)
-        self.exchanges.append(Exchange(system, user, text))
+        exchange = self._oracle.exchange(system, user)
+        self.exchanges.append(exchange)
+        text = exchange.reply
         return Response(
             id=None,
             model=request.model,

@@ -72,6 +72,9 @@ class RewardServerConfig(Settings):
     top_k: int = Field(default=10, ge=1, le=50)
     """Memories that the reader is shown at most."""
 
+    relevance_floor: float = Field(default=0.4, ge=0, le=1)
+    """What a memory must score to be shown, as a share of the best score of its search."""
+
     reader_budget: int = Field(default=2000, ge=1)
     """Tokens that the reader is shown at most."""
 
@@ -223,7 +226,7 @@ def serve(config: RewardServerConfig) -> None:
     if config.judge_model is not None:
         judge = language_model(config.judge_model, api_base=config.api_base, temperature=0.0)
         check_model(judge)
-    reader = QAReader(MemoryContext(config.top_k, config.reader_budget))
+    reader = QAReader(MemoryContext(config.top_k, config.reader_budget, config.relevance_floor))
     reader.set_lm(asked_once(lm))
     metric = answer_score(config.reward, judge_lm=judge)
     limits = Limits(config.max_items, int(config.max_megabytes * 1e6), config.threads, token)

@@ -17,6 +17,7 @@ import dspy
 from locomo.conversation import Category, Conversation, Question, Session
 from memory_program import __version__
 from memory_program.agents.calls import CallFailedError, predict
+from memory_program.agents.context import ReaderContext
 from memory_program.agents.signatures import NOTHING, AnswerQuestion, WriteQuestions
 from memory_program.agents.writer import spelled_date
 from memory_program.bank.outcome import Answer, Outcome
@@ -148,7 +149,7 @@ class Synthesizer:
         answer = dspy.Predict(AnswerQuestion)
         answer.lm = self.lm
         excerpts = f"{spelled_date(session)}\n{session.transcript}"
-        inputs = {"core_memory": NOTHING, "memories": NOTHING, "excerpts": excerpts, "question": question}
+        inputs = ReaderContext(excerpts=excerpts).inputs(question)
         try:
             return Answer(predict("synthesize.check", answer, **inputs).answer.strip())
         except CallFailedError as error:

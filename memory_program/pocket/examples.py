@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from locomo.conversation import Question
@@ -17,29 +18,17 @@ from locomo.world import GoldOperation, World, generate
 from memory_program.agents.baselines import ReaderOnly
 from memory_program.agents.context import MemoryContext, WholeConversation
 from memory_program.agents.program import MemoryProgram, MemorySystem
-from memory_program.agents.signatures import AnswerQuestion
 from memory_program.agents.writer import spelled_date
 from memory_program.bank.space import MemorySpace
-from memory_program.learning.oracle import (
-    Exchange,
-    Oracle,
-    OracleEngine,
-    Overlooks,
-    fields_of,
-    lm_of,
-    render,
-)
-from memory_program.pocket.layout import Example, Row, joined_row
+from memory_program.learning.oracle import Exchange, Oracle, OracleEngine, Overlooks, lm_of
+from memory_program.pocket.asking import Example
 from memory_program.pocket.recipe import STAGES, Stage
 from memory_program.pocket.tokenizer import END, chat_text
 
 _SHOWN_EXCERPTS = 0.1  # the share of questions that are answered from verbatim turns, as RAG does
-_SHOWN_ALL = 0.02  # the share that is answered from all that was said
+_SHOWN_ALL = 0.01  # the share that is answered from all that was said
 _MOST_SESSIONS = 20  # of a conversation that is shown whole: more do not fit what the model reads
-_COINED = 0.5  # the share of things, foods, jobs and pastimes that are made up, in worlds for training
-_CONTEXTS = 0.25  # contexts of lessons for each question that would be asked alone
-_TRAPS = 0.25  # the share of lessons' questions that what is shown does not answer
-_ALL = 1000.0  # questions for each session: more than there are
+_COINED = 0.75  # the share of things, foods, jobs and pastimes that are made up, in worlds for training
 _KEPT_EMPTY = 0.4  # the share of empty replies of writers that is kept: most sessions lack most kinds
 
 
@@ -71,27 +60,6 @@ def exchanges_of(world: World, rng: random.Random, overlooked: float = 0.0) -> l
     return talk.exchanges
 
 
-def lessons_of(
-    world: World, contexts: int, together: int, rng: random.Random, overlooked: float = 0.0
-) -> list[Exchange]:
-    """Run the program through a world as ``exchanges_of``, but ask more, and evenly, about less.
-
-    ``contexts`` times the reader is shown what it would be for some question, and asked that one, and then
-    others about the same: up to ``together`` in all, most of which are about memories that are hard to tell
-    apart, since one search found them. The contexts are drawn so that each sort of fact has as many.
-    """
-    talk = _Talk(world, overlooked)
-    questions = world.conversation.questions
-    traps = [question for question in questions if not question.is_answerable]
-    others = [question for question in questions if question.is_answerable]
-    for _ in range(contexts):
-        pool = traps if traps and rng.random() < _TRAPS else others
-        for question in _evenly(world, pool, 1, rng):
-            talk.ask(question, rng)
-            talk.ask_more(question, together - 1, rng)
-    return talk.exchanges
-
-
 class _Talk:
     """The program and a world, all of which it has remembered."""
 
@@ -118,42 +86,6 @@ class _Talk:
         if drawn > 1 - _SHOWN_ALL and len(self._world.conversation.sessions) <= _MOST_SESSIONS:
             reader = self._reading_all
         reader.ask(self._space, question.text)
-
-    def ask_more(self, asked: Question, count: int, rng: random.Random) -> None:
-        """Ask other questions about what was shown for the last one; of what is not shown, a few."""
-        system, user = self.exchanges[-1].system, self.exchanges[-1].user
-        others = [question for question in self._world.conversation.questions if question != asked]
-        rng.shuffle(others)
-        told = self._oracle.answered_by(user, others)
-        untold = [question for question in others if question not in told]
-        wanted = sum(rng.random() < _TRAPS for _ in range(count))
-        chosen = told[: count - wanted]
-        asked_about = {turn_id for question in (asked, *chosen) for turn_id in question.evidence}
-        # First what the same memories say of somebody else: only who is asked about tells the two apart.
-        untold.sort(key=lambda question: not asked_about.issuperset(question.evidence))
-        chosen += untold[:wanted]
-        for question in chosen:
-            fields = {**fields_of(user), "question": question.text}
-            prompt = render(AnswerQuestion, **fields)[1]
-            self.exchanges.append(Exchange(system, prompt, self._oracle.reply(system, prompt)))
-
-
-def _evenly(world: World, questions: Sequence[Question], count: int, rng: random.Random) -> list[Question]:
-    """Draw questions: first what they ask for, each as likely as any other, then one of those that do."""
-    facts_of = {answer.question_id: answer.fact_ids for answer in world.answers}
-    groups: dict[tuple[str, ...], list[Question]] = {}
-    for question in questions:
-        schemas = {world.facts[name].schema.name for name in facts_of[question.question_id]}
-        groups.setdefault((question.category.name, *sorted(schemas)), []).append(question)
-    for group in groups.values():
-        rng.shuffle(group)
-    drawn: list[Question] = []
-    while groups and len(drawn) < count:
-        name = rng.choice(sorted(groups))
-        drawn.append(groups[name].pop())
-        if not groups[name]:
-            del groups[name]
-    return drawn
 
 
 def bare(world: World) -> World:
@@ -185,9 +117,13 @@ def is_empty(exchange: Exchange) -> bool:
 
 def encoded(exchange: Exchange, tokenizer: PreTrainedTokenizerFast) -> Example:
     """Write an exchange in tokens. The reply is encoded on its own, as a model generates it."""
-    prompt = tokenizer.backend_tokenizer.encode(chat_text(exchange.system, exchange.user)).ids
+    text = chat_text(exchange.system, exchange.user)
+    prompt = tokenizer.backend_tokenizer.encode(text)
     reply = tokenizer.backend_tokenizer.encode(exchange.reply + END).ids
-    return Example((*prompt, *reply), len(prompt))
+    # A line stands after a line break, which in tokens is often the end of a fixed text.
+    starts = (text.rindex(f"\n{line}\n") + 1 for line in exchange.evidence)
+    evidence = sorted(place for start in starts if (place := prompt.char_to_token(start)) is not None)
+    return Example((*prompt.ids, *reply), len(prompt.ids), tuple(evidence))
 
 
 def chunk(
@@ -196,42 +132,33 @@ def chunk(
     stage: Stage,
     tokens: int,
     tokenizer: PreTrainedTokenizerFast,
-    together: int = 1,
     overlooked: float = 0.0,
 ) -> list[Example]:
     """Make a chunk of a stage's text, of about so many tokens: always the same for the same arguments.
 
-    With ``together`` more than one, its readers have lessons of so many questions (see ``lessons_of``); its
-    writers overlook a share of the small things (see ``overlooking``).
+    Its writers overlook a share of the small things (see ``overlooking``).
     """
     rng = random.Random(f"{seed}:{number}:{stage.name}")
     if stage.copies:
         return list(_within(_copies(rng, tokenizer), tokens))
-    exchanges = _exchanges(seed, number, stage, together, overlooked, rng)
-    made = (encoded(exchange, tokenizer) for exchange in exchanges)
-    return list(_within(made, tokens))
+    exchanges = _exchanges(seed, number, stage, overlooked, rng)
+    return list(_within((encoded(exchange, tokenizer) for exchange in exchanges), tokens))
 
 
 def _exchanges(
-    seed: int, number: int, stage: Stage, together: int, overlooked: float, rng: random.Random
+    seed: int, number: int, stage: Stage, overlooked: float, rng: random.Random
 ) -> Iterator[Exchange]:
     for index in range(1000):
         world = generate(
-            ((seed * 10 + STAGES.index(stage)) * 100_000 + number) * 1000 + index,
+            ((seed * 10 + [other.name for other in STAGES].index(stage.name)) * 100_000 + number) * 1000
+            + index,
             sessions=stage.sessions,
             facts_per_session=stage.facts,
-            questions_per_session=stage.questions if together == 1 else _ALL,
+            questions_per_session=stage.questions,
             coined=_COINED,
         )[0]
-        told = bare(world) if stage.is_bare else world
-        if together == 1:
-            exchanges = exchanges_of(told, rng, overlooked)
-        else:
-            contexts = _CONTEXTS * stage.questions * len(told.conversation.sessions)
-            exchanges = lessons_of(told, max(1, round(contexts)), together, rng, overlooked)
-        for exchange in exchanges:
-            is_lesson = together > 1 and "tool_calls" not in exchange.reply
-            if is_lesson or rng.random() < stage.kept * (_KEPT_EMPTY if is_empty(exchange) else 1.0):
+        for exchange in exchanges_of(bare(world) if stage.is_bare else world, rng, overlooked):
+            if rng.random() < stage.kept * (_KEPT_EMPTY if is_empty(exchange) else 1.0):
                 yield exchange
 
 
@@ -246,13 +173,10 @@ def _copies(rng: random.Random, tokenizer: PreTrainedTokenizerFast) -> Iterator[
 
 
 def _within(examples: Iterator[Example], tokens: int) -> Iterator[Example]:
-    """Give examples until they have so many tokens when laid out."""
-    row: Row | None = None
+    """Give examples until they have so many tokens."""
     for example in examples:
         yield example
-        joined = joined_row(row, example) if row else None
-        tokens -= joined.length - row.length if row and joined else len(example.tokens)
-        row = joined or Row((example,))
+        tokens -= len(example.tokens)
         if tokens <= 0:
             return
 
@@ -266,6 +190,8 @@ def save_examples(examples: Sequence[Example], path: Path) -> None:
             tokens=np.concatenate([np.array(example.tokens, np.uint16) for example in examples]),
             lengths=np.array([len(example.tokens) for example in examples]),
             reply_starts=np.array([example.reply_start for example in examples]),
+            evidence=np.array([place for example in examples for place in example.evidence], np.int64),
+            evidence_lengths=np.array([len(example.evidence) for example in examples]),
         )
     draft.replace(path)
 
@@ -273,10 +199,11 @@ def save_examples(examples: Sequence[Example], path: Path) -> None:
 def load_examples(path: Path) -> list[Example]:
     """Read examples that were saved."""
     with np.load(path) as kept:
-        tokens, ends = kept["tokens"].tolist(), np.cumsum(kept["lengths"]).tolist()
+        tokens = _cut(kept["tokens"], kept["lengths"])
+        evidence = _cut(kept["evidence"], kept["evidence_lengths"])
         starts: list[int] = kept["reply_starts"].tolist()
-    beginnings = [0, *ends[:-1]]
-    return [
-        Example(tuple(tokens[first:end]), start)
-        for first, end, start in zip(beginnings, ends, starts, strict=True)
-    ]
+    return [Example(*parts) for parts in zip(tokens, starts, evidence, strict=True)]
+
+
+def _cut(numbers: NDArray[np.integer], lengths: NDArray[np.int64]) -> list[tuple[int, ...]]:
+    return [tuple(part.tolist()) for part in np.split(numbers, np.cumsum(lengths)[:-1])]

@@ -14,8 +14,9 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from locomo.world import generate
 from memory_program.agents.signatures import NOT_MENTIONED
+from memory_program.pocket.asking import Example
 from memory_program.pocket.examples import encoded, exchanges_of, is_empty
-from memory_program.pocket.layout import Example, Layout, alone, grouped
+from memory_program.pocket.layout import Layout, grouped
 
 _REPEATED, _BEGUN = 48, 2  # random tokens that are said twice, and how many have to be seen again first
 
@@ -94,7 +95,7 @@ def _read(
     model: LlamaForCausalLM, examples: Sequence[Example], batch_tokens: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Read examples in batches: the tokens, which are replies', which come out right; each (rows, tokens)."""
-    for group in grouped(alone(examples), batch_tokens, random.Random(0)):
+    for group in grouped(examples, batch_tokens, random.Random(0)):
         layout = Layout.of(group)
         tokens = torch.from_numpy(layout.tokens).to(model.device)
         is_reply = torch.from_numpy(layout.is_reply[:, 1:]).to(model.device)

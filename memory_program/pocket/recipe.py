@@ -95,10 +95,9 @@ class PretrainConfig(Settings):
     """What a token of the prompt counts in the loss; a token of the reply counts 1. Fifteen of sixteen tokens
     are the prompt's, so both weigh about the same in all."""
 
-    together: int = Field(default=1, ge=1)
-    """Questions about what a reader is shown. With more than one, their prompts share a row and are read
-    once, so that there are about five times as many in as many tokens; what is shown is then drawn so that
-    each sort of fact has as much. What a training from scratch makes of it has not been measured."""
+    questions: float | None = Field(default=None, gt=0)
+    """Questions for each session, in place of the stage's own number: more teach the reader more, and leave
+    the writers a smaller share of the tokens."""
 
     overlooked: float = Field(default=0.0, ge=0, le=1)
     """The share of small things (what people buy, read or do every day) that the expert passes over when it
@@ -115,6 +114,14 @@ class PretrainConfig(Settings):
     pointer_weight: float = Field(default=0.3, ge=0)
     """Weight of the loss of telling, after half of the layers, which line of the prompt the next piece of the
     reply is from."""
+
+    evidence_weight: float = Field(default=1.0, ge=0)
+    """Weight of the losses of telling which words of what is remembered the question has (after the second
+    layer), and whether the answer is from a memory, and which of its words it takes (after half of them)."""
+
+    answer_weight: float = Field(default=0.5, ge=0)
+    """Weight of the loss of telling, at the end of a memory that the answer is from and after three quarters
+    of the layers, how the answer begins."""
 
     decay: float = Field(default=1.0, ge=0, le=1)
     """The last share of the training, in which the learning rates fall to zero."""

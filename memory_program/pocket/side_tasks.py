@@ -13,10 +13,14 @@ _POINTER_WIDTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """The stream after the second layer, after half of the layers, and at the end: (batch, tokens, width)."""
+    """The stream after two layers, after half and three quarters of them, and at the end.
+
+    Each has the shape (batch, tokens, width).
+    """
 
     early: Tensor
     middle: Tensor
+    late: Tensor
     last: Tensor
 
 
@@ -30,50 +34,61 @@ class SideTasks(nn.Module):
         self.content = _alike(width)
         self.query = nn.Linear(width, _POINTER_WIDTH, bias=False)
         self.key = nn.Linear(width, _POINTER_WIDTH, bias=False)
+        self.echo, self.taken, self.match = (nn.Linear(width, 1) for _ in range(3))
+        self.answers = nn.ModuleList(_alike(width) for _ in range(BEGINNING))
 
     def losses(
         self,
         model: LlamaForCausalLM,
         streams: Streams,
-        segments: Tensor,
-        asked: Tensor,
         lines: Tensor,
         pointers: Tensor,
+        words: Tensor,
+        matches: Tensor,
+        answers: Tensor,
     ) -> Tensor:
-        """Give three mean losses: of the beginnings of lines, of what they hold, of where replies are from.
+        """Give seven mean losses, in the order of ``NAMES``.
 
         Args:
             model: whose embeddings say which token a map has read.
             streams: of a batch.
-            segments: of shape (batch, tokens): which part of a row each token belongs to, as in ``Layout``.
-            asked: places of shape (asked,), in the flattened batch.
-            lines: tokens of shape (asked, 4), as in ``Questions``.
-            pointers: of shape (pieces, 4): a row of the batch, and what ``Questions`` has of it.
+            lines: as in ``Questions``, and so are the others; places are those in the flattened batch.
+            pointers: of shape (pieces, 3).
+            words: of shape (words, 3).
+            matches: of shape (memories, 2).
+            answers: of shape (memories that answers are from, 4).
         """
-        early, middle = (stream.flatten(0, 1)[asked] for stream in (streams.early, streams.middle))
-        read = torch.stack([*(reading(early) for reading in self.beginnings), self.content(middle)], 1)
-        named = model.lm_head(model.model.norm(read.float())).float()
-        costs = nn.functional.cross_entropy(named.flatten(0, 1), lines.flatten(), reduction="none")
-        of_lines = costs.unflatten(0, lines.shape).sum(0) / (lines >= 0).sum(0).clamp(min=1)
+        early, middle = (stream.flatten(0, 1) for stream in (streams.early, streams.middle))
+        asked = lines[:, 0]
+        of_lines = _costs(
+            model, [*(read(early[asked]) for read in self.beginnings), self.content(middle[asked])], lines
+        )
+        late = streams.late.flatten(0, 1)[answers[:, 0]]
+        of_answers = _costs(model, [read(late) for read in self.answers], answers)
+        echo = _doubt(self.echo, early[words[:, 0]], words[:, 1]).sum() / max(1, len(words))
+        # A word counts as much as there are words to a memory, so that a memory weighs as much as its match.
+        taken = _doubt(self.taken, middle[words[:, 0]], words[:, 2]).sum() / max(1, len(matches))
+        match = _doubt(self.match, middle[matches[:, 0]], matches[:, 1]).sum() / max(1, len(matches))
+        pointing = self._pointing(streams.middle, pointers)
         return torch.stack(
-            (of_lines[:-1].mean(), of_lines[-1], self._pointing(streams.middle, segments, pointers))
+            (of_lines[:-1].mean(), of_lines[-1], pointing, echo, taken, match, of_answers.mean())
         )
 
-    def _pointing(self, stream: Tensor, segments: Tensor, pointers: Tensor) -> Tensor:
-        rows, places, firsts, ends = pointers.T
-        normed = nn.functional.rms_norm(stream.float(), stream.shape[-1:])
+    def _pointing(self, stream: Tensor, pointers: Tensor) -> Tensor:
+        width = stream.shape[1]
+        rows = pointers[:, 0] // width
+        places, firsts, ends = (pointers - rows[:, None] * width).T
+        normed = _normed(stream)
         keys, queries = self.key(normed), self.query(normed[rows, places])
         scores = torch.einsum("nld,nd->nl", keys[rows], queries).float()
-        at = torch.arange(stream.shape[1], device=stream.device)
-        is_before = (at < places[:, None]) & is_seen(segments[rows], segments[rows, places, None])
+        at = torch.arange(width, device=stream.device)
         is_source = (at >= firsts[:, None]) & (at < ends[:, None])
-        found = _log_sum(scores, is_source) - _log_sum(scores, is_before)
+        found = _log_sum(scores, is_source) - _log_sum(scores, at < places[:, None])
         return -found.sum() / max(1, len(pointers))
 
 
-def is_seen(segments: Tensor, own: Tensor) -> Tensor:
-    """Say which parts of a row are open to a part of it: what is shared, and itself."""
-    return (segments == 0) | (segments == own)
+NAMES = ("beginnings", "content", "pointers", "echoes", "taken", "matches", "answers")
+"""The tasks, as they are called in the log."""
 
 
 def _alike(width: int) -> nn.Linear:
@@ -81,6 +96,24 @@ def _alike(width: int) -> nn.Linear:
     made = nn.Linear(width, width, bias=False)
     nn.init.eye_(made.weight)
     return made
+
+
+def _normed(stream: Tensor) -> Tensor:
+    return nn.functional.rms_norm(stream.float(), stream.shape[-1:])
+
+
+def _costs(model: LlamaForCausalLM, read: list[Tensor], asked: Tensor) -> Tensor:
+    """Give the mean cost of each of some maps, asked for the tokens in the columns after the first."""
+    named = model.lm_head(model.model.norm(torch.stack(read, 1).float())).float()
+    targets = asked[:, 1:]
+    costs = nn.functional.cross_entropy(named.flatten(0, 1), targets.flatten(), reduction="none")
+    return costs.unflatten(0, targets.shape).sum(0) / (targets >= 0).sum(0).clamp(min=1)
+
+
+def _doubt(read: nn.Module, stream: Tensor, is_so: Tensor) -> Tensor:
+    return nn.functional.binary_cross_entropy_with_logits(
+        read(_normed(stream)).squeeze(-1).float(), is_so.float(), reduction="none"
+    )
 
 
 def _log_sum(scores: Tensor, mask: Tensor) -> Tensor:

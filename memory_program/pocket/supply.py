@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
 
 from transformers import PreTrainedTokenizerFast
 
@@ -16,6 +17,7 @@ from memory_program.pocket.asking import Marks
 from memory_program.pocket.examples import chunk, load_examples, save_examples, texts_of
 from memory_program.pocket.layout import Batch, batches
 from memory_program.pocket.recipe import STAGES, PretrainConfig, Stage
+from memory_program.pocket.rewording import reworded
 from memory_program.pocket.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 
 _TOKENIZER_WORLDS = 300
@@ -50,7 +52,9 @@ class Supply:
         share = number / self._count
         names = [stage.name for stage in STAGES]
         stages = STAGES[names.index(self._config.first_stage) :]
-        return next(s for s in stages if share < s.until or s.name == self._config.last_stage)
+        stage = next(s for s in stages if share < s.until or s.name == self._config.last_stage)
+        asked = self._config.questions
+        return stage if asked is None else replace(stage, questions=asked)
 
     def _submitted(self, pool: ProcessPoolExecutor, number: int) -> Future[list[Batch]]:
         return pool.submit(_batches_of, self._config, number, self._text_of(number), self.stage(number))
@@ -63,10 +67,13 @@ class Supply:
 
 
 def tokenizer_of(config: PretrainConfig) -> PreTrainedTokenizerFast:
-    """Give the tokenizer of a training: that of the weights it goes on from, or one made of worlds."""
+    """Give the tokenizer of a training: one made of worlds, or that of the weights it goes on from.
+
+    Where the prompts have changed since these were trained, it has the fixed texts of the present ones.
+    """
     folder = config.out / "tokenizer"
     if not folder.exists() and config.weights is not None:
-        save_tokenizer(load_tokenizer(config.weights), folder)
+        save_tokenizer(reworded(load_tokenizer(config.weights)), folder)
     if not folder.exists():
         texts, others = (
             [
@@ -99,7 +106,7 @@ def _batches_of(config: PretrainConfig, number: int, text: int, stage: Stage) ->
     else:
         size = min(config.chunk_tokens, config.tokens)
         tokenizer = load_tokenizer(config.out / "tokenizer")
-        examples = chunk(config.seed, text, stage, size, tokenizer, config.together, config.overlooked)
+        examples = chunk(config.seed, text, stage, size, tokenizer, config.overlooked)
         if config.passes > 1:
             kept.parent.mkdir(exist_ok=True)
             save_examples(examples, kept)

@@ -38,7 +38,7 @@ _CUT = Regex(r"'(?:s|t|m|d|re|ve|ll)\b| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]|\s")
 _SIGNATURES = (*SPECIALISTS.values(), AnswerQuestion)
 _CALLS = (
     ("manage_memory", {"action": "create", "text": "", "happened_at": ""}),
-    ("manage_memory", {"action": "update", "memory_id": "", "text": "", "happened_at": ""}),
+    ("manage_memory", {"action": "update", "text": "", "happened_at": "", "memory_id": ""}),
     ("delete_memory", {"memory_id": "", "reason": ""}),
     ("edit_core", {"action": "append", "text": ""}),
     ("edit_core", {"action": "replace", "old_text": "", "text": ""}),

@@ -18,7 +18,8 @@ from memory_program.pocket.model import Shape, layers_of, make_model
 from memory_program.pocket.optimizer import make_optimizers
 from memory_program.pocket.probes import Probe, make_probe, measure
 from memory_program.pocket.recipe import PretrainConfig
-from memory_program.pocket.side_tasks import SideTasks, Streams, is_seen
+from memory_program.pocket.rewording import with_tokens_of
+from memory_program.pocket.side_tasks import NAMES, SideTasks, Streams
 from memory_program.pocket.supply import Supply, tokenizer_of
 from memory_program.pocket.tokenizer import save_tokenizer
 
@@ -60,6 +61,8 @@ def pretrain(config: PretrainConfig) -> Progress:
     config.out.mkdir(parents=True, exist_ok=True)
     _keep_settings(config)
     torch.set_num_threads(config.threads)
+    # Most of what sharp attention leaves of other tokens is below 1e-38: processors compute with it slowly.
+    torch.set_flush_denormal(True)
     tokenizer = tokenizer_of(config)
     training = Training(config, tokenizer)
     training.resume()
@@ -81,12 +84,16 @@ class Training:
         torch.manual_seed(config.seed)
         self.side_tasks = SideTasks(config.width).to(self.device)
         self.optimizers[-1].add_param_group({"params": list(self.side_tasks.parameters()), "lr": _MAPS_RATE})
-        weights = (config.beginning_weight, config.content_weight, config.pointer_weight)
+        evidence = config.evidence_weight
+        weights = (
+            *(config.beginning_weight, config.content_weight, config.pointer_weight),
+            *(evidence, evidence, evidence, config.answer_weight),
+        )
         self._side_weights = torch.tensor(weights, device=self.device)
         self._maps_begin_anew = config.weights is not None and any(weights)
         AttentionInterface.register("causal", causal)
         self.model.set_attn_implementation("causal")
-        self._streams: Callable[[Tensor, Tensor, Tensor | None], Streams] = self._run_layers
+        self._streams: Callable[[Tensor], Streams] = self._run_layers
         if config.compile:
             self._streams = torch.compile(self._run_layers, dynamic=True)
         self._half = torch.autocast(self.device.type, torch.bfloat16, enabled=multiplies_halves(self.device))
@@ -111,7 +118,7 @@ class Training:
             self._log(
                 stage=self._supply.stage(number).name,
                 loss=round(loss, 4),
-                side_losses=[round(cost, 4) for cost in on_the_side],
+                side_losses={name: round(cost, 4) for name, cost in zip(NAMES, on_the_side, strict=True)},
                 rate=round(self._rate(), 4),
                 tokens_per_s=round(size / elapsed_s),
             )
@@ -132,24 +139,14 @@ class Training:
             for settings in optimizer.param_groups:
                 rate = self._rate() if is_for_all or settings is maps else 0.0
                 settings["lr"] = settings.setdefault("full_lr", settings["lr"]) * rate
-        tokens, positions, segments, places, is_reply, *questions = (
+        tokens, places, is_reply, *questions = (
             torch.from_numpy(array).to(self.device, non_blocking=True)
-            for array in (
-                batch.layout.tokens,
-                batch.layout.positions,
-                batch.layout.segments,
-                batch.places,
-                batch.is_reply,
-                batch.asked,
-                batch.lines,
-                batch.pointers,
-            )
+            for array in (batch.layout.tokens, batch.places, batch.is_reply, *batch.questions.arrays)
         )
-        seen = is_seen(segments[:, None, None], segments[:, None, :, None]) if batch.is_shared else None
         with self._half:
-            streams = self._streams(tokens, positions, seen)
+            streams = self._streams(tokens)
             logits = self.model.lm_head(streams.last[:, :-1].flatten(0, 1)[places])
-            on_the_side = self.side_tasks.losses(self.model, streams, segments, *questions)
+            on_the_side = self.side_tasks.losses(self.model, streams, *questions)
         targets = tokens[:, 1:].flatten()[places].long()
         losses = torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
         (losses.mean() + on_the_side @ self._side_weights).backward()
@@ -162,20 +159,17 @@ class Training:
             of_replies = (losses * is_reply).sum() / is_reply.sum()
             return torch.cat((of_replies[None], on_the_side))
 
-    def _run_layers(self, tokens: Tensor, positions: Tensor, seen: Tensor | None) -> Streams:
-        """Run the layers; ``seen`` (batch, 1, tokens, tokens) says what is open besides looking back."""
+    def _run_layers(self, tokens: Tensor) -> Streams:
         body = self.model.model
         stream: Tensor = body.embed_tokens(tokens)
-        mask = None if seen is None else seen.tril()
-        rotary = body.rotary_emb(stream, positions)
-        early = middle = stream
-        for number, layer in enumerate(layers_of(self.model)):
-            stream = layer(stream, attention_mask=mask, position_embeddings=rotary, position_ids=positions)
-            if number == 1:
-                early = stream
-            if number + 1 == len(body.layers) // 2:
-                middle = stream
-        return Streams(early, middle, body.norm(stream))
+        places = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        rotary = body.rotary_emb(stream, places)
+        after: list[Tensor] = []
+        for layer in layers_of(self.model):
+            stream = layer(stream, attention_mask=None, position_embeddings=rotary, position_ids=places)
+            after.append(stream)
+        count = len(after)
+        return Streams(after[1], after[count // 2 - 1], after[count * 3 // 4 - 1], body.norm(stream))
 
     def _rate(self) -> float:
         """What the learning rates are multiplied with: soon 1, and falling to zero at the end."""
@@ -282,6 +276,7 @@ def _first_weights(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -
     model = make_model(shape, len(tokenizer), tokenizer.eos_token_id, config.seed)
     if config.weights is not None:
         earlier = LlamaForCausalLM.from_pretrained(config.weights, dtype=torch.float32)
+        with_tokens_of(earlier, tokenizer)
         try:
             model.load_state_dict(earlier.state_dict())
         except RuntimeError as error:

@@ -260,7 +260,7 @@ def test_a_program_whose_prompts_had_other_fields_is_refused(tmp_path):
     path.write_text(json.dumps(saved))
     config = EvaluateConfig(**settings(data, tmp_path / "run", systems="memory", program=path))
     with pytest.raises(
-        ConfigError, match=r"'reader.answer' was saved with the fields \['Memories:', 'Core Memory:'"
+        ConfigError, match=r"'reader.answer' was saved with the fields \['Question:', 'Excerpts:'"
     ):
         evaluate(config, models=impatient("http://127.0.0.1:1/v1"))
 

@@ -8,13 +8,13 @@ import pytest
 from locomo.conversation import Category, Question
 from locomo.metrics import locomo_f1
 from locomo.world import Action, World, generate
-from memory_program.agents.context import shown_line, spelled_day
+from memory_program.agents.context import ReaderContext, shown_line, spelled_day
 from memory_program.agents.program import MemoryProgram
-from memory_program.agents.signatures import NOT_MENTIONED, SPECIALISTS, AnswerQuestion, Consolidate
+from memory_program.agents.signatures import NOT_MENTIONED, NOTHING, SPECIALISTS, AnswerQuestion, Consolidate
 from memory_program.agents.writer import MemoryWriter, WriterMode, spelled_date
 from memory_program.bank.space import MemorySpace
 from memory_program.errors import OracleError
-from memory_program.learning.oracle import Oracle, oracle_lm, render
+from memory_program.learning.oracle import Exchange, Oracle, oracle_lm, render
 
 GOLD_OF_A_TRAP = "nothing of the kind was said"
 
@@ -88,6 +88,7 @@ def test_a_memory_that_is_shown_is_updated_by_its_id(day):
     found = calls(world, operation, related_memories=f"m3: Else.\nm42: {day}{operation.old_text}")
     (update,) = [call["args"] for call in found if call["args"].get("action") == "update"]
     assert update["memory_id"] == "m42"
+    assert list(update)[-1] == "memory_id"
     assert update["text"] == operation.text
 
 
@@ -133,9 +134,13 @@ def asked(category: Category, parts: int = 1) -> tuple[World, Question, list]:
     raise AssertionError("no such question in forty worlds")
 
 
+def exchanged(world: World, question: Question, memories: str = NOTHING, excerpts: str = NOTHING) -> Exchange:
+    fields = ReaderContext(memories=memories, excerpts=excerpts).inputs(question.text)
+    return Oracle([world]).exchange(*render(AnswerQuestion, **fields))
+
+
 def answer(world: World, question: Question, memories: str = "(none)", excerpts: str = "(none)") -> str:
-    fields = {"core_memory": "(none)", "memories": memories, "excerpts": excerpts, "question": question.text}
-    reply = Oracle([world]).reply(*render(AnswerQuestion, **fields))
+    reply = exchanged(world, question, memories, excerpts).reply
     return reply.removeprefix("[[ ## answer ## ]]\n").removesuffix("\n\n[[ ## completed ## ]]\n")
 
 
@@ -170,6 +175,17 @@ def test_the_turns_that_said_it_support_an_answer_too():
         == question.answer
     )
     assert answer(world, question, excerpts="[4 May 2021] A: Hello.") == NOT_MENTIONED
+
+
+def test_it_says_which_lines_an_answer_is_from():
+    world, question, facts = asked(Category.MULTI_HOP, parts=2)
+    first, second = (line(fact) for fact in facts)
+    assert exchanged(world, question, f"Else.\n{second}\n{first}").evidence == (second, first)
+    assert exchanged(world, question, f"Else.\n{first}").evidence == (first,)
+    assert exchanged(world, question, "Else.").evidence == ()
+    world, question, facts = asked(Category.SINGLE_HOP)
+    turns = [f"[4 May 2021] {world.conversation.turns[turn_id].line}" for turn_id in facts[0].evidence]
+    assert exchanged(world, question, excerpts="\n".join(turns)).evidence == tuple(turns)
 
 
 def test_an_inferred_answer_is_given_without_its_reason():

@@ -1,21 +1,28 @@
-"""What is asked on the side: how lines begin, what they hold, and which line a reply is from."""
+"""What is asked on the side: of lines, of what a reader remembers, and where a reply is from."""
 
 from functools import lru_cache
 
 import numpy as np
 import pytest
 
+from memory_program.agents.context import ReaderContext
 from memory_program.agents.signatures import NOT_MENTIONED, SPECIALISTS, AnswerQuestion
-from memory_program.learning.oracle import render
-from memory_program.pocket.asking import UNASKED, Marks, Questions, questions_about
-from memory_program.pocket.tokenizer import END, chat_text
+from memory_program.learning.oracle import Exchange, render
+from memory_program.pocket.asking import UNASKED, Example, Marks, Questions, questions_about
+from memory_program.pocket.examples import encoded
 from tests.pocket_samples import small_tokenizer
 
 SESSION = "Mara: Hello Tom!\nTom: I bought a red bicycle yesterday.\nMara: I live in Oslo."
-RELATED = "m3: Tom has a dog.\nm12: [2023-05-01] Tom plans to visit Bergen."
-MEMORIES = "Mara lives in Oslo.\nTom bought a red bicycle. [7 May 2023]\nTom bought a blue kite. [9 May 2023]"
+RELATED = "m1: Tom has a dog.\nm12: [2023-05-01] Tom plans to visit Bergen."
+HOME, BICYCLE, KITE = (
+    "Mara lives in Oslo.",
+    "Tom bought a red bicycle. [7 May 2023]",
+    "Tom bought a blue kite. [9 May 2023]",
+)
+MEMORIES = f"{HOME}\n{BICYCLE}\n{KITE}"
 CREATE = '{"name": "manage_memory", "args": {"action": "create", "text": "%s"}}'
 DATED = '{"name": "manage_memory", "args": {"action": "create", "text": "%s", "happened_at": "%s"}}'
+UPDATE = DATED.replace("create", "update").replace("}}", ', "memory_id": "%s"}}')
 DELETE = '{"name": "delete_memory", "args": {"memory_id": "%s", "reason": "%s"}}'
 
 
@@ -28,34 +35,28 @@ def tokens_of(text: str) -> list[int]:
     return small_tokenizer().backend_tokenizer.encode(text).ids
 
 
-def asked(system: str, user: str, reply: str) -> tuple[np.ndarray, int, Questions]:
-    prompt = tokens_of(chat_text(system, user))
-    tokens = np.array([*prompt, *tokens_of(reply + END)])
-    return tokens, len(prompt), questions_about(tokens, len(prompt), marks(), np.random.default_rng(0))
+def asked(system: str, user: str, reply: str, evidence: tuple[str, ...] = ()) -> tuple[Example, Questions]:
+    example = encoded(Exchange(system, user, reply, evidence), small_tokenizer())
+    return example, questions_about(example, marks(), np.random.default_rng(0))
 
 
-def of_writer(*calls: str) -> tuple[np.ndarray, int, Questions]:
+def of_writer(*calls: str) -> tuple[Example, Questions]:
     fields = {**dict.fromkeys(SPECIALISTS["episodic"].input_fields, "(none)"), "session": SESSION}
     prompt = render(SPECIALISTS["episodic"], **{**fields, "related_memories": RELATED})
     reply = f'[[ ## tool_calls ## ]]\n{{"tool_calls": [{", ".join(calls)}]}}\n\n[[ ## completed ## ]]\n'
     return asked(*prompt, reply)
 
 
-def of_reader(question: str, answer: str) -> tuple[np.ndarray, int, Questions]:
-    fields = {**dict.fromkeys(AnswerQuestion.input_fields, "(none)"), "memories": MEMORIES}
-    prompt = render(AnswerQuestion, **{**fields, "question": question})
-    return asked(*prompt, f"[[ ## answer ## ]]\n{answer}\n\n[[ ## completed ## ]]\n")
+def of_reader(question: str, answer: str, *evidence: str) -> tuple[Example, Questions]:
+    prompt = render(AnswerQuestion, **ReaderContext(memories=MEMORIES).inputs(question))
+    return asked(*prompt, f"[[ ## answer ## ]]\n{answer}\n\n[[ ## completed ## ]]\n", evidence)
 
 
-def pointed(tokens: np.ndarray, start: int, found: Questions) -> list[tuple[str, str]]:
-    """What is said next at each pointer, and the line that it points to."""
-    decode = small_tokenizer().decode
-    said = sorted(found.pointers.tolist())
-    return [(decode(tokens[place + 1 : place + 9]), decode(tokens[first:end])) for place, first, end in said]
-
-
-def lines_pointed_to(result: tuple[np.ndarray, int, Questions]) -> list[str]:
-    return list(dict.fromkeys(line for _, line in pointed(*result)))
+def lines_pointed_to(result: tuple[Example, Questions]) -> list[str]:
+    """The lines that the pieces of a reply are from, in the order of the pieces."""
+    example, found = result
+    lines = (example.tokens[first:end] for _, first, end in sorted(found.pointers.tolist()))
+    return list(dict.fromkeys(map(small_tokenizer().decode, lines)))
 
 
 def test_a_memory_is_from_the_turn_that_says_it_and_so_is_its_day():
@@ -68,8 +69,17 @@ def test_a_memory_is_from_the_turn_that_says_it_and_so_is_its_day():
 
 
 def test_an_id_is_from_the_memory_that_has_it_not_from_one_whose_id_begins_like_it():
-    (first, *_) = lines_pointed_to(of_writer(DELETE % ("m12", "plan dropped")))
-    assert first == "m12: [2023-05-01] Tom plans to visit Bergen."
+    for line in RELATED.splitlines():
+        (first, *_) = lines_pointed_to(of_writer(DELETE % (line.partition(":")[0], "plan dropped")))
+        assert first == line
+
+
+def test_an_update_is_from_the_turn_that_says_it_and_its_id_from_the_memory():
+    assert lines_pointed_to(of_writer(UPDATE % ("Tom bought a red bicycle.", "yesterday", "m12"))) == [
+        "Tom: I bought a red bicycle yesterday.",
+        "m12: [2023-05-01] Tom plans to visit Bergen.",
+        "<|system|>",
+    ]
 
 
 def test_where_nothing_is_written_it_points_nowhere():
@@ -77,15 +87,15 @@ def test_where_nothing_is_written_it_points_nowhere():
 
 
 def test_an_answer_is_from_the_memory_that_the_question_is_about():
-    result = of_reader("When did Tom buy the blue kite?", "9 May 2023")
-    assert lines_pointed_to(result) == ["Tom bought a blue kite. [9 May 2023]", "<|system|>"]
+    result = of_reader("When did Tom buy the blue kite?", "9 May 2023", KITE)
+    assert lines_pointed_to(result) == [KITE, "<|system|>"]
 
 
 def test_each_part_of_a_list_has_its_memory():
-    result = of_reader("What did Tom buy?", "red bicycle, blue kite")
+    result = of_reader("What did Tom buy?", "red bicycle, blue kite", BICYCLE, KITE)
     assert lines_pointed_to(result) == [
-        "Tom bought a red bicycle. [7 May 2023]",
-        "Tom bought a blue kite. [9 May 2023]",
+        BICYCLE,
+        KITE,
         "<|system|>",
     ]
 
@@ -96,13 +106,15 @@ def test_what_no_memory_says_is_from_none(answer):
 
 
 def test_a_token_is_asked_how_its_line_begins_and_what_it_holds():
-    tokens, start, _ = of_writer()
+    example, _ = of_writer()
+    tokens = np.array(example.tokens)
     seen = 0
     for seed in range(60):
-        found = questions_about(tokens, start, marks(), np.random.default_rng(seed))
-        for place, (*beginning, held) in zip(found.places, found.lines, strict=True):
+        found = questions_about(example, marks(), np.random.default_rng(seed))
+        for place, *beginning, held in found.lines.tolist():
             before = np.flatnonzero(marks().is_break[tokens[:place]])[-1]
-            if place < start and not marks().is_break[tokens[place]] and beginning[0] != UNASKED:
+            is_of_prompt = place < example.reply_start and beginning[0] != UNASKED
+            if is_of_prompt and not marks().is_break[tokens[place]]:
                 assert beginning == tokens[before + 1 : before + 4].tolist()
                 assert held in tokens[before + 1 : place + 1]
                 seen += 1
@@ -111,10 +123,63 @@ def test_a_token_is_asked_how_its_line_begins_and_what_it_holds():
 
 def test_up_to_the_answer_it_is_asked_about_the_question_and_then_about_the_answer():
     question = tokens_of("When did Tom buy the blue kite?")
-    _, start, found = of_reader("When did Tom buy the blue kite?", "9 May 2023")
-    there = [lines.tolist() for place, lines in zip(found.places, found.lines, strict=True) if place == start]
-    about, ahead = there
+    example, found = of_reader("When did Tom buy the blue kite?", "9 May 2023", KITE)
+    about, ahead = (row[1:].tolist() for row in found.lines if row[0] == example.reply_start)
     assert about[:3] == question[:3]
     assert about[3] in question
     assert ahead[:3] == [UNASKED] * 3
     assert ahead[3] in tokens_of("9 May 2023")
+
+
+# -- what a reader remembers -------------------------------------------------------------------------
+
+
+def words_of(result: tuple[Example, Questions], column: int) -> list[str]:
+    example, found = result
+    tokens = [example.tokens[place] for place in found.words[found.words[:, column] == 1, 0]]
+    return small_tokenizer().decode(tokens).split()
+
+
+def memories_of(result: tuple[Example, Questions]) -> list[tuple[str, bool]]:
+    """Each memory that is asked about, and whether the answer is from it."""
+    example, found = result
+    told = ((small_tokenizer().decode(example.tokens[: at + 1]), bool(is_so)) for at, is_so in found.matches)
+    return [(text.rpartition("\n")[2], is_so) for text, is_so in told]
+
+
+def test_each_memory_is_asked_at_its_end_whether_the_answer_is_from_it():
+    result = of_reader("When did Tom buy the blue kite?", "9 May 2023", KITE)
+    told = memories_of(result)
+    assert told == [("(none)", False), (HOME, False), (BICYCLE, False), (KITE, True)]
+    assert not any(is_so for _, is_so in memories_of(of_reader("Does Mara ski?", NOT_MENTIONED)))
+
+
+def test_each_word_that_is_remembered_is_asked_whether_the_question_has_it():
+    assert words_of(of_reader("Who has the blue kite?", NOT_MENTIONED), 1) == ["blue", "kite"]
+
+
+def test_the_words_that_an_answer_takes_are_those_of_the_memory_that_it_is_from():
+    result = of_reader("When did Tom buy the blue kite?", "9 May 2023", KITE)
+    assert words_of(result, 2) == ["9", "May", "2023"]
+    example, found = result
+    ((place, *begun),) = found.answers.tolist()
+    assert begun == tokens_of("9 May 2023")[:3]
+    assert small_tokenizer().decode(example.tokens[: place + 1]).endswith(KITE)
+
+
+def test_each_memory_of_a_list_gives_its_own_part():
+    result = of_reader("What did Tom buy?", "red bicycle, blue kite", BICYCLE, KITE)
+    assert words_of(result, 2) == ["red", "bicycle", "blue", "kite"]
+    assert len(result[1].answers) == 2
+
+
+def test_an_answer_that_no_memory_has_in_its_words_takes_none():
+    result = of_reader("Has Tom a kite?", "Yes", KITE)
+    assert memories_of(result)[-1] == (KITE, True)
+    assert words_of(result, 2) == []
+    assert len(result[1].answers) == 0
+
+
+def test_a_writer_is_asked_nothing_of_memories():
+    _, found = of_writer(CREATE % "Mara lives in Oslo.")
+    assert [len(array) for array in (found.words, found.matches, found.answers)] == [0, 0, 0]

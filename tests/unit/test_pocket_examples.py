@@ -1,8 +1,6 @@
 """Training text is what passed between the program and the oracle, always the same for the same seed."""
 
 import random
-import re
-from collections import Counter
 from functools import lru_cache
 
 import torch
@@ -10,26 +8,25 @@ import torch
 from locomo.world import World, generate, is_held_out
 from locomo.world.catalogue import SCHEMAS
 from memory_program.agents.signatures import NOT_MENTIONED
-from memory_program.learning.oracle import Exchange, Oracle, fields_of
+from memory_program.learning.oracle import Exchange
+from memory_program.pocket.asking import Example
 from memory_program.pocket.examples import (
     SMALL_THINGS,
     bare,
     chunk,
     encoded,
     exchanges_of,
-    lessons_of,
     load_examples,
     overlooking,
     save_examples,
 )
-from memory_program.pocket.layout import Example, shared_rows
 from memory_program.pocket.model import Shape, make_model
 from memory_program.pocket.probes import Probe, make_probe, measure
 from memory_program.pocket.recipe import STAGES
 from memory_program.pocket.tokenizer import END, chat_text
 from tests.pocket_samples import small_tokenizer
 
-BARE, SHORT = STAGES[1], STAGES[2]
+BARE = STAGES[1]
 
 
 @lru_cache
@@ -129,50 +126,17 @@ def test_most_empty_replies_are_left_out():
     assert 0.2 < sum('"tool_calls": []' in reply for reply in writers) / len(writers) < 0.5
 
 
-def lessons() -> tuple[World, list[Exchange]]:
-    world = generate(3, sessions=(5, 5), questions_per_session=1000)[0]
-    made = lessons_of(world, contexts=30, together=6, rng=random.Random(0))
-    return world, [exchange for exchange in made if "tool_calls" not in exchange.reply]
-
-
-def test_a_lesson_asks_several_questions_about_the_same_memories_and_answers_each_as_the_oracle_does():
-    world, readers = lessons()
-    shown = Counter(exchange.user.partition("[[ ## question ## ]]")[0] for exchange in readers)
-    assert max(shown.values()) >= 6
-    assert len(readers) > 100
-    oracle = Oracle([world])
-    asked = {question.text for question in world.conversation.questions}
-    for exchange in readers:
-        assert exchange.reply == oracle.reply(exchange.system, exchange.user)
-        assert fields_of(exchange.user)["question"] in asked
-    assert 0.15 < sum(NOT_MENTIONED in exchange.reply for exchange in readers) / len(readers) < 0.45
-
-
-def test_a_lessons_prompts_are_the_programs():
-    """A question that was added to a lesson is asked in the very words in which the program asks it."""
-    _, readers = lessons()
-    _, plain = talk()
-    questions = [exchange for exchange in plain if "tool_calls" not in exchange.reply]
-    assert {exchange.system for exchange in readers} == {exchange.system for exchange in questions}
-    frame = [
-        re.sub(r"(?s)\]\]\n.*?\n\n", "]]\n...\n\n", exchange.user) for exchange in (*readers, *questions)
-    ]
-    assert len(set(frame)) == 1
-
-
-def test_a_chunk_of_lessons_has_many_times_the_questions():
-    def made(together: int) -> list[Example]:
-        return chunk(1, 0, SHORT, 20_000, small_tokenizer(), together)
-
-    lessons = made(8)
-    assert lessons == made(8)
-    assert _readers(lessons) > 3 * _readers(made(1))
-    assert 20_000 <= sum(row.length for row in shared_rows(lessons)) < 25_000
-
-
-def _readers(examples: list[Example]) -> int:
-    replies = (small_tokenizer().decode(example.tokens[example.reply_start :]) for example in examples)
-    return sum("tool_calls" not in reply for reply in replies)
+def test_what_an_answer_is_from_begins_where_the_prompt_says_it():
+    _, exchanges = talk()
+    tokenizer = small_tokenizer()
+    told = [exchange for exchange in exchanges if exchange.evidence]
+    assert told
+    for exchange in told:
+        example = encoded(exchange, tokenizer)
+        assert len(example.evidence) == len(exchange.evidence)
+        for place in example.evidence:
+            rest = tokenizer.decode(example.tokens[place : example.reply_start])
+            assert any(rest.startswith(f"{line}\n") for line in exchange.evidence)
 
 
 def test_a_bare_world_has_the_same_replies_in_fewer_words():

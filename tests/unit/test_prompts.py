@@ -43,6 +43,13 @@ def test_what_changes_from_session_to_session_comes_after_what_does_not(signatur
     assert (first, last) == ("core_memory", "tool_results")
 
 
+def test_a_reader_is_told_the_question_before_the_memories_and_after_them():
+    for signature in (signatures.AnswerQuestion, signatures.AnswerOrSearch):
+        names = list(signature.input_fields)
+        told = [names.index(name) for name in ("excerpts", "question", "memories", "question_again")]
+        assert told == sorted(told)
+
+
 def test_no_prompt_of_the_reader_has_a_place_for_the_category_or_the_gold():
     for signature in (signatures.AnswerQuestion, signatures.AnswerOrSearch):
         assert not {"category", "gold", "evidence"} & set(signature.input_fields)

@@ -8,12 +8,13 @@ import pytest
 from dspy.lm15 import ServerError
 
 from memory_program.agents.baselines import ReaderOnly
-from memory_program.agents.context import MemoryContext, NoContext, WholeConversation
+from memory_program.agents.context import MemoryContext, NoContext, ReaderContext, WholeConversation
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.reader import QAReader
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcome import Outcome, SessionRecord
 from memory_program.bank.space import MemorySpace
+from memory_program.learning.oracle import fields_of
 from tests.conversations import session
 from tests.scripted_lm import ScriptedLM, fields
 
@@ -36,14 +37,39 @@ def space() -> MemorySpace:
     return space
 
 
-def test_memories_are_shown_in_order_of_time_with_their_dates(space):
-    context = MemoryContext().build(space, ["Which bicycle did Mara sell?"])
+def test_the_best_memory_is_shown_last_and_each_with_its_date(space):
+    context = MemoryContext(relevance_floor=0.0).build(space, ["Which bicycle was bought?"])
     assert context.memories.splitlines() == [
-        "Mara bought a red bicycle. [7 May 2023]",
         "Mara sold the red bicycle. [2 June 2023]",
+        "Mara bought a red bicycle. [7 May 2023]",
     ]
     assert context.core == "Mara is a nurse."
     assert context.excerpts == "(none)"
+
+
+def test_what_scores_far_below_the_best_is_ranked_and_not_shown(space):
+    question = "Who sold a bicycle?"
+    scores = [found.score for found in space.index.search(space.bank, question, 10)]
+    ratio = scores[1] / scores[0]
+    assert 0 < ratio < 1
+    below, above = (
+        MemoryContext(relevance_floor=floor).build(space, [question])
+        for floor in (ratio - 0.01, ratio + 0.01)
+    )
+    assert (below.shown, above.shown) == (("m1", "m2"), ("m1",))
+    assert below.ranked == above.ranked
+
+
+def test_each_ranking_keeps_what_is_relevant_to_its_own_query(space):
+    context = MemoryContext(relevance_floor=1.0).build(space, ["Mara sold", "Tom violin"])
+    assert context.shown == ("m1", "m3")
+
+
+def test_excerpts_come_in_the_order_of_the_talk(space):
+    context = MemoryContext(with_archive=True, relevance_floor=0.0).build(space, ["Mara sold the bicycle"])
+    days = [line[:13] for line in context.excerpts.splitlines()]
+    assert days == sorted(days, key=["[8 May 2023] ", "[20 May 2023]"].index)
+    assert len(set(days)) == 2
 
 
 def test_the_ranking_names_sources_best_first(space):
@@ -52,7 +78,8 @@ def test_the_ranking_names_sources_best_first(space):
 
 
 def test_the_budget_holds_and_keeps_the_best(space):
-    whole = MemoryContext().build(space, ["Who sold a bicycle?"])
+    whole = MemoryContext(relevance_floor=0.0).build(space, ["Who sold a bicycle?"])
+    assert whole.shown == ("m1", "m2")
     tight = MemoryContext(budget=whole.tokens - 1).build(space, ["Who sold a bicycle?"])
     assert tight.tokens <= whole.tokens - 1
     assert tight.shown == ("m1",)
@@ -126,7 +153,9 @@ def test_the_full_context_is_every_turn_with_dates(space):
 def test_no_memory_is_nothing_at_all(space):
     with ScriptedLM([fields(answer="red")]) as lm, dspy.context(lm=lm):
         ReaderOnly(NoContext()).ask(space, "Which bicycle?")
-        assert "bicycle" not in lm.requests[0].user.split("[[ ## question ## ]]")[0]
+        shown = fields_of(lm.requests[0].user)
+    assert shown == ReaderContext().inputs("Which bicycle?")
+    assert {text for name, text in shown.items() if "question" not in name} == {"(none)"}
 
 
 def test_verbatim_turns_alone_show_no_memory(space):

@@ -1,0 +1,60 @@
+"""Weights of earlier prompts go on with the present ones: what became of the tokens of fixed texts.
+
+The fixed texts of the prompts are single tokens, so whoever rewords a prompt takes tokens away and needs new
+ones. A training that goes on from earlier weights keeps what it can: a text that is used no longer gives its
+token, and what the network knows of it, to the new text most like it. New texts that are left over get
+tokens of their own, which begin as the fixed text most like them.
+"""
+
+import difflib
+import itertools
+import json
+
+import torch
+from tokenizers import AddedToken, Tokenizer
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from memory_program.pocket.tokenizer import CHAT_TEMPLATE, END, fixed_texts
+
+
+def reworded(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """Give a tokenizer of earlier prompts the fixed texts of the present ones."""
+    layout = json.loads(tokenizer.backend_tokenizer.to_str())
+    texts = fixed_texts()
+    free = {
+        token["content"]: token
+        for token in layout["added_tokens"]
+        if not token["special"] and token["content"] not in texts
+    }
+    missing = [text for text in texts if text not in tokenizer.get_added_vocab()]
+    while free and missing:
+        text, earlier = max(itertools.product(missing, free), key=lambda pair: _likeness(*pair))
+        free.pop(earlier)["content"] = text
+        missing.remove(text)
+    made = Tokenizer.from_str(json.dumps(layout))
+    made.add_tokens([AddedToken(text, normalized=False) for text in missing])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=made, eos_token=END, pad_token=END, clean_up_tokenization_spaces=False
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def with_tokens_of(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Give a network a row for each token that was added to its tokenizer since, in place."""
+    known = model.config.vocab_size
+    if known == len(tokenizer):
+        return
+    numbers = {text: number for text, number in tokenizer.get_added_vocab().items() if text in fixed_texts()}
+    earlier = {text: number for text, number in numbers.items() if number < known}
+    added = sorted((number, text) for text, number in numbers.items() if number >= known)
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    with torch.no_grad():
+        rows = model.model.embed_tokens.weight
+        for number, text in added:
+            likest = max(earlier, key=lambda other: _likeness(text, other))
+            rows[number] = rows[earlier[likest]]
+
+
+def _likeness(text: str, other: str) -> float:
+    return difflib.SequenceMatcher(a=text, b=other, autojunk=False).ratio()

@@ -1,0 +1,62 @@
+"""Weights of earlier prompts go on with the present ones: what is kept, and what new tokens begin as."""
+
+import json
+
+import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from memory_program.pocket.model import Shape, make_model
+from memory_program.pocket.rewording import reworded, with_tokens_of
+from memory_program.pocket.tokenizer import END, fixed_texts
+from tests.pocket_samples import small_tokenizer
+
+QUESTION, AGAIN = "\n\n[[ ## question ## ]]\n", "\n\n[[ ## question_again ## ]]\n"
+
+
+def earlier(renamed: dict[str, str], without: str = "") -> PreTrainedTokenizerFast:
+    """Make the tokenizer of prompts that said some things otherwise, and one thing not at all."""
+    layout = json.loads(small_tokenizer().backend_tokenizer.to_str())
+    kept = [token for token in layout["added_tokens"] if token["content"] != without]
+    first = min(token["id"] for token in kept)
+    for number, token in enumerate(kept, first):
+        token["id"] = number
+        token["content"] = renamed.get(token["content"], token["content"])
+    layout["added_tokens"] = kept
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(layout)), eos_token=END, pad_token=END
+    )
+
+
+def number_of(tokenizer: PreTrainedTokenizerFast, text: str) -> int:
+    (number,) = tokenizer.backend_tokenizer.encode(text).ids
+    return number
+
+
+def test_the_present_prompts_change_nothing():
+    made = reworded(small_tokenizer())
+    assert made.get_vocab() == small_tokenizer().get_vocab()
+    assert made.chat_template == small_tokenizer().chat_template
+
+
+def test_a_text_that_is_used_no_longer_gives_its_token_to_the_one_most_like_it():
+    old = earlier({AGAIN: "\n\n[[ ## question_once_again ## ]]\n", QUESTION: "\n\n[[ ## questions ## ]]\n"})
+    made = reworded(old)
+    assert number_of(made, AGAIN) == number_of(old, "\n\n[[ ## question_once_again ## ]]\n")
+    assert number_of(made, QUESTION) == number_of(old, "\n\n[[ ## questions ## ]]\n")
+    assert len(made) == len(old)
+    assert all(len(made.backend_tokenizer.encode(text).ids) == 1 for text in fixed_texts())
+
+
+def test_a_text_that_is_new_gets_a_token_that_begins_as_the_one_most_like_it():
+    old = earlier({}, without=AGAIN)
+    made = reworded(old)
+    assert number_of(made, AGAIN) == len(old) == len(made) - 1
+    model = make_model(Shape(layers=2), len(old), 0, seed=0)
+    before = model.model.embed_tokens.weight.detach().clone()
+    with_tokens_of(model, made)
+    after = model.model.embed_tokens.weight
+    assert torch.equal(after[:-1], before)
+    assert torch.equal(after[-1], before[number_of(old, QUESTION)])
+    assert model.lm_head.weight is after
+    assert model.config.vocab_size == len(made)
