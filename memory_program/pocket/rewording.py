@@ -14,7 +14,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from memory_program.pocket.tokenizer import CHAT_TEMPLATE, END, fixed_texts
+from memory_program.pocket.tokenizer import fast_tokenizer, fixed_texts
 
 
 def reworded(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
@@ -33,11 +33,7 @@ def reworded(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
         missing.remove(text)
     made = Tokenizer.from_str(json.dumps(layout))
     made.add_tokens([AddedToken(text, normalized=False) for text in missing])
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=made, eos_token=END, pad_token=END, clean_up_tokenization_spaces=False
-    )
-    fast.chat_template = CHAT_TEMPLATE
-    return fast
+    return fast_tokenizer(made)
 
 
 def with_tokens_of(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:

@@ -86,6 +86,11 @@ def train_tokenizer(texts: Sequence[str], other_texts: Sequence[str], size: int)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in added[:4]])
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in added[4:]])
+    return fast_tokenizer(tokenizer)
+
+
+def fast_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    """Give a tokenizer the end of a turn and the chat template, as transformers wants them."""
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=END, pad_token=END, clean_up_tokenization_spaces=False
     )
