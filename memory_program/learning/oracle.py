@@ -43,12 +43,18 @@ _Call = dict[str, Any]  # Any: a call's arguments, as a model writes them
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A prompt of the program and the reply to it; ``evidence`` are the lines that an answer is from."""
+    """A prompt of the program and the reply to it.
+
+    ``evidence`` are the lines of the prompt that the reply is from: of a reader's memories or turns, of a
+    writer's turns. ``changes`` are pairs of lines: a turn, and the memory or line of the profile that a call
+    changes because of it.
+    """
 
     system: str
     user: str
     reply: str
     evidence: tuple[str, ...] = ()
+    changes: tuple[tuple[str, str], ...] = ()
 
 
 Overlooks = Callable[[World, GoldOperation], bool]
@@ -81,7 +87,7 @@ class Oracle:
         return self.exchange(system, user).reply
 
     def exchange(self, system: str, user: str) -> Exchange:
-        """Reply to a rendered prompt, as ``reply`` does, and say which lines of it an answer is from."""
+        """Reply to a rendered prompt, as ``reply`` does, and say which lines of it the reply is from."""
         signature = signature_of(system)
         fields = fields_of(user)
         if signature is Consolidate:
@@ -91,8 +97,15 @@ class Oracle:
             calls = {"tool_calls": []} if signature is AnswerOrSearch else {}
             return Exchange(system, user, _written(signature, **calls, answer=answer), evidence)
         kinds: list[Kind] = [kind for kind in KINDS if signature in (WriteAll, SPECIALISTS[kind])]
-        calls = self._calls(kinds, fields, names_kind=signature is WriteAll)
-        return Exchange(system, user, _written(signature, tool_calls=calls))
+        told = list(self._calls(kinds, fields, names_kind=signature is WriteAll))
+        changes = [(turn, _changed(call, fields)) for call, turns in told for turn in turns]
+        return Exchange(
+            system,
+            user,
+            _written(signature, tool_calls=[call for call, _ in told]),
+            tuple(dict.fromkeys(turn for _, turns in told for turn in turns)),
+            tuple((turn, line) for turn, line in changes if line),
+        )
 
     def conversation_of(self, user: str) -> str:
         """Give the id of the conversation that a writer's message is about.
@@ -110,11 +123,14 @@ class Oracle:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def _calls(self, kinds: Sequence[Kind], fields: Mapping[str, str], *, names_kind: bool) -> list[_Call]:
+    def _calls(
+        self, kinds: Sequence[Kind], fields: Mapping[str, str], *, names_kind: bool
+    ) -> Iterator[tuple[_Call, Sequence[str]]]:
+        """Give each call, and the turns that it is from, as the prompt shows them."""
         world, session = self._told(fields)
+        turns = world.conversation.turns
         ids = {text: memory_id for memory_id, text in stored_memories(fields).items()}
         core = fields["core_memory"].splitlines()
-        calls: list[_Call] = []
         for kind in kinds:
             for operation in world.operations_of(session.number, kind):
                 if self._overlooks(world, operation):
@@ -123,8 +139,7 @@ class Oracle:
                 for call in done:
                     if names_kind and call["args"].get("action") == "create":
                         call["args"]["kind"] = kind
-                    calls.append(call)
-        return calls
+                    yield call, [neutralised(turns[turn_id].line) for turn_id in operation.sources]
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -209,6 +224,14 @@ def _core_calls(operation: GoldOperation, core: Sequence[str]) -> Iterator[_Call
         yield _call("edit_core", action="replace", old_text=operation.old_text, text=operation.text)
     elif operation.text not in core:
         yield _call("edit_core", action="append", text=operation.text)
+
+
+def _changed(call: _Call, fields: Mapping[str, str]) -> str:
+    """Give the line of the prompt that a call changes; "" for what is new."""
+    memory_id = call["args"].get("memory_id")
+    if memory_id is None:
+        return call["args"].get("old_text", "")
+    return next(line for line in fields["related_memories"].splitlines() if line.startswith(f"{memory_id}: "))
 
 
 def _call(name: str, **arguments: str) -> _Call:

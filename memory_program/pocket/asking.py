@@ -5,7 +5,9 @@ to a reply (who says this, what has the line said so far, which line is this rep
 from the loss of replies alone. So each batch asks for it, and the answers are read off the layers in between.
 
 A reader is told the question before the memories, so a memory can be asked about with the question in mind:
-which of its words the question has, whether the answer is from it, which of its words are the answer.
+which of its words the question has, whether the answer is from it, which of its words are the answer. A
+writer is told the memories before the session, so a turn can be asked about with these in mind: which of its
+words they have, whether a call is from it, which of its words the call takes, and what it changes.
 """
 
 import math
@@ -27,6 +29,7 @@ BEGINNING = 3
 """How many tokens of a line's beginning are asked for."""
 
 _ASKED = 0.04  # the share of tokens that are asked about their lines
+_OTHERS = 0.25  # the share of turns that are asked about although no call is from them: most are chat
 _COVERED = 0.6  # the share of an answer's tokens that the line has which it is from
 _NOWHERE = (0, 1)  # the first token of every prompt is the same
 _SESSION, _QUESTION, _AGAIN = (f"[[ ## {name} ## ]]" for name in ("session", "question", "question_again"))
@@ -36,12 +39,14 @@ _SESSION, _QUESTION, _AGAIN = (f"[[ ## {name} ## ]]" for name in ("session", "qu
 class Example:
     """An exchange in tokens; the reply begins at ``reply_start``.
 
-    ``evidence`` are the places at which those lines of the prompt begin that an answer is from.
+    ``evidence`` are the places at which those lines of the prompt begin that the reply is from; ``changes``
+    pairs of places at which a turn begins, and the line that a call changes because of it.
     """
 
     tokens: tuple[int, ...]
     reply_start: int
     evidence: tuple[int, ...] = ()
+    changes: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +97,15 @@ class Questions:
     asked is ``UNASKED``.
 
     ``pointers`` has the shape (pieces, 3): a place before a piece of the reply, and the places from which on
-    and up to which the line goes that the piece is from.
+    and up to which the line goes that the piece is from; or the last token of a turn, and the line that is
+    changed because of it.
 
     ``words`` has the shape (words, 3): of each token that a reader remembers, whether the question has it,
-    and whether the answer takes it. ``matches`` has the shape (memories, 2): of the last token of each
-    memory, whether the answer is from it. ``answers`` has the shape (memories that the answer is from, 4): of
-    the last token of each, the first three tokens of what the answer takes.
+    and whether the answer takes it; of each that a writer is told, whether the memories have it, and whether
+    a call takes it. ``matches`` has the shape (lines, 2): of the last token of each memory or turn, whether
+    the reply is from it. ``answers`` has the shape (lines, 4): of the last token of each memory that the
+    answer is from, the first three tokens of what it takes, and of each turn that changes something, those of
+    the line that is changed.
     """
 
     lines: _Numbers
@@ -135,11 +143,15 @@ def questions_about(example: Example, marks: Marks, draws: np.random.Generator) 
     ends = marks.is_break[tokens]
     pieces = _runs(ends, example.reply_start, len(tokens))
     lines = _runs(ends, 0, example.reply_start)
-    pointers = list(_pointers(example, tokens, lines, pieces, marks))
+    changes = [(line, other) for begun in example.changes for line, other in [_lines_at(begun, lines)]]
+    pointers = [
+        *_pointers(example, tokens, lines, pieces, marks),
+        *((line[1] - 1, *other) for line, other in changes),
+    ]
     return Questions(
         _about_lines(tokens, ends, example.reply_start, pieces, draws),
         np.array(pointers, np.int64).reshape(-1, 3),
-        *_about_memories(example, tokens, lines, pieces, marks),
+        *_about_told(example, tokens, lines, pieces, changes, marks, draws),
     )
 
 
@@ -169,31 +181,42 @@ def _about_lines(
     return np.concatenate([lines, ahead])
 
 
-# -- what a reader remembers -------------------------------------------------------------------------
+# -- what a reader remembers, and what a writer is told ----------------------------------------------
 
 
-def _about_memories(
-    example: Example, tokens: _Numbers, lines: Sequence[_Run], pieces: Sequence[_Run], marks: Marks
+def _about_told(
+    example: Example,
+    tokens: _Numbers,
+    lines: Sequence[_Run],
+    pieces: Sequence[_Run],
+    changes: Sequence[tuple[_Run, _Run]],
+    marks: Marks,
+    draws: np.random.Generator,
 ) -> tuple[_Numbers, _Numbers, _Numbers]:
     words: list[_Numbers] = [np.empty((0, 3), np.int64)]
     matches: list[tuple[int, bool]] = []
-    answers: list[tuple[int, ...]] = []
-    question, memories = _remembered(tokens, lines, marks)
-    asked = tokens[slice(*question)]
+    answers = [(line[1] - 1, *_begun(tokens, *other)) for line, other in changes]
+    before, told = _told(tokens[: example.reply_start], lines, marks)
+    known = _tokens_of(tokens, before)
+    is_writer = bool(np.isin(tokens, list(marks.sessions)).any())
+    written = _tokens_of(tokens, pieces)
     parts = [part for piece in pieces for part in _parts(tokens, *piece, marks.comma)]
-    for first, end in memories:
+    for first, end in told:
+        if is_writer and first not in example.evidence and draws.random() >= _OTHERS:
+            continue
         is_taken = np.zeros(end - first, np.int64)
-        if first in example.evidence:
+        if first in example.evidence and is_writer:
+            is_taken = np.isin(tokens[first:end], written).astype(np.int64)
+        elif first in example.evidence:
             for start, stop in parts:
                 found = _taken(tokens[first:end], tokens[start:stop])
                 if found:
                     is_taken[slice(*found)] = 1
-                    begun = [*tokens[start:stop][:BEGINNING].tolist(), *(UNASKED,) * BEGINNING]
-                    answers.append((end - 1, *begun[:BEGINNING]))
+                    answers.append((end - 1, *_begun(tokens, start, stop)))
                     break
         matches.append((end - 1, first in example.evidence))
-        places, is_asked = np.arange(first, end), np.isin(tokens[first:end], asked)
-        words.append(np.stack([places, is_asked.astype(np.int64), is_taken], axis=1))
+        places, is_known = np.arange(first, end), np.isin(tokens[first:end], known)
+        words.append(np.stack([places, is_known.astype(np.int64), is_taken], axis=1))
     return (
         np.concatenate(words),
         np.array(matches, np.int64).reshape(-1, 2),
@@ -201,14 +224,36 @@ def _about_memories(
     )
 
 
-def _remembered(tokens: _Numbers, lines: Sequence[_Run], marks: Marks) -> tuple[_Run, list[_Run]]:
-    """Find the question, and the lines between it and the place where it is asked again."""
-    asked = np.flatnonzero(np.isin(tokens, list(marks.questions)))
-    again = np.flatnonzero(np.isin(tokens, list(marks.again)))
+def _told(prompt: _Numbers, lines: Sequence[_Run], marks: Marks) -> tuple[list[_Run], list[_Run]]:
+    """Find the lines that are asked about, and those that stand before them.
+
+    Of a reader they are the lines after the question and before it is asked again, and before them stands the
+    question; of a writer they are the turns, and before them stand profile, memories and date.
+    """
+    sessions, asked, again = (
+        np.flatnonzero(np.isin(prompt, list(numbers)))
+        for numbers in (marks.sessions, marks.questions, marks.again)
+    )
+    if len(sessions):
+        return [ln for ln in lines if ln[0] < sessions[-1]], [ln for ln in lines if ln[0] > sessions[-1]]
     if not len(asked) or not len(again):
-        return _NOWHERE, []
+        return [], []
     question, *others = (line for line in lines if line[0] > asked[-1])
-    return question, [line for line in others if line[0] < again[-1]]
+    return [question], [line for line in others if line[0] < again[-1]]
+
+
+def _lines_at(places: Sequence[int], lines: Sequence[_Run]) -> list[_Run]:
+    """Find the lines that begin at some places."""
+    return [next(line for line in lines if line[0] == place) for place in places]
+
+
+def _begun(tokens: _Numbers, first: int, end: int) -> list[int]:
+    """Give the first tokens of a stretch, and ``UNASKED`` where it is shorter."""
+    return [*tokens[first : min(end, first + BEGINNING)].tolist(), *(UNASKED,) * BEGINNING][:BEGINNING]
+
+
+def _tokens_of(tokens: _Numbers, runs: Sequence[_Run]) -> _Numbers:
+    return np.concatenate([tokens[:0], *(tokens[slice(*run)] for run in runs)])
 
 
 def _taken(line: _Numbers, part: _Numbers) -> _Run | None:

@@ -23,6 +23,7 @@ from memory_program.bank.space import MemorySpace
 from memory_program.learning.oracle import Exchange, Oracle, OracleEngine, Overlooks, lm_of
 from memory_program.pocket.asking import Example
 from memory_program.pocket.recipe import STAGES, Stage
+from memory_program.pocket.renaming import interchangeable, renamed
 from memory_program.pocket.tokenizer import END, chat_text
 
 _SHOWN_EXCERPTS = 0.1  # the share of questions that are answered from verbatim turns, as RAG does
@@ -120,10 +121,16 @@ def encoded(exchange: Exchange, tokenizer: PreTrainedTokenizerFast) -> Example:
     text = chat_text(exchange.system, exchange.user)
     prompt = tokenizer.backend_tokenizer.encode(text)
     reply = tokenizer.backend_tokenizer.encode(exchange.reply + END).ids
-    # A line stands after a line break, which in tokens is often the end of a fixed text.
-    starts = (text.rindex(f"\n{line}\n") + 1 for line in exchange.evidence)
-    evidence = sorted(place for start in starts if (place := prompt.char_to_token(start)) is not None)
-    return Example((*prompt.ids, *reply), len(prompt.ids), tuple(evidence))
+
+    def place_of(line: str) -> int:
+        # A line stands after a line break, which in tokens is often the end of a fixed text.
+        place = prompt.char_to_token(text.rindex(f"\n{line}\n") + 1)
+        assert place is not None, "the prompt is not cut off"
+        return place
+
+    evidence = tuple(sorted(place_of(line) for line in exchange.evidence))
+    changes = tuple((place_of(turn), place_of(line)) for turn, line in exchange.changes)
+    return Example((*prompt.ids, *reply), len(prompt.ids), evidence, changes)
 
 
 def chunk(
@@ -133,16 +140,21 @@ def chunk(
     tokens: int,
     tokenizer: PreTrainedTokenizerFast,
     overlooked: float = 0.0,
+    renamings: float = 0.0,
 ) -> list[Example]:
     """Make a chunk of a stage's text, of about so many tokens: always the same for the same arguments.
 
-    Its writers overlook a share of the small things (see ``overlooking``).
+    Its writers overlook a share of the small things (see ``overlooking``), and in a share of the texts the
+    pieces of names change places (``renaming`` says why).
     """
     rng = random.Random(f"{seed}:{number}:{stage.name}")
     if stage.copies:
         return list(_within(_copies(rng, tokenizer), tokens))
     exchanges = _exchanges(seed, number, stage, overlooked, rng)
-    return list(_within((encoded(exchange, tokenizer) for exchange in exchanges), tokens))
+    examples = (encoded(exchange, tokenizer) for exchange in exchanges)
+    groups = interchangeable(tokenizer)
+    mixed = (renamed(each, groups, rng) if rng.random() < renamings else each for each in examples)
+    return list(_within(mixed, tokens))
 
 
 def _exchanges(
@@ -192,6 +204,8 @@ def save_examples(examples: Sequence[Example], path: Path) -> None:
             reply_starts=np.array([example.reply_start for example in examples]),
             evidence=np.array([place for example in examples for place in example.evidence], np.int64),
             evidence_lengths=np.array([len(example.evidence) for example in examples]),
+            changes=np.array([pair for example in examples for pair in example.changes], np.int64),
+            changes_lengths=np.array([len(example.changes) for example in examples]),
         )
     draft.replace(path)
 
@@ -201,8 +215,10 @@ def load_examples(path: Path) -> list[Example]:
     with np.load(path) as kept:
         tokens = _cut(kept["tokens"], kept["lengths"])
         evidence = _cut(kept["evidence"], kept["evidence_lengths"])
+        changes = _cut(kept["changes"].reshape(-1, 2), kept["changes_lengths"])
         starts: list[int] = kept["reply_starts"].tolist()
-    return [Example(*parts) for parts in zip(tokens, starts, evidence, strict=True)]
+    pairs = [tuple((turn, line) for turn, line in of_one) for of_one in changes]
+    return [Example(*parts) for parts in zip(tokens, starts, evidence, pairs, strict=True)]
 
 
 def _cut(numbers: NDArray[np.integer], lengths: NDArray[np.int64]) -> list[tuple[int, ...]]:

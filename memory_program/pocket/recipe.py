@@ -103,6 +103,10 @@ class PretrainConfig(Settings):
     """The share of small things (what people buy, read or do every day) that the expert passes over when it
     shows how to write. Makes pocket-base out of pocket: able to write all, it holds too little worth it."""
 
+    renamings: float = Field(default=0.25, ge=0, le=1)
+    """The share of texts in which the pieces that names are made of change places, in the prompt and in the
+    reply alike: so a name cannot be told from how it begins, and has to be copied."""
+
     beginning_weight: float = Field(default=1.0, ge=0)
     """Weight of the loss of telling, after the second layer, how the line of a token begins: who says a turn,
     whom a memory is about. Without it that is not learned in 250 million tokens, and who did what is a

@@ -106,7 +106,7 @@ def _batches_of(config: PretrainConfig, number: int, text: int, stage: Stage) ->
     else:
         size = min(config.chunk_tokens, config.tokens)
         tokenizer = load_tokenizer(config.out / "tokenizer")
-        examples = chunk(config.seed, text, stage, size, tokenizer, config.overlooked)
+        examples = chunk(config.seed, text, stage, size, tokenizer, config.overlooked, config.renamings)
         if config.passes > 1:
             kept.parent.mkdir(exist_ok=True)
             save_examples(examples, kept)

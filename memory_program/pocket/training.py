@@ -24,7 +24,7 @@ from memory_program.pocket.supply import Supply, tokenizer_of
 from memory_program.pocket.tokenizer import save_tokenizer
 
 _PROBE_SEED = 8_000_000_000_000_000
-_PROBE_SESSIONS = (2, 6)
+_PROBE_SESSIONS = (4, 32)  # as evaluations have: what is right in short prompts is not yet right in long ones
 _WARM_UP_STEPS = 30
 _LONGEST_NORM = 1.0
 _MAPS_RATE = 0.001  # learning rate of the maps that read the stream on the side

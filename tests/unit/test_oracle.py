@@ -72,14 +72,18 @@ def change(action: Action, kind: str) -> tuple[World, object]:
     raise AssertionError("no such change in forty worlds")
 
 
-def calls(world: World, operation, **inputs: str) -> list[dict]:
+def written(world: World, operation, **inputs: str) -> Exchange:
     session = world.conversation.sessions[operation.session_number - 1]
     signature = SPECIALISTS[operation.kind]
     fields = dict.fromkeys(signature.input_fields, "(none)")
     told = {"session_date": spelled_date(session), "session": session.transcript}
-    reply = Oracle([world]).reply(*render(signature, **{**fields, **told, **inputs}))
-    written = reply.removeprefix("[[ ## tool_calls ## ]]\n").removesuffix("\n\n[[ ## completed ## ]]\n")
-    return json.loads(written)["tool_calls"]
+    return Oracle([world]).exchange(*render(signature, **{**fields, **told, **inputs}))
+
+
+def calls(world: World, operation, **inputs: str) -> list[dict]:
+    reply = written(world, operation, **inputs).reply
+    told = reply.removeprefix("[[ ## tool_calls ## ]]\n").removesuffix("\n\n[[ ## completed ## ]]\n")
+    return json.loads(told)["tool_calls"]
 
 
 @pytest.mark.parametrize("day", ["", "[2021-03-04] "])
@@ -120,6 +124,19 @@ def test_what_is_stored_already_is_not_written_again():
     assert operation.text in [call["args"]["text"] for call in calls(world, operation)]
     again = calls(world, operation, related_memories=f"m1: {operation.text}")
     assert operation.text not in [call["args"].get("text") for call in again]
+
+
+def test_it_says_which_turns_calls_are_from_and_what_these_change():
+    world, operation = change(Action.UPDATE, "episodic")
+    turns = [world.conversation.turns[turn_id].line for turn_id in operation.sources]
+    shown = f"m42: {operation.old_text}"
+    exchange = written(world, operation, related_memories=f"m4: Else.\n{shown}")
+    assert set(turns) <= set(exchange.evidence)
+    assert {line for turn, line in exchange.changes if turn in turns} == {shown}
+    assert not written(world, operation, related_memories="m4: Else.").changes
+    world, operation = change(Action.REPLACE_CORE, "core")
+    changes = written(world, operation, core_memory=f"Someone is tall.\n{operation.old_text}").changes
+    assert operation.old_text in [line for _, line in changes]
 
 
 # -- reading ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What is asked on the side: of lines, of what a reader remembers, and where a reply is from."""
+"""What is asked on the side: of lines, of memories and turns, and where a reply is from."""
 
 from functools import lru_cache
 
@@ -35,16 +35,23 @@ def tokens_of(text: str) -> list[int]:
     return small_tokenizer().backend_tokenizer.encode(text).ids
 
 
-def asked(system: str, user: str, reply: str, evidence: tuple[str, ...] = ()) -> tuple[Example, Questions]:
-    example = encoded(Exchange(system, user, reply, evidence), small_tokenizer())
+Changes = tuple[tuple[str, str], ...]
+
+
+def asked(
+    system: str, user: str, reply: str, evidence: tuple[str, ...] = (), changes: Changes = ()
+) -> tuple[Example, Questions]:
+    example = encoded(Exchange(system, user, reply, evidence, changes), small_tokenizer())
     return example, questions_about(example, marks(), np.random.default_rng(0))
 
 
-def of_writer(*calls: str) -> tuple[Example, Questions]:
+def of_writer(
+    *calls: str, evidence: tuple[str, ...] = (), changes: Changes = ()
+) -> tuple[Example, Questions]:
     fields = {**dict.fromkeys(SPECIALISTS["episodic"].input_fields, "(none)"), "session": SESSION}
     prompt = render(SPECIALISTS["episodic"], **{**fields, "related_memories": RELATED})
     reply = f'[[ ## tool_calls ## ]]\n{{"tool_calls": [{", ".join(calls)}]}}\n\n[[ ## completed ## ]]\n'
-    return asked(*prompt, reply)
+    return asked(*prompt, reply, evidence, changes)
 
 
 def of_reader(question: str, answer: str, *evidence: str) -> tuple[Example, Questions]:
@@ -131,7 +138,7 @@ def test_up_to_the_answer_it_is_asked_about_the_question_and_then_about_the_answ
     assert ahead[3] in tokens_of("9 May 2023")
 
 
-# -- what a reader remembers -------------------------------------------------------------------------
+# -- what a reader remembers, and what a writer is told -----------------------------------------------
 
 
 def words_of(result: tuple[Example, Questions], column: int) -> list[str]:
@@ -140,8 +147,8 @@ def words_of(result: tuple[Example, Questions], column: int) -> list[str]:
     return small_tokenizer().decode(tokens).split()
 
 
-def memories_of(result: tuple[Example, Questions]) -> list[tuple[str, bool]]:
-    """Each memory that is asked about, and whether the answer is from it."""
+def lines_asked_of(result: tuple[Example, Questions]) -> list[tuple[str, bool]]:
+    """Each memory or turn that is asked about, and whether the reply is from it."""
     example, found = result
     told = ((small_tokenizer().decode(example.tokens[: at + 1]), bool(is_so)) for at, is_so in found.matches)
     return [(text.rpartition("\n")[2], is_so) for text, is_so in told]
@@ -149,9 +156,9 @@ def memories_of(result: tuple[Example, Questions]) -> list[tuple[str, bool]]:
 
 def test_each_memory_is_asked_at_its_end_whether_the_answer_is_from_it():
     result = of_reader("When did Tom buy the blue kite?", "9 May 2023", KITE)
-    told = memories_of(result)
+    told = lines_asked_of(result)
     assert told == [("(none)", False), (HOME, False), (BICYCLE, False), (KITE, True)]
-    assert not any(is_so for _, is_so in memories_of(of_reader("Does Mara ski?", NOT_MENTIONED)))
+    assert not any(is_so for _, is_so in lines_asked_of(of_reader("Does Mara ski?", NOT_MENTIONED)))
 
 
 def test_each_word_that_is_remembered_is_asked_whether_the_question_has_it():
@@ -175,11 +182,55 @@ def test_each_memory_of_a_list_gives_its_own_part():
 
 def test_an_answer_that_no_memory_has_in_its_words_takes_none():
     result = of_reader("Has Tom a kite?", "Yes", KITE)
-    assert memories_of(result)[-1] == (KITE, True)
+    assert lines_asked_of(result)[-1] == (KITE, True)
     assert words_of(result, 2) == []
     assert len(result[1].answers) == 0
 
 
-def test_a_writer_is_asked_nothing_of_memories():
-    _, found = of_writer(CREATE % "Mara lives in Oslo.")
-    assert [len(array) for array in (found.words, found.matches, found.answers)] == [0, 0, 0]
+BOUGHT, LIVES = SESSION.splitlines()[1:]
+
+
+def test_each_turn_that_a_call_is_from_is_asked_at_its_end_and_some_others_are():
+    result = of_writer(CREATE % "Mara lives in Oslo.", evidence=(LIVES,))
+    assert (LIVES, True) in lines_asked_of(result)
+    example, seen = result[0], dict[str, bool]()
+    for seed in range(20):
+        found = questions_about(example, marks(), np.random.default_rng(seed))
+        seen.update(lines_asked_of((example, found)))
+        assert len(found.matches) < 5
+    assert seen == {**dict.fromkeys((*SESSION.splitlines(), "(none)"), False), LIVES: True}
+
+
+def test_the_words_that_a_call_takes_are_those_of_the_turn_that_it_is_from():
+    assert words_of(of_writer(CREATE % "Mara lives in Oslo.", evidence=(LIVES,)), 2) == [
+        "Mara",
+        "in",
+        "Oslo.",
+    ]
+
+
+def test_each_word_of_a_turn_is_asked_whether_the_memories_have_it():
+    told = of_writer(CREATE % "Tom bought a red bicycle.", evidence=(BOUGHT,))
+    assert {"Tom", "a"} <= set(" ".join(words_of(told, 1)).replace(":", " ").split())
+    assert "bicycle" not in words_of(told, 1)
+
+
+def test_a_turn_that_changes_something_is_asked_for_the_line_that_it_changes():
+    plan = RELATED.splitlines()[1]
+    example, found = of_writer(
+        UPDATE % ("Tom bought a red bicycle.", "yesterday", "m12"),
+        evidence=(BOUGHT,),
+        changes=((BOUGHT, plan),),
+    )
+    ((place, *begun),) = found.answers.tolist()
+    assert small_tokenizer().decode(example.tokens[: place + 1]).endswith(BOUGHT)
+    assert small_tokenizer().decode(begun) == "m12"
+    ((first, end),) = [(first, end) for at, first, end in found.pointers.tolist() if at == place]
+    assert small_tokenizer().decode(example.tokens[first:end]) == plan
+
+
+def test_a_line_that_is_shorter_than_what_is_asked_for_leaves_the_rest_open():
+    example, found = of_writer(evidence=(LIVES,), changes=((LIVES, "(none)"),))
+    ((_, *begun),) = found.answers.tolist()
+    assert begun == [*tokens_of("(none)"), *(UNASKED,) * 3][:3]
+    assert len(example.changes) == 1

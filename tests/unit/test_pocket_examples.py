@@ -101,6 +101,14 @@ def test_a_chunk_is_the_same_each_time_and_another_number_gives_another():
     assert 6000 <= total < 7000
 
 
+def test_in_a_share_of_the_texts_names_are_others():
+    plain, mixed = (chunk(1, 0, BARE, 20_000, small_tokenizer(), renamings=share) for share in (0.0, 0.5))
+    shorter = list(zip(plain, mixed, strict=False))
+    assert all(len(one.tokens) == len(other.tokens) for one, other in shorter[:1])
+    changed = sum(one.tokens != other.tokens for one, other in shorter)
+    assert 0.2 * len(shorter) < changed
+
+
 def test_names_of_held_out_worlds_never_occur_in_training_text():
     for seed in range(20):
         names = generate(seed, held_out=True)[0].conversation.speakers
@@ -126,17 +134,20 @@ def test_most_empty_replies_are_left_out():
     assert 0.2 < sum('"tool_calls": []' in reply for reply in writers) / len(writers) < 0.5
 
 
-def test_what_an_answer_is_from_begins_where_the_prompt_says_it():
+def test_what_a_reply_is_from_begins_where_the_prompt_says_it_and_so_does_what_it_changes():
     _, exchanges = talk()
     tokenizer = small_tokenizer()
     told = [exchange for exchange in exchanges if exchange.evidence]
-    assert told
+    assert {"tool_calls" in exchange.reply for exchange in told} == {True, False}
+    assert any(exchange.changes for exchange in told)
     for exchange in told:
         example = encoded(exchange, tokenizer)
-        assert len(example.evidence) == len(exchange.evidence)
-        for place in example.evidence:
-            rest = tokenizer.decode(example.tokens[place : example.reply_start])
-            assert any(rest.startswith(f"{line}\n") for line in exchange.evidence)
+        lines = [exchange.evidence, *exchange.changes]
+        for places, expected in zip((example.evidence, *example.changes), lines, strict=True):
+            assert len(places) == len(expected)
+            for place in places:
+                rest = tokenizer.decode(example.tokens[place : example.reply_start])
+                assert any(rest.startswith(f"{line}\n") for line in expected)
 
 
 def test_a_bare_world_has_the_same_replies_in_fewer_words():
@@ -147,6 +158,7 @@ def test_a_bare_world_has_the_same_replies_in_fewer_words():
 
 
 def test_examples_come_back_from_a_file_as_they_were(tmp_path):
+    assert any(example.changes for example in some_chunk())
     save_examples(some_chunk(), tmp_path / "0.npz")
     assert load_examples(tmp_path / "0.npz") == some_chunk()
     assert [path.name for path in tmp_path.iterdir()] == ["0.npz"]

@@ -1,0 +1,57 @@
+"""Names change within a text, the same way wherever they stand, and nothing else does."""
+
+import random
+
+from locomo.world import generate
+from memory_program.pocket.examples import encoded, exchanges_of
+from memory_program.pocket.renaming import interchangeable, renamed
+from tests.pocket_samples import small_tokenizer
+
+
+def examples():
+    world = generate(4, sessions=(4, 4))[0]
+    return [encoded(exchange, small_tokenizer()) for exchange in exchanges_of(world, random.Random(0))]
+
+
+def test_a_token_stands_for_the_same_other_one_wherever_it_is():
+    groups = interchangeable(small_tokenizer())
+    for number, example in enumerate(examples()):
+        made = renamed(example, groups, random.Random(number))
+        pairs = set(zip(example.tokens, made.tokens, strict=True))
+        assert len(pairs) == len(set(example.tokens)) == len(set(made.tokens))
+        assert (made.reply_start, made.evidence, made.changes) == (
+            example.reply_start,
+            example.evidence,
+            example.changes,
+        )
+
+
+def test_another_text_has_other_names():
+    groups = interchangeable(small_tokenizer())
+    example = examples()[0]
+    assert len({renamed(example, groups, random.Random(seed)).tokens for seed in range(5)}) == 5
+
+
+def test_only_pieces_of_names_change_for_others_that_begin_alike():
+    tokenizer, groups = small_tokenizer(), interchangeable(small_tokenizer())
+    changed = 0
+    for number, example in enumerate(examples()):
+        made = renamed(example, groups, random.Random(number))
+        for token, other in set(zip(example.tokens, made.tokens, strict=True)):
+            if token != other:
+                before, after = tokenizer.convert_ids_to_tokens([token, other])
+                assert before.isalpha()
+                assert after.isalpha()
+                assert before[0].isupper() == after[0].isupper()
+                assert (before[0].lower() in "aeiou") == (after[0].lower() in "aeiou")
+                changed += 1
+    assert changed > 50
+
+
+def test_words_of_a_closed_class_ids_and_fixed_texts_never_change():
+    tokenizer = small_tokenizer()
+    movable = {token for group in interchangeable(tokenizer) for token in group}
+    assert movable
+    assert not movable & set(tokenizer.get_added_vocab().values())
+    for text in ("m12", " last Friday", "last Friday", " in May", "2023-05-07", "'s", "(none)"):
+        assert not movable & set(tokenizer.backend_tokenizer.encode(text).ids)
