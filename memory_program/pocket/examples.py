@@ -204,7 +204,8 @@ def save_examples(examples: Sequence[Example], path: Path) -> None:
             reply_starts=np.array([example.reply_start for example in examples]),
             evidence=np.array([place for example in examples for place in example.evidence], np.int64),
             evidence_lengths=np.array([len(example.evidence) for example in examples]),
-            changes=np.array([pair for example in examples for pair in example.changes], np.int64),
+            changing=np.array([turn for example in examples for turn, _ in example.changes], np.int64),
+            changed=np.array([line for example in examples for _, line in example.changes], np.int64),
             changes_lengths=np.array([len(example.changes) for example in examples]),
         )
     draft.replace(path)
@@ -215,10 +216,10 @@ def load_examples(path: Path) -> list[Example]:
     with np.load(path) as kept:
         tokens = _cut(kept["tokens"], kept["lengths"])
         evidence = _cut(kept["evidence"], kept["evidence_lengths"])
-        changes = _cut(kept["changes"].reshape(-1, 2), kept["changes_lengths"])
+        changing, changed = (_cut(kept[name], kept["changes_lengths"]) for name in ("changing", "changed"))
         starts: list[int] = kept["reply_starts"].tolist()
-    pairs = [tuple((turn, line) for turn, line in of_one) for of_one in changes]
-    return [Example(*parts) for parts in zip(tokens, starts, evidence, pairs, strict=True)]
+    changes = [tuple(zip(*pairs, strict=True)) for pairs in zip(changing, changed, strict=True)]
+    return [Example(*parts) for parts in zip(tokens, starts, evidence, changes, strict=True)]
 
 
 def _cut(numbers: NDArray[np.integer], lengths: NDArray[np.int64]) -> list[tuple[int, ...]]:
