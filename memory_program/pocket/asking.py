@@ -143,7 +143,8 @@ def questions_about(example: Example, marks: Marks, draws: np.random.Generator) 
     ends = marks.is_break[tokens]
     pieces = _runs(ends, example.reply_start, len(tokens))
     lines = _runs(ends, 0, example.reply_start)
-    changes = [(line, other) for begun in example.changes for line, other in [_lines_at(begun, lines)]]
+    line_at = {line[0]: line for line in lines}
+    changes = [(line_at[turn], line_at[changed]) for turn, changed in example.changes]
     pointers = [
         *_pointers(example, tokens, lines, pieces, marks),
         *((line[1] - 1, *other) for line, other in changes),
@@ -240,11 +241,6 @@ def _told(prompt: _Numbers, lines: Sequence[_Run], marks: Marks) -> tuple[list[_
         return [], []
     question, *others = (line for line in lines if line[0] > asked[-1])
     return [question], [line for line in others if line[0] < again[-1]]
-
-
-def _lines_at(places: Sequence[int], lines: Sequence[_Run]) -> list[_Run]:
-    """Find the lines that begin at some places."""
-    return [next(line for line in lines if line[0] == place) for place in places]
 
 
 def _begun(tokens: _Numbers, first: int, end: int) -> list[int]:

@@ -120,12 +120,14 @@ class PretrainConfig(Settings):
     reply is from."""
 
     evidence_weight: float = Field(default=1.0, ge=0)
-    """Weight of the losses of telling which words of what is remembered the question has (after the second
-    layer), and whether the answer is from a memory, and which of its words it takes (after half of them)."""
+    """Weight of the losses of telling which words of a memory the question has (after the second layer), and
+    whether the answer is from it, and which of its words it takes (after half of them); and the same of a
+    turn, the memories and a writer's calls."""
 
     answer_weight: float = Field(default=0.5, ge=0)
-    """Weight of the loss of telling, at the end of a memory that the answer is from and after three quarters
-    of the layers, how the answer begins."""
+    """Weight of the loss of telling, after three quarters of the layers, at the end of a memory that the
+    answer is from how the answer begins, and at the end of a turn that changes something how the line begins
+    that it changes."""
 
     decay: float = Field(default=1.0, ge=0, le=1)
     """The last share of the training, in which the learning rates fall to zero."""

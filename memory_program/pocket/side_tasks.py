@@ -55,8 +55,8 @@ class SideTasks(nn.Module):
             lines: as in ``Questions``, and so are the others; places are those in the flattened batch.
             pointers: of shape (pieces, 3).
             words: of shape (words, 3).
-            matches: of shape (memories, 2).
-            answers: of shape (memories that answers are from, 4).
+            matches: of shape (memories and turns, 2).
+            answers: of shape (memories that answers are from, and turns that change something, 4).
         """
         early, middle = (stream.flatten(0, 1) for stream in (streams.early, streams.middle))
         asked = lines[:, 0]
