@@ -78,7 +78,8 @@ class MemoryWriter(dspy.Module):
         mode: WriterMode = "specialists",
         max_turns: int = 1,
         memory_budget: int = 20_000,
-        related: int = 20,
+        related: int = 10,
+        related_floor: float = 0.3,
     ) -> None:
         """Make a writer.
 
@@ -86,13 +87,16 @@ class MemoryWriter(dspy.Module):
             mode: ``specialists``, or ``generalist`` for models that are good with many tools.
             max_turns: calls an agent may make in a session; from 2 on it has the read tools too.
             memory_budget: tokens that the core block and the live memories may have.
-            related: how many stored memories an agent is shown.
+            related: how many stored memories an agent is shown at most: those most like any one turn.
+            related_floor: what scores less than this share of the best of them is not shown. In generated
+                conversations 0.3 leaves out none that is to be changed, and more than half of the others.
         """
         super().__init__()
         self.mode = mode
         self.max_turns = max_turns
         self.memory_budget = memory_budget
         self.related = related
+        self.related_floor = related_floor
         signatures = SPECIALISTS if mode == "specialists" else {"generalist": WriteAll}
         for name, signature in signatures.items():
             if max_turns > 1 and name not in ("core", "generalist"):
@@ -172,9 +176,15 @@ class MemoryWriter(dspy.Module):
         return inputs
 
     def found(self, name: str, space: MemorySpace, session: Session) -> list[Memory]:
-        """Find the stored memories that an agent is shown."""
-        found = space.index.search(space.bank, session.transcript, self.related, kind_of(name))
-        return [scored.memory for scored in found]
+        """Find the stored memories that an agent is shown, those most like a turn of the session last.
+
+        A memory is like one turn, not like all that was said: searched for with the whole session, it comes
+        behind those that share a word with many turns.
+        """
+        turns = [turn.line for turn in session.turns]
+        found = space.index.search_any(space.bank, turns, self.related, kind_of(name))
+        least = self.related_floor * found[0].score if found else 0.0
+        return [scored.memory for scored in reversed(found) if scored.score >= least]
 
     def propose(self, name: str, space: MemorySpace, session: Session) -> Proposal:
         """Let one agent work on its own fork of the space; a failed call is part of what it returns."""

@@ -87,13 +87,14 @@ class DenseIndex:
             self._rows[position] = self._known[digest(text)]
         self._size = end
 
-    def query_vector(self, query: str) -> NDArray[np.float32]:
-        """Embed a query, shape (dimension,); it is not remembered.
+    def query_vectors(self, queries: Sequence[str]) -> NDArray[np.float32]:
+        """Embed queries, shape (queries, dimension); they are not remembered.
 
         Raises:
             EmbeddingMismatchError: the function gives another shape, or numbers that are not finite.
         """
-        return self._vectors_of([query])[0]
+        batches = [queries[at : at + self._batch_size] for at in range(0, len(queries), self._batch_size)]
+        return np.concatenate([self._vectors_of(list(batch)) for batch in batches])
 
     def score_documents(self, query_vector: NDArray[np.float32]) -> NDArray[np.float64]:
         """Give the cosine of every position with a unit vector, shape (size,)."""

@@ -114,17 +114,38 @@ class MemoryIndex:
                 ``top_k`` is below 1.
             EmbeddingMismatchError: the embedder broke its contract.
         """
-        query_vector = self.dense.query_vector(query) if self.dense is not None else None
+        return self.search_any(bank, [query], top_k, kind)
+
+    def search_any(
+        self, bank: MemoryBank, queries: Sequence[str], top_k: int = 10, kind: MemoryKind | None = None
+    ) -> list[ScoredMemory]:
+        """Rank the live memories of a bank by the best of their scores for any of some queries.
+
+        Scores are as in ``search``; of equals the earlier memory comes first. No query finds nothing.
+
+        Raises:
+            IndexingError: as in ``search``.
+            EmbeddingMismatchError: as in ``search``.
+        """
+        vectors = self.dense.query_vectors(queries) if self.dense is not None and queries else None
+        scores: dict[int, float] = {}
         with self._lock:
             self._catch_up(bank)
             allowed = self._allowed(kind)
-            if query_vector is None:
-                hits = self._lexical.search(query, top_k, allowed)
-            else:
-                hits = self._fused(query, query_vector, top_k, allowed)
-            numbers = [int(self._numbers[hit.doc_id]) for hit in hits]
+            for row, query in enumerate(queries):
+                hits = (
+                    self._lexical.search(query, top_k, allowed)
+                    if vectors is None
+                    else self._fused(query, vectors[row], top_k, allowed)
+                )
+                for hit in hits:
+                    scores[hit.doc_id] = max(hit.score, scores.get(hit.doc_id, 0.0))
+            # Whatever is among the best of all is among the best for the query that scores it highest.
+            places = sorted(scores, key=lambda place: (-scores[place], place))[:top_k]
+            numbers = [int(self._numbers[place]) for place in places]
         return [
-            ScoredMemory(bank.get(f"m{number}"), hit.score) for number, hit in zip(numbers, hits, strict=True)
+            ScoredMemory(bank.get(f"m{number}"), scores[place])
+            for number, place in zip(numbers, places, strict=True)
         ]
 
     def holding(self, bank: MemoryBank, text: str) -> list[Memory]:

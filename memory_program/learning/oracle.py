@@ -206,13 +206,15 @@ class _Shown:
 def _memory_calls(operation: GoldOperation, ids: Mapping[str, str]) -> Iterator[_Call]:
     """Write an operation on single memories; one that needs a memory which is not shown does what is left.
 
-    An update names its memory last: who has just said what is true now can tell which memory it was.
+    A call names its memory last: who has just said what is true now, or what no longer is, can tell which
+    memory it was.
     """
     old = ids.get(operation.old_text)
     when = {"happened_at": operation.said_when} if operation.said_when else {}
     if operation.action is Action.DELETE:
         if old:
-            yield _call("delete_memory", memory_id=old, reason=operation.reason)
+            reason = f"{operation.reason}: {operation.old_text}"
+            yield _call("delete_memory", reason=reason, memory_id=old)
     elif operation.action is Action.UPDATE and old:
         yield _call("manage_memory", action="update", text=operation.text, **when, memory_id=old)
     elif operation.text not in ids:

@@ -149,7 +149,7 @@ class RollIn:
 
     def _namespace(self, program: MemoryProgram, conversation: Conversation) -> str:
         config, writer = self._config, program.writer
-        settings = [writer.mode, writer.max_turns, writer.memory_budget, writer.related]
+        settings = [writer.mode, writer.max_turns, writer.memory_budget, writer.related, writer.related_floor]
         model = known_as(config.model)
         return namespace_of(
             conversation, __version__, model, config.temperature, settings, writer.dump_state()

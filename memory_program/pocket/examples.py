@@ -21,7 +21,7 @@ from memory_program.agents.program import MemoryProgram, MemorySystem
 from memory_program.agents.writer import spelled_date
 from memory_program.bank.space import MemorySpace
 from memory_program.learning.oracle import Exchange, Oracle, OracleEngine, Overlooks, lm_of
-from memory_program.pocket.asking import Example
+from memory_program.pocket.lines import Example
 from memory_program.pocket.recipe import STAGES, Stage
 from memory_program.pocket.renaming import interchangeable, renamed
 from memory_program.pocket.tokenizer import END, chat_text

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from memory_program.pocket.asking import Example, Marks, Questions, questions_about
+from memory_program.pocket.asking import Questions, questions_about
+from memory_program.pocket.lines import Example, Marks
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from locomo.world import generate
 from memory_program.agents.signatures import NOT_MENTIONED
-from memory_program.pocket.asking import Example
 from memory_program.pocket.examples import encoded, exchanges_of, is_empty
 from memory_program.pocket.layout import Layout, grouped
+from memory_program.pocket.lines import Example
 
 _REPEATED, _BEGUN = 48, 2  # random tokens that are said twice, and how many have to be seen again first
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from transformers import PreTrainedTokenizerFast
 
-from memory_program.pocket.asking import Example
+from memory_program.pocket.lines import Example
 
 _VOWELS = frozenset("aeiouAEIOU")
 

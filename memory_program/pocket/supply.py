@@ -13,9 +13,9 @@ from dataclasses import replace
 from transformers import PreTrainedTokenizerFast
 
 from locomo.world import generate
-from memory_program.pocket.asking import Marks
 from memory_program.pocket.examples import chunk, load_examples, save_examples, texts_of
 from memory_program.pocket.layout import Batch, batches
+from memory_program.pocket.lines import Marks
 from memory_program.pocket.recipe import STAGES, PretrainConfig, Stage
 from memory_program.pocket.rewording import reworded
 from memory_program.pocket.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer

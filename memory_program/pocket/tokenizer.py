@@ -39,7 +39,7 @@ _SIGNATURES = (*SPECIALISTS.values(), AnswerQuestion)
 _CALLS = (
     ("manage_memory", {"action": "create", "text": "", "happened_at": ""}),
     ("manage_memory", {"action": "update", "text": "", "happened_at": "", "memory_id": ""}),
-    ("delete_memory", {"memory_id": "", "reason": ""}),
+    ("delete_memory", {"reason": "", "memory_id": ""}),
     ("edit_core", {"action": "append", "text": ""}),
     ("edit_core", {"action": "replace", "old_text": "", "text": ""}),
 )

@@ -8,8 +8,9 @@ import pytest
 from memory_program.agents.context import ReaderContext
 from memory_program.agents.signatures import NOT_MENTIONED, SPECIALISTS, AnswerQuestion
 from memory_program.learning.oracle import Exchange, render
-from memory_program.pocket.asking import UNASKED, Example, Marks, Questions, questions_about
+from memory_program.pocket.asking import UNASKED, Questions, questions_about
 from memory_program.pocket.examples import encoded
+from memory_program.pocket.lines import Example, Marks
 from tests.pocket_samples import small_tokenizer
 
 SESSION = "Mara: Hello Tom!\nTom: I bought a red bicycle yesterday.\nMara: I live in Oslo."
@@ -23,7 +24,7 @@ MEMORIES = f"{HOME}\n{BICYCLE}\n{KITE}"
 CREATE = '{"name": "manage_memory", "args": {"action": "create", "text": "%s"}}'
 DATED = '{"name": "manage_memory", "args": {"action": "create", "text": "%s", "happened_at": "%s"}}'
 UPDATE = DATED.replace("create", "update").replace("}}", ', "memory_id": "%s"}}')
-DELETE = '{"name": "delete_memory", "args": {"memory_id": "%s", "reason": "%s"}}'
+DELETE = '{"name": "delete_memory", "args": {"reason": "%s", "memory_id": "%s"}}'
 
 
 @lru_cache
@@ -77,8 +78,9 @@ def test_a_memory_is_from_the_turn_that_says_it_and_so_is_its_day():
 
 def test_an_id_is_from_the_memory_that_has_it_not_from_one_whose_id_begins_like_it():
     for line in RELATED.splitlines():
-        (first, *_) = lines_pointed_to(of_writer(DELETE % (line.partition(":")[0], "plan dropped")))
-        assert first == line
+        pointed = lines_pointed_to(of_writer(DELETE % ("no longer so", line.partition(":")[0])))
+        assert line in pointed
+        assert not {*RELATED.splitlines()} & {*pointed} - {line}
 
 
 def test_an_update_is_from_the_turn_that_says_it_and_its_id_from_the_memory():

@@ -9,7 +9,6 @@ from locomo.world import World, generate, is_held_out
 from locomo.world.catalogue import SCHEMAS
 from memory_program.agents.signatures import NOT_MENTIONED
 from memory_program.learning.oracle import Exchange
-from memory_program.pocket.asking import Example
 from memory_program.pocket.examples import (
     SMALL_THINGS,
     bare,
@@ -20,6 +19,7 @@ from memory_program.pocket.examples import (
     overlooking,
     save_examples,
 )
+from memory_program.pocket.lines import Example
 from memory_program.pocket.model import Shape, make_model
 from memory_program.pocket.probes import Probe, make_probe, measure
 from memory_program.pocket.recipe import STAGES

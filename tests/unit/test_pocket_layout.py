@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from memory_program.pocket.asking import Example, Marks
 from memory_program.pocket.examples import chunk
 from memory_program.pocket.layout import Batch, Layout, batches, grouped
+from memory_program.pocket.lines import Example, Marks
 from memory_program.pocket.model import Shape, make_model
 from memory_program.pocket.recipe import STAGES
 from tests.pocket_samples import small_tokenizer

@@ -60,10 +60,10 @@ def test_each_fixed_text_is_one_token(text):
 def test_the_json_around_arguments_costs_a_token_between_two_of_them():
     reply = (
         '[[ ## tool_calls ## ]]\n{"tool_calls": [{"name": "manage_memory", "args": {"action": "create", '
-        '"text": "a", "happened_at": "2023-05-07"}}, {"name": "delete_memory", "args": {"memory_id": "m7", '
-        '"reason": "b"}}]}\n\n[[ ## completed ## ]]\n'
+        '"text": "a", "happened_at": "2023-05-07"}}, {"name": "delete_memory", "args": {"reason": "b", '
+        '"memory_id": "m7"}}]}\n\n[[ ## completed ## ]]\n'
     )
-    content = ["a", *"2023-05-07", "m", "7", "b"]
+    content = ["a", *"2023-05-07", "b", "m", "7"]
     assert [piece for piece in pieces(reply) if len(piece) == 1] == content
     assert len(ids(reply)) == len(content) + 9
 

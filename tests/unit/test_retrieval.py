@@ -134,6 +134,38 @@ def test_equal_memories_are_ranked_in_the_order_in_which_they_were_made() -> Non
     ]
 
 
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_of_several_queries_each_memory_has_its_best_score(seed: int, dense: bool) -> None:
+    rng = random.Random(seed)
+    bank, index = MemoryBank("test"), MemoryIndex(dense_index() if dense else None)
+    for _ in range(4):
+        write_at_random(bank, rng, 8)
+    for top_k in (1, 3, 50):
+        queries = [" ".join(rng.choices(WORDS, k=2)) for _ in range(3)]
+        kind = rng.choice([None, *MEMORY_KINDS])
+        best: dict[str, float] = {}
+        for query in queries:
+            for scored in index.search(bank, query, 50, kind):
+                memory_id = scored.memory.memory_id
+                best[memory_id] = max(best.get(memory_id, 0.0), scored.score)
+        ranked = sorted(best.items(), key=lambda pair: (-pair[1], int(pair[0][1:])))[:top_k]
+        found = index.search_any(bank, queries, top_k, kind)
+        assert [(scored.memory.memory_id, scored.score) for scored in found] == ranked
+
+
+def test_without_a_query_nothing_is_found() -> None:
+    for index in (MemoryIndex(), MemoryIndex(dense_index())):
+        assert index.search_any(bank_of("A dog."), []) == []
+
+
+def test_queries_are_embedded_in_batches() -> None:
+    embedder = ThemeEmbedder()
+    index = MemoryIndex(dense_index(embedder, batch_size=2))
+    index.search_any(bank_of("sea"), ["dog", "beach", "piano"])
+    assert embedder.batches == [["dog", "beach"], ["piano"], ["sea"]]
+
+
 def test_the_core_kind_has_no_memories_to_search() -> None:
     with pytest.raises(ConfigError, match="choose from episodic, semantic, procedural"):
         MemoryIndex().search(bank_of("A."), "a", kind=MemoryKind.CORE)
@@ -285,7 +317,8 @@ def test_vectors_that_were_remembered_are_not_computed_again() -> None:
     second.add(["beach", "dog"])
     assert embedder.batches == []
     assert not second.unsaved()
-    np.testing.assert_allclose(second.score_documents(second.query_vector("sea")), [1.0, 0.0099], atol=1e-3)
+    (sea,) = second.query_vectors(["sea"])
+    np.testing.assert_allclose(second.score_documents(sea), [1.0, 0.0099], atol=1e-3)
     first.mark_saved([digest("dog")])
     assert set(first.unsaved()) == {digest("beach")}
 

@@ -65,6 +65,25 @@ def test_the_specialists_operations_are_applied_in_a_fixed_order():
     assert (record.operations, record.tool_calls, record.failures) == (4, 4, ())
 
 
+def test_a_specialist_is_shown_the_memories_most_like_any_one_turn_with_the_best_last():
+    space, by = MemorySpace("mara"), Provenance("test")
+    texts = [
+        "Tom bakes rye bread every Sunday.",
+        "Mara and Tom adopted yesterday's plan, a Sunday walk.",  # a word of every turn, and like none
+        "Mara adopted a dog, Pip.",
+        "Jon rides a horse.",
+        "Tom knows Mara.",
+    ]
+    space.bank.create([Draft(text, MemoryKind.SEMANTIC) for text in texts], by)
+    shown = MemoryWriter().shown("semantic", space, SESSION)["related_memories"].splitlines()
+    assert shown[-2:] == [f"m3: {texts[2]}", f"m1: {texts[0]}"]
+    assert "m4: Jon rides a horse." not in shown
+    few = MemoryWriter(related=2).shown("semantic", space, SESSION)["related_memories"].splitlines()
+    assert few == shown[-2:]
+    best = MemoryWriter(related_floor=1.0).shown("semantic", space, SESSION)["related_memories"]
+    assert best == shown[-1]
+
+
 def test_a_specialist_is_shown_what_it_needs_and_no_more():
     space = MemorySpace("mara")
     by = Provenance("test")

@@ -1,0 +1,129 @@
+"""An exchange in tokens, and its parts: the lines of a prompt, the pieces of a reply."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerFast
+
+from memory_program.agents.signatures import NOT_MENTIONED
+
+Numbers = NDArray[np.int64]
+
+Run = tuple[int, int]
+"""A stretch of tokens: from a place up to another."""
+
+_SESSION, _QUESTION, _AGAIN = (f"[[ ## {name} ## ]]" for name in ("session", "question", "question_again"))
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An exchange in tokens; the reply begins at ``reply_start``.
+
+    ``evidence`` are the places at which those lines of the prompt begin that the reply is from; ``changes``
+    pairs of places at which a turn begins, and the line that a call changes because of it.
+    """
+
+    tokens: tuple[int, ...]
+    reply_start: int
+    evidence: tuple[int, ...] = ()
+    changes: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Tokens by what they mean for the lines of a prompt.
+
+    ``is_break`` says of each token whether lines end with it: fixed texts, and the line break. ``sessions``,
+    ``questions`` and ``again`` are the fixed texts before a session, before a question, and before it is
+    asked once more; ``not_mentioned`` is the answer of who abstains.
+    """
+
+    is_break: NDArray[np.bool_]
+    sessions: frozenset[int]
+    questions: frozenset[int]
+    again: frozenset[int]
+    comma: int
+    colon: int
+    not_mentioned: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerFast) -> "Marks":
+        """Find them in a tokenizer."""
+        fixed: dict[str, int] = tokenizer.get_added_vocab()
+        is_break = np.zeros(len(tokenizer), np.bool_)
+        is_break[list(fixed.values())] = True
+        is_break[tokenizer.backend_tokenizer.encode("\n").ids] = True
+        sessions, questions, again = (
+            frozenset(number for text, number in fixed.items() if text.rstrip().endswith(header))
+            for header in (_SESSION, _QUESTION, _AGAIN)
+        )
+        assert sessions, "the prompts of writers show a session"
+        assert questions, "the prompts of readers show a question"
+        assert again, "the prompts of readers show a question twice"
+        ((comma,), (colon,)) = (tokenizer.backend_tokenizer.encode(mark).ids for mark in ",:")
+        not_mentioned = tokenizer.backend_tokenizer.encode(NOT_MENTIONED).ids
+        return cls(is_break, sessions, questions, again, comma, colon, tuple(not_mentioned))
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """An example taken apart.
+
+    ``lines`` are those of the prompt, ``pieces`` what stands in the reply between its fixed texts. ``told``
+    are the lines that it is all about: of a reader those after the question and before it is asked again, of
+    a writer the turns. ``known`` stand before them: the question; profile, memories and date.
+    """
+
+    tokens: Numbers
+    is_break: NDArray[np.bool_]
+    reply_start: int
+    is_writer: bool
+    lines: Sequence[Run]
+    pieces: Sequence[Run]
+    known: Sequence[Run]
+    told: Sequence[Run]
+
+    @classmethod
+    def of(cls, example: Example, marks: Marks) -> "Parts":
+        """Take an example apart."""
+        tokens = np.array(example.tokens, np.int64)
+        is_break = marks.is_break[tokens]
+        lines = _runs(is_break, 0, example.reply_start)
+        pieces = _runs(is_break, example.reply_start, len(tokens))
+        sessions, asked, again = (
+            np.flatnonzero(np.isin(tokens[: example.reply_start], list(numbers)))
+            for numbers in (marks.sessions, marks.questions, marks.again)
+        )
+        known, told = list[Run](), list[Run]()
+        if len(sessions):
+            known = [line for line in lines if line[0] < sessions[-1]]
+            told = [line for line in lines if line[0] > sessions[-1]]
+        elif len(asked) and len(again):
+            question, *others = (line for line in lines if line[0] > asked[-1])
+            known, told = [question], [line for line in others if line[0] < again[-1]]
+        return cls(tokens, is_break, example.reply_start, len(sessions) > 0, lines, pieces, known, told)
+
+    def tokens_of(self, runs: Sequence[Run]) -> Numbers:
+        """Give the tokens of some stretches, one after the other."""
+        return np.concatenate([self.tokens[:0], *(self.tokens[slice(*run)] for run in runs)])
+
+    def listed(self, comma: int) -> list[Run]:
+        """List the pieces of the reply, cut at their commas."""
+        return [part for piece in self.pieces for part in _cut(self.tokens, *piece, comma)]
+
+
+def _runs(ends: NDArray[np.bool_], first: int, last: int) -> list[Run]:
+    """List the stretches between two places that no break interrupts."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([True], ends[first:last], [True])).astype(np.int8)))
+    return [(first + int(start), first + int(end)) for start, end in edges.reshape(-1, 2)]
+
+
+def _cut(tokens: Numbers, first: int, end: int, comma: int) -> Iterator[Run]:
+    """Cut a list at its commas."""
+    cuts = (first + np.flatnonzero(tokens[first:end] == comma)).tolist()
+    for before, after in pairwise([first - 1, *cuts, end]):
+        if before + 1 < after:
+            yield before + 1, after
