@@ -23,6 +23,7 @@ from memory_program.errors import IndexingError
 
 _DocId = TypeVar("_DocId")
 _READ_SHARE = 8  # where more than an eighth would have to be read, to score all is faster
+_KEPT = 64  # queries whose scores are kept until the next change: those of a session's turns
 _BATCH_ENTRIES = 2**16  # scored at once: the arrays of many rare words together, of a common one alone
 
 
@@ -83,7 +84,7 @@ class BM25Index:
         self._live_count = len(columns.lengths_D)
         self._total_length = int(columns.lengths_D.sum())
         self._owner = object()
-        self._latest: tuple[str, NDArray[np.float64]] | None = None  # the query that was last scored, and how
+        self._scored: dict[str, NDArray[np.float64]] = {}  # queries since the last change
 
     def __len__(self) -> int:
         """Count the live documents."""
@@ -119,7 +120,7 @@ class BM25Index:
         for term, posting in postings_of(documents, lengths, first).items():
             known = changed.get(term) or self._frozen.get(term)
             changed[term] = known.extended(posting, self._owner) if known and known.live else posting
-        self._postings, self._latest = changed.finish(), None
+        self._postings, self._scored = changed.finish(), {}
         self._lengths.extend(lengths)
         self._removed.extend(np.zeros(len(documents), dtype=np.bool_))
         self._live_count += len(documents)
@@ -145,18 +146,22 @@ class BM25Index:
             known = changed.get(term) or self._frozen.get(term)
             assert known is not None, "its posting was looked up above"
             changed[term] = known.without_one(self._removed)
-        self._postings, self._latest = changed.finish(), None
+        self._postings, self._scored = changed.finish(), {}
 
     def score_documents(self, query: str) -> NDArray[np.float64]:
         """Score every position, shape (size,); removed documents and those without a word of it have 0.
 
-        The array is kept for the next search, since the agents of a session look for the same: not to be
-        written to.
+        The array is kept for later searches, since the agents of a session look for the same turns: not to
+        be written to.
         """
-        latest = self._latest
-        if latest is None or latest[0] != query:
-            self._latest = latest = (query, self._scores(self._weighted(query)))
-        return latest[1]
+        scored = self._scored
+        if query not in scored:
+            scores = self._scores(self._weighted(query))
+            if len(scored) >= (_KEPT if self.size <= self._scan_limit else 1):
+                self._scored = scored = {}  # anew, since other threads and forks may be reading the old one
+            scored[query] = scores
+            return scores
+        return scored[query]
 
     def search(self, query: str, top_k: int, allow: NDArray[np.bool_] | None = None) -> list[Hit[int]]:
         """Rank the documents that share a word with the query, best first; of equals the earlier one first.

@@ -94,6 +94,19 @@ def test_forks_go_their_own_ways_and_each_equals_bm25s(seed: int) -> None:
         assert_equals_bm25s(index, documents, rng)
 
 
+def test_what_was_scored_before_is_scored_anew_after_a_change_and_forks_do_not_share_it() -> None:
+    rng, index = random.Random(0), BM25Index()
+    index.add_all([Counter(tokenize(sentence(rng))) for _ in range(20)])
+    queries = [*dict.fromkeys(sentence(rng, 8) for _ in range(150))]  # more than are kept
+    before = [index.score_documents(query).tolist() for query in queries]
+    assert [index.score_documents(query).tolist() for query in queries] == before
+    fork = index.fork()
+    fork.add(" ".join(VOCABULARY))
+    for query, scores in zip(queries, before, strict=True):
+        assert len(fork.score_documents(query)) == 21
+        assert index.score_documents(query).tolist() == scores
+
+
 def test_a_word_that_stands_twice_in_the_query_counts_twice() -> None:
     index = BM25Index()
     index.add("the beach")
