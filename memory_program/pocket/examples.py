@@ -23,7 +23,7 @@ from memory_program.bank.space import MemorySpace
 from memory_program.learning.oracle import Exchange, Oracle, OracleEngine, Overlooks, lm_of
 from memory_program.pocket.lines import Example
 from memory_program.pocket.recipe import STAGES, Stage
-from memory_program.pocket.renaming import interchangeable, renamed
+from memory_program.pocket.renaming import Pieces, renamed
 from memory_program.pocket.tokenizer import END, chat_text
 
 _SHOWN_EXCERPTS = 0.1  # the share of questions that are answered from verbatim turns, as RAG does
@@ -152,8 +152,8 @@ def chunk(
         return list(_within(_copies(rng, tokenizer), tokens))
     exchanges = _exchanges(seed, number, stage, overlooked, rng)
     examples = (encoded(exchange, tokenizer) for exchange in exchanges)
-    groups = interchangeable(tokenizer)
-    mixed = (renamed(each, groups, rng) if rng.random() < renamings else each for each in examples)
+    pieces = Pieces.of(tokenizer)
+    mixed = (renamed(each, pieces, rng) if rng.random() < renamings else each for each in examples)
     return list(_within(mixed, tokens))
 
 

@@ -104,8 +104,9 @@ class PretrainConfig(Settings):
     shows how to write. Makes pocket-base out of pocket: able to write all, it holds too little worth it."""
 
     renamings: float = Field(default=0.25, ge=0, le=1)
-    """The share of texts in which the pieces that names are made of change places, in the prompt and in the
-    reply alike: so a name cannot be told from how it begins, and has to be copied."""
+    """The share of texts in which other pieces stand for those that names are made of, some for several, in
+    the prompt and in the reply alike: so a name cannot be told from how it begins, nor from one piece of it,
+    and has to be copied whole."""
 
     beginning_weight: float = Field(default=1.0, ge=0)
     """Weight of the loss of telling, after the second layer, how the line of a token begins: who says a turn,

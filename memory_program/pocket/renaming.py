@@ -1,49 +1,86 @@
-"""Names that nobody could expect: the pieces of open words change places, differently in every text.
+"""Names that nobody could expect, and that are easily taken for one another.
 
 A network that has read many names learns which pieces follow which, and writes what it expects in place of
-what stands in its prompt: ``Cardifffff``. Where pieces have changed places within a text, prompt and reply
-alike, all that is said holds as before, but no piece can be told from the one before it: only by looking it
-up.
+what stands in its prompt: ``Cardifffff``. Or it looks up what stood after the piece that it has just written,
+and goes on with another name that has the piece too: ``Pilra`` becomes ``Pilrard`` where somebody is called
+``Mingrard``. Where pieces have changed places within a text, and some stand for several, prompt and reply
+alike, all that is said holds as before; but no piece can be told from the one before it, only by looking up
+the whole name.
 """
 
 import json
+import math
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby
 
 from transformers import PreTrainedTokenizerFast
 
 from memory_program.pocket.lines import Example
 
 _VOWELS = frozenset("aeiouAEIOU")
+_FEWEST = 0.3  # tokens that stand for all those of a group that a text has, as a share of them
 
 
-def renamed(example: Example, groups: Sequence[Sequence[int]], rng: random.Random) -> Example:
-    """Let the tokens of each group change places, the same ones wherever they stand in an example.
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Tokens of which names are pieced together.
 
-    Args:
-        example: what was said.
-        groups: tokens that may stand for one another (``interchangeable``).
-        rng: draws who stands for whom.
+    ``groups`` are those that may stand for one another; ``inside`` are all that stand inside of words.
     """
+
+    groups: tuple[tuple[int, ...], ...]
+    inside: frozenset[int]
+
+    @classmethod
+    @lru_cache(maxsize=4)
+    def of(cls, tokenizer: PreTrainedTokenizerFast) -> "Pieces":
+        """Group the pieces of open words: capitals and small letters, vowels (which take "an") and others.
+
+        A piece that is a word of a closed class too is in no group, nor are single letters, which ids have.
+        """
+        vocabulary: Mapping[str, int] = tokenizer.get_vocab()
+        layout = json.loads(tokenizer.backend_tokenizer.to_str())
+        merged = sorted({"".join(pair) for pair in layout["model"]["merges"]})
+        groups: dict[tuple[bool, bool], list[int]] = {}
+        for piece in merged:
+            if piece.isalpha() and piece[0] != "Ġ" and f"Ġ{piece}" not in vocabulary:
+                groups.setdefault((piece[0].isupper(), piece[0] in _VOWELS), []).append(vocabulary[piece])
+        inside = {token for piece, token in vocabulary.items() if piece.isalpha() and piece[0] != "Ġ"}
+        return cls(tuple(map(tuple, groups.values())), frozenset(inside))
+
+
+def renamed(example: Example, pieces: Pieces, rng: random.Random) -> Example:
+    """Let other tokens stand for those of each group, the same ones wherever they stand in an example.
+
+    The fewer tokens stand for all that are there, the more names share their pieces: it is drawn, from 0.3
+    times as many on. Names that differ stay different.
+    """
+    group_of = {token: group for group in pieces.groups for token in group}
+    there = sorted({token for token in example.tokens if token in group_of})
     other: dict[int, int] = {}
-    for group in groups:
-        other.update(zip(group, rng.sample(group, len(group)), strict=True))
+    for group in pieces.groups:
+        moving = [token for token in there if group_of[token] is group]
+        few = rng.sample(group, math.ceil(len(moving) * rng.uniform(_FEWEST, 1)))
+        other.update((token, rng.choice(few)) for token in moving)
+    became: dict[tuple[int, ...], tuple[int, ...]] = {}
+    words = todo = _words(example.tokens, pieces.inside)
+    while todo:
+        word, *todo = todo
+        twin = became.setdefault(tuple(other.get(token, token) for token in word), word)
+        if twin != word:  # a token that told them apart stands for one that is not used yet
+            token = next(mine for mine, its in zip(word, twin, strict=True) if mine != its)
+            if token not in group_of:
+                token = next(its for mine, its in zip(word, twin, strict=True) if mine != its)
+            used = set(other.values())
+            other[token] = rng.choice([new for new in group_of[token] if new not in used])
+            became, todo = {}, words
     return replace(example, tokens=tuple(other.get(token, token) for token in example.tokens))
 
 
-@lru_cache(maxsize=4)
-def interchangeable(tokenizer: PreTrainedTokenizerFast) -> tuple[tuple[int, ...], ...]:
-    """Group the pieces of open words: capitals and small letters, vowels (which take "an") and others.
-
-    A piece that is a word of a closed class too is left out, and so are single letters, which ids have.
-    """
-    vocabulary: Mapping[str, int] = tokenizer.get_vocab()
-    layout = json.loads(tokenizer.backend_tokenizer.to_str())
-    merged = sorted({"".join(pair) for pair in layout["model"]["merges"]})
-    groups: dict[tuple[bool, bool], list[int]] = {}
-    for piece in merged:
-        if piece.isalpha() and piece[0] != "Ġ" and f"Ġ{piece}" not in vocabulary:
-            groups.setdefault((piece[0].isupper(), piece[0] in _VOWELS), []).append(vocabulary[piece])
-    return tuple(tuple(group) for group in groups.values())
+def _words(tokens: Sequence[int], inside: Container[int]) -> list[tuple[int, ...]]:
+    """List the stretches of tokens that stand inside of words, once each."""
+    stretches = groupby(tokens, lambda token: token in inside)
+    return list(dict.fromkeys(tuple(stretch) for is_inside, stretch in stretches if is_inside))
