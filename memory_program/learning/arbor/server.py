@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +22,7 @@ _LAUNCHER = Path(__file__).with_name("launcher.py")
 _RECORD = "server.json"
 _LOG = "server.log"
 _POLL_S = 0.5
+_DYING_S = 10.0  # how long the killed may take to let go of their memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +179,20 @@ def stop(config: ArborConfig, *, patience_s: float = 60.0) -> bool:
     while find(config) is not None and time.monotonic() < until:
         _reap(running.pid)
         time.sleep(_POLL_S)
-    with suppress(ProcessLookupError):  # none is left
-        os.killpg(
-            running.pid, signal.SIGKILL
-        )  # a trainer whose launcher ended before it holds its GPU for ever
+    _kill_group(running.pid)  # a trainer whose launcher ended before it holds its GPU for ever
     (config.storage / _RECORD).unlink(missing_ok=True)
     return True
+
+
+def _kill_group(group: int) -> None:
+    """Kill who is left of a group of processes, and wait until they are gone and hold nothing any more."""
+    until = time.monotonic() + _DYING_S
+    while time.monotonic() < until:  # who is dead and not taken note of by a parent counts as left
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        time.sleep(_POLL_S)
 
 
 def _reap(pid: int) -> None:
