@@ -33,7 +33,8 @@ from memory_program.evaluation.scoring import Json, Resampling
 from memory_program.evaluation.table import spelled_interval
 from memory_program.learning.agreement import Recorder, Tally, agreement
 from memory_program.learning.ceiling import ORACLE, measure_ceiling
-from memory_program.learning.oracle import Exchange, Oracle, oracle_lm, signature_of
+from memory_program.learning.oracle import Exchange, Oracle, oracle_lm
+from memory_program.learning.rendered import signature_of
 from memory_program.models import AdaptiveLimiter, language_model
 from memory_program.settings import Settings
 

@@ -4,7 +4,7 @@ Every system answers with the same reader; they differ in the context that is bu
 sees the category, the gold, or (but for ``WholeConversation``) the conversation itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from memory_program.bank.budget import count_tokens, pack
 from memory_program.bank.dates import spelled_day
 from memory_program.bank.memory import Memory
 from memory_program.bank.outcome import RankedItem
-from memory_program.bank.retrieval import reciprocal_rank_fusion
+from memory_program.bank.retrieval import above_floor, reciprocal_rank_fusion
 from memory_program.bank.space import MemorySpace
 
 RANKING_DEPTH = 50
@@ -76,12 +76,12 @@ class MemoryContext:
                 found = space.index.search(space.bank, query, RANKING_DEPTH)
                 entries |= {scored.memory.memory_id: scored.memory for scored in found}
                 rankings.append([scored.memory.memory_id for scored in found])
-                relevant |= self._relevant({scored.memory.memory_id: scored.score for scored in found})
+                relevant |= {s.memory.memory_id for s in above_floor(found, self.relevance_floor)}
             if self.with_archive:
                 turns = space.archive.search(query, RANKING_DEPTH)
                 entries |= {scored.turn.turn_id: scored for scored in turns}
                 rankings.append([scored.turn.turn_id for scored in turns])
-                relevant |= self._relevant({scored.turn.turn_id: scored.score for scored in turns})
+                relevant |= {s.turn.turn_id for s in above_floor(turns, self.relevance_floor)}
         order = (
             rankings[0] if len(rankings) == 1 else [hit.doc_id for hit in reciprocal_rank_fusion(rankings)]
         )
@@ -106,10 +106,6 @@ class MemoryContext:
             shown=shown.kept,
             tokens=core.tokens + shown.tokens,
         )
-
-    def _relevant(self, scores: Mapping[str, float]) -> set[str]:
-        least = self.relevance_floor * max(scores.values(), default=0.0)
-        return {name for name, score in scores.items() if score >= least}
 
 
 @dataclass(frozen=True, slots=True)

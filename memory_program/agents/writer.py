@@ -23,6 +23,7 @@ from memory_program.agents.tools import (
 from memory_program.bank.budget import count_tokens, fit_memories
 from memory_program.bank.memory import Memory, MemoryKind, Operation, Provenance
 from memory_program.bank.outcome import CallFailure, SessionRecord
+from memory_program.bank.retrieval import above_floor
 from memory_program.bank.space import MemorySpace
 from memory_program.config import WriterMode
 
@@ -183,8 +184,7 @@ class MemoryWriter(dspy.Module):
         """
         turns = [turn.line for turn in session.turns]
         found = space.index.search_any(space.bank, turns, self.related, kind_of(name))
-        least = self.related_floor * found[0].score if found else 0.0
-        return [scored.memory for scored in reversed(found) if scored.score >= least]
+        return [scored.memory for scored in reversed(above_floor(found, self.related_floor))]
 
     def propose(self, name: str, space: MemorySpace, session: Session) -> Proposal:
         """Let one agent work on its own fork of the space; a failed call is part of what it returns."""

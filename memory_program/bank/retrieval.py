@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,24 @@ class ScoredMemory:
 
     memory: Memory
     score: float
+
+
+class Scored(Protocol):
+    """Anything that a search found."""
+
+    @property
+    def score(self) -> float:
+        """The higher, the better; at least 0."""
+        ...
+
+
+_Scored = TypeVar("_Scored", bound=Scored)
+
+
+def above_floor(found: Sequence[_Scored], floor: float) -> list[_Scored]:
+    """Keep what scores at least this share of the best, in its order."""
+    least = floor * max((scored.score for scored in found), default=0.0)
+    return [scored for scored in found if scored.score >= least]
 
 
 def reciprocal_rank_fusion(

@@ -35,7 +35,8 @@ from locomo.world import KINDS, Kind
 from memory_program.agents.adapter import ADAPTER
 from memory_program.agents.signatures import SPECIALISTS
 from memory_program.bank.dates import resolve_date
-from memory_program.learning.oracle import Exchange, fields_of, prompt_of, signature_of, stored_memories
+from memory_program.learning.oracle import Exchange
+from memory_program.learning.rendered import fields_of, prompt_of, signature_of, stored_memories
 from memory_program.pacing import Engine
 
 

@@ -18,7 +18,6 @@ from dspy.lm15 import Message, Request, Response, TextPart, Usage
 from locomo.conversation import Question, Session
 from locomo.neutral import neutralised
 from locomo.world import KINDS, Action, Fact, GoldOperation, Kind, World
-from memory_program.agents.adapter import ADAPTER
 from memory_program.agents.context import spelled_day
 from memory_program.agents.signatures import (
     NOT_MENTIONED,
@@ -31,9 +30,14 @@ from memory_program.agents.signatures import (
 from memory_program.agents.writer import spelled_date
 from memory_program.bank.budget import count_tokens
 from memory_program.errors import OracleError
+from memory_program.learning.rendered import (
+    fields_of,
+    prompt_of,
+    rendered_reply,
+    signature_of,
+    stored_memories,
+)
 
-_FIELD = re.compile(r"^\[\[ ## (\w+) ## \]\]\n", re.MULTILINE)
-_STORED = re.compile(r"(?P<id>m\d+): (?:\[\d{4}-\d\d-\d\d\] )?(?P<text>.*)")
 _DAY = r"\[(?P<day>\d{1,2} \w+ \d{4})\]"
 _SHOWN = re.compile(rf"(?P<text>.*?)(?: {_DAY})?")
 _SAID = re.compile(rf"(?:{_DAY} )?(?P<text>.*)")
@@ -91,18 +95,18 @@ class Oracle:
         signature = signature_of(system)
         fields = fields_of(user)
         if signature is Consolidate:
-            return Exchange(system, user, _written(signature, tool_calls=[]))
+            return Exchange(system, user, rendered_reply(signature, tool_calls=[]))
         if signature in (AnswerQuestion, AnswerOrSearch):
             answer, evidence = self._answer(fields)
             calls = {"tool_calls": []} if signature is AnswerOrSearch else {}
-            return Exchange(system, user, _written(signature, **calls, answer=answer), evidence)
+            return Exchange(system, user, rendered_reply(signature, **calls, answer=answer), evidence)
         kinds: list[Kind] = [kind for kind in KINDS if signature in (WriteAll, SPECIALISTS[kind])]
         told = list(self._calls(kinds, fields, names_kind=signature is WriteAll))
         changes = [(turn, _changed(call, fields)) for call, turns in told for turn in turns]
         return Exchange(
             system,
             user,
-            _written(signature, tool_calls=[call for call, _ in told]),
+            rendered_reply(signature, tool_calls=[call for call, _ in told]),
             tuple(dict.fromkeys(turn for _, turns in told for turn in turns)),
             tuple((turn, line) for turn, line in changes if line),
         )
@@ -242,63 +246,6 @@ def _call(name: str, **arguments: str) -> _Call:
 
 def _spelled(day: date | None) -> str | None:
     return spelled_day(day) if day else None
-
-
-def structure_of(system: str) -> str:
-    """Give the part of a system prompt that says how it is laid out: all but the instruction."""
-    return system.partition("\nIn adhering to this structure")[0]
-
-
-def render(signature: type[dspy.Signature], **inputs: object) -> tuple[str, str]:
-    """Render a prompt as the program does: the system's message, and the user's."""
-    system, user = ADAPTER.format(signature, demos=[], inputs=inputs)
-    return str(system["content"]), str(user["content"])
-
-
-def signature_of(system: str) -> type[dspy.Signature]:
-    """Find the signature that a system prompt was rendered from.
-
-    Raises:
-        OracleError: it is none of the program's.
-    """
-    signature = _BY_STRUCTURE.get(structure_of(system))
-    if signature is None:
-        raise OracleError(f"not a prompt that the oracle can answer: {system!r:.200}")
-    return signature
-
-
-def stored_memories(fields: Mapping[str, str]) -> dict[str, str]:
-    """List what a writer is shown of the bank: the texts of memories, without their dates, by id."""
-    lines = [_STORED.fullmatch(line) for line in fields.get("related_memories", "").splitlines()]
-    return {match["id"]: match["text"] for match in lines if match}
-
-
-def _empty_inputs(signature: type[dspy.Signature]) -> dict[str, object]:
-    return dict.fromkeys(signature.input_fields, "")
-
-
-_BY_STRUCTURE = {
-    structure_of(render(signature, **_empty_inputs(signature))[0]): signature
-    for signature in (*SPECIALISTS.values(), WriteAll, Consolidate, AnswerQuestion, AnswerOrSearch)
-}
-
-
-def fields_of(user: str) -> dict[str, str]:
-    """Take a user's message apart into the input fields that it was rendered from."""
-    parts = _FIELD.split(user.rpartition("\n\nRespond with")[0])
-    return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
-
-
-def _written(signature: type[dspy.Signature], **outputs: object) -> str:
-    if "tool_calls" in outputs:
-        outputs["tool_calls"] = dspy.ToolCalls.from_dict_list(outputs["tool_calls"])  # pyright: ignore[reportArgumentType]  # a list of calls
-    return ADAPTER.format_assistant_message_content(signature, outputs)
-
-
-def prompt_of(request: Request) -> tuple[str, str]:
-    """Take a prompt out of a request: the system's message, and the user's."""
-    system = request.system if isinstance(request.system, str) else ""
-    return system, "\n\n".join(message.text or "" for message in request.messages)
 
 
 class OracleEngine:

@@ -153,7 +153,8 @@ def chunk(
     exchanges = _exchanges(seed, number, stage, overlooked, rng)
     examples = (encoded(exchange, tokenizer) for exchange in exchanges)
     pieces = Pieces.of(tokenizer)
-    mixed = (renamed(each, pieces, rng) if rng.random() < renamings else each for each in examples)
+    drawn = ((each, rng.random()) for each in examples)  # so much of the rng, whether or not it is renamed
+    mixed = (renamed(each, pieces, random.Random(by)) if by < renamings else each for each, by in drawn)
     return list(_within(mixed, tokens))
 
 

@@ -71,9 +71,8 @@ def renamed(example: Example, pieces: Pieces, rng: random.Random) -> Example:
         word, *todo = todo
         twin = became.setdefault(tuple(other.get(token, token) for token in word), word)
         if twin != word:  # a token that told them apart stands for one that is not used yet
-            token = next(mine for mine, its in zip(word, twin, strict=True) if mine != its)
-            if token not in group_of:
-                token = next(its for mine, its in zip(word, twin, strict=True) if mine != its)
+            apart = (pair for pair in zip(word, twin, strict=True) if pair[0] != pair[1])
+            token = next(token for pair in apart for token in pair if token in group_of)
             used = set(other.values())
             other[token] = rng.choice([new for new in group_of[token] if new not in used])
             became, todo = {}, words

@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerFast
 
 from memory_program.agents.adapter import ADAPTER
 from memory_program.agents.signatures import SPECIALISTS, AnswerQuestion
-from memory_program.learning.oracle import render, structure_of
+from memory_program.learning.rendered import render, structure_of
 
 SYSTEM, USER, ASSISTANT, END = "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"
 

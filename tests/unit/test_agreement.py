@@ -12,7 +12,8 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.agents.signatures import SPECIALISTS, AnswerQuestion
 from memory_program.bank.space import MemorySpace
 from memory_program.learning.agreement import Recorder, Tally, agreement
-from memory_program.learning.oracle import Exchange, Oracle, OracleEngine, lm_of, render
+from memory_program.learning.oracle import Exchange, Oracle, OracleEngine, lm_of
+from memory_program.learning.rendered import render
 
 STORED = "m3: [2023-05-01] Ana has a dog called Pip.\nm7: Ana lives in Oslo.\nm9: Ana lives in Oslo."
 CORE = "Ana is a nurse."

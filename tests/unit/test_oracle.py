@@ -14,7 +14,8 @@ from memory_program.agents.signatures import NOT_MENTIONED, NOTHING, SPECIALISTS
 from memory_program.agents.writer import MemoryWriter, WriterMode, spelled_date
 from memory_program.bank.space import MemorySpace
 from memory_program.errors import OracleError
-from memory_program.learning.oracle import Exchange, Oracle, oracle_lm, render
+from memory_program.learning.oracle import Exchange, Oracle, oracle_lm
+from memory_program.learning.rendered import render
 
 GOLD_OF_A_TRAP = "nothing of the kind was said"
 

@@ -7,7 +7,8 @@ import pytest
 
 from memory_program.agents.context import ReaderContext
 from memory_program.agents.signatures import NOT_MENTIONED, SPECIALISTS, AnswerQuestion
-from memory_program.learning.oracle import Exchange, render
+from memory_program.learning.oracle import Exchange
+from memory_program.learning.rendered import render
 from memory_program.pocket.asking import UNASKED, Questions, questions_about
 from memory_program.pocket.examples import encoded
 from memory_program.pocket.lines import Example, Marks

@@ -14,7 +14,7 @@ from memory_program.agents.reader import QAReader
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcome import Outcome, SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.learning.oracle import fields_of
+from memory_program.learning.rendered import fields_of
 from tests.conversations import session
 from tests.scripted_lm import ScriptedLM, fields
 
