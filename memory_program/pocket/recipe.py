@@ -61,6 +61,11 @@ class PretrainConfig(Settings):
     """Go on from the weights (and the tokenizer) of a folder, and not from scratch: a model of an earlier
     training, of the shape that is given here. Give lower rates than the first training's."""
 
+    alike: str = ""
+    """Words, separated by commas, whose tokens at the beginning of a line start from those after a space; with
+    --weights. An answer says at a line's beginning what a memory says after a space: where nothing in the
+    weights says that the two tokens are one word, that may never be learned."""
+
     first_stage: StageName = "copy"
     """The stage to begin with, in place of those before it."""
 

@@ -3,18 +3,23 @@
 The fixed texts of the prompts are single tokens, so whoever rewords a prompt takes tokens away and needs new
 ones. A training that goes on from earlier weights keeps what it can: a text that is used no longer gives its
 token, and what the network knows of it, to the new text most like it. New texts that are left over get
-tokens of their own, which begin as the fixed text most like them.
+tokens of their own, which begin as the fixed text most like them. Words can be told to be the same at the
+beginning of a line as after a space, which are two tokens.
 """
 
 import difflib
 import itertools
 import json
+from collections.abc import Collection, Mapping
 
 import torch
 from tokenizers import AddedToken, Tokenizer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from memory_program.errors import ConfigError
 from memory_program.pocket.tokenizer import fast_tokenizer, fixed_texts
+
+_SPACE = "Ġ"  # how the vocabulary writes a space
 
 
 def reworded(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
@@ -50,6 +55,37 @@ def with_tokens_of(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) 
         for number, text in added:
             likest = max(earlier, key=lambda other: _likeness(text, other))
             rows[number] = rows[earlier[likest]]
+
+
+def begin_alike(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, words: Collection[str]) -> None:
+    """Let the tokens of words at the beginning of a line start from those of the same words after a space.
+
+    Their rows become, in place, those after a space, and what the two kinds of rows differ by in the mean
+    over all other words that have both.
+
+    Raises:
+        ConfigError: a word is not a single token at the beginning of a line, or none after a space.
+    """
+    if not words:
+        return
+    vocabulary: Mapping[str, int] = tokenizer.get_vocab()
+    both = {
+        word: (row, vocabulary[f"{_SPACE}{word}"])
+        for word, row in vocabulary.items()
+        if word.isalpha() and f"{_SPACE}{word}" in vocabulary
+    }
+    unknown = sorted(set(words) - both.keys())
+    if unknown:
+        raise ConfigError(
+            f"alike names {unknown}: give words that are one token with and without a space before"
+        )
+    others = torch.tensor([rows for word, rows in both.items() if word not in words])
+    with torch.no_grad():
+        rows = model.model.embed_tokens.weight
+        at_line_starts, after_spaces = rows[others].mean(0)
+        for word in words:
+            start, inside = both[word]
+            rows[start] = rows[inside] + at_line_starts - after_spaces
 
 
 def _likeness(text: str, other: str) -> float:

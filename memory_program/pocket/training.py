@@ -18,7 +18,7 @@ from memory_program.pocket.model import Shape, layers_of, make_model
 from memory_program.pocket.optimizer import make_optimizers
 from memory_program.pocket.probes import Probe, make_probe, measure
 from memory_program.pocket.recipe import PretrainConfig
-from memory_program.pocket.rewording import with_tokens_of
+from memory_program.pocket.rewording import begin_alike, with_tokens_of
 from memory_program.pocket.side_tasks import NAMES, SideTasks, Streams
 from memory_program.pocket.supply import Supply, tokenizer_of
 from memory_program.pocket.tokenizer import save_tokenizer
@@ -269,7 +269,7 @@ def _first_weights(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -
     """Make the network that a training begins with.
 
     Raises:
-        ConfigError: the weights to go on from have another shape.
+        ConfigError: the weights to go on from have another shape, or a word has no two tokens.
     """
     shape = Shape(config.width, config.layers, config.width // 32, config.inner)
     assert isinstance(tokenizer.eos_token_id, int)
@@ -277,6 +277,7 @@ def _first_weights(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -
     if config.weights is not None:
         earlier = LlamaForCausalLM.from_pretrained(config.weights, dtype=torch.float32)
         with_tokens_of(earlier, tokenizer)
+        begin_alike(earlier, tokenizer, [word for word in config.alike.split(",") if word])
         try:
             model.load_state_dict(earlier.state_dict())
         except RuntimeError as error:
