@@ -46,7 +46,14 @@ class Fact:
     @cached_property
     def text(self) -> str:
         """The canonical memory: one sentence, the same for the same truth."""
-        when = self.when.phrase if self.when else ""
+        return self._text(self.when.phrase if self.when else "")
+
+    @property
+    def timeless_text(self) -> str:
+        """The canonical memory, but for the time of it where that is no day."""
+        return self._text("")
+
+    def _text(self, when: str) -> str:
         values = {**self.slots, "name": self.speaker, "subject": self.subject, "when": when}
         return fill(self.schema.text, values)
 
@@ -77,10 +84,11 @@ class GoldOperation:
     """What a perfect writer does about a fact when its session ends.
 
     ``fact_id`` names the fact that the written memory states (of a deletion: the fact that ended);
-    ``supersedes`` the fact whose memory is replaced or ended, ``old_text`` what that memory says. ``text``
-    is empty for a deletion. ``said_when`` says ``happened_at`` in the words of the session ("last Friday");
-    it is empty where the session does not say it, and the memory that is replaced keeps its day. ``sources``
-    are turns of this session.
+    ``supersedes`` the fact whose memory is replaced or ended, ``old_text`` what that memory says. ``text`` is
+    what the memory says then; empty for a deletion. ``said_when`` is the time of it in the words of the
+    session ("last Friday", "next month"), and ``said_text`` the text without that; it is empty where the
+    session does not say it, and the memory that is replaced keeps its time. ``sources`` are turns of this
+    session.
     """
 
     session_number: int
@@ -90,6 +98,7 @@ class GoldOperation:
     text: str
     happened_at: date | None
     said_when: str
+    said_text: str
     sources: tuple[str, ...]
     supersedes: str | None = None
     old_text: str = ""
@@ -217,7 +226,7 @@ class Timeline:
         reason: str = "",
     ) -> None:
         is_end = action is Action.DELETE
-        is_said = not is_end and fact.happened_at is not None and not (old and old.when is fact.when)
+        is_said = not is_end and fact.when is not None and not (old and old.when is fact.when)
         self.operations.append(
             GoldOperation(
                 session_number=session_number,
@@ -227,6 +236,7 @@ class Timeline:
                 text="" if is_end else fact.text,
                 happened_at=None if is_end else fact.happened_at,
                 said_when=fact.spoken_values["when"] if is_said else "",
+                said_text="" if is_end else fact.timeless_text if is_said else fact.text,
                 sources=sources,
                 supersedes=old.fact_id if old else None,
                 old_text=old.text if old else "",

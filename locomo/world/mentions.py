@@ -15,7 +15,7 @@ class Mention:
     """A day or a stretch of time as it was said, with its truth.
 
     ``gold`` answers "when", in LoCoMo's style. An exact mention has a ``day``; of a coarse one (``last
-    month``) the memory's own text must say ``phrase`` (`` in April 2023``).
+    month``) the memory's own text says ``phrase`` (`` in April 2023``).
     """
 
     expression: str

@@ -9,7 +9,6 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -17,7 +16,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 
 from locomo.conversation import Session
 from locomo.located import NOT_TEXT
-from memory_program.bank.dates import resolve_date
+from memory_program.bank.dates import Stretch, resolve_time
 from memory_program.bank.lexical import BM25Index
 from memory_program.bank.memory import (
     MEMORY_KINDS,
@@ -121,7 +120,7 @@ class MemoryTools:
         happened_at: str = "",
     ) -> str:
         """Store one new memory, or replace the one of ``memory_id`` by a corrected text."""
-        draft = self._draft(text, self._required(kind, memory_id), self._date(happened_at))
+        draft = self._draft(text, self._required(kind, memory_id), happened_at)
         if action == "update":
             if not memory_id:
                 raise MemoryOperationError("an update needs the memory_id of the memory that it replaces")
@@ -175,7 +174,7 @@ class MemoryTools:
             raise MemoryOperationError("the memories to merge must all be of one kind")
         if mode == "concatenate":
             text = " ".join(memory.text for memory in old)
-        draft = self._draft(text, old[0].kind, None)
+        draft = self._draft(text, old[0].kind)
         return self._applied(self._space.bank.merge(memory_ids, draft, self._by(mode)))
 
     @_checked
@@ -189,7 +188,7 @@ class MemoryTools:
         if not 2 <= len(parts) <= MAX_MERGED:
             raise MemoryOperationError(f"{len(parts)} parts: a split makes 2 to {MAX_MERGED}")
         kind = self._own(memory_id).kind
-        drafts = [self._draft(part, kind, None) for part in parts]
+        drafts = [self._draft(part, kind) for part in parts]
         return self._applied(self._space.bank.split(memory_id, drafts, self._by(by)))
 
     @_checked
@@ -253,26 +252,29 @@ class MemoryTools:
             raise MemoryOperationError(f"kind={kind!r} is not yours: you write {self._kind} memories")
         return wanted
 
-    def _draft(self, text: str, kind: MemoryKind, happened_at: date | None) -> Draft:
+    def _draft(self, text: str, kind: MemoryKind, happened_at: str = "") -> Draft:
+        """Make a draft. A day becomes the memory's date; of a longer time the text tells."""
+        said = " ".join(happened_at.split())
+        time = self._time(said) if said else None
         text = " ".join(NOT_TEXT.sub(" ", text).split())
         if not any(character.isprintable() and character != " " for character in text):
             raise MemoryOperationError("text is empty: say what is to be remembered in a full sentence")
-        if len(text) > MEMORY_LIMIT_CHARS:
+        timed = text if time is None or time.is_day else time.told_in(text, said)
+        if len(timed) > MEMORY_LIMIT_CHARS:
             raise MemoryOperationError(
-                f"text has {len(text)} characters: a memory holds at most {MEMORY_LIMIT_CHARS}; "
+                f"text has {len(timed)} characters: a memory holds at most {MEMORY_LIMIT_CHARS}; "
                 "store several short ones"
             )
-        return Draft(text, kind, happened_at, _cited(self._session, text))
+        day = time.first if time and time.is_day else None
+        return Draft(timed, kind, day, _cited(self._session, text))
 
-    def _date(self, expression: str) -> date | None:
-        if not expression.strip():
-            return None
+    def _time(self, expression: str) -> Stretch:
         is_short = len(expression) <= DATE_LIMIT_CHARS  # a longer one takes seconds to be found wrong
-        resolved = resolve_date(expression, self._session.date_time.date()) if is_short else None
+        resolved = resolve_time(expression, self._session.date_time.date()) if is_short else None
         if resolved is None:
             raise MemoryOperationError(
-                f"happened_at={expression!r:.60} is not a date: write YYYY-MM-DD or what was said "
-                "('last Friday'), or leave it empty"
+                f"happened_at={expression!r:.60} is not a time: write YYYY-MM-DD or what was said "
+                "('last Friday', 'next month'), or leave it empty"
             )
         return resolved
 

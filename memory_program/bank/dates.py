@@ -38,6 +38,7 @@ _SEASON = rf"(?P<season>{'|'.join(_SEASONS)})"
 _WHICH = r"(?P<which>last|this past|past|this|next|this coming|coming|previous)"
 _YEAR = r"(?P<year>(?:19|20)\d\d)"
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
+_BESIDE = re.compile(r" (?:before|of|after) ")
 _UNIT = r"(?P<unit>day|week|weekend|month|year)s?"
 
 
@@ -48,6 +49,33 @@ class Stretch:
     first: date
     last: date
     phrase: str
+
+    @property
+    def is_day(self) -> bool:
+        """Whether it is a single day."""
+        return self.first == self.last
+
+    def told_in(self, sentence: str, said: str) -> str:
+        """Let a sentence tell when it was: in place of what was said, if it repeats that, or at its end.
+
+        Example:
+            >>> january = Stretch(date(2023, 1, 1), date(2023, 1, 31), "January 2023")
+            >>> january.told_in("Ana visited Rome.", "last month")
+            'Ana visited Rome in January 2023.'
+            >>> january.told_in("Last month Ana visited Rome.", "last month")
+            'In January 2023 Ana visited Rome.'
+        """
+        if self.phrase.casefold() in sentence.casefold():
+            return sentence
+        is_beside = _BESIDE.search(self.phrase)  # "The week before 9 June 2023"
+        told = self.phrase[0].lower() + self.phrase[1:] if is_beside else f"in {self.phrase}"
+        repeated = re.search(rf"\b{re.escape(said)}\b", sentence, re.IGNORECASE)
+        if repeated is None:
+            body = sentence.rstrip(".")
+            return f"{body} {told}{sentence[len(body) :]}"
+        if repeated.start() == 0:
+            told = told[0].upper() + told[1:]
+        return f"{sentence[: repeated.start()]}{told}{sentence[repeated.end() :]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +124,6 @@ def find_dates(text: str, anchor: date) -> list[DateMention]:
 def resolve_date(expression: str, anchor: date) -> date | None:
     """Resolve an expression that was said on ``anchor``: a day, or the first day of the stretch it names.
 
-    Takes ISO dates, the expressions of ``find_dates``, and whatever else dateparser reads in English.
-
     Returns:
         None for what is no expression of time.
 
@@ -105,15 +131,31 @@ def resolve_date(expression: str, anchor: date) -> date | None:
         >>> resolve_date("last Friday", date(2023, 7, 15))
         datetime.date(2023, 7, 14)
     """
+    resolved = resolve_time(expression, anchor)
+    return resolved and resolved.first
+
+
+def resolve_time(expression: str, anchor: date) -> Stretch | None:
+    """Resolve an expression that was said on ``anchor``: a day, or the stretch that it names.
+
+    Takes ISO dates, the expressions of ``find_dates``, and whatever else dateparser reads in English.
+
+    Returns:
+        None for what is no expression of time.
+
+    Example:
+        >>> resolve_time("next month", date(2023, 12, 15)).phrase
+        'January 2024'
+    """
     expression = " ".join(expression.split()).strip(".,;")
     try:
-        return datetime.fromisoformat(expression).date()
+        return _day(datetime.fromisoformat(expression).date())
     except ValueError:
         pass  # most are written in words
     for mention in find_dates(expression, anchor):
         if mention.end == len(expression) and _LEADING_WORDS.fullmatch(expression[: mention.start]):
-            return mention.stretch.first
-    return None if expression.isdigit() else _parsed(expression, anchor)
+            return mention.stretch
+    return None if expression.isdigit() else _day(_parsed(expression, anchor))
 
 
 _LEADING_WORDS = re.compile(

@@ -220,9 +220,9 @@ def _memory_calls(operation: GoldOperation, ids: Mapping[str, str]) -> Iterator[
             reason = f"{operation.reason}: {operation.old_text}"
             yield _call("delete_memory", reason=reason, memory_id=old)
     elif operation.action is Action.UPDATE and old:
-        yield _call("manage_memory", action="update", text=operation.text, **when, memory_id=old)
+        yield _call("manage_memory", action="update", text=operation.said_text, **when, memory_id=old)
     elif operation.text not in ids:
-        yield _call("manage_memory", action="create", text=operation.text, **when)
+        yield _call("manage_memory", action="create", text=operation.said_text, **when)
 
 
 def _core_calls(operation: GoldOperation, core: Sequence[str]) -> Iterator[_Call]:

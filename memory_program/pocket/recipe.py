@@ -62,8 +62,8 @@ class PretrainConfig(Settings):
     training, of the shape that is given here. Give lower rates than the first training's."""
 
     alike: str = ""
-    """Words, separated by commas, whose tokens at the beginning of a line start from those after a space; with
-    --weights. An answer says at a line's beginning what a memory says after a space: where nothing in the
+    """Words, separated by commas, whose tokens at the beginning of a line are to start from those after a
+    space; with --weights. An answer begins with what a memory says after a space: where nothing in the
     weights says that the two tokens are one word, that may never be learned."""
 
     first_stage: StageName = "copy"

@@ -2,12 +2,14 @@
 
 import json
 
+import pytest
 import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from memory_program.errors import ConfigError
 from memory_program.pocket.model import Shape, make_model
-from memory_program.pocket.rewording import reworded, with_tokens_of
+from memory_program.pocket.rewording import begin_alike, reworded, with_tokens_of
 from memory_program.pocket.tokenizer import END, fixed_texts
 from tests.pocket_samples import small_tokenizer
 
@@ -60,3 +62,26 @@ def test_a_text_that_is_new_gets_a_token_that_begins_as_the_one_most_like_it():
     assert torch.equal(after[-1], before[number_of(old, QUESTION)])
     assert model.lm_head.weight is after
     assert model.config.vocab_size == len(made)
+
+
+def test_words_begin_alike_at_the_beginning_of_a_line_and_after_a_space():
+    tokenizer = small_tokenizer()
+    vocabulary = tokenizer.get_vocab()
+    both = [word for word in vocabulary if word.isalpha() and f"Ġ{word}" in vocabulary]
+    chosen, others = sorted(both)[:2], sorted(both)[2:]
+    model = make_model(Shape(layers=2), len(tokenizer), 0, seed=0)
+    before = model.model.embed_tokens.weight.detach().clone()
+    begin_alike(model, tokenizer, chosen)
+    after = model.model.embed_tokens.weight.detach()
+    differences = [before[vocabulary[word]] - before[vocabulary[f"Ġ{word}"]] for word in others]
+    for word in chosen:
+        expected = before[vocabulary[f"Ġ{word}"]] + torch.stack(differences).mean(0)
+        assert torch.allclose(after[vocabulary[word]], expected, atol=1e-6)
+    untouched = [row for row in range(len(tokenizer)) if row not in {vocabulary[word] for word in chosen}]
+    assert torch.equal(after[untouched], before[untouched])
+
+
+def test_words_without_two_tokens_cannot_begin_alike():
+    model = make_model(Shape(layers=2), len(small_tokenizer()), 0, seed=0)
+    with pytest.raises(ConfigError, match=r"alike names \['Zorgblat'\]"):
+        begin_alike(model, small_tokenizer(), ["Zorgblat"])

@@ -263,4 +263,4 @@ def test_an_expression_of_time_that_is_a_novel_is_refused_at_once(space):
     said = refusal(
         semantic(space), "manage_memory", action="create", text="Mara sang.", happened_at="yesterday " * 5000
     )
-    assert "is not a date" in said
+    assert "is not a time" in said

@@ -14,7 +14,7 @@ from locomo.world import KINDS, PROPORTIONS, Action, World, generate, is_held_ou
 from locomo.world.chat import DISTRACTORS, REACTIONS
 from locomo.world.mentions import spelled
 from locomo.world.vocabulary import open_word
-from memory_program.bank.dates import resolve_date
+from memory_program.bank.dates import resolve_time
 
 WORD = re.compile(r"[\w'-]+")
 
@@ -204,14 +204,20 @@ def test_an_update_that_has_no_day_follows_a_memory_that_had_none(worlds: list[W
                 assert world.facts[operation.supersedes or ""].happened_at is None
 
 
-def test_a_day_is_said_in_words_that_mean_it_or_not_at_all(worlds: list[World]) -> None:
+def test_a_time_is_said_in_words_that_mean_it_or_not_at_all(worlds: list[World]) -> None:
     for world in worlds:
         days = {session.number: session.date_time.date() for session in world.conversation.sessions}
         for operation in world.operations:
             if operation.said_when:
                 said_on = days[operation.session_number]
-                assert resolve_date(operation.said_when, said_on) == operation.happened_at
-            elif operation.happened_at:
+                time = resolve_time(operation.said_when, said_on)
+                assert time is not None
+                assert operation.happened_at == (time.first if time.is_day else None)
+                told = operation.said_text if time.is_day else time.told_in(operation.said_text, operation.said_when)
+                assert operation.text == told
+                continue
+            assert operation.said_text == operation.text
+            if operation.happened_at:
                 assert operation.happened_at == world.facts[operation.supersedes or ""].happened_at
 
 
