@@ -125,7 +125,8 @@ class MemoryTools:
             if not memory_id:
                 raise MemoryOperationError("an update needs the memory_id of the memory that it replaces")
             self._own(memory_id)
-            return self._applied(self._space.bank.update(memory_id, draft, self._by("update")))
+            by, keeps_date = self._by("update"), not happened_at.strip()
+            return self._applied(self._space.bank.update(memory_id, draft, by, keeps_date=keeps_date))
         if memory_id:
             raise MemoryOperationError(
                 f"a create takes no memory_id, got {memory_id!r}: use update to replace it"

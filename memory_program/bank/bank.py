@@ -219,10 +219,14 @@ class MemoryBank:
             raise MemoryOperationError("nothing to create: give at least one memory")
         return self._supersede(OperationKind.CREATE, (), drafts, by)
 
-    def update(self, memory_id: str, draft: Draft, by: Provenance) -> Operation:
-        """Replace a memory; the new one keeps the sources of the old one, and its date if it has none."""
+    def update(self, memory_id: str, draft: Draft, by: Provenance, *, keeps_date: bool = True) -> Operation:
+        """Replace a memory; the new one keeps the sources of the old one, and its date if it has none.
+
+        With ``keeps_date`` false a draft without a date makes a memory without one: its text tells the time.
+        """
         old = self._live(memory_id)
-        draft = replace(draft, happened_at=draft.happened_at or old.happened_at)
+        if keeps_date:
+            draft = replace(draft, happened_at=draft.happened_at or old.happened_at)
         return self._supersede(OperationKind.UPDATE, (old,), (draft,), by)
 
     def delete(self, memory_id: str, by: Provenance) -> Operation:

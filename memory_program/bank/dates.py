@@ -38,6 +38,7 @@ _SEASON = rf"(?P<season>{'|'.join(_SEASONS)})"
 _WHICH = r"(?P<which>last|this past|past|this|next|this coming|coming|previous)"
 _YEAR = r"(?P<year>(?:19|20)\d\d)"
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
+_NUMBERED_MONTH = re.compile(r"(?!0000)\d{4}-(?:0[1-9]|1[0-2])")
 _BESIDE = re.compile(r" (?:before|of|after) ")
 _UNIT = r"(?P<unit>day|week|weekend|month|year)s?"
 
@@ -148,6 +149,8 @@ def resolve_time(expression: str, anchor: date) -> Stretch | None:
         'January 2024'
     """
     expression = " ".join(expression.split()).strip(".,;")
+    if _NUMBERED_MONTH.fullmatch(expression):
+        return _month(datetime.strptime(expression, "%Y-%m").date())
     try:
         return _day(datetime.fromisoformat(expression).date())
     except ValueError:

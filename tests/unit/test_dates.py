@@ -2,7 +2,7 @@ from datetime import date
 
 import pytest
 
-from memory_program.bank.dates import find_dates, resolve_date, spelled_day
+from memory_program.bank.dates import find_dates, resolve_date, resolve_time, spelled_day
 
 FRIDAY = date(2023, 6, 9)
 
@@ -120,6 +120,25 @@ def test_what_lies_beyond_the_calendar_is_no_date():
 )
 def test_an_expression_resolves_to_its_day_or_to_the_first_of_its_stretch(expression, day):
     assert resolve_date(expression, FRIDAY) == day
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("last month", "Ana visited Rome in May 2023."),
+        ("2023-05", "Ana visited Rome in May 2023."),
+        ("next year", "Ana visited Rome in 2024."),
+        ("last summer", "Ana visited Rome in summer 2022."),
+        ("last week", "Ana visited Rome the week before 9 June 2023."),
+        ("a few months ago", "Ana visited Rome a few months before June 2023."),
+    ],
+)
+def test_a_sentence_tells_a_time_that_is_no_day(said, told):
+    time = resolve_time(said, FRIDAY)
+    assert not time.is_day
+    assert time.told_in("Ana visited Rome.", said) == told
+    assert time.told_in(told, said) == told
+    assert time.told_in(f"Ana visited Rome {said}.", said) == told
 
 
 @pytest.mark.parametrize("expression", ["", "unknown", "soon", "n/a", "10", "no", "when yesterday was young"])

@@ -69,6 +69,26 @@ def test_an_iso_date_is_taken_as_it_is(space):
     assert space.bank.get("m1").happened_at == date(1990, 2, 3)
 
 
+def test_a_time_that_is_no_day_is_told_by_the_text_and_makes_no_date(space):
+    create(semantic(space), "Mara adopted a dog.", happened_at="last month")
+    memory = space.bank.get("m1")
+    assert memory.text == "Mara adopted a dog in April 2023."
+    assert memory.happened_at is None
+
+
+def test_an_update_that_says_a_time_which_is_no_day_leaves_no_older_day(space):
+    tools = semantic(space)
+    create(tools, "Mara adopted a dog.", happened_at="yesterday")
+    tools.call(
+        "manage_memory",
+        {"action": "update", "text": "Mara adopted a cat.", "memory_id": "m1", "happened_at": "last year"},
+        ALL_TOOLS,
+    )
+    (memory,) = space.bank.live()
+    assert memory.text == "Mara adopted a cat in 2022."
+    assert memory.happened_at is None
+
+
 def test_what_is_no_date_is_refused_with_the_format(space):
     said = refusal(semantic(space), "manage_memory", action="create", text="Mara ran.", happened_at="banana")
     assert "YYYY-MM-DD" in said

@@ -213,7 +213,11 @@ def test_a_time_is_said_in_words_that_mean_it_or_not_at_all(worlds: list[World])
                 time = resolve_time(operation.said_when, said_on)
                 assert time is not None
                 assert operation.happened_at == (time.first if time.is_day else None)
-                told = operation.said_text if time.is_day else time.told_in(operation.said_text, operation.said_when)
+                told = (
+                    operation.said_text
+                    if time.is_day
+                    else time.told_in(operation.said_text, operation.said_when)
+                )
                 assert operation.text == told
                 continue
             assert operation.said_text == operation.text
