@@ -62,9 +62,9 @@ class PretrainConfig(Settings):
     training, of the shape that is given here. Give lower rates than the first training's."""
 
     alike: str = ""
-    """Words, separated by commas, whose tokens at the beginning of a line are to start from those after a
-    space; with --weights. An answer begins with what a memory says after a space: where nothing in the
-    weights says that the two tokens are one word, that may never be learned."""
+    """Words, separated by commas, that are one token at the beginning of a line and another after a space,
+    and are taught to be the same before a training goes on: an answer begins with what a memory says after a
+    space."""
 
     first_stage: StageName = "copy"
     """The stage to begin with, in place of those before it."""

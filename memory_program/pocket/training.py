@@ -13,12 +13,13 @@ from torch import Tensor
 from transformers import AttentionInterface, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from memory_program.errors import ConfigError
+from memory_program.pocket.drill import drill
 from memory_program.pocket.layout import Batch
 from memory_program.pocket.model import Shape, layers_of, make_model
 from memory_program.pocket.optimizer import make_optimizers
 from memory_program.pocket.probes import Probe, make_probe, measure
 from memory_program.pocket.recipe import PretrainConfig
-from memory_program.pocket.rewording import begin_alike, with_tokens_of
+from memory_program.pocket.rewording import with_tokens_of
 from memory_program.pocket.side_tasks import NAMES, SideTasks, Streams
 from memory_program.pocket.supply import Supply, tokenizer_of
 from memory_program.pocket.tokenizer import save_tokenizer
@@ -106,6 +107,7 @@ class Training:
         """Train until all tokens or minutes are used; probes and checkpoints on the way."""
         began = time.monotonic()
         if not self.progress.scores:
+            self._drill()
             self._probe()
         for number, made in self._supply.chunks(self.progress.chunks):
             started = time.monotonic()
@@ -129,6 +131,11 @@ class Training:
         self._probe()
         self._save_model(self.config.out / "model")
         return self.progress
+
+    def _drill(self) -> None:
+        words = [word for word in self.config.alike.split(",") if word]
+        if words:
+            self._log(drilled=round(drill(self.model, self.tokenizer, words, self.config.seed), 3))
 
     def _step(self, batch: Batch) -> Tensor:
         """Take a step on a batch; give the mean losses: of replies, and of the tasks on the side."""
@@ -269,7 +276,7 @@ def _first_weights(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -
     """Make the network that a training begins with.
 
     Raises:
-        ConfigError: the weights to go on from have another shape, or a word has no two tokens.
+        ConfigError: the weights to go on from have another shape.
     """
     shape = Shape(config.width, config.layers, config.width // 32, config.inner)
     assert isinstance(tokenizer.eos_token_id, int)
@@ -277,7 +284,6 @@ def _first_weights(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -
     if config.weights is not None:
         earlier = LlamaForCausalLM.from_pretrained(config.weights, dtype=torch.float32)
         with_tokens_of(earlier, tokenizer)
-        begin_alike(earlier, tokenizer, [word for word in config.alike.split(",") if word])
         try:
             model.load_state_dict(earlier.state_dict())
         except RuntimeError as error:
