@@ -1,0 +1,43 @@
+"""Words that are two tokens: what a drill teaches, and which answers it is made of."""
+
+import random
+from itertools import islice
+
+import torch
+
+from memory_program.pocket import drill
+from memory_program.pocket.drill import teach_answers
+from memory_program.pocket.lines import Example
+from memory_program.pocket.model import Shape, make_model
+from memory_program.pocket.tokenizer import END
+from tests.pocket_samples import small_tokenizer
+
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+def test_a_drill_teaches_how_answers_begin():
+    rng = random.Random(0)
+    model = make_model(Shape(layers=2), 400, 0, seed=0)
+    # Each prompt tells one of seven tokens somewhere, and is answered, after a marker, by its twin.
+    told = [(*(rng.randrange(20, 400) for _ in range(12)), 1 + day, 9) for day in range(7)]
+    examples = [Example((*prompt, 10, 11 + day, 0), len(prompt)) for day, prompt in enumerate(told)]
+    prompts = torch.tensor([example.tokens[: example.reply_start + 1] for example in examples])
+    answers = torch.tensor([example.tokens[example.reply_start + 1] for example in examples])
+
+    def share_right() -> float:
+        with torch.no_grad():
+            return (model(prompts).logits[:, -1].argmax(-1) == answers).float().mean().item()
+
+    assert share_right() < 0.5
+    assert teach_answers(model, examples, seed=0) > 0.9
+    assert share_right() > 0.9
+
+
+def test_a_drill_is_made_of_answers_that_begin_with_its_words():
+    tokenizer = small_tokenizer()
+    examples = list(islice(drill._answers(tokenizer, DAYS, seed=3), 3))
+    for example in examples:
+        reply = tokenizer.decode(example.tokens[example.reply_start :])
+        assert reply.startswith("[[ ## answer ## ]]\n")
+        assert reply.removeprefix("[[ ## answer ## ]]\n").split("\n")[0].split(",")[0] in DAYS
+        assert reply.rstrip().endswith(END)
