@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from memory_program.errors import ConfigError
 from memory_program.settings import Settings
 
 
@@ -160,3 +161,11 @@ class PretrainConfig(Settings):
     compile: bool = False
     """Compile the network first: twice as fast on a CPU after a minute's wait. It takes a C++ compiler. On an
     H100 the first step was still awaited after a minute and a half."""
+
+    @model_validator(mode="after")
+    def _drills_what_was_trained(self) -> Self:
+        if self.alike and self.weights is None:
+            raise ValueError(
+                f"alike={self.alike!r} teaches a model that was trained before: give its weights"
+            )
+        return self

@@ -2,13 +2,17 @@
 
 import random
 from itertools import islice
+from pathlib import Path
 
+import pytest
 import torch
 
+from memory_program.errors import ConfigError
 from memory_program.pocket import drill
 from memory_program.pocket.drill import teach_answers
 from memory_program.pocket.lines import Example
 from memory_program.pocket.model import Shape, make_model
+from memory_program.pocket.recipe import PretrainConfig
 from memory_program.pocket.tokenizer import END
 from tests.pocket_samples import small_tokenizer
 
@@ -41,3 +45,8 @@ def test_a_drill_is_made_of_answers_that_begin_with_its_words():
         assert reply.startswith("[[ ## answer ## ]]\n")
         assert reply.removeprefix("[[ ## answer ## ]]\n").split("\n")[0].split(",")[0] in DAYS
         assert reply.rstrip().endswith(END)
+
+
+def test_a_model_that_was_not_trained_cannot_be_drilled():
+    with pytest.raises(ConfigError, match="alike='Monday' teaches a model that was trained before"):
+        PretrainConfig(out=Path("nowhere"), alike="Monday")
