@@ -165,7 +165,7 @@ class PretrainConfig(Settings):
     @model_validator(mode="after")
     def _drills_what_was_trained(self) -> Self:
         if self.alike and self.weights is None:
-            raise ValueError(
+            raise ConfigError(
                 f"alike={self.alike!r} teaches a model that was trained before: give its weights"
             )
         return self
