@@ -18,7 +18,7 @@ from memory_program.pocket.training import pretrain
 pytestmark = pytest.mark.timeout(1200)  # a minute on an idle machine, ten on a busy one
 ROOT = Path(__file__).parents[2]
 SMALL = {
-    "tokens": 63_000,
+    "tokens": 81_000,
     "chunk_tokens": 9_000,
     "batch_tokens": 2_048,
     "last_stage": "bare",
@@ -122,7 +122,7 @@ def test_text_that_is_used_twice_is_made_once_by_however_many_processes(trained,
 
 def test_asked_at_full_weight_a_network_soon_tells_how_a_line_begins(trained, tmp_path):
     shutil.copytree(trained / "tokenizer", tmp_path / "tokenizer")
-    weighed = {**SMALL, "beginning_weight": 1.0, "tokens": 72_000, "layers": 2, "decay": 0.0, "probe_size": 1}
+    weighed = {**SMALL, "beginning_weight": 1.0, "tokens": 81_000, "layers": 2, "decay": 0.0, "probe_size": 1}
     pretrain(PretrainConfig(out=tmp_path, **weighed))
     losses = [
         entry["side_losses"]["beginnings"] for entry in log_of(tmp_path) if entry.get("stage") == "bare"
