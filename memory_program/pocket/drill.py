@@ -15,6 +15,7 @@ from itertools import islice
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from memory_program.errors import ConfigError
 from memory_program.pocket.examples import chunk
 from memory_program.pocket.lines import Example
 from memory_program.pocket.recipe import STAGES
@@ -22,6 +23,7 @@ from memory_program.pocket.rewording import begin_alike
 
 _STAGE = replace(STAGES[-1], questions=4.0)
 _FIRST_CHUNK = 90_000  # of the stage's text: no training comes so far
+_CHUNKS = 200
 _CHUNK_TOKENS = 65_536
 _EXAMPLES = 64
 _STEPS = 60
@@ -44,10 +46,16 @@ def drill(
         The share of the answers of the last ten steps whose first token was right.
 
     Raises:
-        ConfigError: a word is not a single token at the beginning of a line, or none after a space.
+        ConfigError: a word is not a single token at the beginning of a line, or none after a space; or no
+            answer begins with any.
     """
     begin_alike(model, tokenizer, words)
-    return teach_answers(model, list(islice(_answers(tokenizer, words, seed), _EXAMPLES)), seed)
+    examples = list(islice(_answers(tokenizer, words, seed), _EXAMPLES))
+    if not examples:
+        raise ConfigError(
+            f"no answer begins with {list(words)}: give words that memories say and answers begin with"
+        )
+    return teach_answers(model, examples, seed)
 
 
 def teach_answers(model: LlamaForCausalLM, examples: Sequence[Example], seed: int) -> float:
@@ -79,7 +87,7 @@ def teach_answers(model: LlamaForCausalLM, examples: Sequence[Example], seed: in
 def _answers(tokenizer: PreTrainedTokenizerFast, words: Sequence[str], seed: int) -> Iterator[Example]:
     """Give examples of readers whose answer begins with one of the words, after the token of its field."""
     rows = {tokenizer.get_vocab()[word] for word in words}
-    for number in range(_FIRST_CHUNK, _FIRST_CHUNK + 1000):
+    for number in range(_FIRST_CHUNK, _FIRST_CHUNK + _CHUNKS):
         for example in chunk(seed, number, _STAGE, _CHUNK_TOKENS, tokenizer):
             if example.tokens[example.reply_start + 1] in rows:
                 yield example

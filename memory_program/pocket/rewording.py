@@ -66,8 +66,6 @@ def begin_alike(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, wor
     Raises:
         ConfigError: a word is not a single token at the beginning of a line, or none after a space.
     """
-    if not words:
-        return
     vocabulary: Mapping[str, int] = tokenizer.get_vocab()
     both = {
         word: (row, vocabulary[f"{_SPACE}{word}"])

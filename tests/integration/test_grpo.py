@@ -21,7 +21,7 @@ EASY = {
     "val_every": 6, "save_every": 2, "num_threads": 8,
 }  # fmt: skip
 TRAINING = {
-    "learning_rate": 1e-3, "warmup_steps": 0, "beta": 0.02, "max_completion_tokens": 40, "ema_decay": 0.5,
+    "learning_rate": 2e-3, "warmup_steps": 0, "beta": 0.02, "max_completion_tokens": 40, "ema_decay": 0.5,
 }  # fmt: skip
 TRAIN, VAL = [talk("learned")], [talk("chosen on")]
 
@@ -68,7 +68,7 @@ def test_the_reward_rises_and_what_was_learned_serves_other_conversations(traine
     steps, validations = log_of(out, "step"), log_of(out, "validation")
     assert [entry["step"] for entry in steps] == list(range(1, 13))
     first, last = (sum(e["score"] for e in part) / 3 for part in (steps[:3], steps[-3:]))
-    assert last > first + 0.2  # two standard errors of what six steps sampled
+    assert last > first + 0.3
     assert [entry["step"] for entry in validations] == [0, 6, 12]
     assert validations[-1]["score"] > validations[0]["score"] + 0.3
     space = program.deepcopy()  # the student itself has the trained weights
@@ -76,9 +76,9 @@ def test_the_reward_rises_and_what_was_learned_serves_other_conversations(traine
 
 
 def test_what_is_chosen_and_kept_is_the_average_of_the_weights(folder, tmp_path):
-    program = grpo(tmp_path, num_train_steps=6, save_every=6).compile(
-        student(folder), trainset=TRAIN, valset=VAL
-    )
+    slower = grpo(tmp_path, num_train_steps=6, save_every=6)
+    slower.training = ReinforceSettings(**{**TRAINING, "learning_rate": 1e-3})
+    program = slower.compile(student(folder), trainset=TRAIN, valset=VAL)
     assert log_of(tmp_path, "validation")[-1]["best_step"] == 6
     state = torch.load(tmp_path / "checkpoints" / "000006" / "state.pt")
     kept = list(program.writer.core.lm.engine.local.model.network.parameters())

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memory_program.errors import ConfigError
-from memory_program.pocket import training
+from memory_program.pocket import drill, training
 from memory_program.pocket.recipe import PretrainConfig
 from memory_program.pocket.training import pretrain
 
@@ -103,6 +103,21 @@ def test_a_training_that_was_interrupted_ends_with_the_same_weights(trained, str
     assert all(torch.equal(whole[name], pieced[name]) for name in whole)
 
 
+def test_words_that_are_two_tokens_are_drilled_once_before_a_training_goes_on(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(drill, "_EXAMPLES", 4)
+    begun = {
+        **TINY,
+        "layers": 3,
+        "weights": trained / "model",
+        "first_stage": "short",
+        "alike": "Monday,Friday",
+    }
+    for minutes in (1e-6, 1e-6):
+        pretrain(PretrainConfig(out=tmp_path, **{**begun, "minutes": minutes}))
+    (drilled,) = [entry["drilled"] for entry in log_of(tmp_path) if "drilled" in entry]
+    assert drilled > 0.9
+
+
 def test_other_settings_need_another_folder(trained):
     with pytest.raises(ConfigError, match="holds a training with seed=0: give the same"):
         pretrain(PretrainConfig(out=trained, **{**SMALL, "seed": 1}))
@@ -122,7 +137,7 @@ def test_text_that_is_used_twice_is_made_once_by_however_many_processes(trained,
 
 def test_asked_at_full_weight_a_network_soon_tells_how_a_line_begins(trained, tmp_path):
     shutil.copytree(trained / "tokenizer", tmp_path / "tokenizer")
-    weighed = {**SMALL, "beginning_weight": 1.0, "tokens": 81_000, "layers": 2, "decay": 0.0, "probe_size": 1}
+    weighed = {**SMALL, "beginning_weight": 1.0, "tokens": 72_000, "layers": 2, "decay": 0.0, "probe_size": 1}
     pretrain(PretrainConfig(out=tmp_path, **weighed))
     losses = [
         entry["side_losses"]["beginnings"] for entry in log_of(tmp_path) if entry.get("stage") == "bare"

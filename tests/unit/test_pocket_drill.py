@@ -40,11 +40,19 @@ def test_a_drill_teaches_how_answers_begin():
 def test_a_drill_is_made_of_answers_that_begin_with_its_words():
     tokenizer = small_tokenizer()
     examples = list(islice(drill._answers(tokenizer, DAYS, seed=3), 3))
+    assert len(examples) == 3
     for example in examples:
         reply = tokenizer.decode(example.tokens[example.reply_start :])
         assert reply.startswith("[[ ## answer ## ]]\n")
         assert reply.removeprefix("[[ ## answer ## ]]\n").split("\n")[0].split(",")[0] in DAYS
         assert reply.rstrip().endswith(END)
+
+
+def test_words_that_no_answer_begins_with_cannot_be_drilled(monkeypatch):
+    monkeypatch.setattr(drill, "_CHUNKS", 1)
+    model = make_model(Shape(layers=2), len(small_tokenizer()), 0, seed=0)
+    with pytest.raises(ConfigError, match=r"no answer begins with \['concatenate'\]"):
+        drill.drill(model, small_tokenizer(), ["concatenate"], seed=3)
 
 
 def test_a_model_that_was_not_trained_cannot_be_drilled():
