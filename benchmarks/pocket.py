@@ -3,15 +3,19 @@
 The worlds have words that no training saw. The reader is measured on the banks that the oracle builds, the
 writer on the banks that it builds itself (``learning/agreement.py`` says how), and the whole program as
 ``evaluate.py`` does, beside the oracle in the same program: the ceiling. Intervals are at 95 %, by bootstrap
-over conversations. Each table is printed as soon as it is measured; progress goes to stderr.
+over conversations. Two more tables say which questions and operations are most often wrong, by their
+wording: what a model never learned shows there first. Each table is printed as soon as it is measured;
+progress goes to stderr.
 
 Run it with ``python benchmarks/pocket.py --help``.
 """
 
 import json
+import re
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -31,12 +35,14 @@ from memory_program.evaluation.datasets import worlds_of
 from memory_program.evaluation.run import evaluate
 from memory_program.evaluation.scoring import Json, Resampling
 from memory_program.evaluation.table import spelled_interval
-from memory_program.learning.agreement import Recorder, Tally, agreement
+from memory_program.learning.agreement import Recorder, Tally, agreement, gold_operations
 from memory_program.learning.ceiling import ORACLE, measure_ceiling
 from memory_program.learning.oracle import Exchange, Oracle, oracle_lm
 from memory_program.learning.rendered import signature_of
 from memory_program.models import AdaptiveLimiter, language_model
 from memory_program.settings import Settings
+
+_COMMON = 0.01  # the share of texts that have a word of their wording, and no thing that is told
 
 RIGHT_FROM = 0.5
 """The official F1 from which on an answer counts as right."""
@@ -60,6 +66,9 @@ class Benchmark(Settings):
     concurrency: int = Field(default=16, ge=1)
     """Model calls in flight at most."""
 
+    wordings: int = Field(default=12, ge=0)
+    """How many wordings to list of the questions, and of the operations, that are most often wrong."""
+
 
 def main() -> None:
     """Read the flags, measure, and print the tables."""
@@ -80,11 +89,11 @@ def main() -> None:
         limiter = AdaptiveLimiter(benchmark.concurrency)
         lm = language_model(benchmark.model, temperature=0.0, limiter=limiter)
         print(f"{lm.model}, {benchmark.conversations} worlds of seed {benchmark.seed}")
-        for table in _measured(config, lm):
+        for table in _measured(config, lm, benchmark.wordings):
             console.print(table)
 
 
-def _measured(config: EvaluateConfig, lm: dspy.LM) -> Iterable[Table]:
+def _measured(config: EvaluateConfig, lm: dspy.LM, wordings: int) -> Iterable[Table]:
     worlds = worlds_of(config)
     ceiling = measure_ceiling(config)
     assert ceiling is not None, "the truth of a world is known"
@@ -97,13 +106,26 @@ def _measured(config: EvaluateConfig, lm: dspy.LM) -> Iterable[Table]:
         }
     )
     _results(from_gold, {ORACLE: oracle_lm(worlds), lm.model: lm})
-    yield _reader_table(_answers(from_gold.output_dir), _answers(config.output_dir / "ceiling"))
+    answers = _answers(from_gold.output_dir)
+    yield _reader_table(answers, _answers(config.output_dir / "ceiling"))
+    asked = [line for line in answers if line["gold"] is not None]
+    texts = [line["question"][:1].lower() + line["question"][1:] for line in asked]
+    cases = zip(_wordings(texts), map(_is_right, asked), strict=True)
+    yield _wordings_table("Questions that are most often answered wrong", list(cases), wordings)
 
     recorder = Recorder(lm.engine)
     began = time.perf_counter()
     results = _results(config, {lm.model: lm.copy(engine=recorder)})
     elapsed_s = time.perf_counter() - began
-    yield _writer_table(recorder.exchanges, Oracle(worlds))
+    oracle = Oracle(worlds)
+    yield _writer_table(recorder.exchanges, oracle)
+    due = list(gold_operations(recorder.exchanges, oracle.reply))
+    said = _wordings([operation.said for _, operation, _ in due])
+    done = [
+        (f"{kind}, {operation.does}: {wording}", is_done)
+        for (kind, operation, is_done), wording in zip(due, said, strict=True)
+    ]
+    yield _wordings_table("Operations that are most often wrong or missing", done, wordings)
     yield _program_table(results["systems"], ceiling, f"{len(recorder.exchanges):,} calls, {elapsed_s:.0f} s")
 
 
@@ -197,6 +219,30 @@ def _program_table(systems: Json, ceiling: Json, took: str) -> Table:
         scores = (system["locomo_f1"]["all"], system["abstention"], system["overall_with_abstention"])
         tokens = f"{system['tokens_per_question'] or 0:,.0f}"
         table.add_row(name, *map(spelled_interval, scores), tokens, str(system["failures"]["all"]))
+    return table
+
+
+def _wordings(texts: Sequence[str]) -> list[str]:
+    """Give each text with an ellipsis for names, numbers, and words that few of the texts have.
+
+    Example:
+        >>> _wordings(["Ana practices judo every Friday.", "Tom practices chess every Monday."])
+        ['… practices judo every …', '… practices chess every …']
+    """
+    words_by_text = [re.findall(r"[^\W_]+", text.replace("'s", "")) for text in texts]
+    counts = Counter(word for words in words_by_text for word in set(words))
+    common = {word for word, count in counts.items() if word.islower() and count >= _COMMON * len(texts)}
+    masked = (" ".join(w if w in common else "…" for w in words) for words in words_by_text)
+    return [re.sub("…(?: …)+", "…", text) for text in masked]
+
+
+def _wordings_table(title: str, cases: Sequence[tuple[str, bool]], most: int) -> Table:
+    """List the wordings of which most cases are wrong, given each case's wording and whether it is right."""
+    table = _table(title, "wording", ("wrong", "of", "share wrong"))
+    counts = Counter(wording for wording, _ in cases)
+    wrong = Counter(wording for wording, is_right in cases if not is_right)
+    for wording, count in wrong.most_common(most):
+        table.add_row(wording, str(count), str(counts[wording]), f"{count / counts[wording]:.2f}")
     return table
 
 

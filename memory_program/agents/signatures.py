@@ -84,7 +84,7 @@ class WriteEpisodic(dspy.Signature):
     """
 
     core_memory: str = dspy.InputField(desc="the speakers' profile")
-    related_memories: str = dspy.InputField(desc="episodic memories that may be related")
+    related_memories: str = dspy.InputField(desc="episodic memories that may be related, each before its id")
     session_date: str = dspy.InputField(desc="when the session took place")
     session: str = dspy.InputField(desc="what was said, one turn a line")
     tool_results: str = dspy.InputField(desc="what your earlier calls returned, if you made any")
@@ -99,7 +99,7 @@ class WriteSemantic(dspy.Signature):
     """
 
     core_memory: str = dspy.InputField(desc="the speakers' profile")
-    related_memories: str = dspy.InputField(desc="semantic memories that may be related")
+    related_memories: str = dspy.InputField(desc="semantic memories that may be related, each before its id")
     session_date: str = dspy.InputField(desc="when the session took place")
     session: str = dspy.InputField(desc="what was said, one turn a line")
     tool_results: str = dspy.InputField(desc="what your earlier calls returned, if you made any")
@@ -114,7 +114,9 @@ class WriteProcedural(dspy.Signature):
     """
 
     core_memory: str = dspy.InputField(desc="the speakers' profile")
-    related_memories: str = dspy.InputField(desc="procedural memories that may be related")
+    related_memories: str = dspy.InputField(
+        desc="procedural memories that may be related, each before its id"
+    )
     session_date: str = dspy.InputField(desc="when the session took place")
     session: str = dspy.InputField(desc="what was said, one turn a line")
     tool_results: str = dspy.InputField(desc="what your earlier calls returned, if you made any")
@@ -129,7 +131,7 @@ class WriteAll(dspy.Signature):
     """
 
     core_memory: str = dspy.InputField(desc="the speakers' profile")
-    related_memories: str = dspy.InputField(desc="memories that may be related")
+    related_memories: str = dspy.InputField(desc="memories that may be related, each before its id")
     session_date: str = dspy.InputField(desc="when the session took place")
     session: str = dspy.InputField(desc="what was said, one turn a line")
     tool_results: str = dspy.InputField(desc="what your earlier calls returned, if you made any")
@@ -143,7 +145,7 @@ class Consolidate(dspy.Signature):
     """
 
     tokens_to_save: int = dspy.InputField(desc="how many tokens too long the memory is")
-    memories: str = dspy.InputField(desc="memories, one a line, each after its id")
+    memories: str = dspy.InputField(desc="memories, one a line, each before its id")
     tool_calls: dspy.ToolCalls = dspy.OutputField(desc=describe_tools(("merge_memory", "delete_memory")))
 
 

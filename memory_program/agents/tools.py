@@ -336,8 +336,11 @@ ALL_TOOLS = (*READ_TOOLS, *MEMORY_TOOLS, *CORE_TOOLS)
 
 
 def render_memories(memories: Sequence[Memory]) -> str:
-    """Write memories one to a line, with the id by which a model can name them."""
-    return "\n".join(f"{memory.memory_id}: {memory.line}" for memory in memories) or "(none)"
+    """Write memories one to a line, each before the id by which a model can name it.
+
+    A causal model has read what a memory says when it comes to the id, and can tell it by that.
+    """
+    return "\n".join(f"{memory.line} [{memory.memory_id}]" for memory in memories) or "(none)"
 
 
 def _explained(error: ValidationError) -> str:

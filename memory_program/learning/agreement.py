@@ -22,8 +22,8 @@ that failed, holds no operations; a call of any other form (a merge, say) is an 
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
@@ -42,11 +42,12 @@ from memory_program.pacing import Engine
 
 @dataclass(frozen=True, slots=True)
 class WrittenOperation:
-    """An operation as it is compared."""
+    """An operation as it is compared; ``said`` is its text, or its target's, as it stands."""
 
     does: str
     target: str
     text: str
+    said: str = field(default="", compare=False)
 
 
 _Dated = tuple[WrittenOperation, str]  # with its date, or ""
@@ -102,16 +103,26 @@ def agreement(
     Raises:
         OracleError: a prompt is not one of the program's, or about a world that the oracle does not know.
     """
-    kinds: dict[type[dspy.Signature], Kind] = {SPECIALISTS[kind]: kind for kind in KINDS}
     tallies: dict[tuple[Kind, str], Tally] = {}
-    for exchange in exchanges:
-        signature = signature_of(exchange.system)
-        if signature in kinds:
-            gold = gold_reply(exchange.system, exchange.user)
-            for does, tally in _tallies(signature, exchange, gold).items():
-                group = (kinds[signature], does)
-                tallies[group] = tallies.get(group, Tally()) + tally
+    for kind, written, gold in _compared(exchanges, gold_reply):
+        for does in sorted({operation.does for operation, _ in (*written, *gold)}):
+            tally = _tally([w for w in written if w[0].does == does], [g for g in gold if g[0].does == does])
+            tallies[kind, does] = tallies.get((kind, does), Tally()) + tally
     return tallies
+
+
+def gold_operations(
+    exchanges: Iterable[Exchange], gold_reply: Callable[[str, str], str]
+) -> Iterator[tuple[Kind, WrittenOperation, bool]]:
+    """List the operations that specialists should have written, each with whether they did.
+
+    Takes what ``agreement`` takes, and raises what it raises.
+    """
+    for kind, written, gold in _compared(exchanges, gold_reply):
+        left = Counter(operation for operation, _ in written)
+        for operation, _ in gold:
+            yield kind, operation, left[operation] > 0
+            left[operation] -= 1
 
 
 class Recorder:
@@ -139,17 +150,20 @@ class Recorder:
         return response
 
 
-def _tallies(signature: type[dspy.Signature], exchange: Exchange, gold_reply: str) -> dict[str, Tally]:
-    fields = fields_of(exchange.user)
-    written, gold = (
-        [(_operation(call, fields), _day(call, fields)) for call in _calls(signature, reply)]
-        for reply in (exchange.reply, gold_reply)
-    )
-    names = {operation.does for operation, _ in (*written, *gold)}
-    return {
-        does: _tally([w for w in written if w[0].does == does], [g for g in gold if g[0].does == does])
-        for does in sorted(names)
-    }
+def _compared(
+    exchanges: Iterable[Exchange], gold_reply: Callable[[str, str], str]
+) -> Iterator[tuple[Kind, list[_Dated], list[_Dated]]]:
+    """Give the operations of each reply of a specialist, and those of the gold reply to the same prompt."""
+    kinds: dict[type[dspy.Signature], Kind] = {SPECIALISTS[kind]: kind for kind in KINDS}
+    for exchange in exchanges:
+        signature = signature_of(exchange.system)
+        if signature in kinds:
+            fields = fields_of(exchange.user)
+            written, gold = (
+                [(_operation(call, fields), _day(call, fields)) for call in _calls(signature, reply)]
+                for reply in (exchange.reply, gold_reply(exchange.system, exchange.user))
+            )
+            yield kinds[signature], written, gold
 
 
 def _tally(written: Sequence[_Dated], gold: Sequence[_Dated]) -> Tally:
@@ -169,21 +183,24 @@ def _calls(signature: type[dspy.Signature], reply: str) -> Sequence[dspy.ToolCal
 def _operation(call: dspy.ToolCalls.ToolCall, fields: Mapping[str, str]) -> WrittenOperation:
     arguments: dict[str, Any] = call.args  # Any: whatever a model wrote
     given = {name: str(value) for name, value in arguments.items() if value not in (None, "")}
-    text = normalised(given.get("text", ""))
+    said = given.get("text", "")
+    text = normalised(said)
     action = given.get("action", "")
     if call.name == "manage_memory" and action in ("create", "update"):
-        target = _shown(given["memory_id"], fields) if "memory_id" in given else ""
-        return WrittenOperation(action, target, text)
+        target, _ = _shown(given["memory_id"], fields) if "memory_id" in given else ("", "")
+        return WrittenOperation(action, target, text, said)
     if call.name == "delete_memory":
-        return WrittenOperation("delete", _shown(given.get("memory_id", ""), fields), "")
+        target, told = _shown(given.get("memory_id", ""), fields)
+        return WrittenOperation("delete", target, "", told)
     if call.name == "edit_core" and action in ("append", "replace"):
-        return WrittenOperation(action, normalised(given.get("old_text", "")), text)
-    return WrittenOperation(f"{call.name} {action}".strip(), repr(sorted(given.items())), text)
+        return WrittenOperation(action, normalised(given.get("old_text", "")), text, said)
+    return WrittenOperation(f"{call.name} {action}".strip(), repr(sorted(given.items())), text, said)
 
 
-def _shown(memory_id: str, fields: Mapping[str, str]) -> str:
-    shown = stored_memories(fields)
-    return normalised(shown[memory_id]) if memory_id in shown else f"<{memory_id}>"
+def _shown(memory_id: str, fields: Mapping[str, str]) -> tuple[str, str]:
+    """Give what an id stands for as it is compared, and as it stands in the prompt."""
+    text = stored_memories(fields).get(memory_id)
+    return (f"<{memory_id}>",) * 2 if text is None else (normalised(text), text)
 
 
 def _day(call: dspy.ToolCalls.ToolCall, fields: Mapping[str, str]) -> str:

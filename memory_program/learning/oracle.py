@@ -237,7 +237,7 @@ def _changed(call: _Call, fields: Mapping[str, str]) -> str:
     memory_id = call["args"].get("memory_id")
     if memory_id is None:
         return call["args"].get("old_text", "")
-    return next(line for line in fields["related_memories"].splitlines() if line.startswith(f"{memory_id}: "))
+    return next(line for line in fields["related_memories"].splitlines() if line.endswith(f" [{memory_id}]"))
 
 
 def _call(name: str, **arguments: str) -> _Call:

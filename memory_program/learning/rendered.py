@@ -17,7 +17,7 @@ from memory_program.agents.signatures import (
 from memory_program.errors import OracleError
 
 _FIELD = re.compile(r"^\[\[ ## (\w+) ## \]\]\n", re.MULTILINE)
-_STORED = re.compile(r"(?P<id>m\d+): (?:\[\d{4}-\d\d-\d\d\] )?(?P<text>.*)")
+_STORED = re.compile(r"(?:\[\d{4}-\d\d-\d\d\] )?(?P<text>.*) \[(?P<id>m\d+)\]")
 
 
 def structure_of(system: str) -> str:

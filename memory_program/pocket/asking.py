@@ -45,7 +45,7 @@ class Questions:
     a call takes it. ``matches`` has the shape (lines, 2): of the last token of each memory or turn, whether
     the reply is from it. ``answers`` has the shape (lines, 4): of the last token of each memory that the
     answer is from, the first three tokens of what it takes, and of each turn that changes something, those of
-    the line that is changed.
+    what a call names the changed line by: a memory's id, or the line.
     """
 
     lines: Numbers
@@ -122,7 +122,7 @@ def _about_told(
     tokens = parts.tokens
     words: list[Numbers] = [np.empty((0, 3), np.int64)]
     matches: list[tuple[int, bool]] = []
-    answers = [(line[1] - 1, *_begun(tokens, *other)) for line, other in changes]
+    answers = [(line[1] - 1, *_begun(tokens, *marks.name_of(tokens, other))) for line, other in changes]
     known, written = parts.tokens_of(parts.known), parts.tokens_of(parts.pieces)
     listed = parts.listed(marks.comma)
     for first, end in parts.told:

@@ -25,8 +25,8 @@ _STAGE = replace(STAGES[-1], questions=4.0)
 _FIRST_CHUNK = 90_000  # of the stage's text: no training comes so far
 _CHUNKS = 200
 _CHUNK_TOKENS = 65_536
-_EXAMPLES = 64
-_STEPS = 60
+_EXAMPLES = 256
+_STEPS = 150
 _BATCH = 12
 _RATE = 3e-4
 

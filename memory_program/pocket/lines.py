@@ -38,7 +38,8 @@ class Marks:
 
     ``is_break`` says of each token whether lines end with it: fixed texts, and the line break. ``sessions``,
     ``questions`` and ``again`` are the fixed texts before a session, before a question, and before it is
-    asked once more; ``not_mentioned`` is the answer of who abstains.
+    asked once more; ``before_id`` is how the id at the end of a memory begins, ``not_mentioned`` the answer
+    of who abstains.
     """
 
     is_break: NDArray[np.bool_]
@@ -46,7 +47,7 @@ class Marks:
     questions: frozenset[int]
     again: frozenset[int]
     comma: int
-    colon: int
+    before_id: tuple[int, ...]
     not_mentioned: tuple[int, ...]
 
     @classmethod
@@ -63,9 +64,19 @@ class Marks:
         assert sessions, "the prompts of writers show a session"
         assert questions, "the prompts of readers show a question"
         assert again, "the prompts of readers show a question twice"
-        ((comma,), (colon,)) = (tokenizer.backend_tokenizer.encode(mark).ids for mark in ",:")
-        not_mentioned = tokenizer.backend_tokenizer.encode(NOT_MENTIONED).ids
-        return cls(is_break, sessions, questions, again, comma, colon, tuple(not_mentioned))
+        (comma,), before_id, not_mentioned = (
+            tuple(tokenizer.backend_tokenizer.encode(text).ids) for text in (",", " [m", NOT_MENTIONED)
+        )
+        return cls(is_break, sessions, questions, again, comma, before_id, not_mentioned)
+
+    def name_of(self, tokens: Numbers, line: Run) -> Run:
+        """Find by what a call names a line: a memory's id, in brackets at its end; or all of it."""
+        first, end = line
+        said = tokens[first:end].tolist()
+        for at in range(len(said) - 1, -1, -1):
+            if tuple(said[at : at + len(self.before_id)]) == self.before_id:
+                return first + at + 1, end - 1
+        return line
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,9 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from memory_program.pocket.lines import Example, Marks, Numbers, Parts, Run
+import numpy as np
+
+from memory_program.pocket.lines import Example, Marks, Parts, Run
 
 COVERED = 0.6
 """The share of an answer's tokens that a line has which it is from."""
@@ -36,8 +38,9 @@ def pointers(example: Example, parts: Parts, marks: Marks) -> Iterator[tuple[int
 
 
 def _sources(example: Example, parts: Parts, marks: Marks) -> Iterator[tuple[int, Run]]:
-    """Say of which line each piece is; a writer may also quote any line, whole or up to its colon."""
+    """Say of which line each piece is; a writer may also name any line, by its id or as it stands."""
     tokens, lines = parts.tokens, parts.lines
+    names = {line: tokens[slice(*marks.name_of(tokens, line))] for line in lines}
     held = {line: frozenset(tokens[slice(*line)].tolist()) for line in lines}
     counts = Counter(token for line in lines for token in held[line])
     worth = {token: math.log(1 + len(lines) / count) for token, count in counts.items()}
@@ -47,7 +50,7 @@ def _sources(example: Example, parts: Parts, marks: Marks) -> Iterator[tuple[int
         said = frozenset(tokens[first:end].tolist())
         if parts.is_writer:
             candidates = parts.told
-            quoted = [line for line in lines if _is_quoted(tokens, line, (first, end), marks.colon)]
+            quoted = [line for line in lines if np.array_equal(names[line], tokens[first:end])]
         else:
             candidates, quoted = [ln for ln in evidence if len(held[ln] & said) >= COVERED * len(said)], []
         if len(quoted) == 1:
@@ -62,10 +65,3 @@ def _sources(example: Example, parts: Parts, marks: Marks) -> Iterator[tuple[int
                 yield first, candidates[best]
         if parts.is_writer:
             context = said  # the day of an event is said where the event is
-
-
-def _is_quoted(tokens: Numbers, line: Run, part: Run, colon: int) -> bool:
-    """Whether a part is a line, or what stands before its colon: m1 is no quotation of ``m12: ...``."""
-    after = line[0] + part[1] - part[0]
-    is_begun = bool((tokens[line[0] : after] == tokens[slice(*part)]).all())
-    return is_begun and (after == line[1] or tokens[after] == colon)

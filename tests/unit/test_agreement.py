@@ -11,11 +11,11 @@ from memory_program.agents.adapter import ADAPTER
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.signatures import SPECIALISTS, AnswerQuestion
 from memory_program.bank.space import MemorySpace
-from memory_program.learning.agreement import Recorder, Tally, agreement
+from memory_program.learning.agreement import Recorder, Tally, agreement, gold_operations
 from memory_program.learning.oracle import Exchange, Oracle, OracleEngine, lm_of
 from memory_program.learning.rendered import render
 
-STORED = "m3: [2023-05-01] Ana has a dog called Pip.\nm7: Ana lives in Oslo.\nm9: Ana lives in Oslo."
+STORED = "[2023-05-01] Ana has a dog called Pip. [m3]\nAna lives in Oslo. [m7]\nAna lives in Oslo. [m9]"
 CORE = "Ana is a nurse."
 DOES = {
     Action.CREATE: "create",
@@ -108,6 +108,21 @@ def test_operations_are_counted_by_what_they_do():
         ("semantic", "update"): Tally(written=1),
         ("semantic", "delete"): Tally(gold=1),
     }
+
+
+def test_each_gold_operation_is_listed_with_whether_it_was_written():
+    calls = [create("A."), update("m7", "Ana lives in Bergen.")]
+    gold = [create("A."), create("A."), call("delete_memory", memory_id="m9", reason="")]
+    fields = {**dict.fromkeys(SPECIALISTS["semantic"].input_fields, "x"), "related_memories": STORED}
+    prompt = render(SPECIALISTS["semantic"], **fields)
+    due = gold_operations(
+        [Exchange(*prompt, written("semantic", calls))], lambda *_: written("semantic", gold)
+    )
+    assert [(kind, operation.does, operation.said, is_done) for kind, operation, is_done in due] == [
+        ("semantic", "create", "A.", True),
+        ("semantic", "create", "A.", False),
+        ("semantic", "delete", "Ana lives in Oslo.", False),
+    ]
 
 
 def test_dates_are_counted_among_the_right_operations_only():

@@ -90,7 +90,7 @@ def calls(world: World, operation, **inputs: str) -> list[dict]:
 @pytest.mark.parametrize("day", ["", "[2021-03-04] "])
 def test_a_memory_that_is_shown_is_updated_by_its_id(day):
     world, operation = change(Action.UPDATE, "episodic")
-    found = calls(world, operation, related_memories=f"m3: Else.\nm42: {day}{operation.old_text}")
+    found = calls(world, operation, related_memories=f"Else. [m3]\n{day}{operation.old_text} [m42]")
     (update,) = [call["args"] for call in found if call["args"].get("action") == "update"]
     assert update["memory_id"] == "m42"
     assert list(update)[-1] == "memory_id"
@@ -105,7 +105,7 @@ def test_a_memory_that_is_not_shown_cannot_be_updated_so_the_new_one_is_created(
 
 def test_a_memory_is_deleted_where_it_is_shown_and_else_left_alone():
     world, operation = change(Action.DELETE, "semantic")
-    shown = calls(world, operation, related_memories=f"m9: {operation.old_text}")
+    shown = calls(world, operation, related_memories=f"{operation.old_text} [m9]")
     (deletion,) = [call["args"] for call in shown if call["name"] == "delete_memory"]
     assert list(deletion.items()) == [
         ("reason", f"{operation.reason}: {operation.old_text}"),
@@ -126,18 +126,18 @@ def test_a_line_of_the_profile_is_replaced_where_it_stands_and_else_appended():
 def test_what_is_stored_already_is_not_written_again():
     world, operation = change(Action.CREATE, "procedural")
     assert operation.text in [call["args"]["text"] for call in calls(world, operation)]
-    again = calls(world, operation, related_memories=f"m1: {operation.text}")
+    again = calls(world, operation, related_memories=f"{operation.text} [m1]")
     assert operation.text not in [call["args"].get("text") for call in again]
 
 
 def test_it_says_which_turns_calls_are_from_and_what_these_change():
     world, operation = change(Action.UPDATE, "episodic")
     turns = [world.conversation.turns[turn_id].line for turn_id in operation.sources]
-    shown = f"m42: {operation.old_text}"
-    exchange = written(world, operation, related_memories=f"m4: Else.\n{shown}")
+    shown = f"{operation.old_text} [m42]"
+    exchange = written(world, operation, related_memories=f"Else. [m4]\n{shown}")
     assert set(turns) <= set(exchange.evidence)
     assert {line for turn, line in exchange.changes if turn in turns} == {shown}
-    assert not written(world, operation, related_memories="m4: Else.").changes
+    assert not written(world, operation, related_memories="Else. [m4]").changes
     world, operation = change(Action.REPLACE_CORE, "core")
     changes = written(world, operation, core_memory=f"Someone is tall.\n{operation.old_text}").changes
     assert operation.old_text in [line for _, line in changes]
@@ -226,7 +226,7 @@ def test_a_question_about_the_wrong_speaker_has_no_answer():
 
 
 def test_consolidation_is_left_to_the_rule():
-    reply = Oracle(worlds()).reply(*render(Consolidate, tokens_to_save=1, memories="m1: A."))
+    reply = Oracle(worlds()).reply(*render(Consolidate, tokens_to_save=1, memories="A. [m1]"))
     assert json.loads(reply.splitlines()[1]) == {"tool_calls": []}
 
 

@@ -15,7 +15,7 @@ from memory_program.pocket.lines import Example, Marks
 from tests.pocket_samples import small_tokenizer
 
 SESSION = "Mara: Hello Tom!\nTom: I bought a red bicycle yesterday.\nMara: I live in Oslo."
-RELATED = "m1: Tom has a dog.\nm12: [2023-05-01] Tom plans to visit Bergen."
+RELATED = "Tom has a dog. [m1]\n[2023-05-01] Tom plans to visit Bergen. [m12]"
 HOME, BICYCLE, KITE = (
     "Mara lives in Oslo.",
     "Tom bought a red bicycle. [7 May 2023]",
@@ -79,7 +79,7 @@ def test_a_memory_is_from_the_turn_that_says_it_and_so_is_its_day():
 
 def test_an_id_is_from_the_memory_that_has_it_not_from_one_whose_id_begins_like_it():
     for line in RELATED.splitlines():
-        pointed = lines_pointed_to(of_writer(DELETE % ("no longer so", line.partition(":")[0])))
+        pointed = lines_pointed_to(of_writer(DELETE % ("no longer so", line.rpartition("[")[2].strip("]"))))
         assert line in pointed
         assert not {*RELATED.splitlines()} & {*pointed} - {line}
 
@@ -87,7 +87,7 @@ def test_an_id_is_from_the_memory_that_has_it_not_from_one_whose_id_begins_like_
 def test_an_update_is_from_the_turn_that_says_it_and_its_id_from_the_memory():
     assert lines_pointed_to(of_writer(UPDATE % ("Tom bought a red bicycle.", "yesterday", "m12"))) == [
         "Tom: I bought a red bicycle yesterday.",
-        "m12: [2023-05-01] Tom plans to visit Bergen.",
+        "[2023-05-01] Tom plans to visit Bergen. [m12]",
         "<|system|>",
     ]
 

@@ -61,7 +61,7 @@ def test_only_pieces_of_names_change_for_others_that_begin_alike():
                 assert before.isalpha()
                 assert after.isalpha()
                 assert before[0].isupper() == after[0].isupper()
-                assert (before[0].lower() in "aeiou") == (after[0].lower() in "aeiou")
+                assert before[0].isupper() or (before[0] in "aeiou") == (after[0] in "aeiou")
                 changed += 1
     assert changed > 50
 
@@ -71,5 +71,26 @@ def test_words_of_a_closed_class_ids_and_fixed_texts_never_change():
     movable = {token for group in Pieces.of(tokenizer).groups for token in group}
     assert movable
     assert not movable & set(tokenizer.get_added_vocab().values())
-    for text in ("m12", " last Friday", "last Friday", " in May", "2023-05-07", "'s", "(none)"):
+    for text in ("m12", " last Friday", "last Friday", " in May", "2023-05-07", "'s"):
         assert not movable & set(tokenizer.backend_tokenizer.encode(text).ids)
+
+
+def test_a_name_may_begin_with_any_letter_that_is_a_token():
+    tokenizer, pieces = small_tokenizer(), Pieces.of(small_tokenizer())
+    letter = tokenizer.convert_tokens_to_ids("U")
+    texts = [renamed(example, pieces, random.Random(seed)) for example in examples() for seed in range(10)]
+    assert not any(letter in example.tokens for example in examples())
+    assert any(letter in text.tokens for text in texts)
+
+
+def test_a_closed_word_stays_itself_where_it_is_pieced_together():
+    tokenizer, pieces = small_tokenizer(), Pieces.of(small_tokenizer())
+    vocabulary = tokenizer.get_vocab()
+    pieced = next(
+        word for word in ("this", "three", "seven") if f"Ġ{word}" in vocabulary and word not in vocabulary
+    )
+    for text in (f"\n{pieced} days ago", "\n(none)"):
+        tokens = tuple(tokenizer.backend_tokenizer.encode(text).ids)
+        assert set(tokens) & {token for group in pieces.groups for token in group}
+        for seed in range(20):
+            assert renamed(Example(tokens, 1), pieces, random.Random(seed)).tokens == tokens

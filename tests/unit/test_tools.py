@@ -171,7 +171,7 @@ def test_a_recent_sample_holds_the_newest(space):
     for food in ("tea", "coffee", "milk"):
         create(tools, f"Mara likes {food}.")
     result = tools.call("sample_memory", {"mode": "recent", "count": 2}, ALL_TOOLS)
-    assert result.text.splitlines() == ["m2: Mara likes coffee.", "m3: Mara likes milk."]
+    assert result.text.splitlines() == ["Mara likes coffee. [m2]", "Mara likes milk. [m3]"]
 
 
 def test_a_diverse_sample_avoids_what_is_alike(space):
@@ -180,7 +180,7 @@ def test_a_diverse_sample_avoids_what_is_alike(space):
     create(tools, "Mara likes green tea.")
     create(tools, "Mara likes black tea.")
     result = tools.call("sample_memory", {"mode": "diverse", "count": 2}, ALL_TOOLS)
-    assert result.text.splitlines() == ["m3: Mara likes black tea.", "m1: Tom plays the old violin."]
+    assert result.text.splitlines() == ["Mara likes black tea. [m3]", "Tom plays the old violin. [m1]"]
 
 
 def test_the_profile_grows_and_changes_line_by_line(space):

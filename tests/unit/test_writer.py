@@ -76,8 +76,8 @@ def test_a_specialist_is_shown_the_memories_most_like_any_one_turn_with_the_best
     ]
     space.bank.create([Draft(text, MemoryKind.SEMANTIC) for text in texts], by)
     shown = MemoryWriter().shown("semantic", space, SESSION)["related_memories"].splitlines()
-    assert shown[-2:] == [f"m3: {texts[2]}", f"m1: {texts[0]}"]
-    assert "m4: Jon rides a horse." not in shown
+    assert shown[-2:] == [f"{texts[2]} [m3]", f"{texts[0]} [m1]"]
+    assert "Jon rides a horse. [m4]" not in shown
     few = MemoryWriter(related=2).shown("semantic", space, SESSION)["related_memories"].splitlines()
     assert few == shown[-2:]
     best = MemoryWriter(related_floor=1.0).shown("semantic", space, SESSION)["related_memories"]
@@ -92,7 +92,7 @@ def test_a_specialist_is_shown_what_it_needs_and_no_more():
     with ScriptedLM(script()) as lm, dspy.context(lm=lm):
         MemoryProgram().remember(space, SESSION)
         (prompt,) = [request for request in lm.requests if SEMANTIC in request.text]
-    assert "m1: Mara wants a dog." in prompt.user
+    assert "Mara wants a dog. [m1]" in prompt.user
     assert "looked at" not in prompt.user
     assert "Monday, 8 May 2023 (2023-05-08), 13:56" in prompt.user
     assert "Tom: I bake bread every Sunday." in prompt.user
@@ -161,7 +161,7 @@ def test_an_agent_with_several_turns_sees_what_its_search_found():
     with ScriptedLM(replies) as lm, dspy.context(lm=lm):
         MemoryProgram(MemoryWriter(max_turns=3)).remember(space, SESSION)
         prompts = [request.user for request in lm.requests if SEMANTIC in request.text]
-    assert "search_memory: m1: Mara wants a dog." in prompts[1]
+    assert "search_memory: Mara wants a dog. [m1]" in prompts[1]
     assert written(space) == ["semantic: Mara has a dog named Pip."]
 
 
