@@ -2,9 +2,9 @@
 
 An answer begins with a word that a memory says after a space: "Thursday", from "every Thursday". The tokens
 differ, and a network that has not learned which belong together spreads its answer over all weekdays: in 370
-million tokens pocket did not get beyond that, and a quarter of its adjectives were wrong there. Nor does it learn it when shown only such answers (it learns
-them by heart), nor when the tokens start from one another and the training goes on as usual. Both together
-take forty steps for seven words.
+million tokens pocket did not get beyond that, and a quarter of its adjectives were wrong there. Nor does it
+learn it when shown only such answers (it learns them by heart), nor when the tokens start from one another
+and the training goes on as usual. Both together take forty steps for seven words.
 """
 
 import random
