@@ -357,6 +357,7 @@ def test_coined_words_are_on_their_world_s_side_and_not_among_the_real_ones() ->
     assert len(things) > 50
     assert not things & real
     assert not any(is_held_out(word) for word in things)
+    assert 0 < sum("-" in word for word in things) < 0.2 * len(things)
 
 
 def test_names_seldom_repeat_from_world_to_world(worlds: list[World]) -> None:
