@@ -200,7 +200,8 @@ def _operation(call: dspy.ToolCalls.ToolCall, fields: Mapping[str, str]) -> Writ
 def _shown(memory_id: str, fields: Mapping[str, str]) -> tuple[str, str]:
     """Give what an id stands for as it is compared, and as it stands in the prompt."""
     text = stored_memories(fields).get(memory_id)
-    return (f"<{memory_id}>",) * 2 if text is None else (normalised(text), text)
+    unknown = f"<{memory_id}>"
+    return (unknown, unknown) if text is None else (normalised(text), text)
 
 
 def _day(call: dspy.ToolCalls.ToolCall, fields: Mapping[str, str]) -> str:
