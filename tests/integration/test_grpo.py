@@ -17,7 +17,7 @@ from memory_program.learning.rewards import answer_score
 from tests.training_samples import RuledReader, one_thread, save_half_taught, student, talk
 
 EASY = {
-    "num_train_steps": 12, "examples_per_step": 1, "rollouts": 8, "curriculum": "", "refresh_every": 3,
+    "num_train_steps": 18, "examples_per_step": 1, "rollouts": 8, "curriculum": "", "refresh_every": 3,
     "val_every": 6, "save_every": 2, "num_threads": 8,
 }  # fmt: skip
 TRAINING = {
@@ -66,10 +66,10 @@ def trained(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 def test_the_reward_rises_and_what_was_learned_serves_other_conversations(trained):
     out, program = trained
     steps, validations = log_of(out, "step"), log_of(out, "validation")
-    assert [entry["step"] for entry in steps] == list(range(1, 13))
+    assert [entry["step"] for entry in steps] == list(range(1, 19))
     first, last = (sum(e["score"] for e in part) / 3 for part in (steps[:3], steps[-3:]))
     assert last > first + 0.3
-    assert [entry["step"] for entry in validations] == [0, 6, 12]
+    assert [entry["step"] for entry in validations] == [0, 6, 12, 18]
     assert validations[-1]["score"] > validations[0]["score"] + 0.3
     space = program.deepcopy()  # the student itself has the trained weights
     assert space.writer.core.lm.engine is program.writer.core.lm.engine
@@ -117,11 +117,11 @@ def killed_at(step: int):
 
 def test_a_training_that_was_killed_ends_as_if_it_had_not_been(folder, trained, tmp_path):
     straight, program = trained
-    for step in (1, 5, 9):  # in the first window, between two checkpoints, and in the last window
+    for step in (1, 5, 17):  # in the first window, between two checkpoints, and in the last window
         with pytest.raises(Killed):
             grpo(tmp_path, killed_at(step)).compile(student(folder), trainset=TRAIN, valset=VAL)
     resumed = grpo(tmp_path).compile(student(folder), trainset=TRAIN, valset=VAL)
-    assert [e["step"] for e in log_of(tmp_path, "step")] == list(range(1, 13))
+    assert [e["step"] for e in log_of(tmp_path, "step")] == list(range(1, 19))
     for one, other in zip(log_of(straight, "step"), log_of(tmp_path, "step"), strict=True):
         assert (one["reward"], one["score"], one["samples"]) == (
             other["reward"],
@@ -142,7 +142,7 @@ def test_a_kill_in_the_first_step_repeats_no_validation(folder, tmp_path):
 
 def test_a_training_that_is_done_is_not_saved_again(folder, trained):
     out, _ = trained
-    state = out / "checkpoints" / "000012" / "state.pt"
+    state = out / "checkpoints" / "000018" / "state.pt"
     written = state.stat().st_mtime_ns
     grpo(out).compile(student(folder), trainset=TRAIN, valset=VAL)
     assert state.stat().st_mtime_ns == written
