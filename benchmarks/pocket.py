@@ -42,7 +42,7 @@ from memory_program.learning.rendered import signature_of
 from memory_program.models import AdaptiveLimiter, language_model
 from memory_program.settings import Settings
 
-_COMMON = 0.01  # the share of texts that have a word of their wording, and no thing that is told
+_COMMON = 0.01  # a word that a smaller share of texts has is no wording: it names a thing
 
 RIGHT_FROM = 0.5
 """The official F1 from which on an answer counts as right."""
@@ -109,9 +109,8 @@ def _measured(config: EvaluateConfig, lm: dspy.LM, wordings: int) -> Iterable[Ta
     answers = _answers(from_gold.output_dir)
     yield _reader_table(answers, _answers(config.output_dir / "ceiling"))
     asked = [line for line in answers if line["gold"] is not None]
-    texts = [line["question"][:1].lower() + line["question"][1:] for line in asked]
-    cases = zip(_wordings(texts), map(_is_right, asked), strict=True)
-    yield _wordings_table("Questions that are most often answered wrong", list(cases), wordings)
+    cases = [("", line["question"][:1].lower() + line["question"][1:], _is_right(line)) for line in asked]
+    yield _wordings_table("Questions that are most often answered wrong", cases, wordings)
 
     recorder = Recorder(lm.engine)
     began = time.perf_counter()
@@ -119,13 +118,11 @@ def _measured(config: EvaluateConfig, lm: dspy.LM, wordings: int) -> Iterable[Ta
     elapsed_s = time.perf_counter() - began
     oracle = Oracle(worlds)
     yield _writer_table(recorder.exchanges, oracle)
-    due = list(gold_operations(recorder.exchanges, oracle.reply))
-    said = _wordings([operation.said for _, operation, _ in due])
-    done = [
-        (f"{kind}, {operation.does}: {wording}", is_done)
-        for (kind, operation, is_done), wording in zip(due, said, strict=True)
+    due = [
+        (f"{kind}, {operation.does}: ", operation.said, is_done)
+        for kind, operation, is_done in gold_operations(recorder.exchanges, oracle.reply)
     ]
-    yield _wordings_table("Operations that are most often wrong or missing", done, wordings)
+    yield _wordings_table("Operations that are most often wrong or missing", due, wordings)
     yield _program_table(results["systems"], ceiling, f"{len(recorder.exchanges):,} calls, {elapsed_s:.0f} s")
 
 
@@ -236,11 +233,14 @@ def _wordings(texts: Sequence[str]) -> list[str]:
     return [re.sub("…(?: …)+", "…", text) for text in masked]
 
 
-def _wordings_table(title: str, cases: Sequence[tuple[str, bool]], most: int) -> Table:
-    """List the wordings of which most cases are wrong, given each case's wording and whether it is right."""
+def _wordings_table(title: str, cases: Sequence[tuple[str, str, bool]], most: int) -> Table:
+    """List the wordings of which most cases are wrong: of each its sort, its text, and whether it is right."""
     table = _table(title, "wording", ("wrong", "of", "share wrong"))
-    counts = Counter(wording for wording, _ in cases)
-    wrong = Counter(wording for wording, is_right in cases if not is_right)
+    told = [
+        sort + wording for (sort, _, _), wording in zip(cases, _wordings([c[1] for c in cases]), strict=True)
+    ]
+    counts = Counter(told)
+    wrong = Counter(wording for wording, (_, _, is_right) in zip(told, cases, strict=True) if not is_right)
     for wording, count in wrong.most_common(most):
         table.add_row(wording, str(count), str(counts[wording]), f"{count / counts[wording]:.2f}")
     return table
