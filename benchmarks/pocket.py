@@ -234,7 +234,7 @@ def _wordings(texts: Sequence[str]) -> list[str]:
 
 
 def _wordings_table(title: str, cases: Sequence[tuple[str, str, bool]], most: int) -> Table:
-    """List the wordings of which most cases are wrong: of each its sort, its text, and whether it is right."""
+    """List the wordings of which most cases are wrong, given each case's sort, text and rightness."""
     table = _table(title, "wording", ("wrong", "of", "share wrong"))
     told = [
         sort + wording for (sort, _, _), wording in zip(cases, _wordings([c[1] for c in cases]), strict=True)
