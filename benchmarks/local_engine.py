@@ -168,7 +168,7 @@ def _rounding(
     choose = random.Random(0)
     texts = [list(prompt) for prompt in prompts]
     for text in texts:
-        decoder.begin(text)
+        decoder.begin(decoder.read(text))
     shares, largest = [0.0], 0.0
     for _ in range(8):
         new = [choose.randrange(engine.model.tokenizer.vocab_size) for _ in texts]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from memory_program.learning.decoding import ReadPrompt
 from memory_program.learning.generation import Batcher, Job, Rounding
 from memory_program.learning.sampling import Sampling
 
@@ -19,7 +20,7 @@ class CountingDecoder:
     """Continues a prompt of one number ``n`` by ``n - 1``, ``n - 2`` and so on to 0, and then by STOP.
 
     A prompt with UNREADABLE at its end cannot be read; one with POISONOUS gives logits that are no numbers.
-    While ``gate`` is not set, every step waits.
+    While ``gate`` is not set, every step waits; while ``reading`` is not, every prompt.
     """
 
     device = torch.device("cpu")
@@ -27,16 +28,29 @@ class CountingDecoder:
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.gate.set()
+        self.reading = threading.Event()
+        self.reading.set()
+        self.prompts: list[list[int]] = []
+        self.read_by: list[threading.Thread] = []
         self.steps = 0
         self.batches: list[int] = []
         self.texts: list[list[int]] = []
         self.breaks = False
 
-    def begin(self, prompt: Sequence[int]) -> tuple[Tensor, int]:
+    def read(self, prompt: Sequence[int]) -> ReadPrompt:
+        assert self.reading.wait(timeout=PATIENCE_S)
+        self.prompts.append(list(prompt))
+        self.read_by.append(threading.current_thread())
         if prompt[-1] == UNREADABLE:
             raise MemoryError("no room")
+        return ReadPrompt(tuple(prompt), len(prompt) - 1, _after(prompt[-1]), torch.empty(0))
+
+    def begin(self, read: ReadPrompt) -> None:
+        self.texts.append(list(read.tokens))
+
+    def begin_alike(self, prompt: Sequence[int]) -> Tensor:
         self.texts.append(list(prompt))
-        return _after(prompt[-1]), len(prompt) - 1
+        return _after(prompt[-1])
 
     def step(self, tokens: Sequence[int]) -> Tensor:
         assert self.gate.wait(timeout=PATIENCE_S)
@@ -70,8 +84,11 @@ made: list[Batcher] = []
 """Who makes some closes them: a test that failed may have left texts waiting."""
 
 
-def make_batcher(decoder: CountingDecoder, slots: int = 4, rounding: float = 0.0) -> Batcher:
-    made.append(Batcher(decoder, frozenset({STOP}), slots=slots, rounding=Rounding(rounding, rounding)))
+def make_batcher(
+    decoder: CountingDecoder, slots: int = 4, rounding: float = 0.0, readers: int = 0
+) -> Batcher:
+    tolerated = Rounding(rounding, rounding)
+    made.append(Batcher(decoder, frozenset({STOP}), slots=slots, rounding=tolerated, readers=readers))
     return made[-1]
 
 

@@ -5,9 +5,9 @@ begin alike share a stem, whose keys and values lie in memory once: one matrix p
 them (Juravsky et al. 2024, "Hydragen", arXiv 2402.05099, section 3.2).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -20,7 +20,7 @@ from transformers.masking_utils import sdpa_mask
 ATTENTION = "growing_texts"
 """The name of this attention, as transformers' ``attn_implementation``."""
 
-_FIRST_CAPACITY = 256
+_FIRST_CAPACITY, _CAPACITY_STEP = 256, 64
 
 
 class Pass(Protocol):
@@ -99,35 +99,48 @@ class Stem:
 class LeafCache:
     """Keys and values of what each text has beyond its stem, in slots, each from the left.
 
-    ``values_LKNHTD`` holds layers, keys or values, slots (texts), heads, tokens, and the width of a head.
+    ``values_LKNHTD`` holds layers, keys or values, slots (texts), heads, tokens, and the width of a head. It
+    has few tokens more than the longest leaf, so that a step reads one stream: a processor takes half as much
+    time again to read the same numbers with gaps between the heads.
     """
 
     def __init__(self, kv_shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> None:
         """Make room for one short leaf; it grows with what is kept."""
-        layers, heads, width = kv_shape
-        # zeros, not empty: masked tokens have weight 0, and 0 times what was in the memory may not be 0
-        self._first = partial(
-            torch.zeros, (layers, 2, 1, heads, _FIRST_CAPACITY, width), dtype=dtype, device=device
-        )
-        self.values_LKNHTD = self._first()
+        self._kv_shape = kv_shape
+        self._memory = self._spare = torch.zeros(0, dtype=dtype, device=device)
+        self.values_LKNHTD = self._room(1, _CAPACITY_STEP)
 
     def clear(self) -> None:
         """Forget everything, numbers that are none included."""
-        if self.values_LKNHTD.device.type == "cpu":  # there, memory that is new costs more than to clear it
-            self.values_LKNHTD.zero_()
+        if self._memory.device.type == "cpu":  # there, memory that is new costs more than to clear it
+            self._memory.zero_()
+            self._spare.zero_()
         else:  # and here, whatever changes the weights meanwhile needs it
-            self.values_LKNHTD = self._first()
+            self._memory = self._spare = self._memory.new_zeros(0)
+            self.values_LKNHTD = self._room(1, _CAPACITY_STEP)
 
-    def reserve(self, tokens: int, texts: int) -> None:
-        """Make room for so many leaves of ``tokens`` tokens; what is there is kept."""
+    def fit(self, tokens: int, texts: int) -> None:
+        """Make room for so many leaves of ``tokens`` tokens, and for few more; what is there is kept."""
         old = self.values_LKNHTD
         _, _, slots, _, capacity, _ = old.shape
-        if tokens > capacity or texts > slots:
-            shape = list(old.shape)
-            shape[2] = slots if texts <= slots else max(texts, 2 * slots)
-            shape[4] = capacity if tokens <= capacity else max(tokens, 2 * capacity)
-            self.values_LKNHTD = old.new_zeros(shape)
-            self.values_LKNHTD[:, :, :slots, :, :capacity] = old
+        wanted = math.ceil(tokens / _CAPACITY_STEP) * _CAPACITY_STEP
+        if texts > slots or not wanted <= capacity <= wanted + _CAPACITY_STEP:
+            kept = (..., slice(min(texts, slots)), slice(None), slice(min(wanted, capacity)), slice(None))
+            self.values_LKNHTD = self._room(slots if texts <= slots else 2 * slots, wanted)
+            self.values_LKNHTD[kept] = old[kept]
+
+    def _room(self, slots: int, tokens: int) -> Tensor:
+        """Give numbers, whatever they are: masked tokens have weight 0, and 0 times what is none is not 0."""
+        layers, heads, width = self._kv_shape
+        room = self._spare
+        least = layers * 2 * slots * heads * width * max(_FIRST_CAPACITY, 1 << (tokens - 1).bit_length())
+        if len(room) < least:
+            room = room.new_zeros(least)
+        # two in turn: to move within one needs an order, and to take a new one costs a step
+        self._spare = self._memory if room.device.type == "cpu" else self._spare
+        self._memory = room
+        shape = (layers, 2, slots, heads, tokens, width)
+        return room[: math.prod(shape)].view(shape)
 
 
 class GrowingPass:
@@ -135,11 +148,12 @@ class GrowingPass:
 
     def __init__(self, leaves: LeafCache, lengths: Sequence[int], stems: Sequence[Stem | None]) -> None:
         """Append a token to the leaves, which have these lengths, each behind its stem if it has one."""
-        texts, end, device = len(lengths), max(lengths) + 1, leaves.values_LKNHTD.device
-        self._kept_LKNHTD = leaves.values_LKNHTD[:, :, :texts, :, :end]
+        texts, device = len(lengths), leaves.values_LKNHTD.device
+        self._kept_LKNHTD = leaves.values_LKNHTD[:, :, :texts]
         self._texts = torch.arange(texts, device=device)
         self._positions = torch.tensor(lengths, device=device)
-        is_later = torch.arange(end, device=device) > self._positions[:, None]
+        capacity = leaves.values_LKNHTD.shape[4]
+        is_later = torch.arange(capacity, device=device) > self._positions[:, None]
         self._mask_N_1_1_T = _masked(is_later, torch.float32)[:, None, None]
         rows: dict[Stem, list[int]] = {}
         for row, stem in enumerate(stems):
@@ -154,31 +168,38 @@ class GrowingPass:
         keys, values = kept_KNHTD
         texts, heads, _, width = keys.shape
         query_N_H_R_D = query.reshape(texts, heads, -1, width) * scaling  # R query heads share keys
-        attended, scores = _weighed(query_N_H_R_D, keys, values, self._mask_N_1_1_T)
+        attended, shares, scores = _weighed(query_N_H_R_D, keys, values, self._mask_N_1_1_T)
+        weight = _weight(shares, scores) if self._rows else scores
         for stem, rows in self._rows.items():
             stem_keys, stem_values = stem.values_LKHTD[layer]
             of_stem = query_N_H_R_D[rows].transpose(0, 1)  # the texts become rows of one matrix for each head
             shape = of_stem.shape
-            of_stem, stem_scores = _weighed(of_stem.flatten(1, 2), stem_keys, stem_values)
+            of_stem, *both = _weighed(of_stem.flatten(1, 2), stem_keys, stem_values)
             of_stem = of_stem.view(shape).transpose(0, 1)
-            stem_scores = stem_scores.view(*shape[:3], 1).transpose(0, 1)
+            stem_weight = _weight(*both).view(*shape[:3], 1).transpose(0, 1)
             # what both parts weigh in one softmax: e^a / (e^a + e^b) is the sigmoid of a - b
-            share = torch.sigmoid(stem_scores - scores[rows])
+            share = torch.sigmoid(stem_weight - weight[rows])
             attended[rows] = torch.lerp(attended[rows], of_stem, share)
         return attended.to(query.dtype).view(texts, 1, -1, width)
 
 
 def _weighed(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Give the mean of the values by attention, and the logarithm of what they weigh, in float32."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the mean of the values by attention, the share of each in it, and the scores, in float32."""
     scores = queries.float() @ keys.float().mT
     if mask is not None:
         scores += mask
     shares = scores.softmax(dim=-1)
-    # by way of the largest share: exp() of torch is ten times as slow where it underflows, softmax() is not
-    weight = scores.amax(dim=-1, keepdim=True) - shares.amax(dim=-1, keepdim=True).log()
-    return shares @ values.float(), weight
+    return shares @ values.float(), shares, scores
+
+
+def _weight(shares: Tensor, scores: Tensor) -> Tensor:
+    """Give the logarithm of what the values weigh together.
+
+    By way of the largest share: exp() of torch is ten times as slow where it underflows, softmax() is not.
+    """
+    return scores.amax(dim=-1, keepdim=True) - shares.amax(dim=-1, keepdim=True).log()
 
 
 def _masked(is_hidden: Tensor, dtype: torch.dtype) -> Tensor:

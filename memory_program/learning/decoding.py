@@ -20,6 +20,22 @@ _SHARED_TOKENS = 256  # a shorter beginning is copied for each text: a stem cost
 _LONG_TOKENS = 512  # a longer prompt is a stem of its own: the leaves are padded to the longest
 
 
+@dataclass(frozen=True, slots=True)
+class ReadPrompt:
+    """A prompt that was read, for one text to begin with, or for many."""
+
+    tokens: tuple[int, ...]
+
+    known_tokens: int
+    """How many of them did not have to be computed."""
+
+    logits: Tensor
+    """Those after it, as one row."""
+
+    values_LKHTD: Tensor
+    """What the network keeps of it."""
+
+
 @dataclass(slots=True)
 class _Text:
     """A text in its slot."""
@@ -35,15 +51,15 @@ class _Text:
 
 
 class Decoder:
-    """The network with the texts that it is writing. Not safe for threads: one thread owns it.
+    """The network with the texts that it is writing.
 
-    Several may run one network, whose weights they only read.
+    Any thread may read a prompt at any time; everything else is for one thread, which owns it.
     """
 
     def __init__(
         self, network: PreTrainedModel, kv_shape: tuple[int, int, int], prefixes: PrefixCache
     ) -> None:
-        """Use what is known of prompts, and add to it; decoders of one network may share it."""
+        """Use what is known of prompts, and add to it."""
         self.device = network.device
         self._network = network
         self._kv_shape = kv_shape
@@ -52,19 +68,8 @@ class Decoder:
         self._texts: list[_Text] = []  # by slot
         self._shared: WeakValueDictionary[tuple[int, ...], Stem] = WeakValueDictionary()
 
-    def begin(self, prompt: Sequence[int]) -> tuple[Tensor, int]:
-        """Read a prompt into the next slot.
-
-        Returns:
-            The logits after it, as one row, and how many of its tokens did not have to be computed.
-        """
-        tokens = tuple(prompt)
-        for slot, twin in enumerate(self._texts):
-            if twin.prompt == tokens:  # eight rollouts begin alike
-                length = len(tokens) - _length(twin.stem)
-                leaf_LKHTD = self._leaves.values_LKNHTD[:, :, slot, :, :length]
-                self._add(replace(twin, leaf_tokens=length), leaf_LKHTD)
-                return twin.logits, len(tokens)
+    def read(self, prompt: Sequence[int]) -> ReadPrompt:
+        """Read a prompt, from where it is not known any more."""
         blocks = self._prefixes.longest(prompt[:-1])  # the last one is computed: its logits are wanted
         known = sum(block.shape[-2] for block in blocks)
         values_LKHTD = self._room(len(prompt))
@@ -72,21 +77,43 @@ class Decoder:
             values_LKHTD[..., :known, :] = torch.cat(blocks, dim=-2)
         logits = self._read(prompt, known, values_LKHTD)
         self._prefixes.store(prompt, values_LKHTD)
-        stem = self._stem(tokens, known, values_LKHTD)
-        leaf_LKHTD = values_LKHTD[..., _length(stem) :, :]
-        self._add(_Text(tokens, logits, stem, leaf_LKHTD.shape[-2]), leaf_LKHTD)
-        return logits, known
+        return ReadPrompt(tuple(prompt), known, logits, values_LKHTD)
+
+    def begin(self, read: ReadPrompt) -> None:
+        """Begin a text in the next slot."""
+        stem = self._stem(read)
+        leaf_LKHTD = read.values_LKHTD[..., _length(stem) :, :]
+        self._add(_Text(read.tokens, read.logits, stem, leaf_LKHTD.shape[-2]), leaf_LKHTD)
+
+    def begin_alike(self, prompt: Sequence[int]) -> Tensor:
+        """Begin a text in the next slot as one that is there began, eight rollouts for example.
+
+        Returns:
+            The logits after the prompt, as one row.
+
+        Raises:
+            KeyError: no text began with this prompt.
+        """
+        tokens = tuple(prompt)
+        for slot, twin in enumerate(self._texts):
+            if twin.prompt == tokens:
+                length = len(tokens) - _length(twin.stem)
+                leaf_LKHTD = self._leaves.values_LKNHTD[:, :, slot, :, :length]
+                self._add(replace(twin, leaf_tokens=length), leaf_LKHTD)
+                return twin.logits
+        raise KeyError(tokens)
 
     def _add(self, text: _Text, leaf_LKHTD: Tensor) -> None:
         slot = len(self._texts)
-        self._leaves.reserve(text.leaf_tokens + 1, slot + 1)
+        longest = max(text.leaf_tokens for text in (*self._texts, text))
+        self._leaves.fit(longest + 1, slot + 1)
         self._leaves.values_LKNHTD[:, :, slot, :, : text.leaf_tokens] = leaf_LKHTD
         self._texts.append(text)
 
     def step(self, tokens: Sequence[int]) -> Tensor:
         """Append one token to each text; gives the logits after it, one row for each text."""
         lengths, stems = [text.leaf_tokens for text in self._texts], [text.stem for text in self._texts]
-        self._leaves.reserve(max(lengths) + 1, len(tokens))
+        self._leaves.fit(max(lengths) + 1, len(tokens))
         positions = [length + _length(stem) for length, stem in zip(lengths, stems, strict=True)]
         growing = GrowingPass(self._leaves, lengths, stems)
         logits = self._run(growing, torch.tensor(tokens)[:, None], torch.tensor(positions)[:, None])
@@ -114,16 +141,17 @@ class Decoder:
         self._leaves.clear()
         self._prefixes.clear()
 
-    def _stem(self, tokens: tuple[int, ...], known: int, values_LKHTD: Tensor) -> Stem | None:
+    def _stem(self, read: ReadPrompt) -> Stem | None:
         """Choose what a text shares with others; what is beyond it becomes the leaf."""
+        tokens, known = read.tokens, read.known_tokens
         found = [stem for beginning, stem in self._shared.items() if tokens[: len(beginning)] == beginning]
         longest = max(found, key=_length, default=None)
         if longest is not None and len(tokens) - longest.tokens < _LONG_TOKENS:
             return longest
         if known >= _SHARED_TOKENS and len(tokens) - known < _LONG_TOKENS:
-            stem = self._shared[tokens[:known]] = Stem(values_LKHTD[..., :known, :].clone())
+            stem = self._shared[tokens[:known]] = Stem(read.values_LKHTD[..., :known, :].clone())
             return stem
-        return Stem(values_LKHTD) if len(tokens) >= _LONG_TOKENS else None
+        return Stem(read.values_LKHTD) if len(tokens) >= _LONG_TOKENS else None
 
     def _room(self, tokens: int) -> Tensor:
         layers, heads, width = self._kv_shape

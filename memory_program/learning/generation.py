@@ -1,13 +1,17 @@
 """Continuous batching: texts that many threads ask for grow together, one token each at a time.
 
 A text joins between two steps and leaves when it ends, as in Orca (Yu et al. 2022, OSDI, section 3,
-"iteration-level scheduling"). Prompts are read one by one.
+"iteration-level scheduling"). Prompts are read one by one, by other threads if there are any: two batches
+side by side would disturb each other more, since Python lets one thread run between two products, and a step
+has many small ones where a prompt has few large ones. Zhong et al. 2024 ("DistServe", OSDI) part the two for
+the same reason.
 """
 
 import math
 import threading
+import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +20,7 @@ import torch
 from torch import Tensor
 
 from memory_program.errors import ModelError
-from memory_program.learning.decoding import Decoder
+from memory_program.learning.decoding import Decoder, ReadPrompt
 from memory_program.learning.sampling import Choice, Sampling, choose, gumbel_noise
 
 
@@ -55,7 +59,7 @@ class Rounding:
     sampled: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Text:
     job: Job
     random: torch.Generator | None
@@ -80,8 +84,22 @@ class _Text:
             self.future.set_exception(error)
 
 
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Texts with one prompt, which is being read, or has been."""
+
+    prompt: tuple[int, ...]
+    texts: list[_Text]
+    read: ReadPrompt | None = None
+
+
+_MOST_WAITING = 0.5
+"""Prompts that wait, as a share of the texts that grow, before the writer reads one itself: a step of a small
+batch is dear. Between 0.25 and 1 the benchmark finds no difference."""
+
+
 class Batcher:
-    """One thread that owns a decoder, and writes the texts that other threads wait for."""
+    """A thread that owns a decoder, and writes the texts that other threads wait for."""
 
     def __init__(
         self,
@@ -91,8 +109,9 @@ class Batcher:
         slots: int,
         rounding: Rounding,
         threads: int | None = None,
+        readers: int = 0,
     ) -> None:
-        """Take over a decoder with ``slots`` slots; the thread starts with the first job.
+        """Take over a decoder with ``slots`` slots; the threads start with the first job.
 
         Args:
             decoder: used by nobody else from now on.
@@ -100,19 +119,32 @@ class Batcher:
             slots: how many texts grow at once; others wait.
             rounding: a choice that is not certain is made again, on logits computed from the text alone,
                 and so does not depend on the batch.
-            threads: of the processor that compute; None takes what torch has been told.
+            threads: of the processor that compute, for each thread of the batcher; None takes what torch has
+                been told.
+            readers: threads that read prompts meanwhile; without one, the texts wait for each prompt.
         """
         self._decoder = decoder
         self._stop_ids = stop_ids
         self._slots = slots
         self._rounding = rounding
         self._threads = threads
-        self._running: list[_Text] = []  # in the order of the decoder's slots
+        self._readers = readers
+        self._running: list[_Text] = []  # in the order of the decoder's slots; the writer's own
+        self._joining: deque[tuple[_Text, ReadPrompt | None]] = deque()  # the writer's own
         self._waiting: deque[_Text] = deque()
+        self._groups: dict[tuple[int, ...], _Group] = {}  # by their prompts
         self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._is_busy = self._is_closed = False
+        self._workers: list[threading.Thread] = []
+        self._is_writing = self._is_closed = False
         self._paused_by: int | None = None
+        self._open = 0
+        self._busy_s = self._since = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which at least one text was asked for and not yet done, so far."""
+        with self._changed:
+            return self._busy_s + (time.monotonic() - self._since if self._open else 0.0)
 
     def generate(self, job: Job) -> Continuation:
         """Continue a prompt; returns when it is done.
@@ -126,15 +158,16 @@ class Batcher:
         text = _Text(job, random)
         with self._changed:
             self._check_open()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="local-engine", daemon=True)
-                self._thread.start()
+            self._start()
             self._waiting.append(text)
+            self._count(1)
             self._changed.notify_all()
         try:
             return text.future.result()
         finally:
             text.future.cancel()  # if the wait was interrupted; what is done stays done
+            with self._changed:
+                self._count(-1)
 
     @contextmanager
     def paused(self) -> Generator[None]:
@@ -147,7 +180,7 @@ class Batcher:
             self._check_open()
             self._changed.wait_for(lambda: self._paused_by is None)
             self._paused_by = threading.get_ident()
-            self._changed.wait_for(lambda: not self._is_busy)
+            self._changed.wait_for(lambda: not self._is_writing and not self._taken)
         try:
             yield
         finally:
@@ -160,8 +193,16 @@ class Batcher:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        for worker in self._workers:
+            if worker is not threading.current_thread():
+                worker.join()
+
+    def _count(self, texts: int) -> None:
+        if not self._open:
+            self._since = time.monotonic()
+        self._open += texts
+        if not self._open:
+            self._busy_s += time.monotonic() - self._since
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -171,51 +212,134 @@ class Batcher:
                 "this thread is changing the weights of the model: generate after that, not inside"
             )
 
-    def _work(self) -> None:
-        # of this thread: softmax leaves many numbers below 1e-38, which processors multiply slowly
-        torch.set_flush_denormal(True)
-        if self._threads is not None:
-            _compute_on(self._threads)
-        while (joining := self._joining()) is not None:
-            try:
-                for text in joining:
-                    self._begin(text)
-                if self._running:
-                    self._step()
-            except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to those who wait
-                self._fail([*self._running, *joining], error)
-        with self._changed:
-            self._fail([*self._running, *self._waiting], _closed())
-            self._waiting.clear()
-            self._is_busy = False
-            self._changed.notify_all()
+    def _start(self) -> None:
+        if not self._workers:
+            work = [self._write, *[self._read_others] * self._readers]
+            self._workers = [threading.Thread(target=each, name="local-engine", daemon=True) for each in work]
+            for worker in self._workers:
+                worker.start()
 
-    def _joining(self) -> list[_Text] | None:
-        """Wait for something to do; gives the texts that begin now, or None when it is time to stop."""
+    # -- what is to be done ----------------------------------------------------------------------
+
+    @property
+    def _taken(self) -> int:
+        """How many slots are in use, or will be."""
+        in_groups = sum(len(group.texts) for group in self._groups.values())
+        return len(self._running) + len(self._joining) + in_groups
+
+    def _take(self) -> _Group | None:
+        """Take the next prompt to be read; texts that wait for one that is taken already come with it."""
+        running = {text.job.prompt for text in self._running}
+        for text in list(self._waiting):
+            if self._paused_by is not None or self._taken >= self._slots:
+                break
+            prompt = text.job.prompt
+            if prompt in running:
+                continue  # nothing has to be read: the writer begins them alike
+            self._waiting.remove(text)
+            if prompt in self._groups:
+                self._groups[prompt].texts.append(text)
+            elif not text.future.cancelled():
+                self._groups[prompt] = _Group(prompt, [text])
+                return self._groups[prompt]
+        return None
+
+    def _take_read(self) -> None:
+        """Let the texts whose prompts are known join."""
+        for group in [group for group in self._groups.values() if group.read is not None]:
+            self._joining.extend((text, group.read) for text in group.texts)
+            del self._groups[group.prompt]
+        running = {text.job.prompt for text in self._running}
+        for text in [text for text in self._waiting if text.job.prompt in running]:
+            if self._paused_by is None and self._taken < self._slots:
+                self._waiting.remove(text)
+                self._joining.append((text, None))
+
+    def _turn(self) -> tuple[bool, _Group | None]:
+        """Wait for something to write; gives whether there is, and what to read before it."""
         with self._changed:
             while not self._is_closed:
-                free = 0 if self._paused_by is not None else self._slots - len(self._running)
-                joining = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
-                self._is_busy = bool(joining or self._running)
-                if self._is_busy:
-                    return joining
+                self._take_read()
+                is_short = len(self._waiting) > _MOST_WAITING * (len(self._running) + len(self._joining))
+                group = self._take() if is_short or not self._readers else None
+                self._is_writing = bool(group or self._taken)
+                if self._is_writing and (group or self._running or self._joining):
+                    if self._waiting:
+                        self._changed.notify_all()  # who reads may take the next
+                    return True, group
                 self._changed.notify_all()  # somebody may wait for a pause
+                self._changed.wait()
+            return False, None
+
+    def _next_group(self) -> _Group | None:
+        """Wait for a prompt to read beside the writer; None when it is time to stop."""
+        with self._changed:
+            while not self._is_closed:
+                if self._is_writing and (group := self._take()):  # a writer with nothing else to do reads
+                    return group
                 self._changed.wait()
             return None
 
-    def _begin(self, text: _Text) -> None:
-        if text.future.cancelled():
-            return
-        if self._is_closed:
-            text.fail(_closed())
-            return
+    # -- reading and writing ---------------------------------------------------------------------
+
+    def _write(self) -> None:
+        _prepare_thread(self._threads)
+        while (turn := self._turn())[0]:
+            try:
+                while self._joining:
+                    self._begin()
+                if turn[1] is not None:
+                    self._read(turn[1])
+                elif self._running:
+                    self._step()
+            except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to those who wait
+                self._fail(error)
+        with self._changed:
+            self._fail(_closed())
+            for text in [*self._waiting, *(text for group in self._groups.values() for text in group.texts)]:
+                text.fail(_closed())
+            self._waiting.clear()
+            self._groups.clear()
+            self._is_writing = False
+            self._changed.notify_all()
+
+    def _read_others(self) -> None:
+        _prepare_thread(self._threads)
+        while (group := self._next_group()) is not None:
+            self._read(group)
+
+    def _read(self, group: _Group) -> None:
+        read, failed = None, None
         try:
-            logits, text.known_tokens = self._decoder.begin(text.job.prompt)
+            read = self._decoder.read(group.prompt)
         except Exception as error:  # noqa: BLE001  # a prompt that does not fit the memory fails alone
-            text.fail(error)
-            return
-        self._running.append(text)
-        self._extend(len(self._running) - 1, logits)
+            failed = error
+        with self._changed:
+            group.read = read
+            if failed is not None:
+                self._groups.pop(group.prompt, None)
+                for text in group.texts:
+                    text.fail(failed)
+            self._changed.notify_all()
+
+    def _begin(self) -> None:
+        text, read = self._joining[0]  # it stays there for now: readers count it
+        if not text.future.cancelled():
+            try:
+                if read is None:
+                    logits = self._decoder.begin_alike(text.job.prompt)
+                    text.known_tokens = len(text.job.prompt)
+                else:
+                    self._decoder.begin(read)
+                    logits, text.known_tokens = read.logits, read.known_tokens
+            except Exception as error:  # noqa: BLE001  # as in _read
+                text.fail(error)
+            else:
+                self._running.append(text)
+                self._joining.popleft()
+                self._extend(len(self._running) - 1, logits)
+                return
+        self._joining.popleft()
 
     def _step(self) -> None:
         self._extend(0, self._decoder.step([text.tokens[-1] for text in self._running]))
@@ -246,11 +370,20 @@ class Batcher:
         self._decoder.end(slot)
         text.deliver()
 
-    def _fail(self, texts: Sequence[_Text], error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
+        texts = [*self._running, *(text for text, _ in self._joining)]
         self._running.clear()
+        self._joining.clear()
         self._decoder.clear()
         for text in texts:
             text.fail(error)
+
+
+def _prepare_thread(threads: int | None) -> None:
+    # of the thread: softmax leaves many numbers below 1e-38, which processors multiply slowly
+    torch.set_flush_denormal(True)
+    if threads is not None:
+        _compute_on(threads)
 
 
 def _compute_on(threads: int) -> None:

@@ -18,7 +18,6 @@ from transformers import PreTrainedModel
 from memory_program.learning.decoding import Decoder
 from memory_program.learning.generation import Batcher, Continuation, Job, Rounding
 from memory_program.learning.prefixes import PrefixCache
-from memory_program.learning.replicas import Replicas
 from memory_program.learning.sampling import Sampling
 from memory_program.learning.weights import DeviceName, DtypeName, best_device, fastest_dtype, load_model
 from memory_program.pacing import AdaptiveLimiter, PacedEngine, RetryPolicy
@@ -33,10 +32,8 @@ _ROUNDING: dict[DtypeName, Rounding] = {
 }
 _SMALL = 20_000_000
 """Parameters below which one thread computes: two that meet after every small product wait more than they
-gain, and on two cores that others use too, they take 4 to 10 times the processor time of one. Each thread
-writes texts of its own instead."""
-_MOST_REPLICAS = 2
-"""Of a small network on a CPU. More were not measured; between two products Python lets one thread run."""
+gain, and on two cores that others use too, they take 4 to 10 times the processor time of one. One writes all
+texts instead, and one reads prompts."""
 _NOT_SUPPORTED = (
     "stop",
     "response_format",
@@ -105,30 +102,24 @@ class LocalEngine:
         self.model = load_model(settings.source, device, getattr(torch, dtype))
         network = self.model.network
         is_small = device == "cpu" and network.num_parameters() < _SMALL
-        replicas = min(_MOST_REPLICAS, torch.get_num_threads(), settings.slots) if is_small else 1
-        prefixes = PrefixCache(settings.prefix_tokens)
-        self._decoders = [Decoder(network, self.model.kv_shape, prefixes) for _ in range(replicas)]
-        self._replicas = Replicas(
-            [
-                Batcher(
-                    decoder,
-                    self.model.stop_ids,
-                    slots=settings.slots // replicas + (index < settings.slots % replicas),
-                    rounding=_ROUNDING[dtype],
-                    threads=1 if is_small else None,
-                )
-                for index, decoder in enumerate(self._decoders)
-            ]
+        self._decoder = Decoder(network, self.model.kv_shape, PrefixCache(settings.prefix_tokens))
+        self._batcher = Batcher(
+            self._decoder,
+            self.model.stop_ids,
+            slots=settings.slots,
+            rounding=_ROUNDING[dtype],
+            threads=1 if is_small else None,
+            readers=int(is_small and min(torch.get_num_threads(), settings.slots) > 1),
         )
         self._seeds = _Seeds(settings.seed)
         added = self.model.tokenizer.added_tokens_decoder.values()
         self._special_tokens = [str(token) for token in added if token.special and len(str(token)) > 1]
-        self._closed = weakref.finalize(self, self._replicas.close)  # at the latest when the interpreter ends
+        self._closed = weakref.finalize(self, self._batcher.close)  # at the latest when the interpreter ends
 
     @property
     def busy_s(self) -> float:
         """Seconds in which it had something to read or to write, so far."""
-        return self._replicas.busy_s
+        return self._batcher.busy_s
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer a request; many threads may ask at once.
@@ -140,7 +131,7 @@ class LocalEngine:
         """
         job = self._job(request)
         try:
-            continuation = self._replicas.generate(job)
+            continuation = self._batcher.generate(job)
         except Exception as error:
             told = f"the embedded model failed: {type(error).__name__}: {error}"
             raise lm15.ProviderError(told, provider="local") from error
@@ -180,13 +171,12 @@ class LocalEngine:
         Raises:
             ModelError: the engine is closed, or this thread is updating already.
         """
-        with self._replicas.paused():
+        with self._batcher.paused():
             try:
                 yield self.model.network
             finally:
                 self.model.network.eval()
-                for decoder in self._decoders:
-                    decoder.clear()
+                self._decoder.clear()
 
     def close(self) -> None:
         """Stop; calls that run get an error. A closed engine stays closed."""

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from torch import Tensor
 
 from memory_program.errors import ModelError
+from memory_program.learning.decoding import ReadPrompt
 from memory_program.learning.generation import Batcher, Continuation, Job, Rounding
 from memory_program.learning.sampling import Sampling
 from tests.counting_decoder import (
@@ -248,9 +248,9 @@ def test_a_seed_decides_a_sampled_text() -> None:
 
 def test_a_batcher_computes_on_threads_of_its_own_and_leaves_others_as_they_are() -> None:
     class Asked(CountingDecoder):
-        def begin(self, prompt: Sequence[int]) -> tuple[Tensor, int]:
+        def read(self, prompt: Sequence[int]) -> ReadPrompt:
             seen.append(torch.get_num_threads())
-            return super().begin(prompt)
+            return super().read(prompt)
 
     def of_a_new_thread() -> int:
         with ThreadPoolExecutor(1) as threads:
@@ -267,3 +267,121 @@ def test_a_batcher_computes_on_threads_of_its_own_and_leaves_others_as_they_are(
         assert (torch.get_num_threads(), of_a_new_thread()) == (3, 3)
     finally:
         torch.set_num_threads(others)
+
+
+# prompts that another thread reads
+
+
+def test_prompts_are_read_while_texts_grow() -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder, readers=1)
+    decoder.gate.clear()
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(batcher.generate, job(6))
+        until(lambda: len(decoder.texts) == 1)  # and its first step waits
+        second = threads.submit(batcher.generate, job(3))
+        until(lambda: len(decoder.prompts) == 2)
+        assert decoder.read_by[0] is not decoder.read_by[1]
+        decoder.gate.set()
+        assert first.result(timeout=PATIENCE_S).tokens == [5, 4, 3, 2, 1, 0, STOP]
+        assert second.result(timeout=PATIENCE_S).tokens == [2, 1, 0, STOP]
+    assert max(decoder.batches) == 2
+
+
+@pytest.mark.parametrize("readers", [0, 1, 3])
+def test_readers_change_no_text_and_take_no_more_slots_than_there_are(readers: int) -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder, slots=3, readers=readers)
+    with ThreadPoolExecutor(16) as threads:
+        texts = list(threads.map(batcher.generate, [job(n % 6 + 1) for n in range(90)]))
+    assert [text.tokens for text in texts] == [[*range(n % 6, -1, -1), STOP] for n in range(90)]
+    assert max(decoder.batches) <= 3
+
+
+@pytest.mark.parametrize("readers", [0, 1])
+def test_texts_with_one_prompt_read_it_once(readers: int) -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder, slots=8, readers=readers)
+    decoder.gate.clear()
+    with ThreadPoolExecutor(8) as threads:
+        texts = [threads.submit(batcher.generate, job(7, 3)) for _ in range(4)]
+        until(lambda: len(decoder.texts) >= 1)
+        texts += [threads.submit(batcher.generate, job(7, 3)) for _ in range(4)]
+        decoder.gate.set()
+        found = [text.result(timeout=PATIENCE_S) for text in texts]
+    assert [text.tokens for text in found] == [[2, 1, 0, STOP]] * 8
+    assert len(decoder.prompts) <= 2  # a second time only if the first four had all ended
+
+
+def test_a_prompt_that_a_reader_cannot_read_fails_alone() -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder, readers=1)
+    decoder.gate.clear()
+    with ThreadPoolExecutor(2) as threads:
+        good = threads.submit(batcher.generate, job(3))
+        until(lambda: len(decoder.texts) == 1)
+        bad = threads.submit(batcher.generate, job(UNREADABLE))
+        with pytest.raises(MemoryError, match="no room"):
+            bad.result(timeout=PATIENCE_S)
+        assert decoder.read_by[0] is not decoder.read_by[1]
+        decoder.gate.set()
+        assert good.result(timeout=PATIENCE_S).tokens == [2, 1, 0, STOP]
+
+
+def test_a_pause_waits_for_a_prompt_that_is_being_read() -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder, readers=1)
+    decoder.gate.clear()
+    with ThreadPoolExecutor(3) as threads:
+        running = threads.submit(batcher.generate, job(1))
+        until(lambda: len(decoder.texts) == 1)
+        decoder.reading.clear()
+        read = threads.submit(batcher.generate, job(3))
+        decoder.gate.set()
+        assert running.result(timeout=PATIENCE_S).tokens == [0, STOP]
+        entered = threading.Event()
+
+        def pause() -> None:
+            with batcher.paused():
+                entered.set()
+
+        pausing = threads.submit(pause)
+        assert not entered.wait(timeout=0.1)
+        decoder.reading.set()
+        assert read.result(timeout=PATIENCE_S).tokens == [2, 1, 0, STOP]
+        pausing.result(timeout=PATIENCE_S)
+
+
+def test_closing_ends_readers_and_fails_who_waits_for_them() -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder, readers=1)
+    decoder.reading.clear()
+    with ThreadPoolExecutor(3) as threads:
+        texts = [threads.submit(batcher.generate, job(n)) for n in (3, 4, 5)]
+        until(lambda: batcher.busy_s > 0)
+        closing = threading.Thread(target=batcher.close)
+        closing.start()
+        decoder.reading.set()
+        closing.join(timeout=PATIENCE_S)
+        assert not closing.is_alive()
+        for text in texts:
+            with pytest.raises(ModelError, match="closed"):
+                text.result(timeout=PATIENCE_S)
+    assert "local-engine" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_it_is_busy_while_any_text_is_open() -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder, readers=1)
+    assert batcher.busy_s == 0.0
+    decoder.gate.clear()
+    with ThreadPoolExecutor(2) as threads:
+        held = threads.submit(batcher.generate, job(3))
+        until(lambda: len(decoder.texts) == 1)
+        before = batcher.busy_s
+        until(lambda: batcher.busy_s > before)
+        decoder.gate.set()
+        held.result(timeout=PATIENCE_S)
+    after = batcher.busy_s
+    assert after > before
+    assert batcher.busy_s == after

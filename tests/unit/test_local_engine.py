@@ -83,8 +83,10 @@ def test_a_batch_that_grows_gives_the_logits_of_each_text_read_alone(
     texts = [common + tokens(3), common + tokens(455), common + tokens(1100), common + tokens(9), tokens(1)]
     known: list[int] = []
     for text in texts:
-        logits, of_prompt = decoder.begin(text)
-        known.append(of_prompt)
+        read = decoder.read(text)
+        decoder.begin(read)
+        logits = read.logits
+        known.append(read.known_tokens)
         torch.testing.assert_close(logits[0], alone(text), atol=1e-4, rtol=1e-4)
     whole_blocks = in_common // 16 * 16
     assert known == [0, whole_blocks, whole_blocks, whole_blocks, 0]
@@ -93,11 +95,12 @@ def test_a_batch_that_grows_gives_the_logits_of_each_text_read_alone(
     texts = [texts[4], *texts[1:4]]  # the last one moved to where the first had been
     for step in range(10):
         if step == 3:  # others begin as these did, which have grown: nothing of it is computed again
-            for twin in (0, 3, 4, 1):
-                logits, of_prompt = decoder.begin(prompts[twin])
+            for twin in (3, 4, 1):
+                logits = decoder.begin_alike(prompts[twin])
                 texts.append(list(prompts[twin]))
                 torch.testing.assert_close(logits[0], alone(texts[-1]), atol=1e-4, rtol=1e-4)
-                assert (of_prompt == len(prompts[twin])) == (twin != 0)
+            with pytest.raises(KeyError):  # that one has ended
+                decoder.begin_alike(prompts[0])
         new = tokens(len(texts))
         logits = decoder.step(new)
         for text, token in zip(texts, new, strict=True):
@@ -109,9 +112,10 @@ def test_a_batch_that_grows_gives_the_logits_of_each_text_read_alone(
 def test_a_text_read_again_gives_the_same_bits_whatever_is_beside_it(engine: LocalEngine) -> None:
     decoder = Decoder(engine.model.network, engine.model.kv_shape, PrefixCache(64))
     texts = [[n % 300 for n in range(start, start + 40)] for start in (0, 90, 180)]
-    alone = decoder.begin(texts[0])[0]
-    for text in texts[1:]:
-        decoder.begin(text)
+    reads = [decoder.read(text) for text in texts]
+    alone = reads[0].logits
+    for read in reads:
+        decoder.begin(read)
     decoder.step([1, 2, 3])
     assert torch.equal(decoder.reread(texts[0]), alone)
 
@@ -126,7 +130,7 @@ def test_greedy_text_is_that_of_transformers_own_generate(engine: LocalEngine) -
         assert [token.token_id for token in response.logprobs or ()] == output[0, len(prompt) :].tolist()
 
 
-def test_two_replicas_write_what_one_writes_and_forget_together(folder: Path, engine: LocalEngine) -> None:
+def test_who_reads_and_who_writes_give_what_one_gives(folder: Path, engine: LocalEngine) -> None:
     torch.set_num_threads(2)
     try:
         two = LocalEngine(LocalSettings(source=str(folder), dtype="float32"))
