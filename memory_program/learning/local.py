@@ -25,7 +25,7 @@ from memory_program.pacing import AdaptiveLimiter, PacedEngine, RetryPolicy
 __all__ = ["LocalEngine", "LocalModel", "LocalSettings"]
 
 _ROUNDING: dict[DtypeName, Rounding] = {
-    # some 50 times, and 2.5 times, the largest difference that benchmarks/local_engine.py measures
+    # some 15 times, and half, the largest difference that benchmarks/local_engine.py measures
     "float32": Rounding(greedy=2**-13, sampled=2**-13),
     # as strict for samples, a third of their tokens would be computed twice
     "bfloat16": Rounding(greedy=2**-5, sampled=0.0),
