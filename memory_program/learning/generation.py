@@ -23,6 +23,10 @@ from memory_program.errors import ModelError
 from memory_program.learning.decoding import Decoder, ReadPrompt
 from memory_program.learning.sampling import Choice, Sampling, choose, gumbel_noise
 
+_MOST_WAITING = 0.5
+"""Prompts that wait, as a share of the texts that grow, before the writer reads one itself: a step of a small
+batch is dear. Between 0.25 and 1 the benchmark finds no difference."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -91,11 +95,6 @@ class _Group:
     prompt: tuple[int, ...]
     texts: list[_Text]
     read: ReadPrompt | None = None
-
-
-_MOST_WAITING = 0.5
-"""Prompts that wait, as a share of the texts that grow, before the writer reads one itself: a step of a small
-batch is dear. Between 0.25 and 1 the benchmark finds no difference."""
 
 
 class Batcher:
@@ -255,8 +254,8 @@ class Batcher:
                 self._waiting.remove(text)
                 self._joining.append((text, None))
 
-    def _turn(self) -> tuple[bool, _Group | None]:
-        """Wait for something to write; gives whether there is, and what to read before it."""
+    def _turn(self) -> list[_Group] | None:
+        """Wait for something to do; gives what to read before anything else, or None if it is time to stop."""
         with self._changed:
             while not self._is_closed:
                 self._take_read()
@@ -266,10 +265,10 @@ class Batcher:
                 if self._is_writing and (group or self._running or self._joining):
                     if self._waiting:
                         self._changed.notify_all()  # who reads may take the next
-                    return True, group
+                    return [group] if group else []
                 self._changed.notify_all()  # somebody may wait for a pause
                 self._changed.wait()
-            return False, None
+            return None
 
     def _next_group(self) -> _Group | None:
         """Wait for a prompt to read beside the writer; None when it is time to stop."""
@@ -284,13 +283,13 @@ class Batcher:
 
     def _write(self) -> None:
         _prepare_thread(self._threads)
-        while (turn := self._turn())[0]:
+        while (turn := self._turn()) is not None:
             try:
+                for group in turn:  # first: what it took would be lost if a text that joins broke the batch
+                    self._read(group)
                 while self._joining:
                     self._begin()
-                if turn[1] is not None:
-                    self._read(turn[1])
-                elif self._running:
+                if not turn and self._running:
                     self._step()
             except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to those who wait
                 self._fail(error)

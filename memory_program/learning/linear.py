@@ -25,6 +25,7 @@ class OneDnnLinear(nn.Linear):
         """Multiply as ``nn.Linear`` does; oneDNN has no gradient here, so training does not use it."""
         if torch.is_grad_enabled() or input.numel() < _MIN_ROWS * self.in_features or not self._suits(input):
             return F.linear(input, self.weight, self.bias)
+        # not public, and therefore of the one release of torch that this project names
         return torch.ops.mkldnn._linear_pointwise(input, self.weight, self.bias, "none", [], "")
 
     def _suits(self, input: Tensor) -> bool:

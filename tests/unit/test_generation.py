@@ -125,6 +125,24 @@ def test_logits_that_are_no_numbers_are_an_error() -> None:
     assert batcher.generate(job(1)).tokens == [0, STOP]
 
 
+@pytest.mark.parametrize("readers", [0, 1])
+def test_texts_beside_logits_that_are_no_numbers_are_not_lost(readers: int) -> None:
+    batcher = make_batcher(CountingDecoder(), readers=readers)
+
+    def outcome(number: int) -> list[int] | None:
+        try:
+            return batcher.generate(job(number)).tokens
+        except ModelError:
+            return None
+
+    with ThreadPoolExecutor(8) as threads:
+        numbers = [POISONOUS if n % 3 == 2 else n % 3 + 1 for n in range(60)]
+        texts = [threads.submit(outcome, number) for number in numbers]
+        found = [text.result(timeout=PATIENCE_S) for text in texts]
+    assert all(tokens is None for tokens, number in zip(found, numbers, strict=True) if number == POISONOUS)
+    assert {tuple(tokens) for tokens in found if tokens} <= {(0, STOP), (1, 0, STOP)}
+
+
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """Let SIGINT interrupt, as it does in a terminal: jobs in the background begin with it ignored."""
@@ -361,6 +379,8 @@ def test_closing_ends_readers_and_fails_who_waits_for_them() -> None:
         until(lambda: batcher.busy_s > 0)
         closing = threading.Thread(target=batcher.close)
         closing.start()
+        closing.join(timeout=0.1)
+        assert closing.is_alive()  # it waits for who reads
         decoder.reading.set()
         closing.join(timeout=PATIENCE_S)
         assert not closing.is_alive()
