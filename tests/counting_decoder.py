@@ -38,9 +38,9 @@ class CountingDecoder:
         self.breaks = False
 
     def read(self, prompt: Sequence[int]) -> ReadPrompt:
+        self.read_by.append(threading.current_thread())
         assert self.reading.wait(timeout=PATIENCE_S)
         self.prompts.append(list(prompt))
-        self.read_by.append(threading.current_thread())
         if prompt[-1] == UNREADABLE:
             raise MemoryError("no room")
         return ReadPrompt(tuple(prompt), len(prompt) - 1, _after(prompt[-1]), torch.empty(0))

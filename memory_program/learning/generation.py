@@ -255,7 +255,7 @@ class Batcher:
                 self._joining.append((text, None))
 
     def _turn(self) -> list[_Group] | None:
-        """Wait for something to do; gives what to read before anything else, or None if it is time to stop."""
+        """Wait for something to do; gives what to read before anything else, or None when it is over."""
         with self._changed:
             while not self._is_closed:
                 self._take_read()

@@ -376,7 +376,7 @@ def test_closing_ends_readers_and_fails_who_waits_for_them() -> None:
     decoder.reading.clear()
     with ThreadPoolExecutor(3) as threads:
         texts = [threads.submit(batcher.generate, job(n)) for n in (3, 4, 5)]
-        until(lambda: batcher.busy_s > 0)
+        until(lambda: len(decoder.read_by) > 0)
         closing = threading.Thread(target=batcher.close)
         closing.start()
         closing.join(timeout=0.1)
