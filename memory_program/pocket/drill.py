@@ -15,10 +15,11 @@ from itertools import islice
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from locomo.world.words import ANIMALS, MODIFIERS, MONTHS, ROOMS, WEEKDAYS
 from memory_program.errors import ConfigError
 from memory_program.pocket.examples import chunk
 from memory_program.pocket.lines import Example
-from memory_program.pocket.recipe import STAGES
+from memory_program.pocket.recipe import STAGES, PretrainConfig
 from memory_program.pocket.rewording import begin_alike
 
 _STAGE = replace(STAGES[-1], questions=4.0)
@@ -26,9 +27,19 @@ _FIRST_CHUNK = 90_000  # of the stage's text: no training comes so far
 _CHUNKS = 200
 _CHUNK_TOKENS = 65_536
 _EXAMPLES = 256
+_LONGEST = 640  # tokens: a whole conversation among them is most of the work, and begins no answer otherwise
 _STEPS = 150
 _BATCH = 12
 _RATE = 3e-4
+
+
+def words_of(config: PretrainConfig) -> tuple[str, ...]:
+    """Give the words that a training drills before it comes to whole conversations."""
+    if config.alike is not None:
+        return tuple(word for word in config.alike.split(",") if word)
+    if config.weights is not None or config.first_stage == config.last_stage:
+        return ()
+    return (*WEEKDAYS, *MONTHS, *MODIFIERS, *ANIMALS, *ROOMS)
 
 
 def drill(
@@ -89,5 +100,5 @@ def _answers(tokenizer: PreTrainedTokenizerFast, words: Sequence[str], seed: int
     rows = {tokenizer.get_vocab()[word] for word in words}
     for number in range(_FIRST_CHUNK, _FIRST_CHUNK + _CHUNKS):
         for example in chunk(seed, number, _STAGE, _CHUNK_TOKENS, tokenizer):
-            if example.tokens[example.reply_start + 1] in rows:
+            if len(example.tokens) <= _LONGEST and example.tokens[example.reply_start + 1] in rows:
                 yield example

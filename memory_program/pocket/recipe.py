@@ -62,10 +62,11 @@ class PretrainConfig(Settings):
     """Go on from the weights (and the tokenizer) of a folder, and not from scratch: a model of an earlier
     training, of the shape that is given here. Give lower rates than the first training's."""
 
-    alike: str = ""
+    alike: str | None = None
     """Words, separated by commas, that are one token at the beginning of a line and another after a space,
-    and are taught to be the same before a training goes on: an answer begins with what a memory says after a
-    space."""
+    and are taught to be the same before whole conversations: an answer begins with what a memory says after a
+    space. By default, from scratch the weekdays, months, adjectives, animals and rooms of made-up worlds;
+    none when it goes on from weights."""
 
     first_stage: StageName = "copy"
     """The stage to begin with, in place of those before it."""
@@ -164,8 +165,14 @@ class PretrainConfig(Settings):
 
     @model_validator(mode="after")
     def _drills_what_was_trained(self) -> Self:
-        if self.alike and self.weights is None:
+        if self.alike and self.weights is None and self.first_stage == self.last_stage:
             raise ConfigError(
-                f"alike={self.alike!r} teaches a model that was trained before: give its weights"
+                f"alike={self.alike!r} teaches what was trained before: give weights, or begin with a stage "
+                f"before first_stage={self.first_stage!r}"
+            )
+        if self.alike and self.last_stage != STAGES[-1].name:
+            raise ConfigError(
+                f"alike={self.alike!r} is taught before the stage {STAGES[-1].name!r}, which "
+                f"last_stage={self.last_stage!r} leaves out"
             )
         return self

@@ -56,6 +56,10 @@ class Supply:
         asked = self._config.questions
         return stage if asked is None else replace(stage, questions=asked)
 
+    def first_of(self, stage: str) -> int | None:
+        """Say which chunk is the first of a stage; None if the training leaves it out."""
+        return next((number for number in range(self._count) if self.stage(number).name == stage), None)
+
     def _submitted(self, pool: ProcessPoolExecutor, number: int) -> Future[list[Batch]]:
         return pool.submit(_batches_of, self._config, number, self._text_of(number), self.stage(number))
 

@@ -1,6 +1,8 @@
 """The training loop of the embedded model: chunk after chunk, with probes, checkpoints and a log."""
 
+import ctypes
 import json
+import sys
 import time
 from collections.abc import Callable
 from copy import deepcopy
@@ -13,12 +15,13 @@ from torch import Tensor
 from transformers import AttentionInterface, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from memory_program.errors import ConfigError
-from memory_program.pocket.drill import drill
+from memory_program.pocket.attention import attend
+from memory_program.pocket.drill import drill, words_of
 from memory_program.pocket.layout import Batch
 from memory_program.pocket.model import Shape, layers_of, make_model
-from memory_program.pocket.optimizer import make_optimizers
+from memory_program.pocket.optimizer import make_optimizers, multiplies_halves
 from memory_program.pocket.probes import Probe, make_probe, measure
-from memory_program.pocket.recipe import PretrainConfig
+from memory_program.pocket.recipe import STAGES, PretrainConfig
 from memory_program.pocket.rewording import with_tokens_of
 from memory_program.pocket.side_tasks import NAMES, SideTasks, Streams
 from memory_program.pocket.supply import Supply, tokenizer_of
@@ -28,6 +31,7 @@ _PROBE_SEED = 8_000_000_000_000_000
 _PROBE_SESSIONS = (4, 32)  # as evaluations have: what is right in short prompts is not yet right in long ones
 _WARM_UP_STEPS = 30
 _LONGEST_NORM = 1.0
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MAPS_RATE = 0.001  # learning rate of the maps that read the stream on the side
 _MAPS_STEPS = 60  # at the start from other weights, so many steps are for these maps alone, which begin anew
 _FREE = {  # what may change between a training and its continuation
@@ -64,6 +68,7 @@ def pretrain(config: PretrainConfig) -> Progress:
     torch.set_num_threads(config.threads)
     # Most of what sharp attention leaves of other tokens is below 1e-38: processors compute with it slowly.
     torch.set_flush_denormal(True)
+    keep_freed_memory()
     tokenizer = tokenizer_of(config)
     training = Training(config, tokenizer)
     training.resume()
@@ -107,9 +112,11 @@ class Training:
         """Train until all tokens or minutes are used; probes and checkpoints on the way."""
         began = time.monotonic()
         if not self.progress.scores:
-            self._drill()
             self._probe()
+        drilled_at = self._supply.first_of(STAGES[-1].name)
         for number, made in self._supply.chunks(self.progress.chunks):
+            if number == drilled_at:
+                self._drill()
             started = time.monotonic()
             loss, *on_the_side = torch.stack([self._step(batch) for batch in made]).mean(0).tolist()
             size = sum(batch.size for batch in made)
@@ -133,7 +140,7 @@ class Training:
         return self.progress
 
     def _drill(self) -> None:
-        words = [word for word in self.config.alike.split(",") if word]
+        words = words_of(self.config)
         if words:
             self._log(drilled=round(drill(self.model, self.tokenizer, words, self.config.seed), 3))
 
@@ -242,13 +249,6 @@ class Training:
             log.write(json.dumps({**at, **entries}) + "\n")
 
 
-def multiplies_halves(device: torch.device) -> bool:
-    """Whether a device multiplies bfloat16 faster than float32; many CPUs do so eighty times slower."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported()
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # pyright: ignore[reportPrivateUsage]
-
-
 def causal(
     _module: torch.nn.Module,
     query: Tensor,
@@ -259,16 +259,13 @@ def causal(
     scaling: float,
     **_options: object,
 ) -> tuple[Tensor, None]:
-    """Attend to what came before, or by a mask.
-
-    On a CPU in float32, whose backward pass takes half of bfloat16's time.
-    """
-    if query.device.type == "cpu":
-        query, key, value = query.float(), key.float(), value.float()
-    with torch.autocast("cpu", enabled=False):
-        attended = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, mask, is_causal=mask is None, scale=scaling
-        )
+    """Attend to what came before, or by a mask; ``attention`` says why not always by PyTorch's own."""
+    if value.device.type == "cpu" and value.dtype == torch.bfloat16 and value.requires_grad and mask is None:
+        query, key, flat = query.float().flatten(0, 1), key.float().flatten(0, 1), value.flatten(0, 1)
+        return attend(query, key, flat, scaling).view(value.shape).transpose(1, 2), None
+    attended = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, mask, is_causal=mask is None, scale=scaling
+    )
     return attended.transpose(1, 2), None
 
 
@@ -292,6 +289,17 @@ def _first_weights(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -
                 "and inner"
             ) from error
     return model
+
+
+def keep_freed_memory() -> None:
+    """Keep memory that is freed for what comes next, where the C library is glibc.
+
+    It gives large areas back at once, and to be given them anew, full of zeros, takes a tenth of each step.
+    """
+    libc = ctypes.CDLL(None)
+    if sys.platform == "linux" and hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, 2**30)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def _keep_settings(config: PretrainConfig) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from memory_program.errors import ConfigError
 from memory_program.pocket import drill
-from memory_program.pocket.drill import teach_answers
+from memory_program.pocket.drill import teach_answers, words_of
 from memory_program.pocket.lines import Example
 from memory_program.pocket.model import Shape, make_model
 from memory_program.pocket.recipe import PretrainConfig
@@ -55,6 +55,17 @@ def test_words_that_no_answer_begins_with_cannot_be_drilled(monkeypatch):
         drill.drill(model, small_tokenizer(), ["concatenate"], seed=3)
 
 
-def test_a_model_that_was_not_trained_cannot_be_drilled():
-    with pytest.raises(ConfigError, match="alike='Monday' teaches a model that was trained before"):
-        PretrainConfig(out=Path("nowhere"), alike="Monday")
+def test_what_is_not_trained_before_or_after_cannot_be_drilled():
+    with pytest.raises(ConfigError, match="alike='Monday' teaches what was trained before"):
+        PretrainConfig(out=Path("nowhere"), alike="Monday", first_stage="full")
+    with pytest.raises(ConfigError, match="before the stage 'full', which last_stage='short' leaves out"):
+        PretrainConfig(out=Path("nowhere"), alike="Monday", last_stage="short")
+
+
+def test_from_scratch_all_words_that_answers_begin_with_are_drilled():
+    def words(**settings) -> tuple[str, ...]:
+        return words_of(PretrainConfig(out=Path("nowhere"), **settings))
+
+    assert {*DAYS, "March", "attic"} < set(words())
+    assert words(alike="Monday,Friday") == ("Monday", "Friday")
+    assert words(alike="") == words(weights=Path("earlier")) == words(first_stage="full") == ()

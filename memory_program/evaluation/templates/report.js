@@ -324,7 +324,7 @@ class Browser {
     const match = /^#question=(\d+)\/(.+)$/.exec(location.hash);
     const board = match && this.boards[match[1]];
     const question = board?.questions.find((candidate) => candidate.id === decodeURIComponent(match[2]));
-    if (!question) return;
+    if (!question || question === this.chosen) return; // the page may hear of an address late
     this.inputs.board.value = match[1];
     this.fill();
     this.open(question);
