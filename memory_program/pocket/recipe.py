@@ -56,7 +56,7 @@ class PretrainConfig(Settings):
 
     tokens: int = Field(default=360_000_000, ge=1000)
     """How many tokens to train on; the stages take their shares of it. The default is for a GPU (an H100
-    learns some 400,000 tokens a second); two cores take about three hours for 26 million."""
+    learns some 400,000 tokens a second); two cores take an hour for 26 million."""
 
     weights: Path | None = None
     """Go on from the weights (and the tokenizer) of a folder, and not from scratch: a model of an earlier
