@@ -24,7 +24,8 @@ SMALL = {
     "last_stage": "bare",
     "probe_size": 16,
     "layers": 3,
-    "passes": 1,
+    "muon_rate": 0.008,
+    "adam_rate": 0.004,
     "decay": 0.25,
     # What is asked on the side is learned first, and takes twice the steps that there are.
     "beginning_weight": 0.1,
@@ -40,7 +41,6 @@ TINY = {
     "batch_tokens": 4_096,
     "probe_size": 1,
     "layers": 2,
-    "passes": 1,
     "threads": 1,
     "alike": "",
 }
