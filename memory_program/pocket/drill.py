@@ -1,4 +1,4 @@
-"""Words that are two tokens, learned to be one word before a training goes on.
+"""Words that are two tokens, learned to be one word before a training comes to whole conversations.
 
 An answer begins with a word that a memory says after a space: "Thursday", from "every Thursday". The tokens
 differ, and a network that has not learned which belong together spreads its answer over all weekdays: in 370
@@ -27,7 +27,7 @@ _FIRST_CHUNK = 90_000  # of the stage's text: no training comes so far
 _CHUNKS = 200
 _CHUNK_TOKENS = 65_536
 _EXAMPLES = 256
-_LONGEST = 640  # tokens: a whole conversation among them is most of the work, and begins no answer otherwise
+_LONGEST = 640  # tokens: conversations shown whole would be most of the work, and their answers begin alike
 _STEPS = 150
 _BATCH = 12
 _RATE = 3e-4

@@ -296,8 +296,7 @@ def keep_freed_memory() -> None:
 
     It gives large areas back at once, and to be given them anew, full of zeros, takes a tenth of each step.
     """
-    libc = ctypes.CDLL(None)
-    if sys.platform == "linux" and hasattr(libc, "mallopt"):
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(_M_MMAP_THRESHOLD, 2**30)
         libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 

@@ -180,6 +180,14 @@ def test_tool_use_growth_and_every_figure_are_drawn(opened):
         assert box["width"] > 250
 
 
+def test_an_address_that_is_heard_of_late_leaves_the_filters_alone(opened):
+    page = opened.page
+    field(page, "words").fill("dolphin")
+    page.locator("#list button").first.click()
+    page.evaluate("window.dispatchEvent(new HashChangeEvent('hashchange'))")  # as of a jump before the click
+    assert field(page, "words").input_value() == "dolphin"
+
+
 def test_everything_can_be_reached_and_read_by_keyboard(opened):
     page, keyboard = opened.page, opened.page.keyboard
     keyboard.press("Tab")
