@@ -62,6 +62,10 @@ class Fact:
         """The exact day, where one was said."""
         return self.when.day if self.when else None
 
+    def is_overdue(self, today: date) -> bool:
+        """Whether it is a plan whose time is over: whether it came true, nobody has said."""
+        return self.schema.tense == "future" and self.when is not None and self.when.last < today
+
     @property
     def key(self) -> tuple[str, ...]:
         """What no other live fact may share: the schema, the subject and the key slots' values."""

@@ -1,5 +1,6 @@
 """Worlds: conversations made up by a seed, with everything that is true in them."""
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,8 +101,8 @@ def generate(
     _check_range("facts_per_session", facts_per_session)
     if turns is not None:
         _check("turns", turns, 1)
-    if questions_per_session < 0:
-        raise WorldError(f"questions_per_session={questions_per_session!r} must be at least 0")
+    if not 0 <= questions_per_session < math.inf:
+        raise WorldError(f"questions_per_session={questions_per_session!r} must be a number from 0 up")
     if not 0 <= coined <= 1:
         raise WorldError(f"coined={coined!r} must be a share from 0 to 1")
     return [
@@ -129,7 +130,7 @@ def _world(
     speakers = (first, second)
     teller = Teller(speakers, vocabulary, rng)
     told = _told(teller, speakers, rng, rng.randint(*sessions), turns, facts_per_session)
-    found = candidates(teller.timeline, speakers, vocabulary, rng)
+    found = candidates(teller.timeline, speakers, vocabulary, rng, told[-1].date_time.date())
     chosen = choose(found, questions_per_session * len(told), rng)
     questions = tuple(as_question(candidate, name, number) for number, candidate in enumerate(chosen))
     return World(

@@ -7,8 +7,8 @@ from datetime import date
 
 from locomo.world.catalogue import SCHEMAS, TOLD
 from locomo.world.facts import Fact, Pool, Timeline
-from locomo.world.mentions import Mention, future_mention, past_mention
-from locomo.world.schema import KINDS, Change, Schema, Tense
+from locomo.world.mentions import Mention, future_mention, mention_since, past_mention
+from locomo.world.schema import KINDS, Change, Schema
 from locomo.world.vocabulary import Vocabulary
 
 _KIND_WEIGHTS = (0.14, 0.40, 0.30, 0.16)
@@ -50,14 +50,13 @@ class Inventor:
                     return fact
         return None
 
-    def turnabout(self, old: Fact, number: int, today: date) -> Turnabout | None:
-        """Invent what becomes of a fact; None if that would contradict another."""
+    def turnabout(self, old: Fact, told: date, number: int, today: date) -> Turnabout | None:
+        """Invent what has become of a fact since the day it was told; None if that would contradict another."""
         change = self._rng.choice(old.schema.changes)
         slots = self._redrawn(old, change.replaces)
-        if slots is None:
-            return None
-        # The bank keeps the old day of a memory that is updated without one: a change of date is exact.
-        when = self._mention(change.tense, today, is_exact=not change.event) if change.tense else None
+        if slots is None or (change.becomes and old.when and old.when.first > today):
+            return None  # what is planned for later has not come true
+        when = self._changed_when(change, told, today) if change.tense else None
         event = self._event(old, change, slots, when, number)
         if change.event and event is None:
             return None
@@ -105,7 +104,8 @@ class Inventor:
             return None
         if schema.also and not self._timeline.allows(SCHEMAS[schema.also], speaker, slots):
             return None
-        when = self._mention(schema.tense, today) if schema.tense else None
+        draw = past_mention if schema.tense == "past" else future_mention
+        when = draw(self._rng, today) if schema.tense else None
         return Fact(
             schema, speaker, slots, when, number, subject or speaker, parent.fact_id if parent else None
         )
@@ -151,6 +151,9 @@ class Inventor:
             return None
         return Fact(schema, old.speaker, values, when, number, old.speaker)
 
-    def _mention(self, tense: Tense, today: date, *, is_exact: bool = False) -> Mention:
-        draw = past_mention if tense == "past" else future_mention
-        return draw(self._rng, today, is_exact=is_exact)
+    def _changed_when(self, change: Change, told: date, today: date) -> Mention:
+        # The bank keeps the old day of a memory that is updated without one: a change of date is exact.
+        is_exact = not change.event
+        if change.tense == "future":
+            return future_mention(self._rng, today, is_exact=is_exact)
+        return mention_since(told, self._rng, today, is_exact=is_exact)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, timedelta
 
+from dateutil.relativedelta import relativedelta
+
 from locomo.world.words import MONTHS, WEEKDAYS
 
 _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -14,14 +16,21 @@ _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eigh
 class Mention:
     """A day or a stretch of time as it was said, with its truth.
 
-    ``gold`` answers "when", in LoCoMo's style. An exact mention has a ``day``; of a coarse one (``last
-    month``) the memory's own text says ``phrase`` (`` in April 2023``).
+    ``gold`` answers "when", in LoCoMo's style; ``first`` and ``last`` are the days that it means, both
+    included. An exact mention has one ``day``; of a coarse one (``last month``) the memory's own text says
+    ``phrase`` (`` in April 2023``).
     """
 
     expression: str
     gold: str | int
-    day: date | None = None
+    first: date
+    last: date
     phrase: str = ""
+
+    @property
+    def day(self) -> date | None:
+        """The day of an exact mention."""
+        return self.first if self.first == self.last else None
 
 
 def spelled(day: date) -> str:
@@ -35,7 +44,7 @@ def mention_on(day: date, rng: random.Random, today: date) -> Mention:
     said = rng.choice(
         (f"on {day.day} {month}", f"on {month} {day.day}", f"on the {_ordinal(day.day)} of {month}")
     )
-    return Mention(said if day.year == today.year else f"{said}, {day.year}", spelled(day), day)
+    return _exact(said if day.year == today.year else f"{said}, {day.year}", day)
 
 
 def shifted(mention: Mention, rng: random.Random, today: date) -> Mention:
@@ -51,6 +60,17 @@ def past_mention(rng: random.Random, today: date, *, is_exact: bool = False) -> 
     return rng.choice(_PAST)(rng, today)
 
 
+def mention_since(told: date, rng: random.Random, today: date, *, is_exact: bool = False) -> Mention:
+    """Mention a day, or a stretch, that lies after the day on which something was told, and not after today.
+
+    What changes what was told cannot have happened before it.
+    """
+    assert told < today
+    while (mention := past_mention(rng, today, is_exact=is_exact)).first <= told:
+        pass
+    return mention
+
+
 def future_mention(rng: random.Random, today: date, *, is_exact: bool = False) -> Mention:
     """Mention a day up to eight weeks ahead, or now and then, unless ``is_exact``, a coarser stretch."""
     if not is_exact and rng.random() < 0.2:
@@ -64,7 +84,7 @@ def _ordinal(number: int) -> str:
 
 
 def _exact(expression: str, day: date) -> Mention:
-    return Mention(expression, spelled(day), day)
+    return Mention(expression, spelled(day), day, day)
 
 
 def _today(rng: random.Random, today: date) -> Mention:
@@ -126,42 +146,48 @@ def _dated_future(rng: random.Random, today: date) -> Mention:
     return mention_on(today + timedelta(rng.randint(3, 56)), rng, today)
 
 
-def _month(today: date, offset: int) -> str:
-    months = today.year * 12 + today.month - 1 + offset
-    return f"{MONTHS[months % 12]} {months // 12}"
+def _week(expression: str, first: date, gold: str) -> Mention:
+    return Mention(expression, gold, first, first + timedelta(6), f" {gold}")
 
 
 def _last_week(today: date) -> Mention:
-    gold = f"the week before {spelled(today)}"
-    return Mention("last week", gold, phrase=f" {gold}")
+    return _week("last week", today - timedelta(7), f"the week before {spelled(today)}")
 
 
 def _next_week(today: date) -> Mention:
-    gold = f"the week after {spelled(today)}"
-    return Mention("next week", gold, phrase=f" {gold}")
+    return _week("next week", today + timedelta(1), f"the week after {spelled(today)}")
 
 
 def _last_weekend(today: date) -> Mention:
+    saturday = today - timedelta(today.weekday() + 2)
     gold = f"the weekend before {spelled(today)}"
-    return Mention("last weekend", gold, phrase=f" {gold}")
+    return Mention("last weekend", gold, saturday, saturday + timedelta(1), f" {gold}")
+
+
+def _month(expression: str, today: date, offset: int) -> Mention:
+    first = today.replace(day=1) + relativedelta(months=offset)
+    gold = f"{MONTHS[first.month - 1]} {first.year}"
+    return Mention(expression, gold, first, first + relativedelta(months=1, days=-1), f" in {gold}")
 
 
 def _last_month(today: date) -> Mention:
-    gold = _month(today, -1)
-    return Mention("last month", gold, phrase=f" in {gold}")
+    return _month("last month", today, -1)
 
 
 def _next_month(today: date) -> Mention:
-    gold = _month(today, 1)
-    return Mention("next month", gold, phrase=f" in {gold}")
+    return _month("next month", today, 1)
+
+
+def _year(expression: str, year: int) -> Mention:
+    return Mention(expression, year, date(year, 1, 1), date(year, 12, 31), f" in {year}")
 
 
 def _last_year(today: date) -> Mention:
-    return Mention("last year", today.year - 1, phrase=f" in {today.year - 1}")
+    return _year("last year", today.year - 1)
 
 
 def _next_year(today: date) -> Mention:
-    return Mention("next year", today.year + 1, phrase=f" in {today.year + 1}")
+    return _year("next year", today.year + 1)
 
 
 _PAST: tuple[Callable[[random.Random, date], Mention], ...] = (

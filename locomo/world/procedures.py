@@ -67,7 +67,13 @@ RECIPE = Schema(
             "{first}, {second}, {third}",
         ),
         Probe(("What does {name} make with {first}, {second} and {third}?",), "{dish}"),
-        Probe(("Which dishes does {name} make?", "What are the dishes that {name} makes?"), "{dish}"),
+        Probe(
+            (
+                "Which dishes did {name} say how to make?",
+                "What are the dishes that {name} said how to make?",
+            ),
+            "{dish}",
+        ),
     ),
     key=("dish",),
     changes=(
@@ -187,7 +193,7 @@ RISING = Schema(
         "my alarm rings at {clock} and I get up",
         "I always get up at {clock}",
     ),
-    asked=(("What time do you get up?", "At {clock}."),),
+    fragments=(("What time do you get up?", "At {clock}."),),
     probes=(Probe(("What time does {name} get up?", "At what time does {name} get up?"), "{clock}"),),
     changes=(
         Change(

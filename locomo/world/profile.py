@@ -15,7 +15,7 @@ HOME = Schema(
         "my place is right in the center of {place}",
         "{place} is the town where I live",
     ),
-    asked=(
+    fragments=(
         ("Where do you live these days?", "In {place}."),
         ("Which town do you call home?", "That would be {place}."),
         ("Where is your apartment?", "It is in {place}."),
@@ -91,7 +91,7 @@ EMPLOYER = Schema(
         "my employer is {company}",
         "I have a contract with {company}",
     ),
-    asked=(("Which firm employs you?", "{company}."), ("Who is your employer?", "It is {company}.")),
+    fragments=(("Which firm employs you?", "{company}."), ("Who is your employer?", "It is {company}.")),
     probes=(
         Probe(
             ("Which company employs {name}?", "Who is {name} employed by?", "Who is {name}'s employer?"),
@@ -122,7 +122,8 @@ HOMETOWN = Schema(
         "I was raised in {place}",
         "{place} is where I went to school as a child",
     ),
-    asked=(("Where did you grow up?", "In {place}."), ("Where were you raised?", "I grew up in {place}.")),
+    asked=(("Where were you raised?", "I grew up in {place}."),),
+    fragments=(("Where did you grow up?", "In {place}."),),
     probes=(Probe(("Where did {name} grow up?", "In which town did {name} grow up?"), "{place}"),),
     corrects="place",
 )
@@ -137,7 +138,7 @@ PARTNER = Schema(
         "the person I married is {person}",
         "my better half is called {person}",
     ),
-    asked=(("Who are you married to?", "To {person}."), ("What is your spouse called?", "{person}.")),
+    fragments=(("Who are you married to?", "To {person}."), ("What is your spouse called?", "{person}.")),
     probes=(
         Probe(
             ("Who is {name} married to?", "What is the name of the person {name} is married to?"), "{person}"
@@ -172,10 +173,8 @@ BIRTHDAY = Schema(
         "I celebrate my birthday on {birthday}",
         "every year on {birthday} I turn a year older",
     ),
-    asked=(
-        ("When is your birthday?", "On {birthday}."),
-        ("When were you born?", "My birthday is on {birthday}."),
-    ),
+    asked=(("When were you born?", "My birthday is on {birthday}."),),
+    fragments=(("When is your birthday?", "On {birthday}."),),
     probes=(Probe(("When is {name}'s birthday?", "On which day is {name}'s birthday?"), "{birthday}"),),
     corrects="birthday",
     weight=0.7,

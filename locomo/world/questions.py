@@ -2,9 +2,11 @@
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 
 from locomo.conversation import Category, Question
+from locomo.world.catalogue import SCHEMAS
 from locomo.world.facts import Fact, Timeline
 from locomo.world.inference import inferences
 from locomo.world.schema import WHEN, Probe, fill
@@ -46,12 +48,12 @@ class GoldAnswer:
 
 
 def candidates(
-    timeline: Timeline, speakers: tuple[str, str], vocabulary: Vocabulary, rng: random.Random
+    timeline: Timeline, speakers: tuple[str, str], vocabulary: Vocabulary, rng: random.Random, today: date
 ) -> dict[Category, list[Candidate]]:
-    """List the questions that a complete story can answer, by category, each text once."""
+    """List the questions that a story which is complete today can answer, by category, each text once."""
     found: dict[Category, list[Candidate]] = {category: [] for category in Category}
     seen: set[str] = set()
-    told = _Told(timeline, speakers, rng)
+    told = _Told(timeline, speakers, rng, today)
     implied = (
         Candidate(i.text, Category.OPEN_DOMAIN, i.answer, (i.fact,))
         for i in inferences(timeline, vocabulary, rng)
@@ -97,13 +99,17 @@ def as_question(candidate: Candidate, conversation_id: str, index: int) -> Quest
 class _Told:
     """Questions that facts answer as they stand, and the same questions about the wrong speaker."""
 
-    def __init__(self, timeline: Timeline, speakers: tuple[str, str], rng: random.Random) -> None:
+    def __init__(
+        self, timeline: Timeline, speakers: tuple[str, str], rng: random.Random, today: date
+    ) -> None:
         self._timeline = timeline
+        self._overdue = {fact.fact_id for fact in timeline.live.values() if fact.is_overdue(today)}
         self._swapped = {speakers[0]: speakers[1], speakers[1]: speakers[0]}
         self._rng = rng
+        maybe = (fact for fact_id in self._overdue for fact in _fulfilled(timeline.facts[fact_id]))
         self._ever = {
             _group(fact, probe, fact.subject)
-            for fact in timeline.facts.values()
+            for fact in (*timeline.facts.values(), *maybe)
             for probe in fact.schema.probes
         }
 
@@ -118,7 +124,7 @@ class _Told:
                 probes[key] = probe
         for key, facts in groups.items():
             answer = _answer(probes[key], facts)
-            if answer is None:
+            if answer is None or (probes[key].answer != WHEN and self._is_any_overdue(facts)):
                 continue
             category = _category(probes[key], facts)
             text = self._rng.choice(probes[key].texts)
@@ -128,6 +134,10 @@ class _Told:
                 text = self._rng.choice(probes[key].texts)
                 trap = fill(text, {**_asked(facts[0]), "name": other})
                 yield Candidate(trap, Category.ADVERSARIAL, answer, tuple(facts))
+
+    def _is_any_overdue(self, facts: Sequence[Fact]) -> bool:
+        """Whether nobody can tell which of these are still planned."""
+        return any(fact.fact_id in self._overdue for fact in facts)
 
     def bridged(self) -> Iterator[Candidate]:
         """Ask about somebody by who they are to a speaker: two memories answer it together."""
@@ -142,6 +152,13 @@ class _Told:
                 text = self._rng.choice(bridge.texts)
                 if answer is not None:
                     yield Candidate(fill(text, values), Category.MULTI_HOP, answer, (parent, fact))
+
+
+def _fulfilled(plan: Fact) -> Iterator[Fact]:
+    """Give what a plan would have become."""
+    for change in plan.schema.changes:
+        if change.becomes:
+            yield replace(plan, schema=SCHEMAS[change.becomes])
 
 
 def _group(fact: Fact, probe: Probe, subject: str) -> tuple[str, ...]:

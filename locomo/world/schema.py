@@ -72,7 +72,8 @@ class Schema:
     """A sort of fact.
 
     ``text`` is the canonical memory, ``says`` what its speaker says, ``asked`` pairs of the other's question
-    and the answer to it, ``shown`` pairs of a text and an image's caption that alone tells the rest.
+    and the answer to it, ``fragments`` the same where the answer says nothing without its question, ``shown``
+    pairs of a text and an image's caption that alone tells the rest.
     ``key`` names the slots that only one live fact of a subject may have the same; ``at_most`` bounds the
     live facts of a subject. ``also`` names a schema that becomes true at the same moment. ``about`` says
     whose it is, where that is not the speaker, and ``bridges`` ask for it by the ``{role}`` that the subject
@@ -88,6 +89,7 @@ class Schema:
     probes: tuple[Probe, ...]
     bridges: tuple[Probe, ...] = ()
     asked: tuple[tuple[str, str], ...] = ()
+    fragments: tuple[tuple[str, str], ...] = ()
     shown: tuple[tuple[str, str], ...] = ()
     key: tuple[str, ...] = ()
     at_most: int | None = None

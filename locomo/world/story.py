@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 
 from locomo.world.catalogue import SCHEMAS
 from locomo.world.chat import (
@@ -35,6 +36,7 @@ class Teller:
         self._inventor = Inventor(self.timeline, speakers, vocabulary, rng)
         self._vocabulary = vocabulary
         self._rng = rng
+        self._days: dict[int, date] = {}  # of the sessions, by their numbers
 
     def tell(self, book: SessionBook, facts: int) -> None:
         """Fill a session with so many facts and changes, and with talk around them.
@@ -43,6 +45,7 @@ class Teller:
             book: the session, still empty.
             facts: how many things happen to the truth; restatements and distractors come on top.
         """
+        self._days[book.number] = book.today
         book.greet()
         for _ in range(facts):
             told = self._tell_one(book)
@@ -84,11 +87,12 @@ class Teller:
             text, caption = self._rng.choice(schema.shown)
             turn = book.say(fact.speaker, sentence("", fill(text, values)), fill(caption, values))
             return (turn,), (turn,)
-        if schema.asked and chance > 0.75:
-            question, reply = self._rng.choice(schema.asked)
+        exchanges = (*schema.asked, *schema.fragments)
+        if exchanges and chance > 0.75:
+            question, reply = exchange = self._rng.choice(exchanges)
             asked = book.say(book.other(fact.speaker), fill(question, values))
             answer = book.say(fact.speaker, sentence("", fill(reply, values)))
-            return (asked, answer), (answer,)
+            return (asked, answer), (asked, answer) if exchange in schema.fragments else (answer,)
         turn = book.state(fact.speaker, fill(self._rng.choice(schema.says), values))
         return (turn,), (turn,)
 
@@ -133,8 +137,10 @@ class Teller:
     def _tell_change(self, book: SessionBook) -> Fact | None:
         """Let a fact of an earlier session be superseded, come true, be put off, or end."""
         old = self._earlier(self.timeline.changeable, book)
-        turnabout = self._inventor.turnabout(old, book.number, book.today) if old else None
-        if old is None or turnabout is None:
+        if old is None:
+            return None
+        turnabout = self._inventor.turnabout(old, self._days[old.session_number], book.number, book.today)
+        if turnabout is None:
             return None
         change, new, event = turnabout.change, turnabout.new, turnabout.event
         values = {**old.spoken_values, **(event.slots if event else {}), **(new.slots if new else {})}
@@ -156,7 +162,7 @@ class Teller:
     def _restate(self, book: SessionBook) -> None:
         """Let something known be said again, by its speaker or by the other: there is nothing to do."""
         fact = self._earlier(self.timeline.everything, book)
-        if fact is None or not fact.schema.says:
+        if fact is None or not fact.schema.says or fact.is_overdue(book.today):
             return
         body = self._plainly(fact)
         if self._rng.random() < 0.5:

@@ -168,7 +168,7 @@ def _favorite(topic: str, vocabulary: str) -> Schema:
             f"if I had to pick one {topic}, it would be {{item}}",
             f"of every {topic} that I know, I like {{item}} best",
         ),
-        asked=((f"What is your favorite {topic}?", "That is {item}."),),
+        fragments=((f"What is your favorite {topic}?", "That is {item}."),),
         probes=(
             Probe(
                 (f"What is {{name}}'s favorite {topic}?", f"Which {topic} is {{name}}'s favorite?"), "{item}"
