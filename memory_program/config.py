@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from memory_program.embedded import POCKET, is_carried, is_embedded
 from memory_program.errors import ConfigError
-from memory_program.settings import Settings, chosen, split_list
+from memory_program.settings import OutputFile, Settings, chosen, split_list
 
 WriterMode = Literal["specialists", "generalist"]
 
@@ -232,7 +232,7 @@ class EvaluateConfig(SystemSettings):
     output_dir: Path = Path("runs/evaluate")
     """Folder of the run: records, banks, results, plots, report. The same folder continues the same run."""
 
-    page: Path | None = None
+    page: OutputFile | None = None
     """Where the report goes, one HTML page that needs no other file and no network. Without it, report.html
     in the folder of the run; that of several runs beside the folder of the first."""
 

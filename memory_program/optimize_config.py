@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from memory_program.config import DatasetName, EvaluateConfig, SystemSettings
 from memory_program.embedded import POCKET, is_carried
 from memory_program.errors import ConfigError
+from memory_program.settings import OutputFile
 
 
 class Optimizer(StrEnum):
@@ -153,7 +154,7 @@ class OptimizeConfig(SystemSettings):
     program: Path | None = None
     """A saved program (or judge) to begin with, instead of the prompts that come with this version."""
 
-    output: Path | None = None
+    output: OutputFile | None = None
     """The file for the best program: prompts, demos, scores, no key. Without it, that is
     optimized_memory_program.json, which evaluate.py --program reads; of a judge, optimized_judge.json, for
     evaluate.py --judge-program."""

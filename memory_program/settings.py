@@ -1,9 +1,10 @@
 """Settings that are checked as they are built, with errors that say what was expected."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo
 
 from memory_program.errors import ConfigError
 
@@ -32,6 +33,25 @@ class Settings(BaseModel):
         except ValidationError as error:
             problems = [_explained(dict(problem), type(self)) for problem in error.errors()]
             raise ConfigError("; ".join(problems)) from error
+
+
+def file_to_write(path: Path, name: str) -> Path:
+    """Check the path of a result before the work for it begins.
+
+    Raises:
+        ConfigError: it is a folder.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{name}={path.as_posix()!r} is a folder: name a file")
+    return path
+
+
+def _checked(path: Path, setting: ValidationInfo) -> Path:
+    return file_to_write(path, str(setting.field_name))
+
+
+OutputFile = Annotated[Path, AfterValidator(_checked)]
+"""The type of a setting that names a file to write."""
 
 
 def split_list(value: str) -> list[str]:

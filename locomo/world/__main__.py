@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tyro.conf.FlagCreatePairsOff[WorldConfig], args=arguments, prog="python -m locomo.world"
     )
     try:
+        if config.out.is_dir():
+            raise WorldError(f"out={config.out.as_posix()!r} is a folder: name a file")
         worlds = generate(
             config.seed,
             config.conversations,

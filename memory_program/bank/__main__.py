@@ -16,6 +16,7 @@ from memory_program.bank.retrieval import MemoryIndex
 from memory_program.bank.store import BankStore
 from memory_program.command_line import exit_status
 from memory_program.errors import ConfigError, StoreError
+from memory_program.settings import file_to_write
 
 
 def show(db: str, namespace: str | None = None, version: int | None = None) -> None:
@@ -129,6 +130,7 @@ def export(db: str, namespace: str, out: Path) -> None:
         namespace: The bank.
         out: The file to write.
     """
+    file_to_write(out, "out")
     with BankStore.existing(db) as store:
         _bank(store, namespace)
         document = space_to_json(store.load(namespace))

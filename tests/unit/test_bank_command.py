@@ -151,6 +151,15 @@ def test_what_is_not_there_is_named_with_the_way_out(tmp_path, db, capsys):
     assert "count=4 must be from 0 to 3" in capsys.readouterr().err
 
 
+def test_an_export_to_a_folder_is_refused_and_leaves_nothing(db, tmp_path, capsys):
+    folder = tmp_path / "bank.json"
+    folder.mkdir()
+    for out in (str(folder), "."):
+        assert main(["export", "--db", db, "--namespace", NAME, "--out", out]) == 2
+        assert f"out={out!r} is a folder: name a file" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bank.json", "banks.sqlite"]
+
+
 def test_the_command_runs_as_a_module(db):
     command = [sys.executable, "-m", "memory_program.bank", "list", "--db", db]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -170,6 +170,12 @@ def test_the_settings_of_a_system_are_the_flags_of_the_run():
     assert config.system_settings == SystemSettings(top_k=7, archive=True)
 
 
+def test_a_page_is_a_file(tmp_path):
+    with pytest.raises(ConfigError, match=r"page='.*' is a folder: name a file"):
+        EvaluateConfig(page=tmp_path)
+    assert EvaluateConfig(page=tmp_path / "both.html").page == tmp_path / "both.html"
+
+
 def test_every_setting_says_what_it_means():
     for name, field in EvaluateConfig.model_fields.items():
         assert len(field.description or "") > 30, name

@@ -100,3 +100,8 @@ def test_help_names_every_flag_and_imports_nothing_that_is_slow() -> None:
     slow = {"dspy", "litellm", "mlflow", "matplotlib", "torch", "numpy", "sqlalchemy", "optuna", "gepa"}
     assert "tyro" in imported
     assert not imported & slow
+
+
+def test_the_best_program_goes_to_a_file() -> None:
+    with pytest.raises(ConfigError, match=r"output='\.' is a folder: name a file"):
+        parse_flags(OptimizeConfig, ["--output", "."])

@@ -66,6 +66,17 @@ def test_an_unwritable_place_is_an_error(tmp_path: Path, capsys: pytest.CaptureF
     assert "name another file by --out" in capsys.readouterr().err
 
 
+def test_a_folder_in_place_of_the_file_is_an_error_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "sample.json"
+    folder.mkdir()
+    for out in (str(folder), "."):
+        assert main(["--conversations", "1", "--out", out]) == 1
+        assert f"out={out!r} is a folder: name a file" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_traps_have_no_answer_key_and_others_no_adversarial_one() -> None:
     (sample,) = as_locomo_json([generate(7)[0].conversation])
     for asked in json.loads(json.dumps(sample))["qa"]:
