@@ -1,6 +1,12 @@
-"""Train models of the program: ``python train.py --help``; each ``--mode`` has flags of its own.
+"""Train models of the program. Each mode has flags of its own: python train.py --mode NAME --help.
 
-Modes: train and evaluate, trajectories, synthesize, sft, export, pretrain.
+- train: train a writer by what its memories are worth, and evaluate it (the default)
+- evaluate: evaluate again what was trained
+- trajectories: write down what an expert does, for sft
+- synthesize: have a model write questions about conversations, to train by
+- sft: teach a writer the replies of an expert
+- export: write trajectories, or a trained model, as other tools read them
+- pretrain: train the embedded model from scratch
 """
 
 import sys
@@ -30,7 +36,8 @@ MODES: dict[str, tuple[type[Settings], str]] = {
 def main() -> None:
     """Read the flags of the mode, and do what it is for."""
     config_type, place = MODES[named_mode(MODES, "train")]
-    config = parse_flags(train_config_type() if config_type is TrainConfig else config_type)
+    config_type = train_config_type() if config_type is TrainConfig else config_type
+    config = parse_flags(config_type, about=__doc__ or "")
     module, _, name = place.partition(":")
     run: Callable[[Settings], Any] = getattr(import_module(module), name)  # Any: each mode its own
     done = run(config)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Collection, Sequence
+from inspect import cleandoc
 from typing import Any, TypeVar
 
 import tyro
@@ -18,12 +19,15 @@ _NOTHING_STARTED = (ConfigError, BenchmarkError, ModelError, RecordError, FileNo
 ConfigT = TypeVar("ConfigT", bound=Settings)
 
 
-def parse_flags(config_type: type[ConfigT], arguments: Sequence[str] | None = None) -> ConfigT:
+def parse_flags(
+    config_type: type[ConfigT], arguments: Sequence[str] | None = None, *, about: str = ""
+) -> ConfigT:
     """Build a config from the command line; help comes from the docstrings of its fields.
 
     Args:
         config_type: the config to build.
         arguments: what to parse; None takes ``sys.argv``.
+        about: what help says of the script, after the docstring of the config.
 
     Raises:
         ConfigError: a setting is out of range, or contradicts another one.
@@ -31,7 +35,7 @@ def parse_flags(config_type: type[ConfigT], arguments: Sequence[str] | None = No
     """
 
     class Flags(config_type):
-        __doc__ = config_type.__doc__
+        __doc__ = f"{cleandoc(config_type.__doc__ or '')}\n\n{about}"
 
         def __new__(cls, **values: object) -> dict[str, object]:
             return values  # the config is built below: errors in here, tyro would put in a box of its own

@@ -9,7 +9,7 @@ from memory_program.arbor_train_config import train_config_type
 from memory_program.command_line import named_mode, parse_flags
 from memory_program.train_config import TrainConfig
 from tests.conftest import CHECKOUT
-from train import MODES
+from train import MODES, main
 
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^python train\.py.*$", README, re.MULTILINE)
@@ -28,6 +28,16 @@ def test_every_training_in_the_readme_has_valid_flags(command):
         config_type = train_config_type(arguments)
     assert isinstance(parse_flags(config_type, arguments), config_type)
     assert place.startswith("memory_program.")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--backend", "arbor"], ["--mode", "sft"]])
+def test_help_says_what_every_mode_is_for(arguments, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", *arguments, "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    shown = capsys.readouterr().out
+    assert "--mode NAME --help" in shown
+    assert re.findall(r"^- (\w+): \w+", shown, re.MULTILINE) == list(MODES)
 
 
 def test_the_readme_shows_both_backends():
