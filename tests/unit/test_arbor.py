@@ -351,3 +351,9 @@ def test_the_rented_machine_starts_the_server_and_trains_on_it():
     assert "memory_program.learning.arbor serve --config deploy/arbor.yaml" in task["run"]
     assert "train.py --backend arbor --arbor-config deploy/arbor.yaml" in task["run"]
     assert all(kind.endswith(":2") for kind in task["resources"]["accelerators"])
+
+
+def test_the_rented_machine_is_stopped_when_it_idles_and_never_deleted_with_what_it_trained():
+    task = yaml.safe_load((CHECKOUT / "deploy" / "arbor-sky.yaml").read_text(encoding="utf-8"))
+    assert task["resources"]["autostop"] == {"idle_minutes": 30}  # with "down: true" it would be deleted
+    assert "HF_TOKEN" in task["secrets"]  # where machines cannot be stopped, the hub keeps the weights

@@ -44,4 +44,4 @@ def test_the_readme_shows_both_backends():
     assert any("--backend arbor" in command for command in COMMANDS)
     assert "python -m memory_program.learning.arbor serve --config arbor.yaml" in README
     commands = re.findall(r"^sky (\w+)", README, re.MULTILINE)
-    assert {"launch", "status", "down"} <= set(commands)
+    assert {"launch", "status", "start", "down"} <= set(commands)
