@@ -47,7 +47,7 @@ SYSTEMS: dict[str, Callable[[SystemSettings], MemorySystem]] = {
     "no-memory": lambda settings: ReaderOnly(NoContext()),
     "extractive": _extractive,
 }
-"""Every system that can be evaluated. To add one: a MemorySystem, and a line here."""
+"""Every system that can be evaluated. To add one: a MemorySystem, its name in the config, and a line here."""
 
 
 def make_system(

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from memory_program.bank.__main__ import main as bank_command
 from memory_program.command_line import parse_flags
-from memory_program.config import EvaluateConfig, SystemSettings
+from memory_program.config import EvaluateConfig, SystemName, SystemSettings
 from memory_program.optimization.run import optimize
 from memory_program.optimize_config import OptimizeConfig
 from memory_program.settings import Settings
@@ -67,6 +67,11 @@ def assert_stands_in_readme(begin: str, expected: str, end: str) -> None:
 def test_the_table_of_flags_is_that_of_the_config(source):
     begin = f"<!-- flags: made from {source} -->\n"
     assert_stands_in_readme(begin, flag_table(*TABLES[source]), "<!-- end of flags -->")
+
+
+def test_the_table_of_systems_names_each_of_them():
+    table = README.read_text(encoding="utf-8").partition("## The systems\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == set(SystemName)
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python evaluate.py")])

@@ -5,6 +5,7 @@ import json
 import pytest
 from locomo_samples import sample, write
 
+from locomo.conversation import HEADLINE_TYPES, Benchmark
 from locomo.errors import DatasetError
 from locomo.world import SAMPLE_FILE, as_locomo_json, generate, sample_worlds
 from memory_program.config import DatasetName, EvaluateConfig
@@ -14,6 +15,13 @@ from memory_program.evaluation.selection import select
 
 def test_every_name_of_the_config_can_be_loaded():
     assert set(DATASETS) == {name.value for name in DatasetName}
+    help_text = EvaluateConfig.model_fields["dataset"].description or ""
+    assert [name.value for name in DatasetName if f'"{name.value}"' not in help_text] == []
+
+
+def test_every_benchmark_is_downloaded_by_its_name_and_has_its_types_of_questions():
+    assert {name.value for name in DatasetName if name.is_downloaded} == set(Benchmark)
+    assert set(HEADLINE_TYPES) == set(Benchmark)
 
 
 def test_the_sample_is_what_its_generator_makes_today():
