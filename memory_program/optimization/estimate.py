@@ -17,24 +17,20 @@ from memory_program.optimize_config import OptimizeConfig, Target
 _PROPOSAL_TOKENS, _PROPOSAL_REPLY_TOKENS = 4000, 500
 
 
-def estimate_run(
-    config: OptimizeConfig, material: Material, program: MemoryProgram, missing_sessions: int
-) -> list[StageEstimate]:
+def estimate_run(config: OptimizeConfig, material: Material, program: MemoryProgram) -> list[StageEstimate]:
     """Estimate the calls of all stages, those included whose replies are on disk from an earlier try.
 
     Args:
         config: of the run.
         material: what it works on.
         program: what it begins with.
-        missing_sessions: sessions that this program has not remembered yet.
     """
     estimates: list[StageEstimate | None] = []
     for place, target in enumerate(config.rounds * config.target.stages):
         # a writer that was improved remembers everything anew
         rewritten = place > 0 and config.target.stages[(place - 1) % 2] is Target.WRITER
-        sessions = (
-            sum(len(c.sessions) for c in material.used) if rewritten else missing_sessions * (place == 0)
-        )
+        is_all_missing = place == 0 or rewritten
+        sessions = sum(len(c.sessions) for c in material.used) if is_all_missing else 0
         estimates += _estimate_stage(config, target, material, program, sessions)
     return [estimate for estimate in estimates if estimate is not None]
 

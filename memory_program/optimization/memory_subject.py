@@ -71,8 +71,7 @@ class MemorySubject:
 
     def estimates(self) -> list[StageEstimate]:
         """Estimate remembering, answering, judging and proposing."""
-        missing = self._opened.missing_sessions(self.program)
-        return estimate_run(self._config, self._material, self.program, missing)
+        return estimate_run(self._config, self._material, self.program)
 
     def cases(self, target: Target) -> Cases:
         """Remember what is not remembered yet, and draw questions or sessions."""

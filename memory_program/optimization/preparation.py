@@ -69,18 +69,12 @@ class RollIn:
     ) -> None:
         """Prepare; nothing is remembered yet."""
         self._config, self._material, self._store, self._calls = config, material, store, calls
+        self._remembered: set[str] = set()
         self.lost_sessions = 0
         """Sessions of the last roll-in in which a call failed."""
 
-    def missing_sessions(self, program: MemoryProgram) -> int:
-        """Count the sessions that the program has not remembered yet."""
-        conversations = self._material.used
-        saved = [self._store.load(self._namespace(program, c)).sessions for c in conversations]
-        pairs = zip(conversations, saved, strict=True)
-        return sum(session.session_id not in known for c, known in pairs for session in c.sessions)
-
     def cases(self, program: MemoryProgram, target: Target) -> Cases:
-        """Remember what is not remembered yet, and draw the cases of a target.
+        """Remember what this try of the run has not remembered yet, and draw the cases of a target.
 
         Raises:
             ConfigError: nothing is asked about one of the splits.
@@ -131,10 +125,16 @@ class RollIn:
 
     def _rolled_in(self, program: MemoryProgram, conversation: Conversation) -> list[MemorySpace]:
         namespace = self._namespace(program, conversation)
-        known = self._store.load(namespace).sessions.values()
-        lost = [ingested.session.session_id for ingested in known if _lost_calls(ingested.record.failures)]
-        if lost:  # of an earlier try; replies that it got are on disk
-            self._store.rewind_session(namespace, lost[0])
+        # What an earlier try remembered is remembered again, from the replies on disk, so that they count in
+        # this one. Of what an earlier stage remembered, only what lost a call is.
+        again = [
+            ingested.session.session_id
+            for ingested in self._store.load(namespace).sessions.values()
+            if namespace not in self._remembered or _lost_calls(ingested.record.failures)
+        ]
+        if again:
+            self._store.rewind_session(namespace, again[0])
+        self._remembered.add(namespace)
         return roll_in(program, conversation, self._store, namespace)
 
     def _check(self, spaces: Sequence[Sequence[MemorySpace]]) -> None:

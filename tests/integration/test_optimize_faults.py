@@ -185,6 +185,21 @@ def test_a_run_that_was_stopped_goes_on_with_a_higher_limit(data: Path, tmp_path
     assert results["stages"][0]["winner"]["score"]["value"] == 1.0
 
 
+def test_what_an_earlier_try_remembered_counts_towards_the_limit(data: Path, tmp_path: Path) -> None:
+    whole, again = (
+        quick(data, folder, optimizer="bootstrap", max_sessions=3, num_threads=1, max_calls=45)
+        for folder in (tmp_path / "whole", tmp_path / "again")
+    )
+    with ModelServer(reply=Steerable(["reader"], is_fickle=False)) as server:
+        expected, _ = run(whole, server)
+    with ModelServer(reply=Steerable(["reader"], is_fickle=False)) as server:
+        run(again.model_copy(update={"max_calls": 25}), server)  # all 18 sessions, and some questions
+        results, _ = run(again, server)
+        assert server.traffic.requests.total() == results["calls"]["used"] == expected["calls"]["used"] <= 45
+    assert results["calls"]["calls"] == expected["calls"]["calls"]
+    assert results["calls"]["input_tokens"] == expected["calls"]["input_tokens"]
+
+
 def in_process(model: Steerable) -> ModelMaker:
     """Make models with a list price, which answer without a server."""
 

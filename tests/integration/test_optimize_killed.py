@@ -48,7 +48,12 @@ def finish(config: OptimizeConfig, server: ModelServer) -> dict[str, Any]:
     results = optimize(config, console=Console(file=io.StringIO()), models=impatient(server.url))
     stage = results["stages"][0]
     candidates = sorted(candidate["fingerprint"] for candidate in stage["candidates"])
-    return {"program": results["program"], "score": stage["winner"]["score"], "candidates": candidates}
+    return {
+        "program": results["program"],
+        "score": stage["winner"]["score"],
+        "candidates": candidates,
+        "calls": results["calls"]["used"],
+    }
 
 
 @pytest.mark.parametrize("optimizer", ["simba", "mipro"])

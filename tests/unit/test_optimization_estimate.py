@@ -1,0 +1,16 @@
+"""What an optimisation will take, estimated for all of its stages."""
+
+from pathlib import Path
+
+from memory_program.optimization.memory_subject import MemorySubject
+from memory_program.optimize_config import OptimizeConfig
+from tests.optimization_samples import quick, write_conversations
+
+
+def calls(config: OptimizeConfig, stage: str) -> int:
+    return sum(estimate.calls for estimate in MemorySubject(config).estimates() if estimate.stage == stage)
+
+
+def test_a_reader_is_improved_on_what_is_remembered_once(tmp_path: Path) -> None:
+    config = quick(write_conversations(tmp_path / "codes.json"), tmp_path, max_turns=1)
+    assert calls(config, "build") == 12  # two sessions of each of six conversations; two are for the test
