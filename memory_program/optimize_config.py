@@ -69,7 +69,7 @@ class OptimizeConfig(SystemSettings):
     answers whose verdict is known, as --mode calibrate of evaluate.py has them)."""
 
     rounds: int = Field(default=1, ge=1)
-    """How often --target both goes from the reader to the writer."""
+    """How often the parts that --target names are improved, one after the other, from the best so far."""
 
     model: str = POCKET
     """Model of writer and reader, by LiteLLM's name, or pocket, the embedded one; with --target judge, the

@@ -26,12 +26,10 @@ def estimate_run(config: OptimizeConfig, material: Material, program: MemoryProg
         program: what it begins with.
     """
     estimates: list[StageEstimate | None] = []
-    for place, target in enumerate(config.rounds * config.target.stages):
-        # a writer that was improved remembers everything anew
-        rewritten = place > 0 and config.target.stages[(place - 1) % 2] is Target.WRITER
-        is_all_missing = place == 0 or rewritten
-        sessions = sum(len(c.sessions) for c in material.used) if is_all_missing else 0
+    sessions = everything = sum(len(conversation.sessions) for conversation in material.used)
+    for target in config.rounds * config.target.stages:
         estimates += _estimate_stage(config, target, material, program, sessions)
+        sessions = everything if target is Target.WRITER else 0  # who was improved remembers anew
     return [estimate for estimate in estimates if estimate is not None]
 
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from memory_program.optimization.memory_subject import MemorySubject
 from memory_program.optimize_config import OptimizeConfig
 from tests.optimization_samples import quick, write_conversations
@@ -9,6 +11,16 @@ from tests.optimization_samples import quick, write_conversations
 
 def calls(config: OptimizeConfig, stage: str) -> int:
     return sum(estimate.calls for estimate in MemorySubject(config).estimates() if estimate.stage == stage)
+
+
+@pytest.mark.parametrize(("target", "remembered"), [("reader", 1), ("writer", 3), ("both", 3)])
+def test_a_round_after_the_writer_was_improved_remembers_everything_anew(
+    target: str, remembered: int, tmp_path: Path
+) -> None:
+    data = write_conversations(tmp_path / "codes.json")
+    once, thrice = (quick(data, tmp_path, target=target, rounds=rounds) for rounds in (1, 3))
+    assert calls(thrice, "build") == remembered * calls(once, "build")
+    assert calls(thrice, "answer") == 3 * calls(once, "answer")
 
 
 def test_a_reader_is_improved_on_what_is_remembered_once(tmp_path: Path) -> None:
