@@ -107,7 +107,7 @@ class PaidCalls:
 
     @contextmanager
     def reserving(self, calls: int) -> Generator[None]:
-        """Keep some of what is allowed for what comes after the block, but never more than half of it.
+        """Keep some of what is allowed for the comparison after the block, but never more than half of it.
 
         A block that stops at its limit stops nothing after it. What it leaves behind in threads of its own
         stays stopped.
@@ -205,11 +205,18 @@ class PaidCalls:
         self.used += 1
 
     def _limit_reached(self, allowance: Allowance) -> str | None:
+        whole = self._whole
         if allowance.max_calls is not None and self.used >= allowance.max_calls:
-            return f"max_calls={self._whole.max_calls} is reached"
+            return _reached(f"max_calls={whole.max_calls}", allowance.max_calls == whole.max_calls)
         if allowance.max_cost_usd is None:
             return None
-        max_cost = f"max_cost={self._whole.max_cost_usd!r}"
+        max_cost = f"max_cost={whole.max_cost_usd!r}"
         if self.usage.cost_usd is None:
             return f"{max_cost} cannot be kept any more: a call has no known price"
-        return f"{max_cost} is reached" if self.usage.cost_usd >= allowance.max_cost_usd else None
+        if self.usage.cost_usd < allowance.max_cost_usd:
+            return None
+        return _reached(max_cost, allowance.max_cost_usd == whole.max_cost_usd)
+
+
+def _reached(limit: str, is_whole: bool) -> str:
+    return f"{limit} is reached" + ("" if is_whole else " but for what is kept for the comparison")

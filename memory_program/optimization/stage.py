@@ -102,7 +102,7 @@ def improve(
             proposed = _search(tools, bench, student)
         for candidate in finalists(bench, proposed):
             _validate(tools, bench, _with_prompts(student, candidate))
-    return StageResult(target, bench, choose(bench, tools.config.seed), stopped[0] if stopped else None)
+    return StageResult(target, bench, choose(bench, tools.config.seed), stopped[-1] if stopped else None)
 
 
 def _search(tools: Tools, bench: Bench, student: Student) -> list[str]:

@@ -164,8 +164,10 @@ def test_a_limit_of_calls_stops_the_run_with_the_best_so_far(
     config = quick(data, tmp_path, optimizer=optimizer, max_calls=calls)
     with ModelServer(reply=Steerable(["reader"])) as server:
         results, output = run(config, server)
-        assert calls / 2 < server.traffic.requests.total() == results["calls"]["used"] <= calls
-    assert f"stopped early: max_calls={calls} is reached; the best so far counts" in output
+        used = results["calls"]["used"]
+        assert calls / 2 < server.traffic.requests.total() == used <= calls
+    kept = " but for what is kept for the comparison" if used < calls else ""
+    assert f"stopped early: max_calls={calls} is reached{kept}; the best so far counts" in output
     program = make_system("memory", config.system_settings)
     program.load(str(config.output))
     if results["stages"] and results["stages"][0]["comparison"] is not None:
@@ -173,6 +175,18 @@ def test_a_limit_of_calls_stops_the_run_with_the_best_so_far(
             results["stages"][0]["comparison"]["difference"] >= 0
             or (results["stages"][0]["winner"]["is_baseline"])
         )
+
+
+def test_a_comparison_that_uses_up_what_was_kept_for_it_reaches_the_limit(data: Path, tmp_path: Path) -> None:
+    more = {"max_sessions": 3, "num_examples": 4, "num_val": 12, "num_threads": 1}
+    config = quick(
+        data, tmp_path, optimizer="simba", max_calls=79, **more
+    )  # 24 for two candidates, 23 are kept
+    with ModelServer(reply=Steerable(["reader"], is_fickle=False)) as server:
+        results, _ = run(config, server)
+    (stage,) = results["stages"]
+    assert stage["comparison"] is not None
+    assert (results["calls"]["used"], stage["stopped"]) == (79, "max_calls=79 is reached")
 
 
 def test_a_run_that_was_stopped_goes_on_with_a_higher_limit(data: Path, tmp_path: Path) -> None:

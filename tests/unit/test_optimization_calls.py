@@ -157,13 +157,37 @@ def test_the_limit_of_dollars_stops_as_soon_as_it_is_reached(counting: Counting,
 def test_a_part_leaves_what_is_reserved_to_what_comes_after_it(counting: Counting, tmp_path: Path) -> None:
     calls = PaidCalls(tmp_path / "calls.jsonl", max_calls=10)
     lm = model(counting, calls)
-    with pytest.raises(RunStopped), calls.reserving(3):
+    with pytest.raises(RunStopped) as search, calls.reserving(3):
         ask_on(lm, "search")
+    assert search.value.message == "max_calls=10 is reached but for what is kept for the comparison"
     assert calls.used == 7
     for number in range(3):
         lm(f"finals {number}?")
-    with pytest.raises(RunStopped):
+    with pytest.raises(RunStopped) as finals:
         lm("one more?")
+    assert finals.value.message == "max_calls=10 is reached"
+
+
+def test_dollars_that_are_kept_are_told_from_dollars_that_are_spent(
+    counting: Counting, tmp_path: Path
+) -> None:
+    max_cost_usd = 9.5 * CALL_USD
+    calls = PaidCalls(tmp_path / "calls.jsonl", max_cost_usd=max_cost_usd)
+    lm = model(counting, calls)
+    lm("baseline?")
+    with pytest.raises(RunStopped) as search, calls.reserving(3):
+        ask_on(lm, "search")
+    told = f"max_cost={max_cost_usd!r} is reached"
+    assert search.value.message == f"{told} but for what is kept for the comparison"
+    with pytest.raises(RunStopped) as finals:
+        ask_on(lm, "finals")
+    assert finals.value.message == told
+
+
+def test_where_nothing_can_be_kept_the_limit_itself_is_reached(counting: Counting, tmp_path: Path) -> None:
+    calls = PaidCalls(tmp_path / "calls.jsonl", max_calls=1)
+    with pytest.raises(RunStopped, match=r"^max_calls=1 is reached$"), calls.reserving(3):
+        ask_on(model(counting, calls))
 
 
 def test_no_part_is_left_with_less_than_half(counting: Counting, tmp_path: Path) -> None:
