@@ -263,12 +263,18 @@ def _named_season(match: re.Match[str], anchor: date) -> Stretch | None:
 
 
 def _season_beside(match: re.Match[str], anchor: date) -> Stretch | None:
-    """``last summer``: the last one that is over; ``next summer``: the first that has not begun."""
+    """``last summer``: the last one that is over; ``next summer``: the first that has not begun.
+
+    ``this summer`` is the year's; in January and February, ``this winter`` began in the year before.
+    """
+    direction, year = _direction(match), relativedelta(years=1)
     first = date(anchor.year, _SEASONS[match["season"].lower()], 1)
-    if _direction(match) < 0 and first + relativedelta(months=3) > anchor:
-        first -= relativedelta(years=1)
-    if _direction(match) > 0 and first <= anchor:
-        first += relativedelta(years=1)
+    while direction < 0 and first + relativedelta(months=3) > anchor:
+        first -= year
+    if direction == 0 and first - relativedelta(months=9) > anchor:
+        first -= year
+    if direction > 0 and first <= anchor:
+        first += year
     return _quarter(match["season"], first)
 
 

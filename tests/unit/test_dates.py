@@ -91,6 +91,21 @@ def test_a_season_that_is_not_over_is_not_the_last_one():
 
 
 @pytest.mark.parametrize(
+    ("said_on", "last", "this", "following"),
+    [
+        (date(2023, 11, 30), 2022, 2023, 2023),
+        (date(2023, 12, 31), 2022, 2023, 2024),
+        (date(2024, 1, 15), 2022, 2023, 2024),
+        (date(2024, 2, 29), 2022, 2023, 2024),
+        (date(2024, 3, 1), 2023, 2024, 2024),
+    ],
+)
+def test_a_winter_that_runs_over_new_year_has_the_year_in_which_it_began(said_on, last, this, following):
+    for which, year in (("last", last), ("this", this), ("next", following)):
+        assert phrases(f"{which} winter", said_on) == [f"winter {year}"]
+
+
+@pytest.mark.parametrize(
     "text", ["I may go", "the sun is out", "he sat down", "31 February", "a march", "12"]
 )
 def test_words_that_only_look_like_dates_are_left_alone(text):
