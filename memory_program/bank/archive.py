@@ -4,7 +4,7 @@ import math
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -78,6 +78,20 @@ def _asks(turn: Turn) -> bool:
     return turn.text.rstrip().endswith("?")
 
 
+def _refuse_known(session: Session, session_ids: Container[str], turn_ids: Container[str]) -> None:
+    if session.session_id in session_ids:
+        raise SessionConflictError(
+            f"{session.session_id!r} is already archived: give the new session a number of its own"
+        )
+    ids = Counter(turn.turn_id for turn in session.turns)
+    repeated = [turn_id for turn_id, times in ids.items() if times > 1 or turn_id in turn_ids]
+    if repeated:
+        raise SessionConflictError(
+            f"turn {repeated[0]!r} of {session.session_id!r} is already archived: every turn of a "
+            "namespace needs an id of its own"
+        )
+
+
 class Archive:
     """The turns of one namespace.
 
@@ -104,6 +118,7 @@ class Archive:
         self._session_index = BM25Index()
         self._sessions: tuple[Session, ...] = ()
         self._speakers: tuple[str, ...] = ()
+        self._session_ids: Map[str, None] = Map()
         self._by_id: Map[str, Turn] = Map()
         # By position in the index of turns; replaced and never written, so forks may share them.
         self._turns: tuple[Turn, ...] = ()
@@ -130,16 +145,26 @@ class Archive:
         return self._by_id.get(turn_id)
 
     def add_session(self, session: Session) -> None:
-        """Archive the turns of a session.
+        """Archive the turns of a session: ``add_sessions`` of one."""
+        self.add_sessions([session])
+
+    def add_sessions(self, sessions: Sequence[Session]) -> None:
+        """Archive the turns of sessions, in their order; what is here is copied once, however many come.
 
         Raises:
-            SessionConflictError: the session, or one of its turn ids, is already here; nothing was added.
+            SessionConflictError: one of the sessions, or of their turn ids, is already here or comes twice;
+                nothing was added.
         """
-        self._refuse_known(session)
-        self._speakers = tuple(dict.fromkeys([*self._speakers, *(turn.speaker for turn in session.turns)]))
-        self._by_id = self._by_id.update({turn.turn_id: turn for turn in session.turns})
-        self._turns = self._turns + session.turns
-        self._sessions = (*self._sessions, session)
+        session_ids, by_id = self._session_ids.mutate(), self._by_id.mutate()
+        for session in sessions:
+            _refuse_known(session, session_ids, by_id)
+            session_ids[session.session_id] = None
+            by_id.update({turn.turn_id: turn for turn in session.turns})
+        turns = [turn for session in sessions for turn in session.turns]
+        self._speakers = tuple(dict.fromkeys([*self._speakers, *(turn.speaker for turn in turns)]))
+        self._session_ids, self._by_id = session_ids.finish(), by_id.finish()
+        self._turns = (*self._turns, *turns)
+        self._sessions = (*self._sessions, *sessions)
 
     def search(self, query: str, top_k: int = 50) -> list[ScoredTurn]:
         """Rank the turns whose documents share a word with the query, best first; of equals the older first.
@@ -190,19 +215,6 @@ class Archive:
         self._session_at = np.append(self._session_at, np.full(len(speakers), place, np.intp))
         self._speaker_at = np.append(self._speaker_at, speakers)
         self._asks_at = np.append(self._asks_at, np.array([_asks(turn) for turn in session.turns], np.bool_))
-
-    def _refuse_known(self, session: Session) -> None:
-        if any(known.session_id == session.session_id for known in self._sessions):
-            raise SessionConflictError(
-                f"{session.session_id!r} is already archived: give the new session a number of its own"
-            )
-        ids = [turn.turn_id for turn in session.turns]
-        repeated = [turn_id for turn_id, times in Counter(ids).items() if times > 1 or turn_id in self._by_id]
-        if repeated:
-            raise SessionConflictError(
-                f"turn {repeated[0]!r} of {session.session_id!r} is already archived: every turn of a "
-                "namespace needs an id of its own"
-            )
 
     def fork(self) -> "Archive":
         """Copy the archive in O(1); what either adds afterwards, the other does not see."""

@@ -43,14 +43,15 @@ def space_from_json(document: Json, namespace: str | None = None) -> MemorySpace
         space = MemorySpace(document["namespace"] if namespace is None else namespace)
         operations = map(operation_from_json, document["operations"])
         space.bank = MemoryBank.replay(space.namespace, operations)
-        for entry in document["sessions"]:
-            session = session_from_json(json.dumps(entry["session"]))
-            record = record_from_json(json.dumps(entry["record"]))
-            space.archive.add_session(session)
-            space.sessions[session.session_id] = IngestedSession(session, entry["version"], record)
+        space.restore([_ingested_from_json(entry) for entry in document["sessions"]])
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(
             f"not an exported namespace ({error}): expected a file of format {FORMAT!r}, as "
             "python -m memory_program.bank export writes it"
         ) from error
     return space
+
+
+def _ingested_from_json(entry: Json) -> IngestedSession:
+    session = session_from_json(json.dumps(entry["session"]))
+    return IngestedSession(session, entry["version"], record_from_json(json.dumps(entry["record"])))

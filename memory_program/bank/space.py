@@ -1,5 +1,6 @@
 """Everything that is remembered in one namespace: the bank, its index, and the verbatim archive."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from locomo.conversation import Session
@@ -59,8 +60,12 @@ class MemorySpace:
 
     def ingest(self, session: Session, record: SessionRecord) -> None:
         """Archive a session's turns and remember that it was ingested (its operations are in the bank)."""
-        self.archive.add_session(session)
-        self.sessions[session.session_id] = IngestedSession(session, self.bank.version, record)
+        self.restore([IngestedSession(session, self.bank.version, record)])
+
+    def restore(self, ingested: Sequence[IngestedSession]) -> None:
+        """Take up sessions that were ingested before, in their order: those of a database, or of a file."""
+        self.archive.add_sessions([one.session for one in ingested])
+        self.sessions.update({one.session.session_id: one for one in ingested})
 
     def adopt(self, draft: "MemorySpace") -> None:
         """Become what a fork of this space has become.

@@ -138,9 +138,7 @@ class BankStore:
                 snapshot = self._snapshot(connection, namespace)
                 space.bank = self._replayed(connection, namespace, snapshot)
                 space.snapshot_version = snapshot.version if snapshot is not None else 0
-                for ingested in rows.sessions_of(connection, namespace):
-                    space.archive.add_session(ingested.session)
-                    space.sessions[ingested.session.session_id] = ingested
+                space.restore(rows.sessions_of(connection, namespace))
                 if dense is not None:
                     dense.remember(rows.vectors_of(connection, namespace))
         except (KeyError, TypeError, ValueError) as error:

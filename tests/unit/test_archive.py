@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from locomo.conversation import Turn
+from locomo.conversation import Session, Turn
 from memory_program.bank.archive import Archive
 from memory_program.errors import IndexingError, SessionConflictError
 from tests.conversations import session
@@ -100,6 +100,48 @@ def test_adding_a_session_later_gives_the_scores_of_adding_it_at_once():
     grown.search("dog")
     grown.add_session(second)
     assert grown.search("dog cat") == archive_of(first, second).search("dog cat")
+
+
+def test_sessions_that_come_together_are_archived_as_if_they_came_one_by_one():
+    talk = [
+        session(1, "Ana: A dog.", "Ben: A cat."),
+        session(2, "Cleo: The dog barks."),
+        session(3, "Ben: Oh, a parrot."),
+    ]
+    together = Archive()
+    together.add_sessions(talk)
+    one_by_one = archive_of(*talk)
+    assert (together.sessions, together.speakers) == (one_by_one.sessions, one_by_one.speakers)
+    assert together.search("dog cat parrot, Ben") == one_by_one.search("dog cat parrot, Ben")
+    assert together.get("D3:1") == talk[2].turns[0]
+
+
+def test_of_sessions_that_come_together_all_are_archived_or_none():
+    archive = archive_of(session(1, "Ana: A dog."))
+    clash = session(3, "Ana: A parrot.")
+    clashing = replace(clash, turns=(replace(clash.turns[0], turn_id="D2:1"),))
+    for last in (session(1, "Ana: A dog."), session(2, "Ana: A cat."), clashing):
+        with pytest.raises(SessionConflictError):
+            archive.add_sessions([session(2, "Ana: A cat."), last])
+    assert ([one.number for one in archive.sessions], ids(archive, "cat parrot")) == ([1], [])
+    archive.add_sessions([])
+    assert len(archive) == 1
+
+
+def test_a_new_session_is_not_compared_with_every_one_that_is_archived():
+    asked = []
+
+    class Watched(Session):
+        @property
+        def session_id(self) -> str:
+            asked.append(self.number)
+            return super().session_id
+
+    talk = session(1, "Ana: A dog.")
+    archive = archive_of(Watched(talk.number, talk.date_time, talk.turns))
+    asked.clear()
+    archive.add_session(session(2, "Ana: A cat."))
+    assert asked == []
 
 
 def test_what_a_fork_adds_is_not_seen_by_its_origin():
