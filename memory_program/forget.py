@@ -9,18 +9,14 @@ It goes by what was said and remembered, not by where copies should be. Two thin
 weights what they were trained on, and reach copies elsewhere (backups, a tracking server's own files).
 """
 
-import base64
-import gzip
 import json
-import re
 import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from html import unescape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -34,14 +30,9 @@ from memory_program.bank.forgetting import texts_of
 from memory_program.command_line import exit_status
 from memory_program.errors import ConfigError, ForgettingError
 from memory_program.run_folder import held
+from memory_program.telling import Telling
 from memory_program.tracking import EXPERIMENT, database_of, import_mlflow, tracking_place
 
-_SHORTEST_TELLING = 12  # letters and digits: shorter lines ("Thanks!") are said everywhere
-_PIECE_BYTES = 1 << 22
-_CODE = re.compile(r"\\+u([0-9a-fA-F]{4})")
-_ESCAPE = re.compile(r"\\+[nrtbf]")
-_PACKED = re.compile(rb"H4sI[A-Za-z0-9+/=]{40,}")  # gzip in base64: the records of a report
-_NOT_WORD = re.compile(r"[\W_]+")
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -54,44 +45,6 @@ class Forgotten:
     files: list[Path] = field(default_factory=list[Path])
     runs: int = 0
     traces: int = 0
-
-
-class Telling:
-    """The words by which a copy of a conversation is known, in whatever way it was escaped."""
-
-    def __init__(self, name: str, texts: Iterable[str], others: Iterable[str]) -> None:
-        """Take the texts of a conversation, but those that somebody else said as well."""
-        elsewhere = "\n".join(_squashed(text) for text in others)
-        squashed = {_squashed(text) for text in texts}
-        self.texts = [t for t in squashed if len(t) >= _SHORTEST_TELLING and t not in elsewhere]
-        self._name = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
-
-    def is_in(self, text: str) -> bool:
-        """Whether a text quotes the conversation, or names it."""
-        return self._name.search(text) is not None or self.is_quoted(text)
-
-    def is_quoted(self, text: str) -> bool:
-        """Whether a text quotes the conversation."""
-        squashed = _squashed(text)
-        return any(telling in squashed for telling in self.texts)
-
-    def is_in_file(self, path: Path, *, by_name: bool = True) -> bool:
-        """Whether a file quotes the conversation, looked at in pieces that overlap."""
-        is_in = self.is_in if by_name else self.is_quoted
-        if path.suffix == ".html":
-            packed = [
-                gzip.decompress(base64.b64decode(found)) for found in _PACKED.findall(path.read_bytes())
-            ]
-            if any(is_in(records.decode(errors="replace")) for records in packed):
-                return True
-        before = ""
-        with path.open("rb") as file:
-            while piece := file.read(_PIECE_BYTES):
-                text = before + piece.decode(errors="replace")
-                if is_in(text):
-                    return True
-                before = text[-20_000:]
-        return False
 
 
 def forget(namespace: str, folder: Path, db: str | None = None, tracking_uri: str | None = None) -> Forgotten:
@@ -244,13 +197,6 @@ def _empty_bin(uri: str, run_ids: Sequence[str], model_ids: Sequence[str]) -> No
     if done.returncode:
         said = " ".join(done.stderr.split())[-300:]
         raise ForgettingError(f"mlflow gc failed ({said}): end what else uses {uri!r} and try again")
-
-
-def _squashed(text: str) -> str:
-    """The letters and digits of a text, whatever JSON or HTML made of it."""
-    told = _ESCAPE.sub("", _CODE.sub(lambda code: chr(int(code[1], 16)), unescape(text)))
-    whole = told.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return _NOT_WORD.sub("", whole).casefold()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

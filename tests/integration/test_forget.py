@@ -25,8 +25,8 @@ from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcome import SessionRecord
 from memory_program.bank.store import BankStore
 from memory_program.errors import StoreError
-from memory_program.forget import Telling
 from memory_program.forget import main as forget_command
+from memory_program.telling import Telling
 from memory_program.tracking import EXPERIMENT
 from tests.conftest import CHECKOUT
 from tests.conversations import session

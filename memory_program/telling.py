@@ -1,0 +1,60 @@
+"""The words by which a copy of a conversation is known, wherever it lies and however it was escaped."""
+
+import base64
+import gzip
+import re
+from collections.abc import Iterable
+from html import unescape
+from pathlib import Path
+
+_SHORTEST_TELLING = 12  # letters and digits: shorter lines ("Thanks!") are said everywhere
+_PIECE_BYTES = 1 << 22
+_CODE = re.compile(r"\\+u([0-9a-fA-F]{4})")
+_ESCAPE = re.compile(r"\\+[nrtbf]")
+_PACKED = re.compile(rb"H4sI[A-Za-z0-9+/=]{40,}")  # gzip in base64: the records of a report
+_NOT_WORD = re.compile(r"[\W_]+")
+
+
+class Telling:
+    """What was told in a conversation, and what it is called."""
+
+    def __init__(self, name: str, texts: Iterable[str], others: Iterable[str]) -> None:
+        """Take the texts of a conversation, but those that somebody else said as well."""
+        elsewhere = "\n".join(_squashed(text) for text in others)
+        squashed = {_squashed(text) for text in texts}
+        self.texts = [t for t in squashed if len(t) >= _SHORTEST_TELLING and t not in elsewhere]
+        self._name = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
+
+    def is_in(self, text: str) -> bool:
+        """Whether a text quotes the conversation, or names it."""
+        return self._name.search(text) is not None or self.is_quoted(text)
+
+    def is_quoted(self, text: str) -> bool:
+        """Whether a text quotes the conversation."""
+        squashed = _squashed(text)
+        return any(telling in squashed for telling in self.texts)
+
+    def is_in_file(self, path: Path, *, by_name: bool = True) -> bool:
+        """Whether a file quotes the conversation, looked at in pieces that overlap."""
+        is_in = self.is_in if by_name else self.is_quoted
+        if path.suffix == ".html":
+            packed = [
+                gzip.decompress(base64.b64decode(found)) for found in _PACKED.findall(path.read_bytes())
+            ]
+            if any(is_in(records.decode(errors="replace")) for records in packed):
+                return True
+        before = ""
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE_BYTES):
+                text = before + piece.decode(errors="replace")
+                if is_in(text):
+                    return True
+                before = text[-20_000:]
+        return False
+
+
+def _squashed(text: str) -> str:
+    """The letters and digits of a text, whatever JSON or HTML made of it."""
+    told = _ESCAPE.sub("", _CODE.sub(lambda code: chr(int(code[1], 16)), unescape(text)))
+    whole = told.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return _NOT_WORD.sub("", whole).casefold()
