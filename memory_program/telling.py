@@ -3,6 +3,7 @@
 import base64
 import gzip
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Iterable
 from html import unescape
 from pathlib import Path
@@ -43,10 +44,10 @@ class Telling:
             ]
             if any(is_in(records.decode(errors="replace")) for records in packed):
                 return True
-        before = ""
+        before, decoder = "", getincrementaldecoder("utf-8")("replace")  # a piece may end within a letter
         with path.open("rb") as file:
             while piece := file.read(_PIECE_BYTES):
-                text = before + piece.decode(errors="replace")
+                text = before + decoder.decode(piece)
                 if is_in(text):
                     return True
                 before = text[-20_000:]

@@ -140,6 +140,14 @@ def test_a_copy_is_known_however_it_is_escaped(wrap):
     assert telling.is_in("conv-2:q4")
 
 
+def test_a_copy_in_a_file_is_known_wherever_a_piece_that_is_read_ends(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("memory_program.telling._PIECE_BYTES", 1)
+    told = "Zoë hid the gold under the lindén"
+    path = tmp_path / "log.txt"
+    path.write_text(f"before {told} after", encoding="utf-8")
+    assert Telling("conv-2", [told], []).is_in_file(path)
+
+
 def test_replies_that_were_kept_for_resuming_and_demos_are_forgotten_too(tmp_path: Path, capsys):
     folder = tmp_path / "optimize"
     folder.mkdir()
