@@ -2,38 +2,39 @@
 
 A run keeps memories in a database, replies and answers in journals, reports, and what MLflow was given. This
 goes through all of it: the lines of journals that tell of the conversation are taken out, files that quote it
-are deleted (a report is made anew by ``evaluate.py --mode report``), MLflow's runs and traces that quote it
-are deleted for good, its namespaces are deleted from the database, and then all bytes left are searched.
+are deleted (a report is made anew by ``evaluate.py --mode report``), as are replies kept for resuming;
+MLflow's runs and traces that quote it are deleted for good, all bytes left are searched, and its namespaces
+are deleted from the database.
 
-It goes by what was said and remembered, not by where copies should be. Two things it cannot do: take out of
-weights what they were trained on, and reach copies elsewhere (backups, a tracking server's own files).
+It goes by what was said and remembered, not by where copies should be; for a run without memories, by its
+data. A line of fewer than twelve letters, or a rewording that is in no bank, is found only where the
+conversation is named beside it. What was trained on it stays in weights, and copies elsewhere stay: backups,
+a tracking server's own files, the data themselves, and what was written outside the folder of the run (a
+saved program with demos, a page at ``--page`` unless that is beside the folder).
 """
 
 import json
-import shutil
-import sqlite3
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from types import ModuleType
-from typing import Any
 
 import tyro
 
-from memory_program.bank.database import rewrite_sqlite
+from memory_program.bank.forgetting import Told, contents_of, conversation_of, told_of
 from memory_program.bank.forgetting import forget as forget_namespace
-from memory_program.bank.forgetting import texts_of
+from memory_program.bank.records import session_to_json
 from memory_program.command_line import exit_status
 from memory_program.errors import ConfigError, ForgettingError
+from memory_program.forget_mlflow import forget_tracked
 from memory_program.run_folder import held
-from memory_program.telling import Telling
-from memory_program.tracking import EXPERIMENT, database_of, import_mlflow, tracking_place
+from memory_program.telling import Telling, files_in, is_report
+from memory_program.tracking import database_of, tracking_place
 
 _SQLITE = b"SQLite format 3\0"
+_UNNAMED = frozenset({"calls.jsonl", "proposals.jsonl"})
+"""Journals whose lines do not say of which conversation they are, and that keep what no bank took over."""
 
 
 @dataclass(slots=True)
@@ -47,58 +48,162 @@ class Forgotten:
     traces: int = 0
 
 
-def forget(namespace: str, folder: Path, db: str | None = None, tracking_uri: str | None = None) -> Forgotten:
-    """Forget a conversation in the folder of a run, its database and MLflow.
+def forget(
+    namespace: str, folders: Sequence[Path], db: str | None = None, tracking_uri: str | None = None
+) -> Forgotten:
+    """Forget a conversation in the folders of runs, their databases and MLflow.
 
-    The database comes last: as long as it is there, the same command finds what is left to do.
+    Databases and settings come last, when nothing else is left: they say what to look for, so that the same
+    command, after whatever went wrong, does what is left to do.
 
     Args:
-        namespace: the conversation's id, or the whole name of its bank.
-        folder: the folder of the run.
-        db: database of the banks; without it, banks.sqlite in the folder.
-        tracking_uri: MLflow's address; without it, mlflow.db beside the folder.
+        namespace: the conversation's id, which all of its banks have; or the whole name of its only bank.
+        folders: the folders of the runs.
+        db: database of their banks; without it, banks.sqlite in each folder.
+        tracking_uri: MLflow's address; without it, mlflow.db beside each folder.
 
     Raises:
-        ConfigError: the database does not know the conversation.
+        ConfigError: a folder is not there, nothing knows the conversation, or it has other banks, too.
+        DatasetError: the data of a run without banks cannot be read.
         ForgettingError: something of it is left; the message says where.
-        StoreError: the database is in use, or fails.
-        RunInUseError: another process works in the folder.
+        RecordError: a folder has neither banks nor the settings of a run.
+        StoreError: a database is in use, or fails.
+        RunInUseError: another process works in a folder.
     """
-    db = db or f"sqlite:///{(folder / 'banks.sqlite').as_posix()}"
-    done = Forgotten()
-    with held(folder):
-        wanted, others = texts_of(db, suffix=namespace)
-        if not wanted:
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"there is no folder {str(folder)!r}: name the --output-dir of a run")
+    conversation, done = conversation_of(namespace), Forgotten()
+    with ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(held(folder))
+        databases = [db] if db is not None else [url for folder in folders for url in _banks_in(folder)]
+        in_banks = [told_of(url, conversation) for url in databases]
+        in_data = [_told_in_data(f, conversation) for f in folders if db is None and not _banks_in(f)]
+        done.namespaces = [bank for told in in_banks for bank in told.banks]
+        _check_named(namespace, done.namespaces)
+        texts = {text for told in (*in_banks, *in_data) for text in told.texts}
+        others = {text for told in (*in_banks, *in_data) for text in told.others}
+        telling = Telling(conversation, texts, others)
+        sources = [path for url in databases for path in _files_of(url)]
+        sources += [(folder / "config.json").resolve() for folder in folders]
+        is_known = bool(done.namespaces or in_data)
+        if is_known:
+            _forget_copies(namespace, folders, tracking_uri, telling, sources, done)
+        for url, told in zip(databases, in_banks, strict=True):
+            for bank in told.banks or [namespace]:  # without rows: an earlier try may have deleted just those
+                forget_namespace(url, bank)
+        if not is_known:
             raise ConfigError(
                 f"namespace {namespace!r} is not in the database of the banks: python -m memory_program.bank "
                 "list names those that are"
             )
-        name = namespace.rpartition("/")[2]
-        telling = Telling(name, set[str]().union(*wanted.values()), others)
-        uri, artifacts = tracking_place(folder, tracking_uri)
-        _forget_tracked(uri, artifacts, telling, done)
-        for path in _files_in(folder):
+        for path in files_in(*sources):
             _forget_in(path, telling, done)
-        for found in wanted:
-            forget_namespace(db, found)
-            done.namespaces.append(found)
-        places = [
-            path for path in (folder, database_of(uri), artifacts) if path is not None and path.exists()
-        ]
-        searched = _files_in(*places)
-        left = [str(path) for path in searched if telling.is_in_file(path, by_name=False)]
-    if left:
-        raise ForgettingError(f"something of {namespace!r} is left in {', '.join(left)}: delete these files")
+        _check_clean(namespace, telling, files_in(*sources))
     return done
 
 
+def _forget_copies(
+    namespace: str,
+    folders: Sequence[Path],
+    tracking_uri: str | None,
+    telling: Telling,
+    sources: Sequence[Path],
+    done: Forgotten,
+) -> None:
+    """Forget all but the sources, which say what to look for.
+
+    Raises:
+        ForgettingError: something is left.
+    """
+    places = [*folders]
+    for uri, artifacts in dict.fromkeys(tracking_place(folder, tracking_uri) for folder in folders):
+        tracked = forget_tracked(uri, artifacts, telling)
+        done.runs, done.traces = done.runs + tracked.runs, done.traces + tracked.traces
+        places += [place for place in (database_of(uri), artifacts) if place is not None]
+    for path in files_in(*folders, *_reports_beside(folders)):
+        if path.resolve() not in sources:
+            _forget_in(path, telling, done)
+    _check_clean(namespace, telling, [p for p in files_in(*places) if p.resolve() not in sources])
+
+
+def _check_named(namespace: str, banks: Sequence[str]) -> None:
+    """Check that a bank's whole name names all that a conversation has: what they tell is the same.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    conversation = conversation_of(namespace)
+    if namespace != conversation and any(bank != namespace for bank in banks):
+        raise ConfigError(
+            f"{namespace!r} is not all that is kept of {conversation!r}, which has the banks "
+            f"{', '.join(banks)}: name {conversation!r} to forget all of them"
+        )
+
+
+def _banks_in(folder: Path) -> list[str]:
+    """List the databases of banks in the folder of a run: one, or none if it writes no memories there."""
+    path = folder / "banks.sqlite"
+    return [f"sqlite:///{path.as_posix()}"] if path.is_file() else []
+
+
+def _files_of(url: str) -> list[Path]:
+    """List the files that a database may have; none if it is on a server."""
+    path = database_of(url)
+    return [] if path is None else [path.with_name(path.name + end).resolve() for end in ("", "-wal", "-shm")]
+
+
+def _reports_beside(folders: Iterable[Path]) -> list[Path]:
+    """List the reports beside the folders of runs, where those of several runs are."""
+    pages = {page for folder in folders for page in folder.parent.glob("*.html")}
+    return [page for page in sorted(pages) if is_report(page)]
+
+
+def _told_in_data(folder: Path, conversation: str) -> Told:
+    """Collect what was said in the data of a run that writes no memories; its settings name them.
+
+    Raises:
+        ConfigError: it writes memories, to a database elsewhere, or its data have no such conversation.
+        DatasetError: the data cannot be read.
+        RecordError: the folder is not that of a run.
+    """
+    # DSPy and the rest: what banks tell is read without them
+    from memory_program.config import EvaluateConfig
+    from memory_program.evaluation.datasets import load_dataset
+    from memory_program.evaluation.reporting import settings_of
+
+    settings = settings_of(folder, EvaluateConfig())
+    if any(system.writes_with_a_model for system in settings.system_names):
+        raise ConfigError(f"the banks of {str(folder)!r} are not in it: name their database with --db")
+    told = Told()
+    known = load_dataset(settings).conversations
+    for one in known:
+        texts = told.texts if one.conversation_id == conversation else told.others
+        for session in one.sessions:
+            texts.update(contents_of(json.loads(session_to_json(session))))
+    if not any(one.conversation_id == conversation for one in known):
+        raise ConfigError(
+            f"conversation {conversation!r} is neither in banks nor in the data of {str(folder)!r}"
+        )
+    return told
+
+
+def _check_clean(namespace: str, telling: Telling, paths: Iterable[Path]) -> None:
+    """Search every byte of some files.
+
+    Raises:
+        ForgettingError: some of them quote the conversation.
+    """
+    left = [str(path) for path in paths if telling.is_in_file(path, by_name=False)]
+    if left:
+        raise ForgettingError(
+            f"something of {namespace!r} is left in {', '.join(left)}: delete these files, and run the same "
+            "command again"
+        )
+
+
 # -- files ---------------------------------------------------------------------------------------
-
-
-def _files_in(*places: Path) -> Iterator[Path]:
-    for place in places:
-        inside = sorted(place.rglob("*")) if place.is_dir() else [place]
-        yield from (path for path in inside if path.is_file() and path.name != ".lock")
 
 
 def _forget_in(path: Path, telling: Telling, done: Forgotten) -> None:
@@ -106,9 +211,9 @@ def _forget_in(path: Path, telling: Telling, done: Forgotten) -> None:
     with path.open("rb") as file:
         if file.read(len(_SQLITE)) == _SQLITE or path.name.endswith(("-wal", "-shm")):
             return  # a database, which is asked and not edited
-    if not telling.is_in_file(path):
+    if path.name not in _UNNAMED and not telling.is_in_file(path):
         return
-    if path.suffix != ".jsonl":
+    if path.suffix != ".jsonl" or path.name in _UNNAMED:
         path.unlink()
         done.files.append(path)
         return
@@ -120,108 +225,33 @@ def _forget_in(path: Path, telling: Telling, done: Forgotten) -> None:
     done.lines += len(lines) - len(kept)
 
 
-# -- MLflow --------------------------------------------------------------------------------------
-
-
-def _forget_tracked(uri: str, artifacts: Path | None, telling: Telling, done: Forgotten) -> None:
-    """Delete MLflow's runs and traces that quote the conversation, for good where its database is a file."""
-    database = database_of(uri)
-    if database is not None and not database.exists():
-        return
-    mlflow = import_mlflow()
-    client = mlflow.MlflowClient(tracking_uri=uri)
-    experiment = client.get_experiment_by_name(EXPERIMENT)
-    if experiment is None:
-        return
-    place: str = experiment.experiment_id
-    traces: list[str] = [
-        trace.info.trace_id
-        for trace in _pages(client.search_traces, locations=[place])
-        if telling.is_in(json.dumps(trace.to_dict(), default=str))
-    ]
-    for first in range(0, len(traces), 100):
-        client.delete_traces(place, trace_ids=traces[first : first + 100])
-    runs = [
-        run
-        for run in _pages(client.search_runs, experiment_ids=[place])
-        if _quotes(mlflow, uri, run, telling)
-    ]
-    run_ids: list[str] = [run.info.run_id for run in runs]
-    logged = _pages(client.search_logged_models, experiment_ids=[place])
-    models: list[str] = [model.model_id for model in logged if model.source_run_id in run_ids]
-    for model_id in models:
-        client.delete_logged_model(model_id)
-    for run_id in run_ids:
-        client.delete_run(run_id)
-    done.traces, done.runs = len(traces), len(runs)
-    if database is not None:
-        _empty_bin(uri, run_ids, models)
-        if artifacts is not None:
-            for trace_id in traces:
-                # where MLflow puts the spans that its database did not take, when it is locked for example
-                shutil.rmtree(artifacts / "traces" / trace_id, ignore_errors=True)
-        with closing(sqlite3.connect(database)) as connection:
-            rewrite_sqlite(connection)
-
-
-def _pages(search: Callable[..., Any], **wanted: object) -> Iterator[Any]:  # Any: MLflow has no types
-    token: str | None = None
-    while True:
-        page = search(page_token=token, **wanted)
-        yield from page
-        token = page.token
-        if not token:
-            return
-
-
-def _quotes(mlflow: ModuleType, uri: str, run: Any, telling: Telling) -> bool:  # noqa: ANN401 - as above
-    """Whether a run, or one of its files, quotes the conversation."""
-    if telling.is_in(json.dumps(run.to_dictionary(), default=str)):
-        return True
-    with TemporaryDirectory() as copies:
-        try:
-            mlflow.artifacts.download_artifacts(run_id=run.info.run_id, dst_path=copies, tracking_uri=uri)
-        except mlflow.exceptions.MlflowException:
-            return False  # it has no files
-        return any(telling.is_in_file(path) for path in _files_in(Path(copies)))
-
-
-def _empty_bin(uri: str, run_ids: Sequence[str], model_ids: Sequence[str]) -> None:
-    """Have MLflow's own command delete for good what was deleted, with its files."""
-    if not run_ids:
-        return
-    command = [sys.executable, "-m", "mlflow", "gc", "--backend-store-uri", uri, "--tracking-uri", uri]
-    command += ["--run-ids", ",".join(run_ids)]
-    command += ["--logged-model-ids", ",".join(model_ids)] if model_ids else []
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = " ".join(done.stderr.split())[-300:]
-        raise ForgettingError(f"mlflow gc failed ({said}): end what else uses {uri!r} and try again")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says, and return the exit status."""
     return exit_status(lambda: tyro.cli(_command, args=arguments, prog="python -m memory_program.forget"))
 
 
-def _command(namespace: str, folder: Path, db: str | None = None, tracking_uri: str | None = None) -> None:
+def _command(
+    namespace: str, folder: list[Path], db: str | None = None, tracking_uri: str | None = None
+) -> None:
     """Forget a conversation wherever runs have left something of it: memories, journals, reports, MLflow.
 
-    Runs of MLflow that quote it are deleted, and its bin is emptied. Files that quote it are deleted, but of
-    journals only lines. Weights that were trained on it, and copies elsewhere, are left.
+    Runs of MLflow that quote it are deleted, and its bin is emptied of them. Files that quote it are deleted,
+    but of journals only lines, unless these do not tell whose they are (replies kept for resuming). Weights
+    that were trained on it, and copies elsewhere, are left.
 
     Args:
-        namespace: The conversation's id, or the whole name of its bank.
-        folder: The folder of the run, for example runs/evaluate.
-        db: Database of the banks; without it, banks.sqlite in the folder.
-        tracking_uri: MLflow's tracking address; without it, mlflow.db beside the folder.
+        namespace: The conversation's id, or the whole name of its bank if it has one alone.
+        folder: The folder of the run, for example runs/evaluate, or of all runs that share a database.
+        db: Database of the banks; without it, banks.sqlite in each folder.
+        tracking_uri: MLflow's tracking address; without it, mlflow.db beside each folder.
     """
     done = forget(namespace, folder, db, tracking_uri)
-    print(f"forgotten: {', '.join(done.namespaces)}")
+    print(f"forgotten: {', '.join(done.namespaces) or namespace}")
     print(f"lines of journals: {done.lines}  runs of MLflow: {done.runs}  traces: {done.traces}")
     for path in done.files:
         print(f"deleted: {path}")
-    print(f"nothing of it is left in {folder}, its database or MLflow")
+    print(f"nothing of it is left in {', '.join(map(str, folder))}, reports beside, the database or MLflow")
+    print("not looked for: what was written elsewhere (--page, --output), backups, and what weights learned")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import base64
 import gzip
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from html import unescape
 from pathlib import Path
 
@@ -52,6 +52,18 @@ class Telling:
                     return True
                 before = text[-20_000:]
         return False
+
+
+def files_in(*places: Path) -> Iterator[Path]:
+    """Yield the files of folders, and those named themselves, as far as they are there."""
+    for place in places:
+        inside = sorted(place.rglob("*")) if place.is_dir() else [place]
+        yield from (path for path in inside if path.is_file() and path.name != ".lock")
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file is a report of runs, which holds its records in packed form."""
+    return _PACKED.search(path.read_bytes()) is not None
 
 
 def _squashed(text: str) -> str:

@@ -7,8 +7,9 @@ forget.
 """
 
 import json
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, select
@@ -16,6 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, select
 from memory_program.bank.database import Database, check_exists
 from memory_program.bank.schema import META, NAMESPACES, OPERATIONS, SESSIONS
 
+_SETTINGS = re.compile(r"[0-9a-f]{12}/(?=.)")
 _CONTENT = frozenset({"text", "caption", "core", "image_query"})
 _BUSY_TIMEOUT_S = 10.0
 
@@ -30,6 +32,29 @@ class Forgotten:
     def was_known(self) -> bool:
         """Whether there was anything to forget."""
         return any(self.rows.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is told and remembered of a conversation: the words to look for wherever copies may be.
+
+    ``banks`` are those of the conversation by name, ``texts`` what they hold, ``others`` what all others do.
+    """
+
+    banks: list[str] = field(default_factory=list[str])
+    texts: set[str] = field(default_factory=set[str])
+    others: set[str] = field(default_factory=set[str])
+
+
+def conversation_of(namespace: str) -> str:
+    """Give the id of the conversation that a bank is of: before it, runs write a hash of their settings.
+
+    Example:
+        >>> conversation_of("0123456789ab/conv-26"), conversation_of("acme/alice")
+        ('conv-26', 'acme/alice')
+    """
+    settings = _SETTINGS.match(namespace)
+    return namespace[settings.end() :] if settings is not None else namespace
 
 
 def forget(url: str, namespace: str) -> Forgotten:
@@ -54,34 +79,38 @@ def forget(url: str, namespace: str) -> Forgotten:
         database.close()
 
 
-def texts_of(url: str, *, suffix: str) -> tuple[dict[str, set[str]], set[str]]:
-    """Collect what is told and remembered in some namespaces: the words to look for wherever copies may be.
-
-    Args:
-        url: the database.
-        suffix: which namespaces: that of this name, or any that ends in it after a slash.
-
-    Returns:
-        the texts of each of those namespaces, by name, and the texts of all others.
+def told_of(url: str, conversation: str) -> Told:
+    """Collect what the banks of a conversation hold, whatever the settings that they were written with.
 
     Raises:
         StoreError: there is no such database, or it fails.
     """
     check_exists(url)
     database = Database(url, _BUSY_TIMEOUT_S)
-    wanted: dict[str, set[str]] = {}
-    others: set[str] = set()
+    told = Told()
     try:
         with database.reading() as connection:
-            for name in connection.scalars(select(NAMESPACES.c.name)):
-                texts = set(_texts(connection, name))
-                if name == suffix or name.endswith(f"/{suffix}"):
-                    wanted[name] = texts
-                else:
-                    others |= texts
-        return wanted, others
+            for name in connection.scalars(select(NAMESPACES.c.name)).all():
+                is_of = conversation_of(name) == conversation
+                (told.texts if is_of else told.others).update(_texts(connection, name))
+                if is_of:
+                    told.banks.append(name)
+        return told
     finally:
         database.close()
+
+
+def contents_of(document: object) -> Iterator[str]:
+    """Yield the lines of what is told in a JSON document of an operation or a session."""
+    if isinstance(document, dict):
+        for name, member in cast(dict[str, object], document).items():
+            if name in _CONTENT and isinstance(member, str):
+                yield from member.splitlines()
+            else:
+                yield from contents_of(member)
+    elif isinstance(document, list):
+        for element in cast(list[object], document):
+            yield from contents_of(element)
 
 
 def _tables() -> Iterator[Table]:
@@ -99,16 +128,4 @@ def _of(table: Table, namespace: str) -> ColumnElement[bool]:
 def _texts(connection: Connection, namespace: str) -> Iterator[str]:
     for column in (OPERATIONS.c.operation, SESSIONS.c.session):
         for document in connection.scalars(select(column).where(_of(column.table, namespace))):
-            yield from _contents(json.loads(document))
-
-
-def _contents(value: object) -> Iterator[str]:
-    if isinstance(value, dict):
-        for name, member in cast(dict[str, object], value).items():
-            if name in _CONTENT and isinstance(member, str):
-                yield from member.splitlines()
-            else:
-                yield from _contents(member)
-    elif isinstance(value, list):
-        for element in cast(list[object], value):
-            yield from _contents(element)
+            yield from contents_of(json.loads(document))

@@ -24,6 +24,7 @@ from memory_program.bank.forgetting import forget
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcome import SessionRecord
 from memory_program.bank.store import BankStore
+from memory_program.config import EvaluateConfig
 from memory_program.errors import StoreError
 from memory_program.forget import main as forget_command
 from memory_program.telling import Telling
@@ -157,6 +158,8 @@ def test_replies_that_were_kept_for_resuming_and_demos_are_forgotten_too(tmp_pat
         {"tool_calls": [{"name": "manage_memory", "args": {"text": f"{told} 1. {'x' * 300}"}}]}
         for told in (SECRET, KEPT)
     ]
+    # in no bank, as what a candidate wrote that was rejected, and named nowhere
+    calls.append({"tool_calls": [{"name": "manage_memory", "args": {"text": "She hid gold near a tree."}}]})
     replies = [
         json.dumps({"key": str(place), "reply": {"text": json.dumps(call)}})
         for place, call in enumerate(calls)
@@ -165,11 +168,165 @@ def test_replies_that_were_kept_for_resuming_and_demos_are_forgotten_too(tmp_pat
     (folder / "best.json").write_text(json.dumps({"demos": [{"session": f"alice: {SECRET}.\nBob: Oh."}]}))
     (folder / "config.json").write_text(json.dumps({"seed": 0}))
     assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
-    assert "lines of journals: 1 " in capsys.readouterr().out
+    assert "deleted: " in capsys.readouterr().out
     assert files_with(folder, [SECRET, "alice"]) == []
-    assert (folder / "calls.jsonl").read_text() == f"{replies[1]}\n"
-    assert {path.name for path in folder.iterdir()} >= {"calls.jsonl", "config.json", "banks.sqlite"}
-    assert not (folder / "best.json").exists()
+    assert {path.name for path in folder.iterdir()} - {".lock"} == {"config.json", "banks.sqlite"}
+
+
+def a_run(place: Path, **banks: str) -> Path:
+    """The folder of a run with some banks, and with a journal that quotes what each tells."""
+    folder = place / "runs" / "evaluate"
+    folder.mkdir(parents=True)
+    for namespace, told in banks.items():
+        remember(f"sqlite:///{folder / 'banks.sqlite'}", namespace, told, count=3)
+    lines = [json.dumps({"told": f"{told}."}) for told in banks.values()]
+    (folder / "answers.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def banks_in(folder: Path) -> list[str]:
+    with BankStore.existing(f"sqlite:///{folder / 'banks.sqlite'}") as store:
+        return store.namespaces()
+
+
+HASH, OTHER_HASH = "0123456789ab", "ba9876543210"
+
+
+def test_a_bank_whose_name_merely_ends_alike_is_left(tmp_path: Path):
+    banks = {"alice": SECRET, "acme/alice": KEPT, f"{HASH}/acme/alice": KEPT}
+    folder = a_run(tmp_path, **banks)
+    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert banks_in(folder) == [f"{HASH}/acme/alice", "acme/alice"]
+    assert forget_command(["--namespace", "acme/alice", "--folder", str(folder)]) == 0
+    assert banks_in(folder) == []
+
+
+def test_the_whole_name_of_one_bank_of_several_is_refused_since_they_tell_the_same(tmp_path: Path, capsys):
+    folder = a_run(tmp_path, **{f"{HASH}/alice": SECRET, f"{OTHER_HASH}/alice": SECRET, "bob": KEPT})
+    assert forget_command(["--namespace", f"{HASH}/alice", "--folder", str(folder)]) == 2
+    assert f"{HASH}/alice, {OTHER_HASH}/alice: name 'alice'" in capsys.readouterr().err
+    assert SECRET in (folder / "answers.jsonl").read_text()
+    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert (banks_in(folder), files_with(folder, [SECRET])) == (["bob"], [])
+
+
+def test_after_a_reader_was_in_the_way_the_same_command_ends_the_work(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setattr("memory_program.bank.forgetting._BUSY_TIMEOUT_S", 0.1)
+    folder = a_run(tmp_path, alice=SECRET)
+    command = ["--namespace", "alice", "--folder", str(folder)]
+    with (
+        BankStore(f"sqlite:///{folder / 'banks.sqlite'}") as store,
+        closing(store._database._engine.raw_connection()) as reader,
+    ):
+        reader.cursor().execute("BEGIN")
+        reader.cursor().execute("SELECT count(*) FROM memory_operations").fetchone()
+        assert forget_command(command) == 1
+        assert "run the same command again" in capsys.readouterr().err
+        reader.cursor().execute("ROLLBACK")
+        assert forget_command(command) == 2
+        assert "is not in the database" in capsys.readouterr().err
+        assert files_with(folder, [SECRET]) == []
+
+
+def test_as_long_as_something_is_left_the_banks_still_tell_what_to_look_for(tmp_path: Path, capsys):
+    folder = a_run(tmp_path, alice=SECRET)
+    (folder / "copy").mkdir()
+    copy = folder / "copy" / "banks.sqlite"
+    remember(f"sqlite:///{copy}", "alice", SECRET, count=1)
+    command = ["--namespace", "alice", "--folder", str(folder)]
+    for _ in range(2):
+        assert forget_command(command) == 1
+        assert f"is left in {copy}" in capsys.readouterr().err
+    copy.unlink()
+    assert forget_command(command) == 0
+    assert files_with(folder, [SECRET]) == []
+
+
+def test_a_folder_that_is_not_there_is_refused_and_nothing_is_forgotten(tmp_path: Path, capsys):
+    folder, url = a_run(tmp_path), f"sqlite:///{tmp_path / 'shared.sqlite'}"
+    remember(url, "alice", SECRET, count=3)
+    mistyped = folder.with_name("evalaute")
+    assert forget_command(["--namespace", "alice", "--folder", str(mistyped), "--db", url]) == 2
+    assert f"there is no folder {str(mistyped)!r}" in capsys.readouterr().err
+    assert not mistyped.exists()
+    with BankStore(url) as store:
+        assert store.namespaces() == ["alice"]
+
+
+def test_runs_that_share_a_database_are_forgotten_together(tmp_path: Path):
+    folders, url = (
+        [a_run(tmp_path / name) for name in ("one", "two")],
+        f"sqlite:///{tmp_path / 'shared.sqlite'}",
+    )
+    remember(url, "alice", SECRET, count=3)
+    for folder in folders:
+        (folder / "answers.jsonl").write_text(json.dumps({"told": f"{SECRET}."}))
+    assert forget_command(["--namespace", "alice", "--db", url, "--folder", *map(str, folders)]) == 0
+    assert files_with(tmp_path, [SECRET]) == []
+
+
+def test_a_run_without_memories_is_forgotten_by_what_its_data_tell(tmp_path: Path, capsys):
+    folder = a_run(tmp_path)
+    data = write_conversations(tmp_path / "codes.json", count=2, sessions=2)
+    said = [session.turns[0].text for c in read_dataset(data).conversations for session in c.sessions[:1]]
+    config = EvaluateConfig(
+        dataset=str(data), systems="extractive", conversations="codes-1,codes-2", output_dir=folder
+    )
+    (folder / "config.json").write_text(config.model_dump_json())
+    (folder / "answers.jsonl").write_text("".join(f"{json.dumps({'shown': turn})}\n" for turn in said))
+    assert forget_command(["--namespace", "codes-3", "--folder", str(folder)]) == 2
+    assert "neither in banks nor in the data" in capsys.readouterr().err
+    assert forget_command(["--namespace", "codes-1", "--folder", str(folder)]) == 0
+    assert (folder / "answers.jsonl").read_text() == f"{json.dumps({'shown': said[1]})}\n"
+
+
+def test_a_run_whose_banks_are_elsewhere_is_not_taken_for_one_without(tmp_path: Path, capsys):
+    folder = a_run(tmp_path)
+    config = EvaluateConfig(systems="memory", db_url=f"sqlite:///{tmp_path / 'shared.sqlite'}")
+    (folder / "config.json").write_text(config.model_dump_json())
+    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 2
+    assert "name their database with --db" in capsys.readouterr().err
+
+
+def test_a_report_beside_the_folder_is_deleted_and_another_page_is_not(tmp_path: Path):
+    folder = a_run(tmp_path, alice=SECRET)
+    packed = base64.b64encode(gzip.compress(json.dumps([f"{SECRET}."]).encode())).decode()
+    (folder.parent / "both.html").write_text(f"<script>{packed}</script>")
+    (folder.parent / "alice.html").write_text("<p>About alice.</p>")
+    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert [page.name for page in folder.parent.glob("*.html")] == ["alice.html"]
+
+
+def test_runs_of_mlflow_that_lie_in_its_bin_already_are_forgotten_for_good(tmp_path: Path, capsys):
+    folder = a_run(tmp_path, alice=SECRET)
+    client, experiment = tracked(folder)
+    run_ids = [client.create_run(experiment).info.run_id for _ in range(2)]
+    model = client.create_logged_model(experiment, source_run_id=run_ids[0], params={"demo": SECRET})
+    client.log_outputs(run_ids[0], [mlflow.entities.LoggedModelOutput(model.model_id, 0)])
+    for run_id, told in zip(run_ids, (SECRET, KEPT), strict=True):
+        client.log_text(run_id, f"{told}.", "told.txt")
+        client.delete_run(run_id)
+    client.delete_logged_model(model.model_id)
+    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert "runs of MLflow: 1 " in capsys.readouterr().out
+    assert files_with(folder.parent, [SECRET]) == []
+    assert files_with(folder.parent, [KEPT])
+
+
+def test_files_of_mlflow_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    folder = a_run(tmp_path, alice=SECRET)
+    client, experiment = tracked(folder, "http://127.0.0.1:9/api/2.0/mlflow-artifacts/artifacts/x")
+    client.create_run(experiment)
+    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 1
+    assert "something may be left there" in capsys.readouterr().err
+    assert banks_in(folder) == ["alice"]
+
+
+def tracked(folder: Path, artifacts: str | None = None) -> tuple[mlflow.MlflowClient, str]:
+    """MLflow as a run has it: a client, and the experiment."""
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder.parent / 'mlflow.db'}")
+    return client, client.create_experiment(EXPERIMENT, artifacts or (folder.parent / "mlartifacts").as_uri())
 
 
 # -- a whole run -----------------------------------------------------------------------------------
