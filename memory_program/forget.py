@@ -70,6 +70,8 @@ def forget(
         StoreError: a database is in use, or fails.
         RunInUseError: another process works in a folder.
     """
+    if not folders:
+        raise ConfigError("folder names none: give the --output-dir of a run")
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f"there is no folder {str(folder)!r}: name the --output-dir of a run")

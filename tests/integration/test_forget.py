@@ -249,6 +249,7 @@ def test_a_folder_that_is_not_there_is_refused_and_nothing_is_forgotten(tmp_path
     assert forget_command(["--namespace", "alice", "--folder", str(mistyped), "--db", url]) == 2
     assert f"there is no folder {str(mistyped)!r}" in capsys.readouterr().err
     assert not mistyped.exists()
+    assert forget_command(["--namespace", "alice", "--db", url, "--folder"]) == 2
     with BankStore(url) as store:
         assert store.namespaces() == ["alice"]
 
