@@ -144,15 +144,18 @@ _RANKED_KEYS = [f"{grain}/{measure}/{k}" for grain, measure, k in _RANKED]
 
 
 def _judgements(dataset: Json, systems: Mapping[str, Json]) -> list[Table]:
+    judged = {
+        (name, rubric): (scores, system["judge"]["kappa"])
+        for name, system in systems.items()
+        for rubric, scores in (system["judge"] or {}).items()
+        if rubric != "kappa"
+    }
+    groups = [*groups_of(dataset), MEAN_OF_TYPES, "abstention"]
+    shown = [group for group in groups if any(group in scores for scores, _ in judged.values())]
     rows: dict[tuple[str, ...], dict[str, str]] = {}
-    for name, system in systems.items():
-        judge: Json = system["judge"] or {}
-        for rubric in (rubric for rubric in judge if rubric != "kappa"):
-            groups = [*groups_of(dataset), MEAN_OF_TYPES, "abstention"]
-            shown = [group for group in groups if group in judge[rubric]]
-            cells = {group: spelled_interval(judge[rubric][group]) for group in shown}
-            cells |= {"unparsed": str(judge[rubric]["unparsed"]), "kappa": _number(judge["kappa"], ".2f")}
-            rows[(name, rubric)] = cells
+    for labels, (scores, kappa) in judged.items():
+        rows[labels] = {group: spelled_interval(scores[group]) if group in scores else "-" for group in shown}
+        rows[labels] |= {"unparsed": str(scores["unparsed"]), "kappa": _number(kappa, ".2f")}
     return _tables("Judged correct", ["system", "rubric"], rows, dataset["types"])
 
 
@@ -238,7 +241,7 @@ def _tables(
     types: Sequence[str],
 ) -> list[Table]:
     """Lay scores out in one table or, where they are too many, in two: what is together, and by type."""
-    groups = list(next(iter(rows.values()), {}))
+    groups = list(dict.fromkeys(group for cells in rows.values() for group in cells))
     parts = [groups]
     if len(groups) > _MOST_SCORES:
         parts = [[g for g in groups if g not in types], [g for g in groups if g in types]]

@@ -9,7 +9,7 @@ from memory_program.bank.outcome import Answer, Outcome, RankedItem
 from memory_program.evaluation.diagnosis import Diagnosis, Fault, diagnosis_summary, is_wrong
 from memory_program.evaluation.records import AnswerRecord, JudgeRecord
 from memory_program.evaluation.scoring import Resampling, compare, score_question, summarise
-from memory_program.evaluation.table import print_results, warnings
+from memory_program.evaluation.table import print_results, tables, warnings
 from memory_program.ledger import Usage
 
 SYSTEMS = ("memory", "rag", "full-context", "no-memory", "extractive")
@@ -127,6 +127,25 @@ def test_the_types_of_longmemeval_have_a_table_of_their_own_that_fits():
         assert name in by_type.partition("lost where")[0]
     row = next(line.split() for line in together.splitlines() if line.split()[:1] == ["rag"])
     assert row == ["rag", "lenient", "0.500", "0.500", "0.500", "0", "-"]
+
+
+def test_a_column_that_the_first_system_lacks_is_there_for_the_others():
+    found = longmemeval_results()
+    judge = found["systems"]["memory"]["judge"]["lenient"]
+    unasked = {name: scores for name, scores in judge.items() if name != "abstention"}
+    nothing = {"value": None, "low": None, "high": None, "n": 0}
+    first = {"abstention": nothing, "judge": {"lenient": unasked, "kappa": None}}
+    found["systems"]["memory"] = {**found["systems"]["memory"], **first}
+    laid_out = {
+        table.title: {column.header: list(column.cells) for column in table.columns}
+        for table in tables(found)
+    }
+    scores, judged = (
+        next(t for name, t in laid_out.items() if part in name) for part in ("token F1", "Judged")
+    )
+    assert list(judged)[-3:] == ["abstention", "unparsed", "kappa"]
+    assert [cell[:5] for cell in scores["abstention"]] == ["-", *["0.000"] * 4]
+    assert [cell[:5] for cell in judged["abstention"]] == ["-", *["0.500"] * 4]
 
 
 def test_rankings_are_shown_where_something_is_ranked():
