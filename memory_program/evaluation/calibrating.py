@@ -49,7 +49,7 @@ def calibrate(config: EvaluateConfig, console: Console, models: ModelMaker) -> J
         estimate = estimate_judgements(config, "calibration", len(missing))
         estimates = [estimate] if estimate is not None else []
         for line in described(estimates):
-            console.print(line, highlight=False)
+            console.print(line, highlight=False, markup=False)
         check_affordable(estimates, 0.0, config.max_cost)
         limits = Limits(max_errors=config.max_errors, max_cost_usd=config.max_cost)
         judge_cases(
@@ -71,8 +71,8 @@ def calibrate(config: EvaluateConfig, console: Console, models: ModelMaker) -> J
     for table in calibration_tables(results):
         console.print(table)
     if judge.optimized is not None:
-        console.print(_made_on(judge.optimized), highlight=False)
-    console.print(f"results: {path}", highlight=False, soft_wrap=True)
+        console.print(_made_on(judge.optimized), highlight=False, markup=False)
+    console.print(f"results: {path}", highlight=False, markup=False, soft_wrap=True)
     return results
 
 

@@ -69,7 +69,7 @@ class Publisher:
         write_page(page, [reported])
         print_results(self._console, results)
         for label, path in (("results", folder / RESULTS), ("report", page)):
-            self._console.print(f"{label}: {path}", highlight=False, soft_wrap=True)
+            self._console.print(f"{label}: {path}", highlight=False, markup=False, soft_wrap=True)
         if self._config.mlflow:
             self._track(results, recorded, [page, *plots])
         return reported
@@ -86,7 +86,10 @@ class Publisher:
             children = [_tracked(system, results) for system in recorded]
             note_logged(folder, self._uri, digest, self._tracker.log(parent, children))
         self._console.print(
-            f"compare in MLflow: mlflow ui --backend-store-uri {self._uri}", highlight=False, soft_wrap=True
+            f"compare in MLflow: mlflow ui --backend-store-uri {self._uri}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
         )
 
 
@@ -105,7 +108,7 @@ def publish_together(
         TrackingError: MLflow fails; the page is written.
     """
     write_page(page, runs)
-    console.print(f"report of {len(runs)} runs: {page}", highlight=False, soft_wrap=True)
+    console.print(f"report of {len(runs)} runs: {page}", highlight=False, markup=False, soft_wrap=True)
     if config.mlflow:
         names = ", ".join(run.folder.name for run in runs)
         with closing(Tracker(*tracking_place(config.output_dir, config.tracking_uri))) as tracker:

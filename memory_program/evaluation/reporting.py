@@ -38,7 +38,8 @@ def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
     reported: list[ReportedRun] = []
     for of_run in settings:
         selection = select(of_run)
-        console.print(f"{of_run.output_dir}: {selection.summary}", highlight=False, soft_wrap=True)
+        summary = f"{of_run.output_dir}: {selection.summary}"
+        console.print(summary, highlight=False, markup=False, soft_wrap=True)
         own_page = of_run if alone else of_run.model_copy(update={"page": None})
         reported.append(report(own_page, selection, console, _recorded_ceiling(of_run.output_dir)))
     if not alone:

@@ -69,7 +69,7 @@ def evaluate(
         reported = report_runs(config, console)
         return reported[0].results if len(reported) == 1 else None
     selection = select(config)
-    console.print(selection.summary, highlight=False)
+    console.print(selection.summary, highlight=False, markup=False)
     if config.mode is Mode.REPORT:
         return report(config, selection, console, ceiling).results
     with held(config.output_dir):
@@ -158,10 +158,11 @@ def _workers(
                     f"{journal.path}: an incomplete last line of {journal.lost_bytes} bytes was dropped; its "
                     "item is done again",
                     highlight=False,
+                    markup=False,
                     soft_wrap=True,  # a path is copied whole
                 )
     for line in described(estimates):
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, markup=False)
     spent_usd = sum(system.spent_usd() for system in recorded)
     check_affordable(estimates, spent_usd, config.max_cost)
     limits = Limits(max_errors=config.max_errors, max_cost_usd=config.max_cost, spent_usd=spent_usd)

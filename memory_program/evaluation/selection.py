@@ -87,6 +87,11 @@ def _in_split(dataset: Dataset, split: Split) -> list[Conversation]:
 def _listed(questions: Sequence[Question], path: Path) -> list[Question]:
     """Pick the questions that a file names, by their ids or those of their conversations."""
     ids = _ids_in(path)
+    if not questions:
+        raise ConfigError(
+            f"subset_file={str(path)!r} picks questions, and this split has no questions: leave "
+            "--subset-file out, or name data that has some"
+        )
     known = {name for question in questions for name in (question.question_id, question.conversation_id)}
     unknown = [identity for identity in ids if identity not in known]
     if unknown or not ids:

@@ -52,7 +52,7 @@ class Workers:
             to_do: items that the tasks will report by ``finished``.
             total: all items of the stage, those done in earlier runs included.
         """
-        self.console.print(f"{label}: {to_do} of {total} to do", highlight=False)
+        self.console.print(f"{label}: {to_do} of {total} to do", highlight=False, markup=False)
         if not tasks:
             return
         self.limits.begin_stage()
@@ -148,6 +148,5 @@ class _Lines:
         self._shown = time.monotonic()
         failed = f", {self._failed} failed" if self._failed else ""
         elapsed_s = self._shown - self._began
-        self._console.print(
-            f"{self._label}: {self._done} of {self._to_do} done{failed}, {elapsed_s:.1f} s", highlight=False
-        )
+        line = f"{self._label}: {self._done} of {self._to_do} done{failed}, {elapsed_s:.1f} s"
+        self._console.print(line, highlight=False, markup=False)

@@ -47,7 +47,8 @@ def compare_with_base(config: TrainConfig, material: Material, console: Console)
     systems: Json = {}
     scored: dict[str, list[ScoredQuestion]] = {}
     for name, writer in writers.items():
-        console.print(f"evaluating {name} ({writer}) on {len(material.test)} conversations", highlight=False)
+        line = f"evaluating {name} ({writer}) on {len(material.test)} conversations"
+        console.print(line, highlight=False, markup=False)
         evaluation = _evaluation(config, material, name, writer)
         results = evaluate(evaluation, console=Console(quiet=True))
         assert results is not None, "a full run reports"

@@ -376,6 +376,20 @@ def test_a_moved_folder_goes_on_where_it_was(bench, tmp_path):
     assert again.remembered == again.asked == []
 
 
+def test_a_path_in_brackets_is_printed_whole(bench, tmp_path):
+    folder = tmp_path / "paper [b]" / "run [final]"
+    bench.run(Quoting(), output_dir=folder)
+    assert f"results: {folder / RESULTS}" in bench.output
+    path = folder / "extractive/answers.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
+    bench.run(Quoting(), output_dir=folder)
+    assert f"{path}: an incomplete last line of" in bench.output
+    console = Console(file=io.StringIO(), width=120)
+    evaluate(EvaluateConfig(mode="report", runs=(folder, folder), mlflow=False), console=console)
+    assert f"{folder}: talks: 3 conversations" in console.file.getvalue()
+    assert f"report of 2 runs: {folder.parent / 'report.html'}" in console.file.getvalue()
+
+
 def test_two_processes_cannot_work_in_one_folder(bench):
     class Intruding(Quoting):
         def ask(self, space, question):

@@ -92,3 +92,9 @@ def test_an_unknown_conversation_is_refused_with_the_first_of_many(tmp_path):
     with pytest.raises(ConfigError) as caught:
         chosen(data, conversations="talk-99")
     assert str(caught.value).endswith("talk-7, talk-8, talk-9 and 20 more")
+
+
+def test_a_subset_of_a_split_without_questions_is_refused_with_the_way_out(tmp_path):
+    data = write(tmp_path / "talks.json", [sample("talk-1", qa=[])])
+    with pytest.raises(ConfigError, match=r"subset_file=.*this split has no questions: leave --subset-file"):
+        chosen(data, subset_file=subset(tmp_path, "talk-1\n"))
