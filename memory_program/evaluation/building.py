@@ -70,7 +70,7 @@ class Builder:
         self._conversations = recorded.selection.conversations
         self._store = store
         self._others = others
-        self._retry_errors = retry_errors
+        self._retry_errors = retry_errors and not self.shares_banks  # the other system retries them
         self._in_two_phases = order == "two-phase" and system.writes_memories
         if self._in_two_phases and not isinstance(system, MemoryProgram):
             raise ConfigError(
@@ -87,7 +87,11 @@ class Builder:
 
     def missing(self) -> int:
         """Count the sessions that are not built yet, or are to be built anew."""
-        return sum(len(self._missing_sessions(conversation)) for conversation in self._conversations)
+        return sum(len(sessions) for sessions in self._to_do().values())
+
+    def unbuilt(self) -> int:
+        """Count the sessions that are not built yet; one that failed, and failed once more, is built."""
+        return sum(len(self._missing_sessions(c, retry_errors=False)) for c in self._conversations)
 
     def build(self, workers: Workers) -> None:
         """Build what is missing.
@@ -98,7 +102,7 @@ class Builder:
         """
         if self.shares_banks:
             self._spaces.clear()  # the other system has built since
-        missing = {c.conversation_id: self._missing_sessions(c) for c in self._conversations}
+        missing = self._to_do()
         # Banks in a database are gone through in any case: their journal may lack a session.
         to_build = [c for c in self._conversations if self._store is not None or missing[c.conversation_id]]
         with closing(self._proposals):
@@ -117,7 +121,13 @@ class Builder:
                 self._system.remember(space, session)
         return space
 
-    def _missing_sessions(self, conversation: Conversation) -> Sequence[Session]:
+    def _to_do(self) -> dict[str, Sequence[Session]]:
+        return {
+            c.conversation_id: self._missing_sessions(c, retry_errors=self._retry_errors)
+            for c in self._conversations
+        }
+
+    def _missing_sessions(self, conversation: Conversation, *, retry_errors: bool) -> Sequence[Session]:
         if self._store is None:
             return [
                 s for s in conversation.sessions if self._key(conversation, s) not in self._journal.records
@@ -125,7 +135,7 @@ class Builder:
         known = self._space(conversation).sessions
         for place, session in enumerate(conversation.sessions):
             ingested = known.get(session.session_id)
-            if ingested is None or (self._retry_errors and ingested.record.failures):
+            if ingested is None or (retry_errors and ingested.record.failures):
                 return conversation.sessions[place:]
         return ()
 
@@ -226,7 +236,7 @@ class Builder:
     def _rewound(self, conversation: Conversation) -> MemorySpace:
         """Give the space of a conversation, without the sessions that are to be built anew."""
         space = self._space(conversation)
-        missing = self._missing_sessions(conversation)
+        missing = self._missing_sessions(conversation, retry_errors=self._retry_errors)
         if self._store is not None and missing and missing[0].session_id in space.sessions:
             space = self._store.rewind_session(space.namespace, missing[0].session_id)
             self._spaces[space.namespace] = space

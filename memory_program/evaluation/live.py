@@ -145,10 +145,10 @@ class LiveSystem:
         Raises:
             RecordError: sessions are missing.
         """
-        missing = self._builder.missing()
-        if missing:
+        unbuilt = self._builder.unbuilt()
+        if unbuilt:
             raise RecordError(
-                f"{missing} sessions of system {self._name.value!r} are not built in "
+                f"{unbuilt} sessions of system {self._name.value!r} are not built in "
                 f"{str(self.recorded.folder)!r}: run --mode build first, or --mode full for all stages"
             )
         self._answerer.answer(workers)

@@ -67,7 +67,7 @@ class Bench:
 
     def run_memory(self, system: MemorySystem, **settings: Any) -> Json | None:
         models = {"writer_model": "openai/writer", "reader_model": "openai/reader"}
-        return self.run(system, any_model, systems="memory", **{**models, **settings})
+        return self.run(system, any_model, **{"systems": "memory", **models, **settings})
 
 
 @pytest.fixture
@@ -299,6 +299,26 @@ def test_sessions_that_failed_are_rebuilt_with_those_after_them(bench, tmp_path,
     assert sorted(again.remembered) == [f"talk-{talk}:{name}" for talk in (1, 2, 3) for name in after]
     assert len(again.asked) == 3 * QUESTIONS  # from other banks than before
     assert numbers(retried) == numbers(bench.run_memory(NoteTaking(), output_dir=tmp_path / "untroubled"))
+
+
+def test_sessions_that_fail_once_more_are_answered_from_what_there_is(bench):
+    bench.run_memory(FailingNotes(lambda session_id: session_id == "session_2"))
+    again = FailingNotes(lambda session_id: session_id == "session_2")
+    results = bench.run_memory(again, retry_errors=True)
+    assert len(again.remembered) == 3 * (SESSIONS - 1)  # each failed session and those after it, once
+    assert results is not None
+    assert results["systems"]["memory"]["failures"]["build"]["error"] == 3
+    assert results["systems"]["memory"]["failures"]["answer"]["missing"] == 0
+
+
+def test_systems_that_share_banks_retry_their_sessions_once(bench):
+    program = bench.folder / "program.json"
+    Quoting().save(str(program))
+    settings = {"systems": "memory,optimized", "program": program}
+    bench.run_memory(FailingNotes(lambda session_id: session_id == "session_2"), **settings)
+    again = FailingNotes(lambda session_id: session_id == "session_2")
+    bench.run_memory(again, **settings, mode="build", retry_errors=True)
+    assert len(again.remembered) == len(set(again.remembered)) == 3 * (SESSIONS - 1)
 
 
 # -- cost ----------------------------------------------------------------------------------------
