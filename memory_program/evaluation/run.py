@@ -12,7 +12,7 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
 from memory_program.config import EvaluateConfig, Mode
 from memory_program.embedded import is_embedded
-from memory_program.errors import ModelError
+from memory_program.errors import ModelError, RecordError
 from memory_program.evaluation.banks import database_url
 from memory_program.evaluation.calibrating import calibrate
 from memory_program.evaluation.cost import StageEstimate, check_affordable, described, estimate_judgements
@@ -73,10 +73,10 @@ def evaluate(
     if config.mode is Mode.REPORT:
         return report(config, selection, console, ceiling).results
     with held(config.output_dir):
-        write_json(config.output_dir / CONFIG, config.model_dump(mode="json"))
         if config.mode is Mode.JUDGE:
             _judge(config, selection, console, models)
             return None
+        _write_config(config)
         return _run(config, selection, console, make, models, ceiling)
 
 
@@ -121,17 +121,33 @@ def _run(
 
 
 def _judge(config: EvaluateConfig, selection: Selection, console: Console, models: ModelMaker) -> None:
-    """Judge what the last answers of each system were."""
+    """Judge what the last answers of each system were.
+
+    Raises:
+        RecordError: a system has no answer to any of the questions; the folder is as it was.
+    """
     judge = identify_judge(config)
     recorded = [replace(r, run=replace(r.run, judge=judge)) for r in recorded_systems(config, selection)]
+    for system in recorded:
+        if all(answer is None for _, answer in system.answers()):
+            raise RecordError(
+                f"no answer of system {system.run.system.name!r} to these questions is recorded in "
+                f"{str(system.folder)!r}: give the flags that they were answered with (--dataset, --data, "
+                "--split, --conversations), or run --mode full first"
+            )
     missing = [len(JudgeStage(system, retry_errors=config.retry_errors).missing()) for system in recorded]
     pairs = zip(config.system_names, missing, strict=True)
     estimates = [estimate_judgements(config, name, count) for name, count in pairs]
     workers = _workers(config, console, recorded, [e for e in estimates if e is not None])
+    _write_config(config)
     for system in recorded:
         write_run(system.folder, system.run)
         with closing(system.journals):
             _judge_one(system, config, models, workers)
+
+
+def _write_config(config: EvaluateConfig) -> None:
+    write_json(config.output_dir / CONFIG, config.model_dump(mode="json"))
 
 
 def _judge_one(

@@ -205,6 +205,15 @@ def test_without_records_there_is_nothing_to_report_or_judge(bench, mode):
         bench.run(Quoting(), mode=mode, judge_model="openai/judge")
 
 
+def test_judging_under_flags_of_other_data_is_refused_and_changes_nothing(bench):
+    bench.run(Quoting())
+    kept = {path: path.read_bytes() for path in (bench.folder / "run").rglob("*.json")}
+    other = write_conversations(bench.folder / "other.json", 5, sessions=2)
+    with pytest.raises(RecordError, match=r"no answer of system 'extractive' .*: give the flags .*--dataset"):
+        bench.run(Quoting(), mode="judge", judge_model="openai/judge", dataset=str(other))
+    assert {path: path.read_bytes() for path in (bench.folder / "run").rglob("*.json")} == kept
+
+
 def test_a_report_of_a_part_is_the_score_of_that_part(bench):
     whole = bench.run(Quoting())
     part = bench.run(Quoting(), mode="report", conversations="talk-2")
