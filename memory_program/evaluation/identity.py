@@ -1,5 +1,6 @@
 """What a system is, as far as its records depend on it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,11 +144,29 @@ def _optimized(config: EvaluateConfig, prompts: Mapping[Rubric, Mapping[str, str
 
 
 @dataclass(frozen=True, slots=True)
+class ChosenOn:
+    """What the prompts of a saved program were made and chosen on: conversations of a file with this hash."""
+
+    sha256: str
+    conversations: tuple[str, ...]
+
+
+def read_chosen_on(program: Path) -> ChosenOn | None:
+    """Read what the prompts of a saved program were made and chosen on; None if it does not say."""
+    try:
+        told = json.loads(program.read_text(encoding="utf-8"))["metadata"]["optimization"]["dataset"]
+        return ChosenOn(str(told["sha256"]), (*map(str, told["train"]), *map(str, told["val"])))
+    except (ValueError, KeyError, TypeError):  # saved by hand
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class SystemRun:
     """What the folder of a system belongs to: enough to find its records again without a model."""
 
     system: SystemIdentity
     judge: JudgeIdentity | None = None
+    chosen_on: ChosenOn | None = None
 
 
 _RUN = TypeAdapter(SystemRun)

@@ -25,6 +25,7 @@ from memory_program.evaluation.identity import (
     SystemRun,
     identify,
     identify_judge,
+    read_chosen_on,
     read_run,
     write_run,
 )
@@ -79,10 +80,12 @@ class LiveSystem:
         """
         self._name, self._config = name, config
         self._system = make_system(name.value, config.system_settings)
+        chosen_on = None
         if config.program is not None and name is SystemName.OPTIMIZED:
             load_program(self._system, config.program)
+            chosen_on = read_chosen_on(config.program)
         folder = config.output_dir / name.value
-        run = SystemRun(identify(self._system, name, config), self._judge(folder))
+        run = SystemRun(identify(self._system, name, config), self._judge(folder), chosen_on)
         self.recorded = RecordedSystem(folder, run, Journals.read(folder), selection)
         retry_errors = config.retry_errors
         banks = store if self._system.writes_memories else None

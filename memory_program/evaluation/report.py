@@ -7,10 +7,10 @@ from pathlib import Path
 
 from locomo.conversation import HEADLINE_TYPES, Benchmark
 from memory_program import __version__
-from memory_program.config import EvaluateConfig, SystemName
+from memory_program.config import EvaluateConfig
 from memory_program.evaluation.banks import growth, tool_use
 from memory_program.evaluation.diagnosis import Diagnosis, diagnosis_summary
-from memory_program.evaluation.identity import SystemRun
+from memory_program.evaluation.identity import ChosenOn, SystemRun
 from memory_program.evaluation.provenance import git_commit, lock_hash
 from memory_program.evaluation.quality import cited, recorded_quality
 from memory_program.evaluation.recorded import ScoredSystem
@@ -58,8 +58,8 @@ def make_results(
             "signature": signature(config, selection, system.run, n, quality),
             "run": asdict(system.run),
         }
-        if system.run.system.name == SystemName.OPTIMIZED and config.program is not None:
-            systems[system.run.system.name]["chosen_on"] = chosen_on(config.program, selection)
+        if system.run.chosen_on is not None:
+            systems[system.run.system.name]["chosen_on"] = _seen(system.run.chosen_on, selection)
     rubrics = sorted({rubric for s in scored_systems if s.run.judge for rubric in s.run.judge.rubrics})
     scored = {system.run.system.name: system.scored for system in scored_systems}
     return {
@@ -82,16 +82,6 @@ def make_results(
         "ceiling": ceiling,
         "comparisons": compare(scored, rubrics, resampling),
     }
-
-
-def chosen_on(program: Path, selection: Selection) -> list[str]:
-    """List the conversations of a selection on which the prompts of a saved program were made and chosen."""
-    try:
-        told = json.loads(program.read_text(encoding="utf-8"))["metadata"]["optimization"]["dataset"]
-        seen = {*told["train"], *told["val"]} if told["sha256"] == selection.dataset.sha256 else set[str]()
-    except (OSError, ValueError, KeyError, TypeError):  # saved by hand, or gone since it was loaded
-        return []
-    return [c.conversation_id for c in selection.conversations if c.conversation_id in seen]
 
 
 def signature(
@@ -152,6 +142,12 @@ def write_questions(path: Path, system: ScoredSystem) -> None:
     part = path.with_name(f"{path.name}.part")
     part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     part.replace(path)
+
+
+def _seen(chosen_on: ChosenOn, selection: Selection) -> list[str]:
+    """List the conversations of a selection that prompts were made and chosen on."""
+    seen = chosen_on.conversations if chosen_on.sha256 == selection.dataset.sha256 else ()
+    return [c.conversation_id for c in selection.conversations if c.conversation_id in seen]
 
 
 def _line(item: ScoredQuestion, diagnosis: Diagnosis | None) -> Json:

@@ -1,5 +1,6 @@
 """The stages of a run over real files and a real database, with systems that need no model."""
 
+import hashlib
 import io
 import json
 import shutil
@@ -212,6 +213,24 @@ def test_judging_under_flags_of_other_data_is_refused_and_changes_nothing(bench)
     with pytest.raises(RecordError, match=r"no answer of system 'extractive' .*: give the flags .*--dataset"):
         bench.run(Quoting(), mode="judge", judge_model="openai/judge", dataset=str(other))
     assert {path: path.read_bytes() for path in (bench.folder / "run").rglob("*.json")} == kept
+
+
+def test_what_the_prompts_were_chosen_on_is_known_when_their_file_is_gone(bench):
+    program = bench.folder / "program.json"
+    NoteTaking().save(str(program))
+    sha256 = hashlib.sha256(bench.data.read_bytes()).hexdigest()
+    seen = {"train": ["talk-1"], "val": ["talk-3"], "sha256": sha256}
+    saved = json.loads(program.read_text())
+    saved["metadata"]["optimization"] = {"dataset": seen}
+    program.write_text(json.dumps(saved))
+    bench.run_memory(NoteTaking(), systems="optimized", program=program)
+    warning = "optimized: its prompts were made and chosen on 2 of these conversations: quote --split test"
+    assert warning in bench.output
+    program.unlink()
+    results = bench.run(NoteTaking(), mode="report", systems="optimized", program=program)
+    assert results is not None
+    assert results["systems"]["optimized"]["chosen_on"] == ["talk-1", "talk-3"]
+    assert warning in bench.output
 
 
 def test_a_report_of_a_part_is_the_score_of_that_part(bench):
