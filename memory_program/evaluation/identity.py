@@ -110,6 +110,11 @@ class JudgeIdentity:
         program = self.optimized
         return program.made_on if program is not None and program.rubric == rubric else ()
 
+    def judges_like(self, other: "JudgeIdentity", rubric: str) -> bool:
+        """Whether both judge a rubric by the same model and the same prompts."""
+        models = known_as(self.model), known_as(other.model)
+        return models[0] == models[1] and self.rubrics[rubric] == other.rubrics[rubric]
+
     def key(self, rubric: str, question: Question, prediction: str) -> str:
         """Name the record of a verdict."""
         prompt = (known_as(self.model), rubric, self.rubrics[rubric][grading_of(question).value])

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -16,9 +15,10 @@ from memory_program.evaluation.browsing import Browsing, Room, browsing, wanted
 from memory_program.evaluation.diagnosis import Fault
 from memory_program.evaluation.figures import svg_figures
 from memory_program.evaluation.recorded import ScoredSystem
-from memory_program.evaluation.scoring import Json, Resampling, compare
+from memory_program.evaluation.report import compared
+from memory_program.evaluation.scoring import Json, Resampling
 from memory_program.evaluation.selection import Selection
-from memory_program.evaluation.table import tables, warnings
+from memory_program.evaluation.table import incomparable, tables, warnings
 
 PAGE = "report.html"
 _EXAMPLES = 3
@@ -92,11 +92,13 @@ class _Board:
         asked = (question for run in runs for question in run.selection.questions)
         self.questions = list({question.question_id: question for question in asked}.values())
         first, ceilings = runs[0].results, [run.results["ceiling"] for run in runs]
+        differences = first if len(runs) == 1 else compared(self.systems, Resampling(first["seed"]))
         self.results: Json = {
             "dataset": {**first["dataset"], "questions": len(self.questions)},
             "systems": summaries,
             "ceiling": ceilings[0] if ceilings.count(ceilings[0]) == len(ceilings) else None,
-            "comparisons": first["comparisons"] if len(runs) == 1 else self._compared(first["seed"]),
+            "comparisons": differences["comparisons"],
+            "not_compared": differences["not_compared"],
         }
 
     def shown(self, browsed: Browsing) -> Json:
@@ -110,7 +112,10 @@ class _Board:
             "scope": f"{len(self.conversations):,} conversations, {sessions:,} sessions, {turns:,} turns, "
             f"{len(self.questions):,} questions; data {self.results['dataset']['sha256'][:8]}",
             "abridged": len(browsed.abridged),
-            "warnings": [line for name, system in systems.items() for line in warnings(name, system)],
+            "warnings": [
+                *(line for name, system in systems.items() for line in warnings(name, system)),
+                *incomparable(self.results),
+            ],
             "tables": [_table(table) for table in (*tables(self.results), *_tool_tables(self.results))],
             "figures": [{"title": title, "svg": svg} for title, svg in svg_figures(self.results)],
             "examples": list(self._examples()),
@@ -139,23 +144,6 @@ class _Board:
                     for item in items
                 ]
                 yield {"system": name, "fault": fault.value, "count": counts[fault], "examples": examples}
-
-    def _compared(self, seed: int) -> list[Json]:
-        """Compare every two systems on the questions that both were asked."""
-        comparisons: list[Json] = []
-        for one, other in combinations(self.systems, 2):
-            scored = [
-                {item.question.question_id: item for item in self.systems[name].scored}
-                for name in (one, other)
-            ]
-            shared = [key for key in scored[0] if key in scored[1]]
-            judges = [self.systems[name].run.judge for name in (one, other)]
-            rubrics = [set(judge.rubrics) if judge is not None else set[str]() for judge in judges]
-            aligned = {
-                name: [items[key] for key in shared] for name, items in zip((one, other), scored, strict=True)
-            }
-            comparisons += compare(aligned, sorted(rubrics[0] & rubrics[1]), Resampling(seed))
-        return comparisons
 
 
 def _prefixes(runs: Sequence[ReportedRun]) -> list[str]:

@@ -1,8 +1,9 @@
 """The report of a run: what the records say, as results.json and one line per question."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import combinations
 from pathlib import Path
 
 from locomo.conversation import HEADLINE_TYPES, Benchmark
@@ -60,8 +61,6 @@ def make_results(
         }
         if system.run.chosen_on is not None:
             systems[system.run.system.name]["chosen_on"] = _seen(system.run.chosen_on, selection)
-    rubrics = sorted({rubric for s in scored_systems if s.run.judge for rubric in s.run.judge.rubrics})
-    scored = {system.run.system.name: system.scored for system in scored_systems}
     return {
         "config": config.model_dump(mode="json"),
         "dataset": {
@@ -80,8 +79,35 @@ def make_results(
         "seed": config.seed,
         "systems": systems,
         "ceiling": ceiling,
-        "comparisons": compare(scored, rubrics, resampling),
+        **compared({system.run.system.name: system for system in scored_systems}, resampling),
     }
+
+
+def compared(systems: Mapping[str, ScoredSystem], resampling: Resampling) -> Json:
+    """Compare every two systems on the questions that both were asked, by F1 and by each rubric of both.
+
+    Returns:
+        ``comparisons``, as ``compare`` gives them, and ``not_compared``: any two systems, with the rubrics by
+        which other judges judged them, so that a difference would be of the judges too.
+    """
+    comparisons: list[Json] = []
+    apart: list[Json] = []
+    for a, b in combinations(systems, 2):
+        scored = [{item.question.question_id: item for item in systems[name].scored} for name in (a, b)]
+        both_asked = [question_id for question_id in scored[0] if question_id in scored[1]]
+        aligned = {
+            name: [items[question_id] for question_id in both_asked]
+            for name, items in zip((a, b), scored, strict=True)
+        }
+        one, other = systems[a].run.judge, systems[b].run.judge
+        alike, unlike = list[str](), list[str]()
+        if one is not None and other is not None:
+            for rubric in sorted(one.rubrics.keys() & other.rubrics.keys()):
+                (alike if one.judges_like(other, rubric) else unlike).append(rubric)
+        comparisons += compare(aligned, alike, resampling)
+        if unlike:
+            apart.append({"a": a, "b": b, "rubrics": unlike})
+    return {"comparisons": comparisons, "not_compared": apart}
 
 
 def signature(

@@ -25,6 +25,8 @@ def print_results(console: Console, results: Json) -> None:
     for name, system in systems.items():
         for line in warnings(name, system):
             console.print(line, style="bold red", highlight=False, markup=False)
+    for line in incomparable(results):
+        console.print(line, style="bold red", highlight=False, markup=False)
 
 
 def tables(results: Json) -> list[Table]:
@@ -67,6 +69,15 @@ def warnings(name: str, system: Json) -> list[str]:
             "quote --split test"
         )
     return lines
+
+
+def incomparable(results: Json) -> list[str]:
+    """Say which systems are not compared by a rubric, and how they could be."""
+    return [
+        f"{pair['a']} and {pair['b']} are not compared by {' and '.join(pair['rubrics'])}: other judges gave "
+        "their verdicts; --mode judge has both judged by one"
+        for pair in results["not_compared"]
+    ]
 
 
 def groups_of(dataset: Json) -> list[str]:

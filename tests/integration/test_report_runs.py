@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,23 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from locomo.rubrics import Verdict
+from memory_program.bank.outcome import Outcome
 from memory_program.bank.store import BankStore
 from memory_program.command_line import parse_flags
 from memory_program.config import EvaluateConfig
 from memory_program.errors import ConfigError, RecordError
 from memory_program.evaluation.browsing import Room
+from memory_program.evaluation.identity import identify_judge, write_run
+from memory_program.evaluation.judging import cases_of
 from memory_program.evaluation.page import write_page
-from memory_program.evaluation.reporting import report, settings_of
+from memory_program.evaluation.records import JudgeRecord
+from memory_program.evaluation.reporting import recorded_systems, report, settings_of
 from memory_program.evaluation.run import evaluate
 from memory_program.evaluation.scoring import Json
 from memory_program.evaluation.selection import select
 from memory_program.learning.ceiling import measure_ceiling
+from memory_program.ledger import Usage
 from memory_program.tracking import EXPERIMENT, import_mlflow
 from tests.report_samples import evaluated
 
@@ -151,6 +158,35 @@ def test_several_runs_share_a_page_beside_them_and_are_compared_on_what_both_wer
     cells = [re.findall(r"<t[hd](?: [^>]*)?>([^<]*)", row) for row in page.split("<tr>")]
     (compared,) = (row for row in cells if row[:2] == ["one: extractive", "two: extractive"])
     assert (compared[3], compared[-1]) == ("+0.000", "6")  # the six questions about talk-2 that have answers
+
+
+def judged(folder: Path, model: str, verdict: Verdict) -> None:
+    """Judge a run, without a model, always alike."""
+    config = settings_of(folder, EvaluateConfig(mode="report", mlflow=False)).model_copy(
+        update={"judge_model": model, "rubrics": "strict"}
+    )
+    (system,) = recorded_systems(config, select(config))
+    system = replace(system, run=replace(system.run, judge=identify_judge(config)))
+    for case in cases_of(system):
+        found = (case.key, case.question.question_id, case.rubric, verdict, Outcome.OK, "", Usage(), 0.0)
+        system.journals.judgements.add(JudgeRecord(*found))
+    system.journals.close()
+    write_run(system.folder, system.run)
+
+
+@pytest.mark.parametrize(("model", "is_comparable"), [("openai/kind", True), ("openai/harsh", False)])
+def test_verdicts_of_different_judges_are_not_compared_and_that_is_said(runs, tmp_path, model, is_comparable):
+    folders = [tmp_path / "kind", tmp_path / "other"]
+    for folder, judge in zip(folders, ("openai/kind", model), strict=True):
+        shutil.copytree(runs / "two", folder)
+        judged(folder, judge, Verdict.CORRECT if judge == "openai/kind" else Verdict.WRONG)
+    reported(*folders)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert ("judge/strict" in page) == is_comparable
+    said = (
+        "kind: extractive and other: extractive are not compared by strict: other judges gave their verdicts"
+    )
+    assert (said in page) != is_comparable
 
 
 def test_runs_of_one_name_are_told_apart_by_their_paths(runs, tmp_path):
