@@ -243,8 +243,8 @@ class EvaluateConfig(SystemSettings):
     """Seed of the intervals and tests, and of the conversations of --dataset world. Models are not seeded."""
 
     max_cost: float | None = Field(default=None, gt=0)
-    """US dollars that the run may cost. It does not start when the estimate is higher, and stops, keeping
-    what it has, when the real cost is."""
+    """US dollars that the run may cost, what was retried included. It does not start when the estimate is
+    higher, and stops, keeping what it has, when the real cost is."""
 
     max_errors: int | None = Field(default=None, ge=0)
     """Stop, keeping what there is, as soon as more calls than this have failed. Without it a run stops only

@@ -158,9 +158,19 @@ class Evaluated:
         return self.folder / "memory" / f"{stage}.jsonl"
 
     def numbers(self) -> Any:
-        """Give the results without what depends on the hour, the folder or the commit."""
+        """Give the results without what depends on the hour, the folder or the commit, or is paid twice."""
         found = json.loads((self.folder / "results.json").read_text(), object_hook=_without_times)
         return {name: value for name, value in found.items() if name not in ("config", "git_commit")}
+
+    def calls(self) -> int:
+        """Give the calls that the results tell of."""
+        return json.loads((self.folder / "results.json").read_text())["systems"]["memory"]["calls"]
+
+    def recorded_calls(self) -> int:
+        """Sum up the calls of every line of the journals."""
+        journals = [self.journal(stage) for stage in ("build", "answers", "judgements")]
+        whole = [line for path in journals if path.exists() for line in path.read_text().split("\n")[:-1]]
+        return sum(json.loads(line)["usage"]["calls"] for line in whole)
 
     def compare(self, whole: "Evaluated", toll: Toll) -> None:
         """Compare it with one that nobody disturbed: banks, answers, results."""
@@ -171,10 +181,14 @@ class Evaluated:
         if self.numbers() != whole.numbers():
             toll.half += 1
             toll.notes.append("the results differ")
+        if self.calls() != self.recorded_calls():
+            toll.half += 1
+            toll.notes.append("calls are not counted once each")
 
 
 def _without_times(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in found.items() if not name.endswith("seconds")}
+    paid = ("calls", "cost_usd", "usage")  # a kill between a record and the bank is paid once more
+    return {name: value for name, value in found.items() if name not in paid and not name.endswith("seconds")}
 
 
 def evaluate_killed(

@@ -198,7 +198,9 @@ class Builder:
             beside = proposer.beside(meter)
             if beside.calls:
                 workers.limits.count(beside)
-            usage = proposer.usage(settled.session.session_id) + beside
+            # what was on the disk when a session is built anew is in the record that its new one replaces
+            anew = self._key(conversation, settled.session) in self._journal.records
+            usage = proposer.usage(settled.session.session_id, anew=anew) + beside
             yield _Remembered(settled.session, settled.record, usage, elapsed_s, is_counted=True)
 
     def _commit(

@@ -50,8 +50,10 @@ def calibrate(config: EvaluateConfig, console: Console, models: ModelMaker) -> J
         estimates = [estimate] if estimate is not None else []
         for line in described(estimates):
             console.print(line, highlight=False, markup=False)
-        check_affordable(estimates, 0.0, config.max_cost)
-        limits = Limits(max_errors=config.max_errors, max_cost_usd=config.max_cost)
+        tried = [record for case in cases for record in journal.attempts(case.key)]
+        spent_usd = sum(record.usage.cost_usd or 0.0 for record in tried)
+        check_affordable(estimates, spent_usd, config.max_cost)
+        limits = Limits(max_errors=config.max_errors, max_cost_usd=config.max_cost, spent_usd=spent_usd)
         judge_cases(
             f"{judge.name}: calibration on {benchmark.value}",
             missing,

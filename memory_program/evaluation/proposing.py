@@ -70,7 +70,7 @@ class Proposer:
         self._writer, self._journal, self._workers = writer, journal, workers
         self._conversation_id, self._session_key = conversation_id, session_key
         self._retry_errors = retry_errors
-        self._usage: dict[str, Usage] = {}
+        self._given: dict[str, ProposalRecord] = {}
         self._asked = set[str]()
         self._made = list[CallRecord]()
 
@@ -89,15 +89,17 @@ class Proposer:
                 records = [future.result() for future in futures]
             finally:
                 pool.shutdown(cancel_futures=True)
-        for record in records:
-            if record.key not in self._asked:
-                self._asked.add(record.key)
-                self._usage[record.session_id] = self._usage.get(record.session_id, Usage()) + record.usage
+        self._given |= {record.key: record for record in records}
         return [record.proposal for record in records]
 
-    def usage(self, session_id: str) -> Usage:
-        """Sum up what the proposals for a session took."""
-        return self._usage.get(session_id, Usage())
+    def usage(self, session_id: str, *, anew: bool) -> Usage:
+        """Sum up what the proposals for a session took; if ``anew``, those only that were asked for here."""
+        given = [record for record in self._given.values() if record.session_id == session_id]
+        if anew:
+            paid = [record for record in given if record.key in self._asked]
+        else:
+            paid = [attempt for record in given for attempt in self._journal.attempts(record.key)]
+        return sum((record.usage for record in paid), Usage())
 
     def beside(self, meter: Meter) -> Usage:
         """Sum up what a meter counted that is not part of any proposal: consolidations."""
@@ -128,6 +130,7 @@ class Proposer:
         )
         self._made += meter.calls
         self._journal.add(record)
+        self._asked.add(key)
         failures = [f"{failure.where}: {failure.message}" for failure in proposal.failures]
         self._workers.limits.count(meter.usage, failures, is_lost=bool(failures))
         return record

@@ -9,8 +9,8 @@ from memory_program.bank.store import BankStore
 from memory_program.evaluation.banks import Banks, banks_of, kept_by
 from memory_program.evaluation.diagnosis import Diagnosis, diagnose
 from memory_program.evaluation.identity import SystemRun
-from memory_program.evaluation.records import AnswerRecord, BuildRecord, Journals, JudgeRecord
-from memory_program.evaluation.scoring import ScoredQuestion, score_question
+from memory_program.evaluation.records import AnswerRecord, BuildRecord, Journals, JudgeRecord, Record
+from memory_program.evaluation.scoring import ScoredQuestion, records_of, score_question
 from memory_program.evaluation.selection import Selection
 
 
@@ -18,7 +18,8 @@ from memory_program.evaluation.selection import Selection
 class ScoredSystem:
     """A system's questions scored, and its sessions, in the order of the selection; and its banks.
 
-    ``diagnoses`` has one entry for each question: None where there is nothing wrong.
+    ``diagnoses`` has one entry for each question: None where there is nothing wrong. ``replaced`` are the
+    records that a retry replaced.
     """
 
     run: SystemRun
@@ -26,6 +27,7 @@ class ScoredSystem:
     builds: tuple[BuildRecord | None, ...]
     banks: Banks
     diagnoses: tuple[Diagnosis | None, ...]
+    replaced: tuple[Record, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +69,33 @@ class RecordedSystem:
         kept = {name: kept_by(self.run.system, c, banks) for name, c in conversations.items()}
         places = [(item, item.question.conversation_id) for item in scored]
         diagnoses = [diagnose(item, conversations[name], kept[name]) for item, name in places]
-        return ScoredSystem(self.run, tuple(scored), tuple(self.builds()), banks, tuple(diagnoses))
+        builds = self.builds()
+        counting = {id(record) for record in records_of(scored, builds)}
+        replaced = [record for record in self.attempts() if id(record) not in counting]
+        return ScoredSystem(self.run, tuple(scored), tuple(builds), banks, tuple(diagnoses), tuple(replaced))
 
     def spent_usd(self) -> float:
         """Sum up what the records have cost; calls without a known price count as nothing."""
-        answers = self.answers()
-        judgements = [j for q, record in answers for j in self._judgements(q, record).values()]
-        records = [*self.builds(), *(record for _, record in answers), *judgements]
-        return sum(record.usage.cost_usd or 0.0 for record in records if record is not None)
+        return sum(record.usage.cost_usd or 0.0 for record in self.attempts())
+
+    def attempts(self) -> list[Record]:
+        """List all that the run took: also records that a retry replaced, and what came from such banks."""
+        journals, judge = self.journals, self.run.judge
+        found: list[Record] = []
+        banks: dict[str, list[str]] = {}
+        for conversation in self.selection.conversations:
+            builds = [journals.builds.attempts(key) for key in self._session_keys(conversation)]
+            found += [record for of_session in builds for record in of_session]
+            banks[conversation.conversation_id] = list(dict.fromkeys(record.bank for record in builds[-1]))
+        for question in self.selection.questions:
+            keys = [self.run.system.answer_key(question, bank) for bank in banks[question.conversation_id]]
+            answers = [record for key in keys for record in journals.answers.attempts(key)]
+            texts = dict.fromkeys(record.answer.text for record in answers)
+            judged: list[str] = []
+            if judge is not None:
+                judged = [judge.key(rubric, question, text) for text in texts for rubric in judge.rubrics]
+            found += [*answers, *(record for key in judged for record in journals.judgements.attempts(key))]
+        return found
 
     def _scored(self, question: Question, record: AnswerRecord | None) -> ScoredQuestion:
         return score_question(question, record, self._judgements(question, record))
@@ -88,8 +109,10 @@ class RecordedSystem:
 
     def _builds_of(self, conversation: Conversation) -> list[BuildRecord | None]:
         records: Mapping[str, BuildRecord] = self.journals.builds.records
-        keys = [self.run.system.session_key(conversation, s.session_id) for s in conversation.sessions]
-        return [records.get(key) for key in keys]
+        return [records.get(key) for key in self._session_keys(conversation)]
+
+    def _session_keys(self, conversation: Conversation) -> list[str]:
+        return [self.run.system.session_key(conversation, s.session_id) for s in conversation.sessions]
 
     def _bank(self, conversation: Conversation) -> str | None:
         """Give the hash of what the bank of a conversation holds; None while sessions are missing."""

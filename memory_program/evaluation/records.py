@@ -62,6 +62,10 @@ class JudgeRecord:
     elapsed_s: float
 
 
+Record = BuildRecord | AnswerRecord | JudgeRecord
+"""What any stage records."""
+
+
 class Keyed(Protocol):
     """Anything with a key."""
 
@@ -103,6 +107,7 @@ class Journal(Generic[RecordT]):
         self.records: dict[str, RecordT] = {}
         self.lost_bytes = 0
         """Length of the incomplete last line that was dropped."""
+        self._replaced: dict[str, list[RecordT]] = {}
         self._type = TypeAdapter(record_type)
         self._lock = threading.Lock()
         self._file: int | None = None
@@ -123,7 +128,12 @@ class Journal(Generic[RecordT]):
             if now - self._synced_at >= _SYNC_EVERY_S:
                 os.fsync(self._file)
                 self._synced_at = now
-            self.records[record.key] = record
+            self._keep(record)
+
+    def attempts(self, key: str) -> list[RecordT]:
+        """List every record with a key, in order; the last one counts, and all of them were paid for."""
+        counting = self.records.get(key)
+        return [] if counting is None else [*self._replaced.get(key, ()), counting]
 
     def close(self) -> None:
         """Write everything to the disk. Adding more opens the file again."""
@@ -148,7 +158,13 @@ class Journal(Generic[RecordT]):
                     f"line {number} of {str(self.path)!r} is not a record ({' '.join(str(error).split())}): "
                     "delete that line to have its item done again, or the file to start the stage anew"
                 ) from error
-            self.records[record.key] = record
+            self._keep(record)
+
+    def _keep(self, record: RecordT) -> None:
+        before = self.records.get(record.key)
+        if before is not None:
+            self._replaced.setdefault(record.key, []).append(before)
+        self.records[record.key] = record
 
     def _opened(self) -> int:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -46,7 +46,7 @@ def make_results(
     resampling = Resampling(config.seed)
     systems: Json = {}
     for system in scored_systems:
-        summary = summarise(system.scored, system.builds, resampling)
+        summary = summarise(system.scored, system.builds, resampling, system.replaced)
         n = summary["locomo_f1"]["all"]["n"]
         judge = system.run.judge
         quality = recorded_quality(config, judge, selection.dataset.benchmark, resampling)

@@ -19,7 +19,7 @@ from locomo.metrics import bleu1, evidence_recall, evidence_recall_under_budget,
 from locomo.rubrics import Verdict
 from locomo.statistics import clustered_interval, cohen_kappa, paired_comparison
 from memory_program.bank.outcome import Outcome, RankedItem
-from memory_program.evaluation.records import AnswerRecord, BuildRecord, JudgeRecord
+from memory_program.evaluation.records import AnswerRecord, BuildRecord, JudgeRecord, Record
 from memory_program.evaluation.retrieval import RETRIEVAL_KEYS, retrieval_scores
 from memory_program.ledger import Usage
 
@@ -170,7 +170,10 @@ def by_category(
 
 
 def summarise(
-    scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecord | None], resampling: Resampling
+    scored: Sequence[ScoredQuestion],
+    builds: Sequence[BuildRecord | None],
+    resampling: Resampling,
+    replaced: Sequence[Record] = (),
 ) -> Json:
     """Compute everything that is reported of one system, as JSON.
 
@@ -178,6 +181,7 @@ def summarise(
         scored: every question of the run.
         builds: the record of every session of the run; None for one that is not built (yet).
         resampling: where the intervals come from.
+        replaced: records that a retry replaced; they count for nothing but what they took.
     """
     retrieved = [item for item in scored if item.recall is not None]
     recalls = {
@@ -188,7 +192,8 @@ def summarise(
     }
     unanswerable = [item for item in scored if not item.is_answerable]
     tokens = [item.tokens for item in scored if item.tokens is not None]
-    stages = usage_by_stage(scored, builds)
+    records = [*records_of(scored, builds), *replaced]
+    stages = usage_by_stage(records)
     total = sum(stages.values(), Usage())
     return {
         "locomo_f1": by_category(scored, _locomo_f1, resampling, "locomo_f1"),
@@ -209,7 +214,7 @@ def summarise(
         "memory": memory_summary(builds),
         "calls": total.calls,
         "cost_usd": total.cost_usd,
-        "seconds": sum(record.elapsed_s for record in _records(scored, builds)),
+        "seconds": sum(record.elapsed_s for record in records),
         "usage": {stage: asdict(usage) for stage, usage in stages.items()},
         "failures": failures(scored, builds),
     }
@@ -292,21 +297,17 @@ def memory_summary(builds: Sequence[BuildRecord | None]) -> Json:
     }
 
 
-def usage_by_stage(
-    scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecord | None]
-) -> dict[str, Usage]:
+def usage_by_stage(records: Sequence[Record]) -> dict[str, Usage]:
     """Sum up tokens, dollars and calls."""
-    judgements = [record for item in scored for record in item.judgements.values() if record]
-    return {
-        "build": sum((record.usage for record in builds if record), Usage()),
-        "answer": sum((item.record.usage for item in scored if item.record), Usage()),
-        "judge": sum((record.usage for record in judgements), Usage()),
-    }
+    stage_of = {BuildRecord: "build", AnswerRecord: "answer", JudgeRecord: "judge"}
+    sums = {stage: Usage() for stage in stage_of.values()}
+    for record in records:
+        sums[stage_of[type(record)]] += record.usage
+    return sums
 
 
-def _records(
-    scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecord | None]
-) -> list[BuildRecord | AnswerRecord | JudgeRecord]:
+def records_of(scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecord | None]) -> list[Record]:
+    """List the records that questions and sessions were scored by."""
     answers = [item.record for item in scored]
     judgements = [record for item in scored for record in item.judgements.values()]
     return [record for record in (*builds, *answers, *judgements) if record is not None]

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,16 @@ from rich.console import Console
 
 from locomo.calibration import AnswerKind, KnownAnswer, known_answers
 from locomo.conversation import Benchmark
-from locomo.rubrics import Rubric
+from locomo.rubrics import Rubric, Verdict
+from memory_program.bank.outcome import Outcome
 from memory_program.config import EvaluateConfig
 from memory_program.errors import BudgetExceededError
+from memory_program.evaluation.identity import identify_judge
+from memory_program.evaluation.quality import calibration_cases, calibration_journal
+from memory_program.evaluation.records import JudgeRecord
 from memory_program.evaluation.run import evaluate
 from memory_program.evaluation.scoring import Json
+from memory_program.ledger import Usage
 from memory_program.models import language_model
 from tests.competent_model import Prompt, chat_format
 from tests.evaluation_samples import write_conversations
@@ -147,6 +153,19 @@ def test_a_judge_that_cannot_be_reached_ends_the_calibration_and_another_run_goe
     assert again is not None
     assert again["quality"]["lenient"]["failed"] == 0
     assert "calibration on perltqa: 0 of 88 to do" in output
+
+
+def test_what_a_calibration_has_cost_counts_when_it_goes_on(tmp_path):
+    settings = {"judge_model": "openai/gpt-4.1-mini", "dataset": "perltqa", "mlflow": False, "max_cost": 1.0}
+    config = EvaluateConfig(mode="calibrate", output_dir=tmp_path / "runs/one", **settings)
+    judge = identify_judge(config)
+    assert judge is not None
+    case = calibration_cases(judge, Benchmark.PERLTQA)[Rubric.STRICT][0]
+    with closing(calibration_journal(config)) as journal:
+        verdict, usage = Verdict.CORRECT, Usage(calls=1, cost_usd=0.99)
+        journal.add(JudgeRecord(case.key, "q", Rubric.STRICT, verdict, Outcome.OK, "", usage, 0.1))
+    with pytest.raises(BudgetExceededError, match=r"would cost about \$1.0.*nothing was called"):
+        evaluate(config, console=Console(file=io.StringIO()))
 
 
 def test_judged_scores_cite_the_calibration_beside_their_run(tmp_path):

@@ -5,20 +5,24 @@ import io
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from memory_program.agents.program import MemorySystem
+from memory_program.agents.program import MemoryProgram, MemorySystem
+from memory_program.agents.writer import MemoryWriter, Proposal
 from memory_program.bank.bank import MemoryBank
+from memory_program.bank.outcome import CallFailure, Outcome
 from memory_program.bank.store import BankStore
 from memory_program.config import EvaluateConfig
 from memory_program.errors import BudgetExceededError, ConfigError, RecordError, RunInUseError
 from memory_program.evaluation.report import RESULTS
 from memory_program.evaluation.run import evaluate
 from memory_program.evaluation.scoring import Json
+from memory_program.ledger import CallRecord, Usage, record_call
 from tests.evaluation_samples import (
     Failing,
     FailingNotes,
@@ -379,6 +383,62 @@ def test_a_run_that_costs_more_than_was_thought_stops_and_can_go_on(bench):
     rest = Paid()
     bench.run(rest, any_model, **PRICED, max_cost=5)
     assert len(rest.asked) == 27 - 5
+
+
+def test_what_is_retried_costs_what_it_had_cost_too(bench):
+    class Cut(Paid):
+        def ask(self, space, question):
+            answer = super().ask(space, question)
+            return replace(answer, outcome=Outcome.TRUNCATED) if about_moving(question) else answer
+
+    settings = {**PRICED, "conversations": "talk-1"}
+    bench.run(Cut(), any_model, **settings)
+    results = bench.run(Cut(), any_model, **settings, retry_errors=True)
+    assert results is not None
+    system = results["systems"]["rag"]
+    assert (system["calls"], system["cost_usd"]) == (13, pytest.approx(1.3))  # 9, and 4 once more
+    with pytest.raises(BudgetExceededError, match=r"has cost \$1.4.*max_cost=1.35"):
+        bench.run(Cut(), any_model, **settings, retry_errors=True, max_cost=1.35, concurrency=1)
+
+
+def test_answers_from_a_bank_that_a_retry_replaced_have_cost_too(bench):
+    class Noted(FailingNotes):
+        def ask(self, space, question):
+            record_call(CallRecord("openai/gpt-4.1-mini", Usage(calls=1, cost_usd=0.1)))
+            return super().ask(space, question)
+
+    settings = {"conversations": "talk-1", "reader_model": "openai/gpt-4.1-mini"}
+    bench.run_memory(Noted(lambda session_id: session_id == "session_4"), **settings)
+    results = bench.run_memory(Noted(lambda session_id: False), **settings, retry_errors=True)
+    assert results is not None
+    assert results["systems"]["memory"]["cost_usd"] == pytest.approx(2 * QUESTIONS * 0.1)
+
+
+def test_a_retry_in_two_phases_counts_every_proposal_once(bench):
+    class Writer(MemoryWriter):
+        """Proposes nothing, for a cent; ``loses`` names the session whose episodic agent fails."""
+
+        asked = 0
+        loses = "session_2"
+
+        def propose(self, name, space, session):
+            self.asked += 1
+            record_call(CallRecord("openai/writer", Usage(calls=1, cost_usd=0.01)))
+            fails = name == "episodic" and session.session_id == self.loses
+            failure = CallFailure("writer.episodic", Outcome.ERROR, "no route")
+            return Proposal(name, failures=[failure] if fails else [])
+
+    writer = Writer()
+    settings = {"mode": "build", "build": "two-phase", "conversations": "talk-1", "concurrency": 1}
+    bench.run_memory(MemoryProgram(writer), **settings)
+    writer.loses = ""
+    bench.run_memory(MemoryProgram(writer), **settings, retry_errors=True)
+    results = bench.run_memory(Quoting(), **{**settings, "mode": "report"})
+    assert results is not None
+    system = results["systems"]["memory"]
+    assert system["failures"]["build"]["error"] == 0
+    assert system["calls"] == writer.asked == 4 * SESSIONS + 1
+    assert system["cost_usd"] == pytest.approx(0.01 * writer.asked)
 
 
 # -- damage --------------------------------------------------------------------------------------

@@ -91,6 +91,17 @@ def test_of_two_records_with_one_key_the_later_one_counts(tmp_path):
     assert journal(tmp_path / "a.jsonl").records["k"].answer.text == "second"
 
 
+def test_what_a_later_record_replaced_is_still_among_the_attempts(tmp_path):
+    written = journal(tmp_path / "a.jsonl")
+    first, second, other = answer("k", "first"), answer("k", "second"), answer("other")
+    for record in (first, other, second):
+        written.add(record)
+    for found in (written, journal(tmp_path / "a.jsonl")):
+        assert found.attempts("k") == [first, second]
+        assert found.attempts("other") == [other]
+        assert found.attempts("unknown") == []
+
+
 def test_reading_creates_and_changes_nothing(tmp_path):
     path = filled(tmp_path / "a.jsonl", "k1")
     path.write_bytes(path.read_bytes() + b'{"key": "k2"')

@@ -147,6 +147,16 @@ def test_usage_is_summed_by_stage_and_failed_calls_cost_too():
     assert [summary["usage"][stage]["calls"] for stage in ("build", "answer", "judge")] == [4, 1, 1]
 
 
+def test_what_a_retry_replaced_has_cost_too():
+    item = score_question(question(0), record("x", usage=Usage(calls=1, cost_usd=0.1)), {})
+    before = record("", outcome=Outcome.ERROR, usage=Usage(calls=1, cost_usd=0.2))
+    summary = summarise([item], [], RESAMPLING, [before])
+    assert (summary["calls"], summary["cost_usd"]) == (2, pytest.approx(0.3))
+    assert summary["usage"]["answer"]["calls"] == 2
+    assert summary["seconds"] == 1.0
+    assert summary["failures"]["all"] == 0
+
+
 def test_a_cost_that_nobody_knows_is_not_a_number():
     item = scored(record("x", usage=Usage(calls=1, cost_usd=None, unpriced_calls=1)))
     assert summarise(item, [], RESAMPLING)["cost_usd"] is None
