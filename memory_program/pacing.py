@@ -110,9 +110,9 @@ class AdaptiveLimiter:
 class RetryPolicy:
     """When a call is tried again: after transport failures, timeouts, rate limits and server errors only.
 
-    The wait before try ``n + 1`` is what the provider asked for (Retry-After), else uniform between 0 and
-    ``first_wait_s * 2**(n-1)``, at most ``max_wait_s`` ("full jitter": Brooker 2015, AWS Architecture Blog).
-    A provider that asks for more than ``max_retry_after_s`` ends the call.
+    The wait before try ``n + 1`` is uniform between 0 and ``first_wait_s * 2**(n-1)``, at most ``max_wait_s``
+    ("full jitter": Brooker 2015, AWS Architecture Blog), after what the provider asked for (Retry-After): it
+    tells many calls the same, often 0. A provider that asks for more than ``max_retry_after_s`` ends the call.
     """
 
     max_retries: int = 6
@@ -137,9 +137,8 @@ class RetryPolicy:
     def wait_s(self, state: RetryCallState) -> float:
         """The seconds to wait before the next try."""
         asked_s = _retry_after_s(state.outcome.exception()) if state.outcome is not None else None
-        if asked_s is not None:
-            return asked_s
-        return wait_random_exponential(multiplier=self.first_wait_s, max=self.max_wait_s)(state)
+        jitter = wait_random_exponential(multiplier=self.first_wait_s, max=self.max_wait_s)
+        return (asked_s or 0.0) + jitter(state)
 
 
 class PacedEngine:

@@ -101,12 +101,18 @@ def test_the_last_error_is_raised_when_the_tries_are_used_up_and_says_how_many()
     assert len(waits) == 2
 
 
-def test_retry_after_is_waited_exactly() -> None:
-    engine, waits = paced(
-        lm15.RateLimitError("slow", retry_after=7.25), lm15.ServerError("down", retry_after=0), reply()
-    )
-    engine.complete(REQUEST)
-    assert waits == [7.25, 0]
+def test_retry_after_is_waited_and_then_what_would_be_waited_without_it() -> None:
+    policy = RetryPolicy(max_retries=6, first_wait_s=1.0, max_wait_s=8.0)
+    waits_by_try: list[list[float]] = []
+    for _ in range(50):
+        refused = [lm15.RateLimitError("slow", retry_after=asked_s) for asked_s in (7.25, 0, 0, 0, 0, 2.5)]
+        engine, waits = paced(*refused, reply(), retries=policy)
+        engine.complete(REQUEST)
+        waits_by_try.append(waits)
+    for position, (least, most) in enumerate([(7.25, 8.25), (0, 2), (0, 4), (0, 8), (0, 8), (2.5, 10.5)]):
+        column = [waits[position] for waits in waits_by_try]
+        assert least <= min(column)
+        assert (least + most) / 2 < max(column) <= most  # missed by 50 draws with probability 1e-15
 
 
 def test_a_retry_after_over_the_longest_wait_ends_the_call_and_says_so() -> None:
@@ -222,7 +228,8 @@ def test_a_key_that_an_error_echoes_is_removed_from_it_and_from_its_causes(
 
 
 def test_dspy_sees_its_own_errors_and_makes_no_tries_of_its_own() -> None:
-    engine, waits = paced(*[lm15.RateLimitError("slow", retry_after=1.0)] * 4)
+    policy = RetryPolicy(max_retries=3, first_wait_s=0.0)
+    engine, waits = paced(*[lm15.RateLimitError("slow", retry_after=1.0)] * 4, retries=policy)
     lm = dspy.LM("openai/test", engine=engine, num_retries=0, cache=False)
     with pytest.raises(dspy.LMRateLimitError, match="tried 4 times"):
         lm("hello")
