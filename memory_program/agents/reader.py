@@ -45,10 +45,13 @@ class QAReader(dspy.Module):
                 **context.inputs(question),
                 searches_left=left,
             )
-            wanted = [call.args.get("query") for call in reply.tool_calls.tool_calls]
-            new = [query for query in wanted if isinstance(query, str) and query and query not in queries]
-            if reply.answer.strip() or not new:
+            if reply.answer.strip():
                 return _answered(reply, context, queries)
+            wanted = [call.args.get("query") for call in reply.tool_calls.tool_calls]
+            words = [query for query in wanted if isinstance(query, str) and query.strip()]
+            new = [query for query in words if query not in queries]
+            if not new:  # neither an answer nor anything else to look for
+                break
             queries.append(new[0])
         context = self.context.build(space, queries)
         return _answered(predict("reader.answer", self.answer, **context.inputs(question)), context, queries)

@@ -126,6 +126,15 @@ def test_a_reader_that_answers_at_once_does_not_search(space):
     assert (answer.text, answer.searches) == ("red", 0)
 
 
+@pytest.mark.parametrize("query", ["Which bicycle?", "", " ", None])
+def test_a_reader_that_neither_answers_nor_looks_for_anything_new_is_asked_to_answer(space, query):
+    search = {"tool_calls": [{"name": "search_memory", "args": {"query": query}}]}
+    replies = [fields(tool_calls=json.dumps(search), answer=""), fields(answer="the red one")]
+    with ScriptedLM(replies) as lm, dspy.context(lm=lm):
+        answer = QAReader(MemoryContext(), max_searches=2).ask(space, "Which bicycle?")
+    assert (answer.text, answer.searches) == ("the red one", 0)
+
+
 @pytest.mark.parametrize(
     ("reply", "outcome"),
     [
