@@ -120,7 +120,7 @@ class MemoryTools:
         happened_at: str = "",
     ) -> str:
         """Store one new memory, or replace the one of ``memory_id`` by a corrected text."""
-        draft = self._draft(text, self._required(kind, memory_id), happened_at)
+        draft = self._draft(text, self._required(kind, memory_id), happened_at, cites=True)
         if action == "update":
             if not memory_id:
                 raise MemoryOperationError("an update needs the memory_id of the memory that it replaces")
@@ -253,8 +253,12 @@ class MemoryTools:
             raise MemoryOperationError(f"kind={kind!r} is not yours: you write {self._kind} memories")
         return wanted
 
-    def _draft(self, text: str, kind: MemoryKind, happened_at: str = "") -> Draft:
-        """Make a draft. A day becomes the memory's date; of a longer time the text tells."""
+    def _draft(self, text: str, kind: MemoryKind, happened_at: str = "", *, cites: bool = False) -> Draft:
+        """Make a draft. A day becomes the memory's date; of a longer time the text tells.
+
+        It cites turns of the session only if it says what was said there: what is merged or split may be of
+        others, and inherits its sources.
+        """
         said = " ".join(happened_at.split())
         time = self._time(said) if said else None
         text = " ".join(NOT_TEXT.sub(" ", text).split())
@@ -267,7 +271,7 @@ class MemoryTools:
                 "store several short ones"
             )
         day = time.first if time and time.is_day else None
-        return Draft(timed, kind, day, _cited(self._session, text))
+        return Draft(timed, kind, day, _cited(self._session, text) if cites else ())
 
     def _time(self, expression: str) -> Stretch:
         is_short = len(expression) <= DATE_LIMIT_CHARS  # a longer one takes seconds to be found wrong

@@ -146,8 +146,26 @@ def test_a_merge_keeps_the_union_of_sources_and_the_earliest_date(space):
     merged = {"memory_ids": ["m1", "m2"], "mode": "summarize", "text": "A dog and a trip."}
     tools.call("merge_memory", merged, ALL_TOOLS)
     (memory,) = space.bank.live()
-    assert set(memory.sources) >= {"D1:1", "D1:2"}
+    assert memory.sources == ("D1:1", "D1:2")
     assert memory.happened_at == date(2023, 5, 7)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("merge_memory", {"memory_ids": ["m1", "m2"], "mode": "concatenate"}),
+        ("merge_memory", {"memory_ids": ["m1", "m2"], "mode": "summarize", "text": "Mara's dog is Pip."}),
+        ("split_memory", {"memory_id": "m3", "by": "thematic", "parts": ["Mara has a dog.", "It is Pip."]}),
+    ],
+)
+def test_what_is_merged_or_split_in_a_later_session_cites_nothing_of_it(space, tool, arguments):
+    first = semantic(space)
+    create(first, "Mara adopted a dog.")
+    create(first, "The name of Mara's dog is Pip.")
+    create(first, "Mara has a dog named Pip.")
+    later = MemoryTools(space, session(2, "Tom: Mara, is Pip a dog of mine?"), "consolidation")
+    assert not later.call(tool, arguments, ALL_TOOLS).is_error
+    assert {memory.sources for memory in space.bank.operations()[-1].created} == {("D1:1",)}
 
 
 def test_a_split_makes_one_memory_of_each_part(space):
