@@ -44,7 +44,9 @@ class Ask:
 
 
 AskAll = Callable[[Sequence[Ask]], Sequence[Proposal]]
-"""Asks agents, side by side, and gives their proposals in the order of the asks."""
+"""Asks agents, side by side, and gives their proposals in the order of the asks.
+
+Only the calls of proposals are used, never their operations: every call is made anew where it is applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ def remember_all(
         conflicting = [
             Ask(name, draft.fork(), session) for name, proposal in made.items() if proposal is None
         ]
-        made |= dict(zip([ask.agent for ask in conflicting], ask_all(conflicting), strict=True))
+        for proposal in ask_all(conflicting):
+            made[proposal.actor] = real.answered(draft, session, proposal)
         done = [proposal for proposal in made.values() if proposal is not None]
         record: SessionRecord = writer.settle(draft, session, done).record
         draft.ingest(session, record)
@@ -127,10 +130,8 @@ class _Guess:
             self._views[session.session_id] = guess.fork()
             made = self.made[session.session_id] = list[tuple[str, Memory]]()
             for agent in writer.agents:
-                place = (session.session_id, agent)
-                tools = MemoryTools(guess, session, agent, kind_of(agent))
-                _replay(tools, first[place], writer.allowed(agent), lambda memory_id: memory_id)
-                created = [memory for operation in tools.operations for memory in operation.created]
+                replayed = _replayed(writer, guess, session, first[session.session_id, agent])
+                created = [m for operation in replayed.proposal.operations for m in operation.created]
                 made += [(agent, memory) for memory in created]
                 self.ids.update(memory.memory_id for memory in created)
 
@@ -173,12 +174,16 @@ class _Real:
         if rewrites and self._cores.get(place, self._first_core) != draft.bank.core:
             return None  # it would undo what others wrote into the profile
         workspace = draft.fork()
-        tools = MemoryTools(workspace, session, proposal.actor, kind_of(proposal.actor))
-        allowed = self._writer.allowed(proposal.actor)
-        if not _replay(tools, proposal, allowed, lambda name: self._now(workspace.bank, name)):
-            return None
-        results = [ToolResult(call.name, "", call.is_refused) for call in proposal.calls]
-        return replace(proposal, operations=tools.operations, results=results)
+        replayed = _replayed(
+            self._writer, workspace, session, proposal, lambda name: self._now(workspace.bank, name)
+        )
+        return None if replayed.misfits else replayed.proposal
+
+    def answered(self, draft: MemorySpace, session: Session, proposal: Proposal) -> Proposal:
+        """Make the calls of a proposal that saw this very bank, so that it means what it names."""
+        replayed = _replayed(self._writer, draft.fork(), session, proposal)
+        errors = [*proposal.tool_errors, *replayed.misfits]
+        return replace(replayed.proposal, tool_errors=errors)
 
     def learn(self, bank: MemoryBank, since: int, session: Session) -> None:
         """Find what the guesses about a session have become, now that it is settled."""
@@ -209,28 +214,44 @@ class _Real:
         return memory.memory_id
 
 
-def _replay(
-    tools: MemoryTools, proposal: Proposal, allowed: Sequence[str], now: Callable[[str], str | None]
-) -> bool:
-    """Make a proposal's calls once more, on another bank; say whether all of them could be made.
+@dataclass(frozen=True, slots=True)
+class _Replayed:
+    """A proposal with what its calls did to a bank, and what is wrong with those that did not fit it."""
+
+    proposal: Proposal
+    misfits: list[str]
+
+
+def _replayed(
+    writer: MemoryWriter,
+    space: MemorySpace,
+    session: Session,
+    proposal: Proposal,
+    now: Callable[[str], str | None] = lambda memory_id: memory_id,
+) -> _Replayed:
+    """Make a proposal's calls on a space; ``now`` gives the ids there of the memories that they name.
 
     Calls that were refused when they were proposed are left out, as are those that only read.
     """
+    actor, misfits = proposal.actor, list[str]()
+    tools = MemoryTools(space, session, actor, kind_of(actor))
     own: dict[str, str | None] = {}  # what the proposal itself made: its id there, its id here
-    fits = True
     for call in proposal.calls:
         if call.is_refused or call.name in READ_TOOLS:
             continue
         named = {name: own[name] if name in own else now(name) for name in call.named_memories}
-        if None in named.values():
-            fits = False
+        gone = [name for name, memory_id in named.items() if memory_id is None]
+        if gone:
+            misfits.append(f"{actor}: {call.name}: {', '.join(gone)} is not in the bank any more")
             continue
         before = len(tools.operations)
-        result = tools.call(call.name, _renamed(call.args, named), allowed)
-        fits = fits and not result.is_error
+        result = tools.call(call.name, _renamed(call.args, named), writer.allowed(actor))
+        misfits += [f"{actor}: {call.name}: {result.text}"] if result.is_error else []
         created = [m.memory_id for operation in tools.operations[before:] for m in operation.created]
-        own |= dict(zip(call.created, created or [None] * len(call.created), strict=True))
-    return fits
+        is_alike = len(created) == len(call.created)  # not where only one of the banks knew the memory before
+        own |= dict(zip(call.created, created if is_alike else [None] * len(call.created), strict=True))
+    results = [ToolResult(call.name, "", call.is_refused) for call in proposal.calls]
+    return _Replayed(replace(proposal, operations=tools.operations, results=results), misfits)
 
 
 def _renamed(arguments: dict[str, Any], names: Mapping[str, str | None]) -> dict[str, Any]:  # Any: JSON

@@ -1,6 +1,7 @@
 """A build in two phases ends in the bank of a build in order, after a chain of a few calls."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,7 +30,10 @@ SESSIONS = [
 
 
 class Player:
-    """Plays agents; ``batches`` has how many were asked at once, the length of the chain of calls."""
+    """Plays agents; ``batches`` has how many were asked at once, the length of the chain of calls.
+
+    As a build asks, it gives calls without their operations.
+    """
 
     def __init__(self, program: MemoryProgram, play: Play, agent: str) -> None:
         self.program, self.play, self.agent = program, play, agent
@@ -42,7 +46,7 @@ class Player:
 
     def _proposal(self, ask: Ask) -> Proposal:
         tools = MemoryTools(ask.view.fork(), ask.session, ask.agent, kind_of(ask.agent))
-        proposal = Proposal(ask.agent, operations=tools.operations)
+        proposal = Proposal(ask.agent)
         if ask.agent != self.agent:
             return proposal
         shown = {memory.text: memory.memory_id for memory in ask.view.bank.live(kind_of(ask.agent))}
@@ -101,7 +105,8 @@ def test_the_bank_is_that_of_a_build_in_order_and_the_chain_five_times_shorter(m
 
     def ask_all(asks: Sequence[Ask]) -> list[Proposal]:
         batches.extend([len(asks)] if asks else [])
-        return [program.writer.propose(ask.agent, ask.view, ask.session) for ask in asks]
+        proposals = [program.writer.propose(ask.agent, ask.view, ask.session) for ask in asks]
+        return [replace(proposal, operations=[]) for proposal in proposals]
 
     space, expected = MemorySpace("a"), in_order(world, program)
     done = list(remember_all(program, space, world.conversation.sessions, ask_all))
@@ -155,6 +160,26 @@ def test_an_agent_whose_target_was_deleted_is_asked_on_the_real_bank() -> None:
     assert player.batches[2:] == [1]
 
 
+def test_a_create_that_was_a_twin_in_the_guess_is_made_where_the_twin_is_gone() -> None:
+    asked = list[int]()
+
+    def play(number: int, shown: dict[str, str], core: str) -> list[Call]:
+        asked.append(number)
+        if number == 1:
+            return [create("Mara plans a trip to Oslo.")]
+        if number == 2:  # it words it otherwise when it is asked again
+            return [create(f"Mara packs {'a bag' if asked.count(2) > 1 else 'now'} for the trip to Oslo.")]
+        return [create("Mara packs now for the trip to Oslo.")] if number == 3 else []
+
+    space, _, conflicts = played(play)
+    assert texts(space) == [
+        "Mara plans a trip to Oslo.",
+        "Mara packs a bag for the trip to Oslo.",
+        "Mara packs now for the trip to Oslo.",
+    ]
+    assert not any(conflicts)
+
+
 def test_a_profile_that_is_rewritten_keeps_what_other_sessions_wrote() -> None:
     def play(number: int, shown: dict[str, str], core: str) -> list[Call]:
         line = f"Oslo {number}"
@@ -178,6 +203,18 @@ def test_a_call_that_fails_at_first_is_asked_again_and_one_that_fails_twice_is_c
     assert texts(space) == ["Part 1.", "Part 3.", "Part 4."]
     records = [entry.record for entry in space.sessions.values()]
     assert [len(record.failures) for record in records] == [0, 1, 0, 0]
+
+
+def test_a_call_that_does_not_fit_the_real_bank_either_is_a_refused_one() -> None:
+    def ask_all(asks: Sequence[Ask]) -> list[Proposal]:
+        calls = [ProposedCall(*delete("m9"))]
+        return [Proposal(ask.agent, calls if ask.agent == "semantic" else []) for ask in asks]
+
+    space = MemorySpace("mara")
+    (done,) = remember_all(MemoryProgram(), space, SESSIONS[:1], ask_all)
+    assert done.had_conflicts
+    (error,) = done.record.tool_errors
+    assert error.startswith("semantic: delete_memory: 'm9' is not in bank")
 
 
 def test_a_refused_call_is_recorded_and_not_made_again() -> None:
