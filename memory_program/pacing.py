@@ -112,7 +112,7 @@ class RetryPolicy:
 
     The wait before try ``n + 1`` is uniform between 0 and ``first_wait_s * 2**(n-1)``, at most ``max_wait_s``
     ("full jitter": Brooker 2015, AWS Architecture Blog), after what the provider asked for (Retry-After): it
-    tells many calls the same, often 0. A provider that asks for more than ``max_retry_after_s`` ends the call.
+    tells many calls the same, often 0. One that asks for more than ``max_retry_after_s`` ends the call.
     """
 
     max_retries: int = 6
