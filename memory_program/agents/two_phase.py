@@ -21,7 +21,7 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.agents.tools import READ_TOOLS, MemoryTools, ToolResult
 from memory_program.agents.writer import MemoryWriter, Proposal, kind_of
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.memory import Memory
+from memory_program.bank.memory import Memory, Operation
 from memory_program.bank.outcome import SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.stems import tokenize
@@ -61,38 +61,48 @@ class Settled:
 def remember_all(
     program: MemoryProgram, space: MemorySpace, sessions: Sequence[Session], ask_all: AskAll
 ) -> Iterator[Settled]:
-    """Remember sessions, all of them new to the space, and yield after each one that the space has taken in.
+    """Remember sessions, and yield after each one that the space has newly taken in.
+
+    A build that goes on is given all of its sessions once more: the first of them may be in the space. Since
+    the two phases begin on the space before them, every agent sees what it saw when the build began, and
+    ``ask_all`` can give again what it gave then.
 
     Args:
         program: whose writer remembers.
         space: it takes in one session between two yields, wholly.
-        sessions: in their order.
+        sessions: at least one, in their order; those that the space has were remembered by this function.
         ask_all: asks the writer's agents; see ``MemoryWriter.propose``.
     """
-    writer = program.writer
-    space.index.refresh(space.bank)  # once, not in every agent's fork
-    asks = [Ask(agent, space, session) for session in sessions for agent in writer.agents]
+    writer, start = program.writer, space.before(sessions[0])
+    start.index.refresh(start.bank)  # once, not in every agent's fork
+    asks = [Ask(agent, start, session) for session in sessions for agent in writer.agents]
     first = dict(zip(_places(asks), ask_all(asks), strict=True))
-    guess = _Guess(writer, space, sessions, first)
+    guess = _Guess(writer, start, sessions, first)
     again = guess.touching()
     final = first | dict(zip(_places(again), ask_all(again), strict=True))
-    real = _Real(writer, space, guess, {_place(ask): ask.view.bank.core for ask in again})
+    real = _Real(writer, start, guess, {_place(ask): ask.view.bank.core for ask in again})
+    version = start.bank.version
     for session in sessions:
-        draft = space.fork()
-        draft.index.refresh(draft.bank)
-        proposals = {name: final[session.session_id, name] for name in writer.agents}
-        made = {name: real.replayed(draft, session, proposal) for name, proposal in proposals.items()}
-        conflicting = [
-            Ask(name, draft.fork(), session) for name, proposal in made.items() if proposal is None
-        ]
-        for proposal in ask_all(conflicting):
-            made[proposal.actor] = real.answered(draft, session, proposal)
-        done = [proposal for proposal in made.values() if proposal is not None]
-        record: SessionRecord = writer.settle(draft, session, done).record
-        draft.ingest(session, record)
-        real.learn(draft.bank, space.bank.version, session)
-        space.adopt(draft)
-        yield Settled(session, record, bool(conflicting))
+        settled = None
+        if not space.has(session):
+            draft = space.fork()
+            draft.index.refresh(draft.bank)
+            proposals = {name: final[session.session_id, name] for name in writer.agents}
+            made = {name: real.replayed(draft, session, proposal) for name, proposal in proposals.items()}
+            conflicting = [
+                Ask(name, draft.fork(), session) for name, proposal in made.items() if proposal is None
+            ]
+            for proposal in ask_all(conflicting):
+                made[proposal.actor] = real.answered(draft, session, proposal)
+            done = [proposal for proposal in made.values() if proposal is not None]
+            record: SessionRecord = writer.settle(draft, session, done).record
+            draft.ingest(session, record)
+            space.adopt(draft)
+            settled = Settled(session, record, bool(conflicting))
+        since, version = version, space.sessions[session.session_id].version
+        real.learn(space.bank.operations(since)[: version - since], session)
+        if settled is not None:
+            yield settled
 
 
 _Place = tuple[str, str]
@@ -185,12 +195,10 @@ class _Real:
         errors = [*proposal.tool_errors, *replayed.misfits]
         return replace(replayed.proposal, tool_errors=errors)
 
-    def learn(self, bank: MemoryBank, since: int, session: Session) -> None:
-        """Find what the guesses about a session have become, now that it is settled."""
+    def learn(self, operations: Sequence[Operation], session: Session) -> None:
+        """Find what the guesses about a session have become, by the operations with which it was settled."""
         written = [
-            (operation.provenance.actor, memory)
-            for operation in bank.operations(since)
-            for memory in operation.created
+            (operation.provenance.actor, memory) for operation in operations for memory in operation.created
         ]
         for agent, guessed in self._guess.made[session.session_id]:
             own = [memory for actor, memory in written if actor == agent]

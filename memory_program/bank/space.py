@@ -81,6 +81,24 @@ class MemorySpace:
         self.bank, self.index, self.archive = draft.bank, draft.index, draft.archive
         self.sessions = draft.sessions
 
+    def before(self, session: Session) -> "MemorySpace":
+        """Give the space as it was before a session, for reading on; a fork if the session is new to it.
+
+        It ends with the session before: operations of no session, made between the two, are not in it. Its
+        index is filled anew.
+        """
+        if session.session_id not in self.sessions:
+            return self.fork()
+        ids = list(self.sessions)
+        earlier = [self.sessions[name] for name in ids[: ids.index(session.session_id)]]
+        dense = self.index.dense.empty_copy() if self.index.dense is not None else None
+        bank = self.bank.at(earlier[-1].version if earlier else 0)
+        space = MemorySpace(self.namespace, bank, MemoryIndex(dense))
+        for ingested in earlier:
+            space.archive.add_session(ingested.session)
+            space.sessions[ingested.session.session_id] = ingested
+        return space
+
     def fork(self) -> "MemorySpace":
         """Copy the space; what either does afterwards, the other does not see."""
         space = MemorySpace(self.namespace, self.bank.fork(), self.index.fork())

@@ -144,7 +144,7 @@ class Builder:
         space = self._rewound(conversation)
         bank, version = content_hash(conversation.conversation_id), 0
         missing = [session for session in conversation.sessions if not space.has(session)]
-        in_two_phases = self._in_two_phases and len(missing) > 1
+        in_two_phases = self._in_two_phases and len(conversation.sessions) > 1
         remember = self._proposed_and_settled if in_two_phases else self._remembered
         with closing(remember(conversation, missing, workers)) as remembered:
             for session in conversation.sessions:
@@ -174,7 +174,7 @@ class Builder:
     def _proposed_and_settled(
         self, conversation: Conversation, sessions: Sequence[Session], workers: Workers
     ) -> Generator[_Remembered]:
-        """Remember in two phases; ends early when the run does."""
+        """Remember the last sessions of a conversation in two phases; ends early when the run does."""
         assert isinstance(self._system, MemoryProgram), "checked when it was prepared"
         began = time.perf_counter()
         proposer = Proposer(
@@ -183,9 +183,10 @@ class Builder:
             conversation.conversation_id,
             partial(self._identity.session_key, conversation),
             workers,
-            retry_errors=self._retry_errors,
+            retried=[session.session_id for session in sessions] if self._retry_errors else (),
         )
-        settling = remember_all(self._system, self._space(conversation), sessions, proposer)
+        space = self._space(conversation)
+        settling = remember_all(self._system, space, conversation.sessions, proposer)
         while True:
             try:
                 with metered() as meter:  # proposals have meters of their own, this one has consolidations

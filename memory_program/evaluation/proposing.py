@@ -2,7 +2,7 @@
 
 import contextvars
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,12 +64,21 @@ class Proposer:
         session_key: Callable[[str], str],
         workers: Workers,
         *,
-        retry_errors: bool,
+        retried: Collection[str] = (),
     ) -> None:
-        """Prepare; ``session_key`` hashes what the record of a session depends on, given its id."""
+        """Prepare.
+
+        Args:
+            writer: whose agents are asked.
+            journal: what was proposed before, and where what is proposed now goes.
+            conversation_id: of the one conversation.
+            session_key: hashes what the record of a session depends on, given its id.
+            workers: the stage in whose name everything is asked.
+            retried: ids of sessions for which a failed proposal is asked for once more.
+        """
         self._writer, self._journal, self._workers = writer, journal, workers
         self._conversation_id, self._session_key = conversation_id, session_key
-        self._retry_errors = retry_errors
+        self._retried = frozenset(retried)
         self._given: dict[str, ProposalRecord] = {}
         self._asked = set[str]()
         self._made = list[CallRecord]()
@@ -110,7 +119,8 @@ class Proposer:
         shown = self._writer.shown(ask.agent, ask.view, ask.session)
         key = content_hash("propose", self._session_key(ask.session.session_id), ask.agent, shown)
         known = self._journal.records.get(key)
-        if known is not None and not (self._retry_errors and known.failures and key not in self._asked):
+        is_retried = ask.session.session_id in self._retried and key not in self._asked
+        if known is not None and not (known.failures and is_retried):
             return known
         if self._workers.should_stop:
             raise BuildStoppedError

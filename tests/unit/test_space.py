@@ -2,8 +2,10 @@
 
 import pytest
 
+from memory_program.bank.dense import DenseIndex
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcome import SessionRecord
+from memory_program.bank.retrieval import MemoryIndex
 from memory_program.bank.space import MemorySpace
 from memory_program.errors import ConflictError, SessionConflictError
 from tests.conversations import session
@@ -63,6 +65,28 @@ def test_adopting_a_fork_makes_a_space_what_the_fork_has_become() -> None:
     assert space.has(ONE)
     assert [memory.text for memory in space.bank.live()] == ["Mara lives in Oslo."]
     assert [scored.memory.memory_id for scored in space.index.search(space.bank, "oslo")] == ["m1"]
+
+
+def test_a_space_is_given_back_as_it_was_before_a_session() -> None:
+    space = MemorySpace("test", index=MemoryIndex(DenseIndex(lambda texts: [[1.0]] * len(texts), "one", 1)))
+    remember(space, 1, "Mara lives in Oslo.")
+    earlier = space.fork()
+    remember(space, 2, "Tom has a dog.")
+    space.index.refresh(space.bank)
+    before = space.before(TWO)
+    assert (before.bank.operations(), list(before.sessions)) == (earlier.bank.operations(), ["session_1"])
+    assert before.archive.sessions == [ONE]
+    assert [scored.memory.memory_id for scored in before.index.search(before.bank, "a dog")] == ["m1"]
+    assert (space.before(ONE).bank.version, len(space.before(ONE).archive)) == (0, 0)
+    remember(before, 2, "Tom has a cat.")
+    assert [memory.text for memory in space.bank.live()] == ["Mara lives in Oslo.", "Tom has a dog."]
+
+
+def test_a_space_before_a_session_that_is_new_to_it_is_a_fork() -> None:
+    space = MemorySpace("test")
+    remember(space, 1, "Mara lives in Oslo.")
+    before = space.before(TWO)
+    assert (before.bank.operations(), list(before.sessions)) == (space.bank.operations(), ["session_1"])
 
 
 def test_a_fork_of_an_older_state_is_not_adopted() -> None:

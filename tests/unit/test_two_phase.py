@@ -1,11 +1,17 @@
 """A build in two phases ends in the bank of a build in order, after a chain of a few calls."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from locomo.conversation import Session
 from locomo.world import World, generate
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.tools import ALL_TOOLS, MemoryTools
@@ -15,6 +21,9 @@ from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Memory
 from memory_program.bank.outcome import CallFailure, Outcome
 from memory_program.bank.space import MemorySpace
+from memory_program.evaluation.limits import Limits
+from memory_program.evaluation.proposing import Proposer, proposals_journal
+from memory_program.evaluation.workers import Workers
 from memory_program.learning.oracle import oracle_lm
 from tests.conversations import session
 
@@ -35,8 +44,8 @@ class Player:
     As a build asks, it gives calls without their operations.
     """
 
-    def __init__(self, program: MemoryProgram, play: Play, agent: str) -> None:
-        self.program, self.play, self.agent = program, play, agent
+    def __init__(self, play: Play, agent: str) -> None:
+        self.play, self.agent = play, agent
         self.batches: list[int] = []
 
     def __call__(self, asks: Sequence[Ask]) -> list[Proposal]:
@@ -63,7 +72,7 @@ class Player:
 
 def played(play: Play, agent: str = "episodic") -> tuple[MemorySpace, Player, list[bool]]:
     space, program = MemorySpace("mara"), MemoryProgram()
-    player = Player(program, play, agent)
+    player = Player(play, agent)
     conflicts = [done.had_conflicts for done in remember_all(program, space, SESSIONS, player)]
     assert MemoryBank.replay("mara", space.bank.operations()).live() == space.bank.live()
     assert list(space.sessions) == [s.session_id for s in SESSIONS]
@@ -84,6 +93,23 @@ def update(memory_id: str, text: str) -> Call:
 
 def delete(memory_id: str) -> Call:
     return "delete_memory", {"memory_id": memory_id, "reason": "dropped"}
+
+
+def keep_updating(number: int, shown: dict[str, str], core: str) -> list[Call]:
+    old = next((name for text, name in shown.items() if "trip to Oslo" in text), None)
+    text = f"Mara plans part {number} of the trip to Oslo."
+    return [create(text)] if old is None else [update(old, text)]
+
+
+def delete_and_then_miss(number: int, shown: dict[str, str], core: str) -> list[Call]:
+    old = shown.get("Mara plans a trip to Oslo.")
+    if number == 1:
+        return [create("Mara plans a trip to Oslo.")]
+    if number == 2:
+        return [delete(old)] if old else []
+    if number == 3:
+        return [update(old, "The trip to Oslo is in May.") if old else create("A trip to Oslo is off.")]
+    return []
 
 
 # -- with the oracle -----------------------------------------------------------------------------
@@ -132,29 +158,14 @@ def test_sessions_that_touch_nothing_are_asked_once() -> None:
 
 
 def test_an_update_finds_what_an_earlier_session_made_of_its_target() -> None:
-    def play(number: int, shown: dict[str, str], core: str) -> list[Call]:
-        old = next((name for text, name in shown.items() if "trip to Oslo" in text), None)
-        text = f"Mara plans part {number} of the trip to Oslo."
-        return [create(text)] if old is None else [update(old, text)]
-
-    space, player, conflicts = played(play)
+    space, player, conflicts = played(keep_updating)
     assert texts(space) == ["Mara plans part 4 of the trip to Oslo."]
     assert len(space.bank.history(space.bank.live()[0].memory_id)) == 4
     assert (len(player.batches), any(conflicts)) == (2, False)
 
 
 def test_an_agent_whose_target_was_deleted_is_asked_on_the_real_bank() -> None:
-    def play(number: int, shown: dict[str, str], core: str) -> list[Call]:
-        old = shown.get("Mara plans a trip to Oslo.")
-        if number == 1:
-            return [create("Mara plans a trip to Oslo.")]
-        if number == 2:
-            return [delete(old)] if old else []
-        if number == 3:
-            return [update(old, "The trip to Oslo is in May.") if old else create("A trip to Oslo is off.")]
-        return []
-
-    space, player, conflicts = played(play)
+    space, player, conflicts = played(delete_and_then_miss)
     assert texts(space) == ["A trip to Oslo is off."]
     assert conflicts == [False, False, True, False]
     assert player.batches[2:] == [1]
@@ -224,3 +235,57 @@ def test_a_refused_call_is_recorded_and_not_made_again() -> None:
     space, _, conflicts = played(play)
     assert texts(space) == [f"Part {number} of it." for number in range(1, 5)]
     assert not any(conflicts)
+
+
+# -- a build that goes on -------------------------------------------------------------------------
+
+
+class PlayingWriter(MemoryWriter):
+    """A writer whose episodic agent plays; counts how often each agent is asked for each session."""
+
+    def __init__(self, play: Play) -> None:
+        super().__init__()
+        self.player = Player(play, "episodic")
+        self.asked = Counter[tuple[int, str]]()
+
+    def propose(self, name: str, space: MemorySpace, session: Session) -> Proposal:
+        self.asked[session.number, name] += 1
+        (proposal,) = self.player([Ask(name, space, session)])
+        return proposal
+
+
+def go_on(
+    writer: PlayingWriter, space: MemorySpace, folder: Path, until: int, retried: Sequence[str] = ()
+) -> None:
+    """Begin a build, or go on with one, until so many sessions are settled."""
+    workers = Workers(Console(file=StringIO()), Limits(), 1)
+    with closing(proposals_journal(folder)) as journal:
+        proposer = Proposer(writer, journal, "mara", str, workers, retried=retried)
+        settled = remember_all(MemoryProgram(writer), space, SESSIONS, proposer)
+        while len(space.sessions) < until:
+            next(settled)
+
+
+@pytest.mark.parametrize("play", [keep_updating, delete_and_then_miss])
+def test_a_build_that_was_stopped_while_it_settled_asks_nothing_twice_and_ends_the_same(
+    play: Play, tmp_path: Path
+) -> None:
+    def built(*stops: int) -> tuple[MemorySpace, Counter[tuple[int, str]]]:
+        space, writer = MemorySpace("mara"), PlayingWriter(play)
+        for stop in (*stops, len(SESSIONS)):
+            go_on(writer, space, tmp_path / str(stops), stop)
+        return space, writer.asked
+
+    whole, asked = built()
+    assert asked[3, "episodic"] == 2
+    for stops in ([1], [2], [3], [1, 2, 3]):
+        space, asked_again = built(*stops)
+        assert space.bank.operations() == whole.bank.operations()
+        assert asked_again == asked
+
+
+def test_what_failed_is_asked_for_once_more_only_for_the_sessions_that_are_built_anew(tmp_path: Path) -> None:
+    space, writer = MemorySpace("mara"), PlayingWriter(lambda number, shown, core: None)
+    go_on(writer, space, tmp_path, 1)
+    go_on(writer, space, tmp_path, 4, retried=[told.session_id for told in SESSIONS[1:]])
+    assert [writer.asked[told.number, "episodic"] for told in SESSIONS] == [1, 2, 2, 2]
