@@ -13,7 +13,15 @@ from pydantic import Field, field_validator, model_validator
 
 from memory_program.embedded import POCKET, is_carried, is_embedded
 from memory_program.errors import ConfigError
-from memory_program.settings import OutputFile, Settings, chosen, split_list
+from memory_program.settings import (
+    ApiBase,
+    DatabaseUrl,
+    OutputFile,
+    Settings,
+    TrackingUri,
+    chosen,
+    split_list,
+)
 
 WriterMode = Literal["specialists", "generalist"]
 
@@ -200,7 +208,7 @@ class EvaluateConfig(SystemSettings):
     """A saved judge (JSON, as optimize.py --target judge writes it): its prompts replace those of its rubric.
     Verdicts by other prompts are other records, and every signature names them."""
 
-    api_base: str | None = None
+    api_base: ApiBase | None = None
     """Address of an OpenAI-compatible server of your own, for every model of the run."""
 
     temperature: float = Field(default=0.0, ge=0, le=2)
@@ -236,8 +244,9 @@ class EvaluateConfig(SystemSettings):
     """Where the report goes, one HTML page that needs no other file and no network. Without it, report.html
     in the folder of the run; that of several runs beside the folder of the first."""
 
-    db_url: str | None = None
-    """Database of the banks, as an SQLAlchemy URL. Without it, SQLite in the folder of the run."""
+    db_url: DatabaseUrl | None = None
+    """Database of the banks, as an SQLAlchemy URL without a password: that stands in PGPASSWORD or ~/.pgpass.
+    Without it, SQLite in the folder of the run."""
 
     seed: int = Field(default=0, ge=0)
     """Seed of the intervals and tests, and of the conversations of --dataset world. Models are not seeded."""
@@ -253,7 +262,7 @@ class EvaluateConfig(SystemSettings):
     retry_errors: bool = False
     """Do what is recorded as failed once more. Otherwise it stays as it is, counted beside the score."""
 
-    tracking_uri: str | None = None
+    tracking_uri: TrackingUri | None = None
     """MLflow's tracking address. Without it, SQLite in mlflow.db beside the folder of the run."""
 
     mlflow: bool = True

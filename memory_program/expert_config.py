@@ -8,7 +8,7 @@ from pydantic import Field
 from memory_program.config import SystemSettings
 from memory_program.embedded import POCKET_BASE
 from memory_program.learning.hyperparameters import ReinforceSettings
-from memory_program.settings import Settings
+from memory_program.settings import ApiBase, Settings
 from memory_program.train_config import TrainConfig
 
 ORACLE = "oracle"
@@ -27,7 +27,7 @@ class TrajectoriesConfig(SystemSettings):
     model: str = ORACLE
     """The expert: "oracle" (perfect, for made-up conversations), or any model that evaluate.py takes."""
 
-    api_base: str | None = None
+    api_base: ApiBase | None = None
     """Address of an OpenAI-compatible server of your own."""
 
     temperature: float = Field(default=0.0, ge=0, le=2)
@@ -79,7 +79,7 @@ class SynthesizeConfig(Settings):
     model: str
     """The model that writes, and answers to check: any that evaluate.py takes."""
 
-    api_base: str | None = None
+    api_base: ApiBase | None = None
     """Address of an OpenAI-compatible server of your own."""
 
     questions: int = Field(default=5, ge=1)

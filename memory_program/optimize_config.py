@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from memory_program.config import DatasetName, EvaluateConfig, SystemSettings
 from memory_program.embedded import POCKET, is_carried
 from memory_program.errors import ConfigError
-from memory_program.settings import OutputFile
+from memory_program.settings import ApiBase, OutputFile, TrackingUri
 
 
 class Optimizer(StrEnum):
@@ -82,7 +82,7 @@ class OptimizeConfig(SystemSettings):
     judge_model: str | None = None
     """Model that judges answers for --metric judge and mix, where it is another than --model."""
 
-    api_base: str | None = None
+    api_base: ApiBase | None = None
     """Address of an OpenAI-compatible server of your own, for every model of the run."""
 
     temperature: float = Field(default=0.0, ge=0, le=2)
@@ -162,7 +162,7 @@ class OptimizeConfig(SystemSettings):
     output_dir: Path = Path("runs/optimize")
     """Folder of the run: replies of the models, memories, candidates, plots. The same folder continues."""
 
-    tracking_uri: str | None = None
+    tracking_uri: TrackingUri | None = None
     """MLflow's tracking address. Without it, SQLite in mlflow.db beside the folder of the run."""
 
     mlflow: bool = True

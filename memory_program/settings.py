@@ -1,12 +1,52 @@
 """Settings that are checked as they are built, with errors that say what was expected."""
 
+import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo
 
 from memory_program.errors import ConfigError
+
+_PASSWORD = re.compile(
+    r"^[^:/]+://[^:/]*:[^@]*@"  # as SQLAlchemy reads it: a password may have slashes
+    r"|^https?://[^/?#]*@"  # a name alone may be a token
+    r"|[?&][^=&]*password[^=&]*=",
+    re.IGNORECASE,
+)
+
+
+def _without_password(name: str, instead: str, value: str) -> str:
+    """Refuse an address with a password in it: settings are written to records, reports and MLflow."""
+    if _PASSWORD.search(value):
+        raise ConfigError(
+            f"{name} holds a password, which every record of the run would repeat: leave it out, and have it "
+            f"in {instead}"
+        )
+    return value
+
+
+DatabaseUrl = Annotated[str, AfterValidator(partial(_without_password, "db_url", "PGPASSWORD or ~/.pgpass"))]
+"""The URL of the database of the banks, without a password."""
+
+TrackingUri = Annotated[
+    str,
+    AfterValidator(
+        partial(
+            _without_password,
+            "tracking_uri",
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or that of a database in PGPASSWORD",
+        )
+    ),
+]
+"""MLflow's tracking address, without a password."""
+
+ApiBase = Annotated[
+    str, AfterValidator(partial(_without_password, "api_base", "the key that the environment has for it"))
+]
+"""The address of a server with models, without a password."""
 
 
 class Settings(BaseModel):
@@ -17,7 +57,11 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,  # what was given may hold a password; our own errors name the rest
     )
 
     @classmethod

@@ -9,6 +9,7 @@ from memory_program.config import DatasetName, EvaluateConfig, SystemSettings
 from memory_program.embedded import POCKET, POCKET_BASE
 from memory_program.errors import ConfigError
 from memory_program.learning.hyperparameters import GRPOSettings, ReinforceSettings
+from memory_program.settings import ApiBase, TrackingUri
 
 
 class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
@@ -39,7 +40,7 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
     judge_model: str | None = None
     """Model that judges answers, for --reward judge and mix."""
 
-    api_base: str | None = None
+    api_base: ApiBase | None = None
     """Address of an OpenAI-compatible server of your own, for a reader or a judge outside this process."""
 
     reward: Literal["f1", "judge", "mix"] = "f1"
@@ -114,7 +115,7 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
     """Push the result to this repository of the Hugging Face hub, "owner/model"; a new one is private.
     Without the flag it stays on this machine."""
 
-    tracking_uri: str | None = None
+    tracking_uri: TrackingUri | None = None
     """MLflow's tracking address. Without it, SQLite in mlflow.db beside the folder of the run."""
 
     mlflow: bool = True

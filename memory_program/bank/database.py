@@ -174,7 +174,7 @@ def _parsed(url: str) -> URL:
         shown = "the text given" if "@" in url else repr(url)  # it may hold a password
         raise StoreError(
             f"{shown} is not a database URL: for a file write sqlite:///path/to/bank.sqlite, "
-            "for a server postgresql://user:password@host/name"
+            "for a server postgresql://user@host/name"
         ) from error
     if parsed.drivername not in _DRIVERS:
         raise StoreError(f"unknown database {parsed.drivername!r}: choose from {', '.join(_DRIVERS)}")

@@ -65,7 +65,8 @@ class BankStore:
 
         Args:
             url: ``sqlite:///path`` keeps a file, in WAL mode; ``sqlite://`` is gone when it is closed;
-                ``postgresql://user:password@host/name`` needs the extra ``postgres``.
+                ``postgresql://user@host/name`` needs the extra ``postgres``; its password may stand in the
+                URL, and better in PGPASSWORD or ~/.pgpass.
             dense: Every space that is loaded gets an empty copy of it, with the vectors that are stored.
             busy_timeout_s: How long to wait for another process that is writing.
             snapshot_every: Save a snapshot of a bank, from which it is opened at once, when its log has

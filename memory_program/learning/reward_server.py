@@ -34,7 +34,7 @@ from memory_program.learning.replies import AGENTS, ReplyRewarder
 from memory_program.learning.rewards import RewardRule, answer_score
 from memory_program.learning.side_by_side import side_by_side
 from memory_program.models import check_model, language_model
-from memory_program.settings import Settings
+from memory_program.settings import ApiBase, Settings
 
 TOKEN = "MEMORY_PROGRAM_REWARD_TOKEN"
 """The environment variable with the bearer token."""
@@ -60,7 +60,7 @@ class RewardServerConfig(Settings):
     judge_model: str | None = None
     """Model that judges answers, for --reward judge and mix."""
 
-    api_base: str | None = None
+    api_base: ApiBase | None = None
     """Address of an OpenAI-compatible server of your own, for reader and judge."""
 
     reward: Literal["f1", "judge", "mix"] = "f1"

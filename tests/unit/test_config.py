@@ -1,3 +1,4 @@
+import traceback
 from typing import get_args
 
 import pytest
@@ -9,9 +10,42 @@ from locomo.split_data import SplitOrAll
 from memory_program.agents.systems import SYSTEMS
 from memory_program.config import EvaluateConfig, SystemName, SystemSettings
 from memory_program.errors import ConfigError
+from memory_program.optimize_config import OptimizeConfig
 from memory_program.settings import split_list
+from memory_program.train_config import TrainConfig
 
 LOCOMO = {"dataset": "locomo"}
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "instead"),
+    [
+        ("db_url", "postgresql://me:hunter22@host/banks", "PGPASSWORD or ~/.pgpass"),
+        ("db_url", "postgresql+psycopg://me:hunter/22@host/banks", "PGPASSWORD or ~/.pgpass"),
+        ("db_url", "postgresql://me@host/banks?password=hunter22", "PGPASSWORD or ~/.pgpass"),
+        ("tracking_uri", "https://me:hunter22@host", "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
+        ("tracking_uri", "https://hunter22@host", "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
+        ("tracking_uri", "postgresql://me:hunter22@host/mlflow", "of a database in PGPASSWORD"),
+        ("api_base", "http://me:hunter22@host/v1", "the key that the environment has"),
+    ],
+)
+def test_an_address_with_a_password_in_it_is_refused_and_not_repeated(name, address, instead):
+    for config in (EvaluateConfig, OptimizeConfig, TrainConfig):
+        if name in config.model_fields:
+            with pytest.raises(ConfigError, match=f"{name} holds a password, .* {instead}") as caught:
+                config(**{name: address})
+            assert "hunter" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_an_address_without_a_password_is_taken_as_it_is():
+    addresses = {
+        "db_url": "postgresql://me@host:5432/banks?options=-c%20a%3Db",
+        "tracking_uri": "http://host:5000/mlflow",
+        "api_base": "http://127.0.0.1:8000/v1",
+    }
+    config = EvaluateConfig(**addresses)
+    assert {name: getattr(config, name) for name in addresses} == addresses
+    assert EvaluateConfig(db_url="sqlite:///C:/runs/a@b.sqlite").db_url == "sqlite:///C:/runs/a@b.sqlite"
 
 
 def test_without_any_flag_the_embedded_model_writes_and_reads_the_sample_and_nothing_judges():
