@@ -1,5 +1,6 @@
 """One call of a predictor, and how it can fail."""
 
+from contextlib import AbstractContextManager
 from typing import cast
 
 import dspy
@@ -18,6 +19,15 @@ class CallFailedError(MemoryProgramError):
         """Wrap the failure."""
         super().__init__(f"{failure.where}: {failure.outcome}: {failure.message}")
         self.failure = failure
+
+
+def unremembered() -> AbstractContextManager[None]:
+    """Let DSPy keep nothing of the calls of this thread inside the block.
+
+    It holds on to every prompt otherwise, by the ten thousand: in a trace that all threads share, and in the
+    histories of models and modules. Only whoever improves a program needs the one, and nobody the others.
+    """
+    return dspy.context(trace=None, disable_history=True)
 
 
 def predict(where: str, predictor: dspy.Predict, **inputs: object) -> dspy.Prediction:

@@ -163,6 +163,7 @@ class MemoryWriter(dspy.Module):
             proposals = [future.result() for future in futures]
         if outer_trace is not None:
             outer_trace.extend(entry for trace in traces for entry in trace)
+            del outer_trace[: max(0, len(outer_trace) - dspy.settings.max_trace_size)]
         return proposals
 
     def shown(self, name: str, space: MemorySpace, session: Session) -> dict[str, str]:

@@ -17,6 +17,7 @@ import dspy
 
 from locomo.conversation import Session
 from memory_program import __version__
+from memory_program.agents.calls import unremembered
 from memory_program.agents.program import MemorySystem
 from memory_program.bank.memory import Operation
 from memory_program.bank.outcome import Answer, SessionRecord
@@ -119,13 +120,13 @@ class RemoteSystem(MemorySystem):
 def _remember(packed: bytes, kept: Kept, session: Session) -> Remembered:
     space = _opened(packed, kept).fork()  # a task that is run again finds the saved space
     version = space.bank.version
-    with metered() as meter:
+    with metered() as meter, unremembered():
         record = _unpacked(packed).remember(space, session)
     return Remembered(tuple(space.bank.operations(version)), record, tuple(meter.calls))
 
 
 def _ask(packed: bytes, kept: Kept, question: str) -> Asked:
-    with metered() as meter:
+    with metered() as meter, unremembered():
         answer = _unpacked(packed).ask(_opened(packed, kept), question)
     return Asked(answer, tuple(meter.calls))
 

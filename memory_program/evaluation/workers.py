@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from memory_program.agents.calls import unremembered
 from memory_program.evaluation.limits import Limits
 from memory_program.evaluation.waiting import waiting_cheaply
 from memory_program.ledger import Usage
@@ -75,7 +76,8 @@ class Workers:
         if self.should_stop:
             return
         try:
-            task()
+            with unremembered():
+                task()
         except BaseException:
             self._stop.set()  # at once, not only when the stage notices: the next task may cost money
             raise

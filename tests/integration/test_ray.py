@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import dspy
 import pytest
 from rich.console import Console
 from sqlalchemy import make_url
@@ -300,6 +301,16 @@ def test_no_key_is_sent_nor_what_the_model_was_asked_before(monkeypatch: pytest.
     assert b"Who is Bob?" in here.sent
     assert b"whether it is ready" not in here.sent
     assert KEY.encode() not in here.sent
+
+
+def test_dspy_keeps_nothing_of_what_a_task_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with ModelServer() as server:
+        lm = language_model("openai/test", api_base=server.url)
+        system = make_system("full-context", SystemSettings(), reader_lm=lm)
+        RemoteSystem(system, Here(None), calls_at_once=1).ask(MemorySpace("alice"), "Who is Bob?")
+        assert server.traffic.requests.total() == 1
+    assert dspy.settings.trace == []
 
 
 def test_a_database_that_holds_something_else_for_a_task_is_an_error(tmp_path: Path) -> None:

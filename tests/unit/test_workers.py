@@ -3,12 +3,15 @@ import io
 import os
 import threading
 
+import dspy
 import pytest
 from rich.console import Console
 
+from memory_program.agents.calls import predict
 from memory_program.evaluation.limits import Limits
 from memory_program.evaluation.workers import Workers
 from memory_program.ledger import Usage
+from tests.scripted_lm import ScriptedLM, fields
 
 
 def workers(
@@ -32,6 +35,15 @@ def test_every_task_runs_and_progress_is_shown(terminal):
     assert sorted(done) == [0, 1, 2, 3, 4]
     assert "rag: answer: 5 of 9 to do" in output.getvalue()
     assert ("5/5" if terminal else "rag: answer: 5 of 5 done, 1 failed,") in output.getvalue()
+
+
+def test_dspy_keeps_nothing_of_what_the_tasks_ask():
+    crew, _ = workers()
+    program = dspy.Predict("question -> answer")
+    with ScriptedLM([fields(answer="x")] * 3) as lm:
+        program.lm = lm
+        crew.run("rag: answer", [lambda: predict("reader", program, question="q")] * 3, to_do=3, total=3)
+    assert (len(lm.requests), lm.history, program.history, dspy.settings.trace) == (3, [], [], [])
 
 
 def test_a_stage_without_work_says_only_that():

@@ -230,6 +230,13 @@ def test_the_trace_has_the_specialists_in_order():
     assert names == ["WriteCore", "WriteEpisodic", "WriteSemantic", "WriteProcedural"]
 
 
+def test_the_trace_keeps_to_the_size_that_it_may_have():
+    with ScriptedLM(script()) as lm, dspy.context(lm=lm, trace=[], max_trace_size=3):
+        MemoryWriter()(space=MemorySpace("mara"), session=SESSION)
+        names = [predictor.signature.__name__ for predictor, _, _ in dspy.settings.trace]
+    assert names == ["WriteEpisodic", "WriteSemantic", "WriteProcedural"]
+
+
 def test_a_cut_reply_is_truncated_even_where_the_library_could_repair_it():
     whole = calls(create("Mara owns Pip."))
     cut = whole[: whole.index("Pip") + 2]
