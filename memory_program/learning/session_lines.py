@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from locomo.conversation import Session
+from memory_program.bank.records import session_to_json
 from memory_program.errors import RecordError
 
 Line = dict[str, Any]  # Any: a JSON object
@@ -30,19 +32,40 @@ def read_lines(path: Path) -> list[Line]:
         ) from error
 
 
-def append_line(path: Path, line: Line, done: Sequence[Line]) -> None:
-    """Add a line, after cutting off what a killed process left half written.
+def check_done(
+    path: Path, done: Sequence[Line], recorded: Sequence[Line], sessions: Sequence[Session], model: str
+) -> None:
+    """Check that what a file holds was made of the first sessions of a conversation, by a model.
 
     Args:
         path: of the file.
-        line: what is added.
-        done: the lines that the file holds.
+        done: its lines.
+        recorded: the session of each line, as JSON.
+        sessions: of the conversation.
+        model: that goes on.
+
+    Raises:
+        RecordError: it is of other sessions, or another model's.
     """
-    whole = sum(len(json.dumps(earlier)) + 1 for earlier in done)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-    try:
-        os.ftruncate(file, whole)
-        os.pwrite(file, f"{json.dumps(line)}\n".encode(), whole)
-        os.fsync(file)
-    finally:
-        os.close(file)
+    if list(recorded) != [json_of(session) for session in sessions[: len(done)]]:
+        raise RecordError(f"{str(path)!r} holds sessions of other data: name another folder")
+    others = {line["model"] for line in done} - {model}
+    if others:
+        raise RecordError(
+            f"{str(path)!r} holds what {min(others)!r} did, and not {model!r}: name another folder"
+        )
+
+
+def json_of(session: Session) -> Line:
+    """Write a session as a line records it."""
+    return json.loads(session_to_json(session))
+
+
+def append_line(path: Path, line: Line) -> None:
+    """Add a line, after cutting off what a killed process, or a full disk, left half written."""
+    with path.open("a+b") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(f"{json.dumps(line)}\n".encode())
+        file.flush()
+        os.fsync(file.fileno())

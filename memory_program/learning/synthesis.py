@@ -21,9 +21,15 @@ from memory_program.agents.context import ReaderContext
 from memory_program.agents.signatures import NOTHING, AnswerQuestion, WriteQuestions
 from memory_program.agents.writer import spelled_date
 from memory_program.bank.outcome import Answer, Outcome
-from memory_program.errors import RecordError
 from memory_program.learning.rewards import AnswerScore
-from memory_program.learning.session_lines import Line, append_line, file_of, read_lines
+from memory_program.learning.session_lines import (
+    Line,
+    append_line,
+    check_done,
+    file_of,
+    json_of,
+    read_lines,
+)
 from memory_program.learning.side_by_side import side_by_side
 
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
@@ -69,7 +75,7 @@ class Synthesizer:
             threads: conversations at once.
 
         Raises:
-            RecordError: a file holds other sessions than its conversation.
+            RecordError: a file holds other sessions than its conversation, or what another model did.
         """
         folder.mkdir(parents=True, exist_ok=True)
         return side_by_side([partial(self._conversation, c, folder) for c in conversations], threads)
@@ -77,8 +83,7 @@ class Synthesizer:
     def _conversation(self, conversation: Conversation, folder: Path) -> Synthesized:
         path = file_of(folder, conversation.conversation_id)
         done = read_lines(path) if path.exists() else []
-        if [line["session"] for line in done] != [s.number for s in conversation.sessions[: len(done)]]:
-            raise RecordError(f"{str(path)!r} holds sessions of other data: name another folder")
+        check_done(path, done, [line["session"] for line in done], conversation.sessions, self.lm.model)
         failure = None
         for session in conversation.sessions[len(done) :]:
             try:
@@ -86,7 +91,7 @@ class Synthesizer:
             except CallFailedError as error:
                 failure = str(error)
                 break
-            append_line(path, line, done)
+            append_line(path, line)
             done.append(line)
         rejected = Counter(one["reason"] for line in done for one in line["rejected"])
         return Synthesized(_asked(conversation, done), len(done), rejected, failure)
@@ -106,7 +111,7 @@ class Synthesizer:
             else:
                 rejected.append({**draft, "reason": reason})
         return {
-            "session": session.number,
+            "session": json_of(session),
             "model": self.lm.model,
             "version": __version__,
             "questions": kept,

@@ -20,7 +20,7 @@ from memory_program.learning.episode_json import episode_to_json
 from memory_program.learning.episodes import Episode, questions_by_session
 from memory_program.learning.groups import messages_of
 from memory_program.learning.rollouts import Rollout, policy_of, sampling_program, write
-from memory_program.learning.session_lines import Line, append_line, file_of, read_lines
+from memory_program.learning.session_lines import Line, append_line, check_done, file_of, read_lines
 from memory_program.learning.side_by_side import side_by_side
 
 
@@ -58,7 +58,7 @@ def collect(
 
     Raises:
         ConfigError: the agents have no model, or several.
-        RecordError: a file holds other sessions than its conversation.
+        RecordError: a file holds other sessions than its conversation, or what another model did.
     """
     folder.mkdir(parents=True, exist_ok=True)
     sampled = sampling_program(program, temperature, max_tokens)
@@ -92,7 +92,8 @@ def _collect(
     """Go on with one conversation until it is done or a call is lost."""
     path = file_of(folder, conversation.conversation_id)
     done = read_lines(path) if path.exists() else []
-    space = _space_after(done, conversation, path)
+    check_done(path, done, [line["episode"]["session"] for line in done], conversation.sessions, model)
+    space = _space_after(done, conversation)
     placed = questions_by_session(conversation)
     for session in conversation.sessions[len(done) :]:
         rollout = _remember(program, conversation, session, space, placed[session.session_id])
@@ -100,7 +101,7 @@ def _collect(
             failure = rollout.lost[0]
             return Collected(conversation.conversation_id, len(done), f"{failure.where}: {failure.message}")
         line = _line(rollout, model)
-        append_line(path, line, done)
+        append_line(path, line)
         done.append(line)
         space = rollout.space
         on_session(line)
@@ -136,21 +137,9 @@ def _line(rollout: Rollout, model: str) -> Line:
     }
 
 
-def _space_after(done: Sequence[Line], conversation: Conversation, path: Path) -> MemorySpace:
-    """Build what was remembered after the sessions that are done.
-
-    Raises:
-        RecordError: they are not the first ones of the conversation.
-    """
+def _space_after(done: Sequence[Line], conversation: Conversation) -> MemorySpace:
+    """Build what was remembered after the sessions that are done."""
     space = MemorySpace(conversation.conversation_id)
-    for session, line in zip(conversation.sessions, done, strict=False):
-        if line["episode"]["session"]["number"] != session.number:
-            raise RecordError(
-                f"{str(path)!r} holds session {line['episode']['session']['number']} where the conversation "
-                f"has {session.number}: name another folder for other data"
-            )
-    if len(done) > len(conversation.sessions):
-        raise RecordError(f"{str(path)!r} holds more sessions than the conversation: name another folder")
     operations = [operation_from_json(record) for line in done for record in line["operations"]]
     space.bank = MemoryBank.replay(space.namespace, operations)
     return space

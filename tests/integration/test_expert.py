@@ -36,6 +36,7 @@ from memory_program.training.expert import (
     synthesize_questions,
 )
 from tests.competent_model import Prompt, chat_format
+from tests.conversations import session
 from tests.model_server import ModelServer
 from tests.training_samples import (
     REPLIES,
@@ -77,9 +78,9 @@ class Expert:
         )  # fmt: skip
 
 
-def expert(engine: Expert) -> MemoryProgram:
+def expert(engine: Expert, model: str = "test/expert") -> MemoryProgram:
     program = MemoryProgram()
-    program.writer.set_lm(dspy.LM("test/expert", engine=engine, cache=False, num_retries=0))
+    program.writer.set_lm(dspy.LM(model, engine=engine, cache=False, num_retries=0))
     return program
 
 
@@ -117,6 +118,16 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path):
 def test_what_has_a_file_is_skipped_if_one_wants(taught):
     untouched = Expert()
     assert collect(expert(untouched), [talk("a")], taught, threads=1, skip_existing=True) == []
+    assert untouched.calls == 0
+
+
+def test_another_text_or_another_expert_is_not_taken_for_what_is_done(taught):
+    untouched = Expert()
+    moved = replace(talk("a"), sessions=(session(1, "Mara: I moved to Rome.", "Tom: I adopted a puppy."),))
+    with pytest.raises(RecordError, match="holds sessions of other data: name another folder"):
+        collect(expert(untouched), [moved], taught, threads=1)
+    with pytest.raises(RecordError, match="holds what 'test/expert' did, and not 'test/other': name another"):
+        collect(expert(untouched, "test/other"), [talk("a")], taught, threads=1)
     assert untouched.calls == 0
 
 

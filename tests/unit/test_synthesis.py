@@ -1,6 +1,8 @@
 """Questions that a model writes: what is kept of them, what is not and why, and how a run goes on."""
 
 import json
+import resource
+from dataclasses import replace
 
 import dspy
 import pytest
@@ -11,6 +13,7 @@ from locomo.dataset import read_dataset
 from locomo.world import as_locomo_json
 from memory_program.errors import RecordError
 from memory_program.learning.rewards import answer_score
+from memory_program.learning.session_lines import append_line, read_lines
 from memory_program.learning.synthesis import Synthesizer
 from tests.competent_model import chat_format
 from tests.conversations import session
@@ -56,8 +59,8 @@ class Writer:
         )  # fmt: skip
 
 
-def synthesizer(writer: Writer) -> Synthesizer:
-    lm = dspy.LM("test/strong", engine=writer, temperature=0.0, cache=False, num_retries=0)
+def synthesizer(writer: Writer, model: str = "test/strong") -> Synthesizer:
+    lm = dspy.LM(model, engine=writer, temperature=0.0, cache=False, num_retries=0)
     return Synthesizer(lm, answer_score("f1"))
 
 
@@ -133,3 +136,26 @@ def test_a_file_of_another_conversation_is_not_gone_on_with(tmp_path):
     )
     with pytest.raises(RecordError, match="holds sessions of other data: name another folder"):
         synthesizer(Writer(answers={})).synthesize([TALK], tmp_path, threads=1)
+
+
+def test_sessions_of_another_text_or_another_model_are_not_taken_for_done(tmp_path):
+    synthesizer(Writer([GOOD], [], answers=ANSWERS)).synthesize([TALK], tmp_path, threads=1)
+    changed = replace(TALK, sessions=(session(1, "Mara: I moved to Rome."), *SESSIONS[1:]))
+    with pytest.raises(RecordError, match="holds sessions of other data: name another folder"):
+        synthesizer(Writer(answers={})).synthesize([changed], tmp_path, threads=1)
+    with pytest.raises(RecordError, match="holds what 'test/strong' did, and not 'test/weak': name another"):
+        synthesizer(Writer(answers={}), "test/weak").synthesize([TALK], tmp_path, threads=1)
+
+
+def test_a_line_for_which_the_disk_has_no_room_is_an_error_and_done_again(tmp_path):
+    path = tmp_path / "talk.jsonl"
+    append_line(path, {"n": 1})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, hard))
+        with pytest.raises(OSError, match="too large"):
+            append_line(path, {"n": 2, "text": "x" * 1000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    append_line(path, {"n": 3})  # room again
+    assert read_lines(path) == [{"n": 1}, {"n": 3}]
