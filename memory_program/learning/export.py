@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -80,8 +81,9 @@ def write_verl(lines: Sequence[Line], path: Path, by: By = "session") -> int:
         how many rows were written.
 
     Raises:
-        RecordError: nothing is asked about any session.
+        RecordError: nothing is asked about any session, or an agent had several turns.
     """
+    _check_turns(lines)
     rows = [
         {**row, "extra_info": {"index": n, **row["extra_info"]}} for n, row in enumerate(_rows(lines, by))
     ]
@@ -92,6 +94,19 @@ def write_verl(lines: Sequence[Line], path: Path, by: By = "session") -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), path)
     return len(rows)
+
+
+def _check_turns(lines: Sequence[Line]) -> None:
+    """Refuse what was written in several turns: the reward is asked about one reply, and knows no others."""
+    for line in lines:
+        episode = line["episode"]
+        for agent, calls in Counter(call["agent"] for call in line["calls"]).items():
+            if calls > 1:
+                raise RecordError(
+                    f"{agent!r} has {calls} calls in {episode['conversation_id']}/session_"
+                    f"{episode['session']['number']}: a row of verl is one reply, so collect the "
+                    "trajectories with --max-turns 1"
+                )
 
 
 def _rows(lines: Sequence[Line], by: By) -> Iterator[dict[str, Any]]:  # Any: JSON

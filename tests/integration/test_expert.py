@@ -23,6 +23,8 @@ from memory_program.expert_config import (
     TrajectoriesConfig,
 )
 from memory_program.learning.episode_json import episode_from_json
+from memory_program.learning.export import write_verl
+from memory_program.learning.hyperparameters import ReinforceSettings
 from memory_program.learning.replies import ReplyRewarder
 from memory_program.learning.rewards import RewardRule, answer_score
 from memory_program.learning.run_state import read_log
@@ -194,6 +196,13 @@ def test_a_row_of_verl_can_be_rolled_out_and_rewarded(taught, tmp_path):
     namespaces = {row["extra_info"]["namespace"] for row in rows}
     assert len(namespaces) == 6
     assert all(name[:5] in ("a-qa0", "a-qa1", "b-qa0", "b-qa1", "c-qa0", "c-qa1") for name in namespaces)
+
+
+def test_what_an_agent_wrote_in_several_turns_is_no_row_of_verl(taught, tmp_path):
+    lines = read_trajectories(taught)
+    lines[1]["calls"].append(lines[1]["calls"][-1])
+    with pytest.raises(RecordError, match=r"'procedural' has 2 calls in b/session_1: .* --max-turns 1"):
+        write_verl(lines, tmp_path / "rows.parquet")
 
 
 @pytest.fixture(scope="module")
