@@ -7,7 +7,7 @@ from pydantic import Field
 
 from memory_program.config import SystemSettings
 from memory_program.embedded import POCKET_BASE
-from memory_program.learning.hyperparameters import ReinforceSettings
+from memory_program.learning.hyperparameters import OptimizerSettings
 from memory_program.settings import ApiBase, Settings
 from memory_program.train_config import TrainConfig
 
@@ -114,7 +114,7 @@ class SynthesizeConfig(Settings):
         return TrainConfig(**{name: getattr(self, name) for name in names})
 
 
-class FineTuneConfig(ReinforceSettings):
+class FineTuneConfig(OptimizerSettings):
     """Teach a writer the replies of an expert, before it is trained by reward."""
 
     mode: Literal["sft"] = "sft"
@@ -142,10 +142,9 @@ class FineTuneConfig(ReinforceSettings):
     """Folder of the run; "model" in it is the result. The same folder goes on."""
 
     @property
-    def reinforce_settings(self) -> ReinforceSettings:
-        """How weights are changed; an expert's replies need no reference model."""
-        settings = {name: getattr(self, name) for name in ReinforceSettings.model_fields if name != "beta"}
-        return ReinforceSettings(**settings, beta=0.0)
+    def optimizer_settings(self) -> OptimizerSettings:
+        """How weights are changed."""
+        return OptimizerSettings(**{name: getattr(self, name) for name in OptimizerSettings.model_fields})
 
 
 class ExportConfig(Settings):

@@ -10,8 +10,8 @@ from memory_program.settings import Settings, split_list
 LossType = Literal["grpo", "dr_grpo", "dapo"]
 
 
-class ReinforceSettings(Settings):
-    """How weights are trained in this process. The defaults are those of the systems this one follows."""
+class OptimizerSettings(Settings):
+    """How weights are changed in this process, whatever they learn from."""
 
     learning_rate: float = Field(default=2e-5, gt=0)
     """Learning rate of AdamW, constant after the warm-up."""
@@ -24,32 +24,6 @@ class ReinforceSettings(Settings):
 
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Longest gradient; longer ones are shortened to it."""
-
-    loss_type: LossType = "dapo"
-    """How tokens and samples are averaged: grpo by sample, dapo by token, dr_grpo by sample at one fixed
-    length."""
-
-    clip_low: float = Field(default=0.2, ge=0, lt=1)
-    """How far below 1 the ratio of probabilities still has a gradient."""
-
-    clip_high: float = Field(default=0.2, ge=0)
-    """How far above 1 the ratio of probabilities still has a gradient."""
-
-    beta: float = Field(default=0.04, ge=0)
-    """Weight of the divergence from the model that training began with. 0 leaves it out, and saves a pass.
-    With several iterations choose a small one: a token that the first made unlikely weighs without bound."""
-
-    entropy: float = Field(default=0.0, ge=0)
-    """Weight of a bonus for entropy."""
-
-    temperature: float = Field(default=1.0, gt=0, le=2)
-    """Temperature at which the samples are drawn."""
-
-    max_completion_tokens: int = Field(default=512, ge=1)
-    """The most tokens that a completion may have; dr_grpo divides by it."""
-
-    iterations: int = Field(default=1, ge=1)
-    """Optimiser steps on the same samples."""
 
     ema_decay: float = Field(default=0.0, ge=0, lt=1)
     """Decay of the moving average of the weights, by optimiser steps. Samples come from the weights as they
@@ -79,6 +53,36 @@ class ReinforceSettings(Settings):
 
     seed: int = Field(default=0, ge=0)
     """Seed of all that is drawn: samples, episodes, the adapters' first weights, dropout."""
+
+
+class ReinforceSettings(OptimizerSettings):
+    """How weights are trained by rewards. The defaults are those of the systems this one follows."""
+
+    loss_type: LossType = "dapo"
+    """How tokens and samples are averaged: grpo by sample, dapo by token, dr_grpo by sample at one fixed
+    length."""
+
+    clip_low: float = Field(default=0.2, ge=0, lt=1)
+    """How far below 1 the ratio of probabilities still has a gradient."""
+
+    clip_high: float = Field(default=0.2, ge=0)
+    """How far above 1 the ratio of probabilities still has a gradient."""
+
+    beta: float = Field(default=0.04, ge=0)
+    """Weight of the divergence from the model that training began with. 0 leaves it out, and saves a pass.
+    With several iterations choose a small one: a token that the first made unlikely weighs without bound."""
+
+    entropy: float = Field(default=0.0, ge=0)
+    """Weight of a bonus for entropy."""
+
+    temperature: float = Field(default=1.0, gt=0, le=2)
+    """Temperature at which the samples are drawn."""
+
+    max_completion_tokens: int = Field(default=512, ge=1)
+    """The most tokens that a completion may have; dr_grpo divides by it."""
+
+    iterations: int = Field(default=1, ge=1)
+    """Optimiser steps on the same samples."""
 
 
 class GRPOSettings(Settings):

@@ -14,7 +14,7 @@ from dspy.clients.utils_finetune import TrainDataFormat
 
 from memory_program.errors import ConfigError
 from memory_program.evaluation.records import content_hash
-from memory_program.learning.hyperparameters import ReinforceSettings
+from memory_program.learning.hyperparameters import OptimizerSettings, ReinforceSettings
 from memory_program.learning.provider import LocalProvider, LocalReinforceJob
 from memory_program.learning.run_state import Entry, Progress, RunState
 from memory_program.learning.session_lines import Line
@@ -63,7 +63,7 @@ def fine_tune(
     lm: dspy.LM,
     lessons: Lessons,
     folder: Path,
-    training: ReinforceSettings,
+    training: OptimizerSettings,
     *,
     epochs: int,
     batch: int,
@@ -89,7 +89,8 @@ def fine_tune(
     if not lessons.train or not lessons.val:
         raise ConfigError(f"{len(lessons.train)} examples to learn from, {len(lessons.val)} to validate on")
     lm.provider = LocalProvider()
-    job = cast(LocalReinforceJob, lm.reinforce(training.model_dump()))
+    alone = ReinforceSettings(**training.model_dump(), beta=0.0)  # replies need no reference model
+    job = cast(LocalReinforceJob, lm.reinforce(alone.model_dump()))
     lasting = {"model": lm.model, "epochs": epochs, "batch": batch, "data": content_hash(lessons.train)[:16]}
     state = RunState(folder, {**lasting, **training.model_dump(mode="json")})
     progress = state.resume(job.trainer)
@@ -139,12 +140,13 @@ def _validate(
 ) -> None:
     """Measure the mean loss of a reply's token, and keep the weights if it is the lowest so far."""
     batches = [examples[first : first + batch] for first in range(0, len(examples), batch)]
-    losses = [job.evaluate(part) for part in batches]
-    loss = sum(total for total, _ in losses) / max(1, sum(tokens for _, tokens in losses))
+    with job.trainer.averaged():
+        losses = [job.evaluate(part) for part in batches]
+        loss = sum(total for total, _ in losses) / max(1, sum(tokens for _, tokens in losses))
+        if progress.best_score is None or -loss > progress.best_score:
+            progress.best_score, progress.best_step = -loss, progress.step
+            job.trainer.save_weights(state.best(progress.step))
     progress.validated_at = progress.step
-    if progress.best_score is None or -loss > progress.best_score:
-        progress.best_score, progress.best_step = -loss, progress.step
-        job.trainer.save_weights(state.best(progress.step))
     entry = {
         "kind": "validation",
         "step": progress.step,

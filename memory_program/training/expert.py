@@ -126,13 +126,13 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
     lessons = lessons_of(read_trajectories(config.trajectories), config.held_out, config.seed)
     say(f"{len(lessons.train):,} examples to learn from, {len(lessons.val):,} to validate on")
     with held(config.output_dir):
-        lm = language_model(config.model, max_tokens=config.max_completion_tokens)
+        lm = language_model(config.model)
         lm = in_float32(lm) if config.tuning == "full" else lm
         job = fine_tune(
             lm,
             lessons,
             config.output_dir,
-            config.reinforce_settings,
+            config.optimizer_settings,
             epochs=config.epochs,
             batch=config.batch,
             on_entry=partial(_report, say),

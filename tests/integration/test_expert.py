@@ -9,6 +9,7 @@ from pathlib import Path
 import dspy
 import pyarrow.parquet as pq
 import pytest
+import torch
 from dspy import lm15
 from rich.console import Console
 
@@ -30,6 +31,7 @@ from memory_program.learning.rewards import RewardRule, answer_score
 from memory_program.learning.run_state import read_log
 from memory_program.learning.sft import examples_of, lessons_of
 from memory_program.learning.trajectories import collect, read_trajectories
+from memory_program.learning.weights import load_model
 from memory_program.models import language_model
 from memory_program.training.expert import (
     collect_trajectories,
@@ -226,6 +228,26 @@ def test_fine_tuning_teaches_the_experts_replies(model, taught, tmp_path):
     said = lm(replace(request("semantic"), model=lm.model, config=greedy))
     assert said.text == reply("semantic", remembers=True)
     lm.engine.local.close()
+
+
+def test_what_fine_tuning_validates_and_keeps_is_the_average_of_the_weights(model, taught, tmp_path):
+    settings = {
+        "model": f"local:{model}", "trajectories": taught, "output_dir": tmp_path, "batch": 4,
+        "learning_rate": 2e-3, "warmup_steps": 0, "held_out": 0.34, "epochs": 2, "ema_decay": 0.5,
+    }  # fmt: skip
+    fine_tune_writer(FineTuneConfig(**settings), QUIET)
+    assert read_log(tmp_path)[-1]["best_step"] == 4
+    state = torch.load(tmp_path / "checkpoints" / "000004" / "state.pt")
+    kept = list(load_model(str(tmp_path / "model"), "cpu", torch.float32).network.parameters())
+    for of_then, are_kept in (("average", True), ("weights", False)):
+        same = [torch.equal(*pair) for pair in zip(kept, state[of_then], strict=True)]
+        assert all(same) == are_kept
+
+
+@pytest.mark.parametrize("name", ["loss_type", "beta", "temperature", "max_completion_tokens", "iterations"])
+def test_what_only_rewards_need_is_no_setting_of_fine_tuning(name):
+    with pytest.raises(ConfigError, match=f"unknown setting '{name}'"):
+        FineTuneConfig(**{name: getattr(ReinforceSettings(), name)})
 
 
 def test_a_model_is_exported_in_half_precision(model, tmp_path):
