@@ -1,5 +1,6 @@
 """A language model inside this process: DSPy's engine contract over a network, a tokenizer and a batch."""
 
+import copy
 import threading
 import weakref
 from collections import Counter
@@ -112,6 +113,7 @@ class LocalEngine:
             readers=int(is_small and min(torch.get_num_threads(), settings.slots) > 1),
         )
         self._seeds = _Seeds(settings.seed)
+        self._reference: PreTrainedModel | None = None
         added = self.model.tokenizer.added_tokens_decoder.values()
         self._special_tokens = [str(token) for token in added if token.special and len(str(token)) > 1]
         self._closed = weakref.finalize(self, self._batcher.close)  # at the latest when the interpreter ends
@@ -177,6 +179,15 @@ class LocalEngine:
             finally:
                 self.model.network.eval()
                 self._decoder.clear()
+
+    def reference(self) -> PreTrainedModel:
+        """Give a frozen copy of the model as it was at the first call, to hold a training near to it.
+
+        A training that goes on in this process finds the weights changed, and needs those of its beginning.
+        """
+        if self._reference is None:
+            self._reference = copy.deepcopy(self.model.network).requires_grad_(False)
+        return self._reference
 
     def close(self) -> None:
         """Stop; calls that run get an error. A closed engine stays closed."""

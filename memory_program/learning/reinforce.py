@@ -49,7 +49,7 @@ class LocalTrainer:
             with engine.updating():
                 self._adapted = get_peft_model(network, _lora(settings))
         elif settings.beta:
-            self._reference = copy.deepcopy(network).requires_grad_(False)
+            self._reference = engine.reference()
         self._network = network
         self._names = [name for name, weight in network.named_parameters() if weight.requires_grad]
         self._trained = [weight for weight in network.parameters() if weight.requires_grad]

@@ -125,6 +125,12 @@ def test_the_reference_is_the_model_that_training_began_with(folder):
         assert second.divergence > 1e-5
 
 
+def test_a_job_that_begins_again_in_one_process_keeps_the_reference(folder):
+    first = trainer(folder, beta=0.5)
+    first.reinforce(SAMPLES)
+    assert LocalTrainer(first.engine, first.settings).reinforce(SAMPLES).divergence > 1e-5
+
+
 def test_what_the_engine_sampled_has_the_log_probabilities_that_training_computes(folder):
     learner = trainer(folder, beta=0.0)
     config = lm15.Config(temperature=1.0, max_tokens=8, seed=3)
