@@ -50,8 +50,8 @@ class Grader:
         A rollout of which a call was lost is not asked, and has no score; neither has one that the reader, or
         the judge, could not say anything about.
         """
-        episodes = {rollout.episode.episode_id: rollout.episode for rollout in rollouts}
-        befores: dict[str, float | None] = {}
+        episodes = {_asked(rollout.episode): rollout.episode for rollout in rollouts}
+        befores: dict[tuple[str, ...], float | None] = {}
         if self._needs_before:
             scores = side_by_side([partial(self._before, e) for e in episodes.values()], self._threads)
             befores = dict(zip(episodes, scores, strict=True))
@@ -64,13 +64,13 @@ class Grader:
     def _score(self, space: MemorySpace, question: Question) -> float | None:
         return self._metric(question, self._reader.ask(space, question.posed))
 
-    def _grade(self, rollout: Rollout, befores: dict[str, float | None]) -> Graded:
+    def _grade(self, rollout: Rollout, befores: dict[tuple[str, ...], float | None]) -> Graded:
         if rollout.lost:
             return Graded(rollout, (), None)
         episode = rollout.episode
         answers = self._answers(rollout.space, episode.questions)
         task = task_score(episode.questions, answers, self._metric)
-        before = befores.get(episode.episode_id, 0.0)
+        before = befores.get(_asked(episode), 0.0)
         alone = self._without(rollout)
         if task is None or before is None or alone is None:
             return Graded(rollout, answers, None)
@@ -97,3 +97,8 @@ class Grader:
 
     def _answers(self, space: MemorySpace, questions: Sequence[Question]) -> tuple[Answer, ...]:
         return tuple(self._reader.ask(space, question.posed) for question in questions)
+
+
+def _asked(episode: Episode) -> tuple[str, ...]:
+    """Tell apart two episodes of a step that are of one session, but ask other questions."""
+    return (episode.episode_id, *(question.question_id for question in episode.questions))

@@ -6,9 +6,11 @@ session answers, and makes likelier what led to better answers. Each agent is re
 weighed by its part in what was retrieved (MemBuilder, arXiv 2601.05488: ADRPO).
 """
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -162,10 +164,11 @@ class _Rollouts:
 
     def write(self, episodes: Sequence[Episode], step: int) -> list[Rollout]:
         seed = f"{self._training.seed}/{step}"
+        numbers = defaultdict[str, Iterator[int]](count)  # an episode that comes twice is counted on
         tasks = [
-            partial(write, self._sampler, episode, seed, number, self._of.expert_tokens)
-            for episode in episodes
-            for number in range(self._settings.rollouts)
+            partial(write, self._sampler, e, seed, next(numbers[e.episode_id]), self._of.expert_tokens)
+            for e in episodes
+            for _ in range(self._settings.rollouts)
         ]
         rollouts = side_by_side(tasks, self._settings.num_threads)
         lost = [failure for rollout in rollouts for failure in rollout.lost[:1]]

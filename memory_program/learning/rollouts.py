@@ -113,7 +113,7 @@ def write(
         program: one of ``sampling_program``, whose calls are kept.
         episode: what is remembered, and from which memory.
         seed: decides all that is sampled, together with the number, the agent and its turn.
-        number: of the rollout within its group.
+        number: of the rollout among those of its episode in a step.
         expert_tokens: what the dense reward compares lengths with.
     """
     space = episode.before.fork()

@@ -13,6 +13,7 @@ from memory_program.bank.memory import MemoryKind
 from memory_program.errors import ConfigError, ModelError
 from memory_program.learning.grpo import MemoryGRPO
 from memory_program.learning.hyperparameters import GRPOSettings, ReinforceSettings
+from memory_program.learning.local import LocalModel, LocalSettings
 from memory_program.learning.rewards import answer_score
 from tests.training_samples import RuledReader, one_thread, save_half_taught, student, talk
 
@@ -152,6 +153,29 @@ def test_the_folder_of_another_training_is_refused(folder, trained):
     out, _ = trained
     with pytest.raises(ConfigError, match=r"holds a training with rollouts=8: give the same settings"):
         grpo(out, rollouts=4).compile(student(folder), trainset=TRAIN, valset=VAL)
+
+
+class Listening(LocalModel):
+    """Keeps the seeds that it is given."""
+
+    def __init__(self, settings: LocalSettings) -> None:
+        super().__init__(settings)
+        self.seeds: list[int] = []
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        if request.config.temperature:
+            self.seeds.append(request.config.seed)
+        return super().complete(request)
+
+
+def test_an_episode_that_comes_twice_in_a_step_is_sampled_anew(folder, tmp_path):
+    program = student(folder)
+    engine = Listening(LocalSettings(source=str(folder), dtype="float32", device="cpu"))
+    program.writer.set_lm(program.writer.core.lm.copy(engine=engine))
+    twice = grpo(tmp_path, num_train_steps=1, examples_per_step=2, rollouts=2, refresh_every=1)
+    twice.compile(program, trainset=TRAIN, valset=VAL)
+    assert len(engine.seeds) == 2 * 2 * 4
+    assert len(set(engine.seeds)) == len(engine.seeds)
 
 
 def test_training_stops_when_validation_no_longer_rises(folder, tmp_path):

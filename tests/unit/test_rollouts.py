@@ -194,6 +194,13 @@ def test_the_delta_asks_before_the_session_once_for_all_rollouts():
     assert [(g.score.before, g.score.task) for g in graded if g.score] == [(0.5, 1.0), (0.5, 1.0)]
 
 
+def test_an_episode_that_comes_twice_has_the_score_before_of_each_copys_questions():
+    replies = {"Where did": [fields(answer="no idea")] * 2, "What did": [fields(answer="a dog")] * 2}
+    copies = [replace(rolled(), episode=replace(episode(), questions=(asked,))) for asked in QUESTIONS]
+    graded = grader(ScriptedEngine(replies), RewardRule("delta")).grade(copies)
+    assert [(g.score.before, g.score.task) for g in graded if g.score] == [(0.0, 0.0), (1.0, 1.0)]
+
+
 def test_the_difference_asks_the_memory_without_each_agent_that_wrote():
     """Of what each specialist wrote the reader is shown nothing when it is left out, and all else."""
     reader = ScriptedEngine(
