@@ -50,6 +50,11 @@ class Job(Protocol):
         """The weights that it trains."""
         ...
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether an earlier process ended it: its result is there, and it takes no more steps."""
+        ...
+
     def step(self, train_data: Sequence[dict[str, Any]]) -> StepReport | Sent | None:  # Any: JSON
         """Train on groups; None where they teach nothing."""
         ...
@@ -230,6 +235,11 @@ class _Training:
                 self._state.save(self._job.trainer, progress)
             if is_last:
                 break
+            if self._job.is_ended:
+                raise ConfigError(
+                    f"the job of {str(self._of.folder)!r} is at an end and cannot go on: begin another one, "
+                    "in another folder (--output-dir), with what it learned if you like (--model local:PATH)"
+                )
             self._step()
         self._job.trainer.load_weights(self._state.best(progress.best_step))
 

@@ -28,6 +28,7 @@ class LocalReinforceJob(ReinforceJob):
     """Trains the weights that the language model generates with."""
 
     trainer: LocalTrainer
+    is_ended = False  # going on needs its checkpoints and no more
 
     def initialize(self) -> None:
         """Prepare the optimiser.

@@ -96,12 +96,13 @@ def _train(config: TrainConfig, program: MemoryProgram, material: Material, prog
     """Train, and write the best weights where they will be looked for, whole or not at all."""
     grpo = _grpo(config, program, material, progress)
     grpo.compile(program, trainset=material.train, valset=material.val)
-    draft = config.result.with_suffix(".draft")
-    shutil.rmtree(draft, ignore_errors=True)
     assert grpo.job is not None, "what was compiled has a job"
-    grpo.job.trainer.save_model(draft)
-    shutil.rmtree(config.result, ignore_errors=True)
-    draft.replace(config.result)
+    if not (grpo.job.is_ended and config.result.is_dir()):  # else it was brought before the job was ended
+        draft = config.result.with_suffix(".draft")
+        shutil.rmtree(draft, ignore_errors=True)
+        grpo.job.trainer.save_model(draft)
+        shutil.rmtree(config.result, ignore_errors=True)
+        draft.replace(config.result)
     grpo.job.terminate()
     program.set_lm(None)  # the evaluation loads what was saved: this makes room for it
 

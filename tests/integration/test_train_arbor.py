@@ -12,7 +12,7 @@ from rich.console import Console
 from locomo.world import as_locomo_json
 from memory_program.arbor_train_config import ArborTrainConfig
 from memory_program.command_line import parse_flags
-from memory_program.errors import ModelError
+from memory_program.errors import ConfigError, ModelError
 from memory_program.learning.run_state import read_log
 from memory_program.training.run import train
 from tests.arbor_server import ArborServer
@@ -109,6 +109,15 @@ def test_the_best_checkpoint_is_the_result_and_is_compared_with_the_base(finishe
     assert set(results["systems"]) == {"base", "trained"}
     assert "arbor_config" not in results["settings"]
     assert "difference" in said
+
+
+def test_a_training_that_is_done_begins_no_other_job_and_does_not_go_on(model, talks, tmp_path):
+    with ArborServer(tmp_path / "storage", model) as server:
+        for _ in range(2):  # as if the first process had died in the evaluation
+            run(server, model, talks, tmp_path, "--minutes", "0.0001")
+            assert server.calls == ["initialize", "checkpoint best", "terminate", "cancel"]
+        with pytest.raises(ConfigError, match=r"the job of '.*' is at an end and cannot go on"):
+            run(server, model, talks, tmp_path)
 
 
 def test_without_a_server_one_line_says_how_to_start_one(tmp_path):

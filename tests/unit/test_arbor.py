@@ -13,10 +13,12 @@ from memory_program.arbor_train_config import ArborTrainConfig, train_config_typ
 from memory_program.command_line import parse_flags
 from memory_program.errors import ConfigError, ModelError
 from memory_program.learning.arbor.__main__ import main
+from memory_program.learning.arbor.client import JobStatus, UnknownJobError
 from memory_program.learning.arbor.config import ArborConfig, Devices, read_arbor_config
 from memory_program.learning.arbor.environment import GROUP, prepare, repair, requirements
 from memory_program.learning.arbor.server import check_gpus, gpus_here, serve
 from memory_program.learning.arbor.settings import ArborJobSettings, ArborSettings
+from memory_program.learning.arbor.trainer import ArborTrainer
 from memory_program.learning.arbor.wire import wire_group, zero_sum
 from memory_program.learning.hyperparameters import ReinforceSettings
 from memory_program.train_config import TrainConfig
@@ -192,6 +194,69 @@ def test_several_prompts_in_a_group_are_refused_since_they_do_not_cancel():
         wire_group([sample(1.0, prompt="a"), sample(0.0, prompt="b")], 2)
     with pytest.raises(ModelError, match="a group has 3 samples, and the job takes 2"):
         wire_group([sample(1.0), sample(0.0), sample(0.5)], 2)
+
+
+# -- a job that is at an end -------------------------------------------------------------------------
+
+
+class Client:
+    """An Arbor server that begins jobs, trains nothing, and knows which hold GPUs."""
+
+    url = "http://arbor/v1"
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.running: set[str] = set()
+
+    def check(self) -> None:
+        pass
+
+    def initialize(self, request: dict) -> JobStatus:
+        self.begun.append(f"job{len(self.begun)}")
+        self.running.add(self.begun[-1])
+        return self.status(self.begun[-1])
+
+    def status(self, job_id: str) -> JobStatus:
+        if job_id not in self.begun:
+            raise UnknownJobError(job_id)
+        is_running = job_id in self.running
+        return JobStatus(job_id, "running" if is_running else "cancelled", (0,) * is_running, {}, None)
+
+    def terminate(self, job_id: str) -> JobStatus:
+        return self.status(job_id)
+
+    def cancel(self, job_id: str) -> JobStatus:
+        self.running.discard(job_id)
+        return self.status(job_id)
+
+
+def opened(client: Client, folder: Path) -> ArborTrainer:
+    trainer = ArborTrainer(client, job(), "m", folder)
+    trainer.open("name")
+    return trainer
+
+
+def test_a_job_that_was_ended_is_taken_up_without_another_one(tmp_path):
+    client = Client()
+    first = opened(client, tmp_path)
+    first.save_state(tmp_path / "checkpoints" / "000004")
+    first.close()
+    again = opened(client, tmp_path)
+    again.load_state(tmp_path / "checkpoints" / "000004")
+    again.close()
+    assert (first.is_ended, again.is_ended) == (True, True)
+    assert (client.begun, client.running) == (["job0"], set())
+
+
+def test_no_job_is_begun_while_checkpoints_name_another(tmp_path):
+    client = Client()
+    first = opened(client, tmp_path)
+    first.save_state(tmp_path / "checkpoints" / "000004")
+    first.close()
+    (tmp_path / "arbor.json").unlink()
+    with pytest.raises(ModelError, match="job 'job0' on http://arbor/v1 is cancelled"):
+        opened(client, tmp_path)
+    assert client.begun == ["job0"]
 
 
 # -- flags -------------------------------------------------------------------------------------------

@@ -63,6 +63,11 @@ class ArborReinforceJob(ReinforceJob):
         model = lm.model.removeprefix(_ALIAS)
         self.trainer = ArborTrainer(client, settings, model, folder, patience_s=patience_s)
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether an earlier process ended the job: its result is there, and it takes no more steps."""
+        return self.trainer.is_ended
+
     def initialize(self) -> None:
         """Start the job, or find it again where it was written down.
 

@@ -8,7 +8,7 @@ the trainer waits for more.
 import json
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +60,8 @@ class ArborTrainer:
         self.model = model
         self.job_id = ""
         self.groups = 0
+        self.is_ended = False
+        """Whether the job is at an end: its result can still be taken up, and nothing more is learned."""
         self._folder = folder
         self._patience_s = patience_s
         self._best: Json | None = None
@@ -67,12 +69,17 @@ class ArborTrainer:
     def open(self, run_name: str) -> None:
         """Take up the job that is written down, or start one; returns when it waits for groups.
 
+        Of a job that was ended only what is written down is taken up, without a server.
+
         Raises:
             ConfigError: the server does not know the job any more, and groups were trained already.
             ModelError: the server refuses, or is not there.
         """
-        self.client.check()
         record = self._record()
+        if record is not None and record.get("is_ended"):
+            self.job_id, self.groups, self.is_ended = record["job_id"], record["groups"], True
+            return
+        self.client.check()
         if record is None or not self._takes_up(record):
             request = self.settings.initialize_request(self.model, run_name)
             self.job_id = self.client.initialize(request).job_id
@@ -113,13 +120,13 @@ class ArborTrainer:
 
     def close(self) -> None:
         """End the job, and give its GPUs back; a job that the server does not know is at an end."""
-        try:
+        if self.is_ended:
+            return
+        with suppress(UnknownJobError):
             self.client.terminate(self.job_id)
             self.client.cancel(self.job_id)  # terminate alone leaves vLLM and both shares of GPUs taken
-        except UnknownJobError:
-            return
-        if self._folder is not None:
-            (self._folder / _RECORD).unlink(missing_ok=True)
+        self.is_ended = True
+        self._write_down()
 
     # -- what a run's state keeps ------------------------------------------------------------------
 
@@ -192,11 +199,19 @@ class ArborTrainer:
             time.sleep(_POLL_S)
 
     def _state(self) -> Json:
-        return {"job_id": self.job_id, "groups": self.groups, "url": self.client.url}
+        return {
+            "job_id": self.job_id,
+            "groups": self.groups,
+            "url": self.client.url,
+            "is_ended": self.is_ended,
+        }
 
     def _record(self) -> Json | None:
-        path = None if self._folder is None else self._folder / _RECORD
-        return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.exists() else None
+        """Read what was written down, or else what the last checkpoint noted: it has no other job."""
+        if self._folder is None:
+            return None
+        noted = [*sorted(self._folder.glob(f"checkpoints/*/{_RECORD}")), *self._folder.glob(_RECORD)]
+        return json.loads(noted[-1].read_text(encoding="utf-8")) if noted else None
 
     def _write_down(self) -> None:
         if self._folder is not None:
