@@ -21,6 +21,7 @@ from locomo.conversation import Conversation
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
+from memory_program.embedded import known_as
 from memory_program.errors import ConfigError, ModelError
 from memory_program.evaluation.records import content_hash
 from memory_program.learning.accumulation import StepReport
@@ -82,6 +83,7 @@ class MemoryGRPO(Teleprompter):
         training: ReinforceSettings | None = None,
         *,
         expert_tokens: ExpertTokens | None = None,
+        terms: Entry | None = None,
         on_entry: Callable[[Entry], None] = lambda entry: None,
     ) -> None:
         """Prepare to train.
@@ -92,6 +94,8 @@ class MemoryGRPO(Teleprompter):
             settings: what is learned from.
             training: how weights are changed.
             expert_tokens: what the dense reward compares lengths with.
+            terms: what else a training cannot go on without, as JSON: what the metric depends on, and
+                settings of the student that its prompts do not show.
             on_entry: told every line of the log as it is written.
         """
         super().__init__()
@@ -99,6 +103,7 @@ class MemoryGRPO(Teleprompter):
         self.settings = settings or GRPOSettings()
         self.training = training or ReinforceSettings()
         self.expert_tokens = expert_tokens
+        self.terms = terms or {}
         self.on_entry = on_entry
         self.job: Job | None = None
         """The job of the last ``compile``, whose result are the best weights; end it when they are saved."""
@@ -140,7 +145,7 @@ class MemoryGRPO(Teleprompter):
         """Roll one episode out, and give its groups with rewards and advantages; nothing is trained."""
         _check(student, trainset, ())
         with BankStore(f"sqlite:///{(self._made() / 'banks.sqlite').as_posix()}") as store:
-            rollouts = _Rollouts(self, student, trainset, store)
+            rollouts = _Rollouts(self, student, trainset, store, _lasting(self, student, trainset, ()))
             episode = rollouts.curriculum.episodes(0)[0]
             return rollouts.grouped(rollouts.grader.grade(rollouts.write([episode], 0)))
 
@@ -153,10 +158,15 @@ class _Rollouts:
     """The half of a step that needs no gradient: roll in, write, read, group."""
 
     def __init__(
-        self, of: MemoryGRPO, student: MemoryProgram, trainset: Sequence[Conversation], store: BankStore
+        self,
+        of: MemoryGRPO,
+        student: MemoryProgram,
+        trainset: Sequence[Conversation],
+        store: BankStore,
+        lasting: Entry,
     ) -> None:
         self._of, self._settings, self._training = of, of.settings, of.training
-        self._store = store
+        self._store, self._lasting = store, lasting
         self.agents = student.writer.agents
         lengths = self._training.max_completion_tokens
         self._sampler = sampling_program(student, self._training.temperature, lengths)
@@ -195,10 +205,11 @@ class _Rollouts:
         ]
 
     def _rolled_in(self, conversations: Sequence[Conversation], window: int) -> list[list[MemorySpace]]:
-        by_name = {namespace_of(c, "window", window): c for c in conversations}  # one may come twice
+        names = [namespace_of(c, self._lasting, "window", window) for c in conversations]
+        by_name = dict(zip(names, conversations, strict=True))  # one may come twice
         tasks = [partial(roll_in, self.greedy, c, self._store, name) for name, c in by_name.items()]
         spaces = dict(zip(by_name, side_by_side(tasks, self._settings.num_threads), strict=True))
-        return [spaces[namespace_of(c, "window", window)] for c in conversations]
+        return [spaces[name] for name in names]
 
 
 class _Training:
@@ -216,10 +227,12 @@ class _Training:
         lm = policy_of(student)
         if not lm.provider.reinforceable:
             lm.provider = LocalProvider()
-        self._state = RunState(of.folder, _lasting(of, trainset, valset, lm))
+        lasting = _lasting(of, student, trainset, valset)
+        self._state = RunState(of.folder, lasting)
         self._job = cast(Job, lm.reinforce(of.training.model_dump()))
         of.job = self._job
-        self._rollouts = _Rollouts(of, student, trainset, store)  # by now the model has the name of the job
+        # by now the model has the name of the job
+        self._rollouts = _Rollouts(of, student, trainset, store, lasting)
         self._has_own_logprobs = of.training.temperature == 1.0
         self._progress = self._state.resume(self._job.trainer)
 
@@ -309,13 +322,19 @@ def _rates(metrics: Metrics) -> Metrics:
 
 
 def _lasting(
-    of: MemoryGRPO, trainset: Sequence[Conversation], valset: Sequence[Conversation], lm: dspy.LM
+    of: MemoryGRPO, student: MemoryProgram, trainset: Sequence[Conversation], valset: Sequence[Conversation]
 ) -> Entry:
     """List what a training cannot go on without: all but how long it may take, and on how many threads."""
-    settings = of.settings.model_dump(mode="json", exclude={"minutes", "num_threads"})
     data = [[conversation.fingerprint for conversation in split] for split in (trainset, valset)]
-    training = of.training.model_dump(mode="json")
-    return {"model": lm.model, "data": content_hash(data)[:16], **settings, **training}
+    return {
+        "model": policy_of(student).model,
+        "reader": known_as(reader_of(student).model),
+        "program": content_hash(student.dump_state())[:16],
+        "data": content_hash(data)[:16],
+        **of.terms,
+        **of.settings.model_dump(mode="json", exclude={"minutes", "num_threads"}),
+        **of.training.model_dump(mode="json"),
+    }
 
 
 def reader_of(student: MemoryProgram) -> dspy.LM:

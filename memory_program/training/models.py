@@ -5,6 +5,7 @@ import dspy
 from locomo.rubrics import Rubric
 from memory_program.agents.program import MemoryProgram
 from memory_program.arbor_train_config import ArborTrainConfig
+from memory_program.embedded import known_as
 from memory_program.errors import ModelError
 from memory_program.learning.arbor.client import ArborClient
 from memory_program.learning.arbor.provider import arbor_model
@@ -12,6 +13,7 @@ from memory_program.learning.hyperparameters import ReinforceSettings
 from memory_program.learning.local import LocalModel
 from memory_program.learning.provider import engine_of
 from memory_program.learning.rewards import AnswerScore, answer_score
+from memory_program.learning.run_state import Entry
 from memory_program.models import check_model, language_model
 from memory_program.train_config import TrainConfig
 
@@ -94,6 +96,14 @@ def metric_of(config: TrainConfig) -> AnswerScore:
     judge = language_model(config.judge_model, api_base=config.api_base, temperature=0.0)
     check_model(judge)
     return answer_score(config.reward, Rubric(config.rubric), judge)
+
+
+def terms_of(config: TrainConfig) -> Entry:
+    """Say by what answers are scored, and how the program writes and reads."""
+    scoring: Entry = {"reward": config.reward}
+    if config.reward != "f1" and config.judge_model is not None:
+        scoring |= {"judge": known_as(config.judge_model), "rubric": config.rubric}
+    return {**scoring, **config.system_settings.model_dump(mode="json")}
 
 
 def model_name_of(config: TrainConfig) -> str:

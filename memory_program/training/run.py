@@ -24,6 +24,7 @@ from memory_program.training.models import (
     frozen_reader,
     metric_of,
     model_name_of,
+    terms_of,
     trainable_model,
     training_settings,
 )
@@ -123,5 +124,6 @@ def _grpo(config: TrainConfig, program: MemoryProgram, material: Material, progr
         config.grpo_settings,
         training_settings(config, program),
         expert_tokens=material.expert_tokens,
+        terms=terms_of(config),
         on_entry=progress.entry,
     )

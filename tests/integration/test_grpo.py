@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import dspy
 import pytest
 import torch
 from dspy import lm15
@@ -38,12 +39,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_half_taught(tmp_path_factory.mktemp("half-taught"))
 
 
-def grpo(out: Path, on_entry=lambda entry: None, **settings: object) -> MemoryGRPO:
+def grpo(out: Path, on_entry=lambda entry: None, terms: dict | None = None, **settings: object) -> MemoryGRPO:
     return MemoryGRPO(
         answer_score("f1"),
         out,
         GRPOSettings(**{**EASY, **settings}),
         ReinforceSettings(**TRAINING),
+        terms=terms or {"reward": "f1"},
         on_entry=on_entry,
     )
 
@@ -153,6 +155,22 @@ def test_the_folder_of_another_training_is_refused(folder, trained):
     out, _ = trained
     with pytest.raises(ConfigError, match=r"holds a training with rollouts=8: give the same settings"):
         grpo(out, rollouts=4).compile(student(folder), trainset=TRAIN, valset=VAL)
+
+
+def test_a_training_does_not_go_on_under_another_score_reader_or_program(folder, trained):
+    out, _ = trained
+    other_score = grpo(out, terms={"reward": "judge"})
+    with pytest.raises(ConfigError, match=r"holds a training with reward='f1': give the same settings"):
+        other_score.compile(student(folder), trainset=TRAIN, valset=VAL)
+    other_reader = student(folder)
+    other_reader.reader.set_lm(dspy.LM("test/other", engine=RuledReader(), cache=False, num_retries=0))
+    with pytest.raises(ConfigError, match=r"holds a training with reader='test/ruled': give the same"):
+        grpo(out).compile(other_reader, trainset=TRAIN, valset=VAL)
+    other_program = student(folder)
+    asked = other_program.writer.core.signature
+    other_program.writer.core.signature = asked.with_instructions("Write nothing.")
+    with pytest.raises(ConfigError, match=r"holds a training with program='\w+': give the same settings"):
+        grpo(out).compile(other_program, trainset=TRAIN, valset=VAL)
 
 
 class Listening(LocalModel):

@@ -19,7 +19,7 @@ from locomo.world import as_locomo_json
 from memory_program.agents.program import MemoryProgram
 from memory_program.command_line import parse_flags
 from memory_program.config import EvaluateConfig
-from memory_program.errors import ModelError
+from memory_program.errors import ConfigError, ModelError
 from memory_program.learning.run_state import read_log
 from memory_program.models import language_model
 from memory_program.train_config import TrainConfig
@@ -155,6 +155,15 @@ def test_what_is_evaluated_is_not_evaluated_again(finished, model, talks):
         assert not server.traffic.requests
     assert json.loads((out / "results.json").read_text())["comparisons"] == before["comparisons"]
     assert again.splitlines()[-4:] == said.splitlines()[-4:]
+
+
+def test_a_run_does_not_go_on_with_another_way_to_read(finished, model, talks):
+    out, _ = finished
+    with (
+        ModelServer() as server,
+        pytest.raises(ConfigError, match="holds a training with top_k=10: give the same settings"),
+    ):
+        run(flags(model, talks, server, out, "--top-k", "5"))
 
 
 def compare_rewards(*flags: str) -> subprocess.CompletedProcess[str]:

@@ -17,6 +17,7 @@ from memory_program.train_config import TrainConfig
 from memory_program.training.card import model_card, spelled_difference
 from memory_program.training.comparison import comparison_table, validation_difference
 from memory_program.training.material import example_count, read_material
+from memory_program.training.models import terms_of
 from memory_program.training.progress import step_line, validation_line, validation_summary
 from memory_program.training.publish import curves_of
 from tests.conftest import CHECKOUT
@@ -110,6 +111,14 @@ def test_by_default_the_embedded_model_learns_from_what_is_made_up():
 def test_settings_that_cannot_be_are_refused(settings, complaint):
     with pytest.raises(ConfigError, match=complaint):
         TrainConfig(**settings)
+
+
+def test_what_a_training_goes_on_under_is_its_score_and_how_the_program_writes_and_reads():
+    terms = terms_of(TrainConfig(max_turns=2))
+    assert (terms["reward"], terms["max_turns"], terms["top_k"]) == ("f1", 2, 10)
+    assert terms_of(TrainConfig(judge_model="openai/judge", max_turns=2)) == terms  # which scores nothing
+    judged = terms_of(TrainConfig(reward="mix", judge_model="openai/judge", rubric="lenient"))
+    assert (judged["reward"], judged["judge"], judged["rubric"]) == ("mix", "openai/judge", "lenient")
 
 
 def test_an_unknown_mode_is_refused_with_those_that_there_are():
