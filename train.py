@@ -19,11 +19,11 @@ from memory_program.command_line import exit_status, named_mode, parse_flags
 from memory_program.expert_config import ExportConfig, FineTuneConfig, SynthesizeConfig, TrajectoriesConfig
 from memory_program.pocket.recipe import PretrainConfig
 from memory_program.settings import Settings
-from memory_program.train_config import TrainConfig
+from memory_program.train_config import ReevaluateConfig, TrainConfig
 
 MODES: dict[str, tuple[type[Settings], str]] = {
     "train": (TrainConfig, "memory_program.training.run:train"),
-    "evaluate": (TrainConfig, "memory_program.training.run:train"),
+    "evaluate": (ReevaluateConfig, "memory_program.training.run:evaluate_again"),
     "trajectories": (TrajectoriesConfig, "memory_program.training.expert:collect_trajectories"),
     "synthesize": (SynthesizeConfig, "memory_program.training.expert:synthesize_questions"),
     "sft": (FineTuneConfig, "memory_program.training.expert:fine_tune_writer"),

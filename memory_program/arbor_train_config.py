@@ -53,9 +53,6 @@ class ArborTrainConfig(ArborSettings, TrainConfig):
     save_every: int = Field(default=1, ge=1)
     """Steps between notes of how far the run is. The server cannot go back, so it must be every step."""
 
-    minutes: float | None = Field(default=None, gt=0)
-    """Stop training after so many minutes, those before a kill included."""
-
     @model_validator(mode="after")
     def _fits_a_server(self) -> Self:
         if not is_embedded(self.model):

@@ -1,4 +1,4 @@
-"""The settings of ``train.py --mode train`` and ``evaluate``; they import nothing that is slow."""
+"""The settings of ``train.py --mode train`` and ``--mode evaluate``; they import nothing that is slow."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -6,10 +6,12 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from memory_program.config import DatasetName, EvaluateConfig, SystemSettings
-from memory_program.embedded import POCKET, POCKET_BASE
+from memory_program.embedded import POCKET, POCKET_BASE, is_carried
 from memory_program.errors import ConfigError
 from memory_program.learning.hyperparameters import GRPOSettings, ReinforceSettings
-from memory_program.settings import ApiBase, TrackingUri
+from memory_program.settings import ApiBase, Settings, TrackingUri
+
+_CARRIED_MINUTES = 15.0
 
 
 class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
@@ -21,9 +23,8 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
     any moment: the same command goes on from its last checkpoint.
     """
 
-    mode: Literal["train", "evaluate"] = "train"
-    """Train and then evaluate; or evaluate again what the run in --output-dir trained, against what it began
-    with."""
+    mode: Literal["train"] = "train"
+    """What to do; train, and then evaluate, is what is done without the flag."""
 
     backend: Literal["local", "arbor"] = "local"
     """Where weights are trained: local is this process, on the CPU or one GPU; arbor is a server with GPUs
@@ -101,8 +102,9 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
     """Sessions of a conversation at most, stage after stage; the stages share the steps. Empty: all sessions
     from the first step on."""
 
-    minutes: float | None = Field(default=15.0, gt=0)
-    """Stop training after so many minutes, those before a kill included."""
+    minutes: float | None = Field(default=None, gt=0)
+    """Stop training after so many minutes, those before a kill included. Without it, models that come with
+    this program train for 15, and others as long as their steps take."""
 
     dry_run: bool = False
     """Show one group with its rewards and advantages, and train nothing."""
@@ -149,8 +151,11 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
 
     @property
     def grpo_settings(self) -> GRPOSettings:
-        """What is learned from."""
-        return GRPOSettings(**{name: getattr(self, name) for name in GRPOSettings.model_fields})
+        """What is learned from, and for how long."""
+        given = {name: getattr(self, name) for name in GRPOSettings.model_fields}
+        if self.minutes is None and is_carried(self.model):
+            given["minutes"] = _CARRIED_MINUTES
+        return GRPOSettings(**given)
 
     @property
     def reinforce_settings(self) -> ReinforceSettings:
@@ -172,3 +177,33 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
             seed=self.seed,
             systems="extractive",  # whatever asks for the data alone needs no model
         )
+
+
+class ReevaluateConfig(Settings):
+    """Evaluate again what a training made, against what it began with.
+
+    What was trained, on what, and how it is evaluated stands in the folder of the training.
+    """
+
+    mode: Literal["evaluate"] = "evaluate"
+    """What to do."""
+
+    output_dir: Path = Path("runs/train")
+    """Folder of the training."""
+
+    num_test: int | None = Field(default=None, ge=1)
+    """Ask the first N test questions only. Without it, as many as the training did."""
+
+    api_base: ApiBase | None = None
+    """Address of an OpenAI-compatible server of your own, for the reader or the judge. Without it, that of
+    the training."""
+
+    push_to_hub: str | None = None
+    """Push the result to this repository of the Hugging Face hub, "owner/model"; a new one is private.
+    Without the flag it stays on this machine."""
+
+    tracking_uri: TrackingUri | None = None
+    """MLflow's tracking address. Without it, SQLite in mlflow.db beside the folder of the run."""
+
+    mlflow: bool = True
+    """Record the run, with its curves, in MLflow."""

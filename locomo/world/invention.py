@@ -51,7 +51,7 @@ class Inventor:
         return None
 
     def turnabout(self, old: Fact, told: date, number: int, today: date) -> Turnabout | None:
-        """Invent what has become of a fact since the day it was told; None if that would contradict another."""
+        """Invent what became of a fact after the day it was told; None if that would contradict another."""
         change = self._rng.choice(old.schema.changes)
         slots = self._redrawn(old, change.replaces)
         if slots is None or (change.becomes and old.when and old.when.first > today):

@@ -107,6 +107,8 @@ class MemoryGRPO(Teleprompter):
         self.on_entry = on_entry
         self.job: Job | None = None
         """The job of the last ``compile``, whose result are the best weights; end it when they are saved."""
+        self.ended_by = ""
+        """Why the last ``compile`` took no more steps."""
         self.rule = RewardRule(
             self.settings.reward_rule, self.settings.length_weight, self.settings.format_weight
         )
@@ -240,13 +242,14 @@ class _Training:
         """Step after step, with validations and checkpoints between them; ends with the best weights."""
         progress, settings = self._progress, self._settings
         while True:
-            is_due = self._is_last() or progress.step % settings.val_every == 0
+            is_due = self._end() or progress.step % settings.val_every == 0
             if is_due and progress.validated_at != progress.step:
                 self._validate()
-            is_last = self._is_last()
-            if is_last or progress.step % settings.save_every == 0:
+            end = self._end()
+            if end or progress.step % settings.save_every == 0:
                 self._state.save(self._job.trainer, progress)
-            if is_last:
+            if end:
+                self._of.ended_by = end
                 break
             if self._job.is_ended:
                 raise ConfigError(
@@ -256,14 +259,17 @@ class _Training:
             self._step()
         self._job.trainer.load_weights(self._state.best(progress.best_step))
 
-    def _is_last(self) -> bool:
-        progress, limit = self._progress, self._settings.minutes
-        is_late = limit is not None and progress.seconds >= limit * 60
-        return (
-            is_late
-            or progress.step >= self._settings.num_train_steps
-            or progress.stale >= self._settings.patience
-        )
+    def _end(self) -> str | None:
+        """Say why there are no more steps; None if there are."""
+        progress, settings = self._progress, self._settings
+        if progress.step >= settings.num_train_steps:
+            return f"num_train_steps={settings.num_train_steps} are done"
+        at = f"after {progress.step} of {settings.num_train_steps} steps"
+        if settings.minutes is not None and progress.seconds >= settings.minutes * 60:
+            return f"minutes={settings.minutes:g} are over {at}"
+        if progress.stale >= settings.patience:
+            return f"patience={settings.patience} is at an end {at}"
+        return None
 
     def _step(self) -> None:
         watch, rollouts, step = Stopwatch(), self._rollouts, self._progress.step

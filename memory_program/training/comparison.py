@@ -25,7 +25,6 @@ from memory_program.learning.run_state import Entry
 from memory_program.train_config import TrainConfig
 from memory_program.training.card import spelled_difference
 from memory_program.training.material import Material
-from memory_program.training.models import model_name_of
 
 BASE, TRAINED = "base", "trained"
 
@@ -40,10 +39,10 @@ def compare_with_base(config: TrainConfig, material: Material, console: Console)
         minus base: ``locomo_f1`` on what has an answer, ``all five`` with abstention).
 
     Raises:
-        ModelError: nothing was trained yet, or a model does not answer.
+        ModelError: a model does not answer.
         RunInUseError: another process works in the folder.
     """
-    writers = {BASE: config.model, TRAINED: model_name_of(config)}
+    writers = {BASE: config.model, TRAINED: f"local:{config.result}"}
     systems: Json = {}
     scored: dict[str, list[ScoredQuestion]] = {}
     for name, writer in writers.items():

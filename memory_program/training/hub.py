@@ -54,6 +54,6 @@ def push(folder: Path, name: str, *, endpoint: str | None = None) -> str:
     except (HfHubHTTPError, HFValidationError, HTTPError, OSError) as error:
         raise ModelError(
             f"{str(folder)!r} could not be pushed to {name!r}: {' '.join(str(error).split())}; it is kept, "
-            "and --mode evaluate with the same flags tries again"
+            "and --mode evaluate with the same --output-dir and --push-to-hub tries again"
         ) from error
     return str(done.commit_url)

@@ -6,7 +6,6 @@ from locomo.rubrics import Rubric
 from memory_program.agents.program import MemoryProgram
 from memory_program.arbor_train_config import ArborTrainConfig
 from memory_program.embedded import known_as
-from memory_program.errors import ModelError
 from memory_program.learning.arbor.client import ArborClient
 from memory_program.learning.arbor.provider import arbor_model
 from memory_program.learning.hyperparameters import ReinforceSettings
@@ -46,7 +45,7 @@ def check_backend(config: TrainConfig) -> None:
         ConfigError: ``arbor.yaml`` is missing or wrong.
         ModelError: no server answers.
     """
-    if isinstance(config, ArborTrainConfig) and config.mode == "train":
+    if isinstance(config, ArborTrainConfig):
         ArborClient(config.arbor.url).check()
 
 
@@ -104,17 +103,3 @@ def terms_of(config: TrainConfig) -> Entry:
     if config.reward != "f1" and config.judge_model is not None:
         scoring |= {"judge": known_as(config.judge_model), "rubric": config.rubric}
     return {**scoring, **config.system_settings.model_dump(mode="json")}
-
-
-def model_name_of(config: TrainConfig) -> str:
-    """Name what was trained, as ``--writer-model`` takes it.
-
-    Raises:
-        ModelError: nothing was trained in the folder of the run.
-    """
-    if not (config.result / "config.json").is_file():
-        raise ModelError(
-            f"{str(config.result)!r} holds no trained model: run --mode train first, or name the folder of "
-            "another run with --output-dir"
-        )
-    return f"local:{config.result}"

@@ -16,12 +16,12 @@ class Progress:
 
     def __init__(self, console: Console, steps: int) -> None:
         """Take where to print, and how many steps there are at most."""
-        self._console = console
+        self.console = console
         self._steps = steps
 
     def say(self, text: str) -> None:
         """Print a line."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def entry(self, entry: Entry) -> None:
         """Print a line of the log."""

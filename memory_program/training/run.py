@@ -1,5 +1,6 @@
 """A whole training: data, models, the loop, the result saved, and what it is worth."""
 
+import json
 import logging
 import shutil
 import sys
@@ -9,13 +10,15 @@ from rich.console import Console
 
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
+from memory_program.arbor_train_config import ArborTrainConfig
 from memory_program.config import SystemName
+from memory_program.errors import ModelError
 from memory_program.evaluation.report import write_json
 from memory_program.evaluation.scoring import Json
 from memory_program.learning.grpo import MemoryGRPO
 from memory_program.learning.run_state import read_log
 from memory_program.run_folder import held
-from memory_program.train_config import TrainConfig
+from memory_program.train_config import ReevaluateConfig, TrainConfig
 from memory_program.training.comparison import compare_with_base, comparison_table
 from memory_program.training.hub import check_hub, push
 from memory_program.training.material import Material, example_count, read_material
@@ -23,13 +26,14 @@ from memory_program.training.models import (
     check_backend,
     frozen_reader,
     metric_of,
-    model_name_of,
     terms_of,
     trainable_model,
     training_settings,
 )
 from memory_program.training.progress import Progress, shown_group, validation_summary
 from memory_program.training.publish import Publisher, make_results, save_result
+
+_CONFIG = "config.json"
 
 
 def train(config: TrainConfig, *, console: Console | None = None) -> Json | None:
@@ -50,38 +54,90 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
         StoreError: the database fails.
         TrackingError: MLflow fails; everything else is done.
     """
-    console = console or Console(file=sys.stdout, width=120)
-    logging.getLogger("dspy.clients.lm").setLevel(
-        logging.ERROR
-    )  # it warns of each cut reply; they are counted
-    check_hub(config.push_to_hub)
+    progress = _prepared(config, console)
     check_backend(config)
-    progress = Progress(console, config.num_train_steps)
-    material = read_material(config)
-    progress.say(_announcement(material))
     with ExitStack() as stack:
         stack.enter_context(held(config.output_dir))
-        write_json(config.output_dir / "config.json", config.model_dump(mode="json"))
-        program = make_system(SystemName.MEMORY.value, config.system_settings)
-        assert isinstance(program, MemoryProgram)
+        material, program = _read(config, progress)
         if config.dry_run:
             _dry_run(config, program, material, progress)
             return None
         publisher = stack.enter_context(closing(Publisher(config)))
-        if config.mode == "train":
-            _train(config, program, material, progress)
-        model_name_of(config)  # else there is nothing to evaluate, and it says so
-        comparison = compare_with_base(config, material, console)
-        entries = read_log(config.output_dir)
-        results = make_results(config, material, entries, comparison)
-        save_result(config, program, results)
-        console.print(comparison_table(comparison))
-        progress.say(validation_summary(results["validation"]))
-        progress.say(f"saved: {config.result}; how it went: {config.output_dir}")
-        publisher.publish(results, entries, program)
-        if config.push_to_hub is not None:
-            progress.say(f"pushed: {push(config.result, config.push_to_hub)}")
-        return results
+        _train(config, program, material, progress)
+        return _evaluated(config, program, material, progress, publisher)
+
+
+def evaluate_again(config: ReevaluateConfig, *, console: Console | None = None) -> Json:
+    """Compare what a training made with what it began with, once more.
+
+    Returns:
+        what ``results.json`` in the folder of the run holds.
+
+    Raises:
+        ConfigError: the settings of the training are not of this version.
+        DatasetError: the data cannot be read.
+        ModelError: nothing was trained in the folder, or a model cannot be used.
+        RunInUseError: another process works in the folder.
+        TrackingError: MLflow fails; everything else is done.
+    """
+    training = _training_of(config)
+    progress = _prepared(training, console)
+    with ExitStack() as stack:
+        stack.enter_context(held(training.output_dir))
+        material, program = _read(training, progress)
+        publisher = stack.enter_context(closing(Publisher(training)))
+        return _evaluated(training, program, material, progress, publisher)
+
+
+def _prepared(config: TrainConfig, console: Console | None) -> Progress:
+    # DSPy warns of each reply that was cut; they are counted
+    logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)
+    check_hub(config.push_to_hub)
+    return Progress(console or Console(file=sys.stdout, width=120), config.num_train_steps)
+
+
+def _read(config: TrainConfig, progress: Progress) -> tuple[Material, MemoryProgram]:
+    material = read_material(config)
+    progress.say(_announcement(material))
+    program = make_system(SystemName.MEMORY.value, config.system_settings)
+    assert isinstance(program, MemoryProgram)
+    return material, program
+
+
+def _evaluated(
+    config: TrainConfig,
+    program: MemoryProgram,
+    material: Material,
+    progress: Progress,
+    publisher: Publisher,
+) -> Json:
+    comparison = compare_with_base(config, material, progress.console)
+    entries = read_log(config.output_dir)
+    results = make_results(config, material, entries, comparison)
+    save_result(config, program, results)
+    progress.console.print(comparison_table(comparison))
+    progress.say(validation_summary(results["validation"]))
+    progress.say(f"saved: {config.result}; how it went: {config.output_dir}")
+    publisher.publish(results, entries, program)
+    if config.push_to_hub is not None:
+        progress.say(f"pushed: {push(config.result, config.push_to_hub)}")
+    return results
+
+
+def _training_of(config: ReevaluateConfig) -> TrainConfig:
+    """Take up the settings of a training, with what was decided anew."""
+    name = str(config.output_dir)
+    if not (config.output_dir / "model" / "config.json").is_file():
+        raise ModelError(
+            f"{name!r} holds no trained model: run --mode train first, or name the folder of another run "
+            "with --output-dir"
+        )
+    saved: Json = json.loads((config.output_dir / _CONFIG).read_text(encoding="utf-8"))
+    anew = config.model_dump(mode="json", exclude={"mode"})
+    kept = {name for name in ("num_test", "api_base") if anew[name] is None}
+    values = {**saved, "mode": "train", **{name: anew[name] for name in anew.keys() - kept}}
+    config_type = ArborTrainConfig if saved.get("backend") == "arbor" else TrainConfig
+    return config_type(**values)
 
 
 def _announcement(material: Material) -> str:
@@ -95,8 +151,13 @@ def _announcement(material: Material) -> str:
 
 def _train(config: TrainConfig, program: MemoryProgram, material: Material, progress: Progress) -> None:
     """Train, and write the best weights where they will be looked for, whole or not at all."""
+    path, settings = config.output_dir / _CONFIG, config.model_dump(mode="json")
+    if not path.exists():  # else it holds those of the training until that goes on under these
+        write_json(path, settings)
     grpo = _grpo(config, program, material, progress)
     grpo.compile(program, trainset=material.train, valset=material.val)
+    write_json(path, settings)
+    progress.say(f"training ended: {grpo.ended_by}")
     assert grpo.job is not None, "what was compiled has a job"
     if not (grpo.job.is_ended and config.result.is_dir()):  # else it was brought before the job was ended
         draft = config.result.with_suffix(".draft")

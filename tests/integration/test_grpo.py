@@ -201,6 +201,7 @@ def test_training_stops_when_validation_no_longer_rises(folder, tmp_path):
     stopped.training = ReinforceSettings(**{**TRAINING, "learning_rate": 1e-12})
     program = stopped.compile(student(folder), trainset=TRAIN, valset=VAL)
     assert [entry["step"] for entry in log_of(tmp_path, "validation")] == [0, 1]
+    assert stopped.ended_by == "patience=1 is at an end after 1 of 50 steps"
     untouched = weights(student(folder))
     assert all(torch.equal(weight, untouched[name]) for name, weight in weights(program).items())
 

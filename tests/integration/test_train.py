@@ -22,8 +22,8 @@ from memory_program.config import EvaluateConfig
 from memory_program.errors import ConfigError, ModelError
 from memory_program.learning.run_state import read_log
 from memory_program.models import language_model
-from memory_program.train_config import TrainConfig
-from memory_program.training.run import train
+from memory_program.train_config import ReevaluateConfig, TrainConfig
+from memory_program.training.run import evaluate_again, train
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
 from tests.training_samples import one_thread, save_half_taught, talk
@@ -69,6 +69,14 @@ def run(arguments: list[str]) -> str:
     return captured.get()
 
 
+def evaluated_again(*arguments: str) -> str:
+    """Evaluate once more what a run made, and give what is printed."""
+    console = Console(width=120)
+    with console.capture() as captured:
+        evaluate_again(parse_flags(ReevaluateConfig, arguments), console=console)
+    return captured.get()
+
+
 def killed_after(step: int, arguments: list[str], out: Path) -> None:
     """Run until so many steps are in the log, and kill the process without a word."""
     command = [sys.executable, str(CHECKOUT / "train.py"), *arguments]
@@ -103,6 +111,7 @@ def test_a_run_that_was_killed_does_every_step_once_and_learns(finished):
     assert max(entry["score"] for entry in validations) > validations[0]["score"]
     assert f"step {STEPS}/{STEPS}  reward " in said
     assert "step 1/" not in said  # it went on from a checkpoint
+    assert f"training ended: num_train_steps={STEPS} are done\n" in said
     results = json.loads((out / "results.json").read_text())
     assert results["samples"] == sum(entry["samples"] for entry in entries if entry["kind"] == "step")
 
@@ -151,10 +160,20 @@ def test_what_is_evaluated_is_not_evaluated_again(finished, model, talks):
     out, said = finished
     before = json.loads((out / "results.json").read_text())
     with ModelServer() as server:
-        again = run(flags(model, talks, server, out, "--mode", "evaluate"))
+        again = evaluated_again("--output-dir", str(out), "--api-base", server.url)
         assert not server.traffic.requests
+    assert json.loads((out / "results.json").read_text())["settings"] == before["settings"]
     assert json.loads((out / "results.json").read_text())["comparisons"] == before["comparisons"]
     assert again.splitlines()[-4:] == said.splitlines()[-4:]
+
+
+def test_what_is_evaluated_again_began_as_the_training_did_whatever_else_was_tried_since(
+    finished, model, talks
+):
+    out, _ = finished
+    with ModelServer() as server, pytest.raises(ConfigError, match="holds a training with learning_rate"):
+        run(flags(model, talks, server, out, "--learning-rate", "2e-3"))
+    assert json.loads((out / "config.json").read_text())["learning_rate"] == 1e-3
 
 
 def test_a_run_does_not_go_on_with_another_way_to_read(finished, model, talks):
@@ -199,6 +218,7 @@ def test_the_dry_run_shows_one_group(model, talks, tmp_path):
     assert not (tmp_path / "train" / "model").exists()
 
 
-def test_evaluating_what_was_never_trained_is_an_error(model, talks, tmp_path):
-    with ModelServer() as server, pytest.raises(ModelError, match="holds no trained model: run --mode train"):
-        run(flags(model, talks, server, tmp_path / "train", "--mode", "evaluate", "--no-mlflow"))
+def test_evaluating_what_was_never_trained_is_an_error(tmp_path):
+    with pytest.raises(ModelError, match="holds no trained model: run --mode train"):
+        evaluated_again("--output-dir", str(tmp_path / "train"), "--no-mlflow")
+    assert not (tmp_path / "train").exists()

@@ -92,8 +92,13 @@ def test_by_default_the_embedded_model_learns_from_what_is_made_up():
     assert (config.mode, config.model, config.reader, config.dataset) == (
         "train", "pocket-base", "pocket", "sample",
     )  # fmt: skip
-    assert config.minutes is not None
-    assert config.minutes < 20
+    assert config.grpo_settings.minutes == 15
+
+
+def test_a_training_of_minutes_is_only_by_default_that_of_the_models_that_come_along():
+    assert TrainConfig(model="local:x").grpo_settings.minutes is None
+    assert TrainConfig(model="local:x", minutes=3).grpo_settings.minutes == 3
+    assert TrainConfig(minutes=40).grpo_settings.minutes == 40
 
 
 @pytest.mark.parametrize(
