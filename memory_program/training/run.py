@@ -135,7 +135,7 @@ def _training_of(config: ReevaluateConfig) -> TrainConfig:
     saved: Json = json.loads((config.output_dir / _CONFIG).read_text(encoding="utf-8"))
     anew = config.model_dump(mode="json", exclude={"mode"})
     kept = {name for name in ("num_test", "api_base") if anew[name] is None}
-    values = {**saved, "mode": "train", **{name: anew[name] for name in anew.keys() - kept}}
+    values: Json = {**saved, "mode": "train", **{name: anew[name] for name in anew.keys() - kept}}
     config_type = ArborTrainConfig if saved.get("backend") == "arbor" else TrainConfig
     return config_type(**values)
 
