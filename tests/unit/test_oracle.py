@@ -58,7 +58,7 @@ def test_its_score_through_the_program_is_near_one():
             answer = program.ask(space, question.text).text
             gold = GOLD_OF_A_TRAP if question.answer is None else question.answer
             scores.append(locomo_f1(answer, gold, question.category))
-    assert len(scores) > 30
+    assert len(scores) >= 30
     assert sum(scores) / len(scores) > 0.97
 
 

@@ -14,11 +14,11 @@ from memory_program.pocket.examples import encoded
 from memory_program.pocket.lines import Example, Marks
 from tests.pocket_samples import small_tokenizer
 
-SESSION = "Mara: Hello Tom!\nTom: I bought a red bicycle yesterday.\nMara: I live in Oslo."
+SESSION = "Mara: Hello Tom!\nTom: I bought a white bicycle yesterday.\nMara: I live in Oslo."
 RELATED = "Tom has a dog. [m1]\n[2023-05-01] Tom plans to visit Bergen. [m12]"
 HOME, BICYCLE, KITE = (
     "Mara lives in Oslo.",
-    "Tom bought a red bicycle. [7 May 2023]",
+    "Tom bought a white bicycle. [7 May 2023]",
     "Tom bought a blue kite. [9 May 2023]",
 )
 MEMORIES = f"{HOME}\n{BICYCLE}\n{KITE}"
@@ -69,9 +69,9 @@ def lines_pointed_to(result: tuple[Example, Questions]) -> list[str]:
 
 
 def test_a_memory_is_from_the_turn_that_says_it_and_so_is_its_day():
-    result = of_writer(DATED % ("Tom bought a red bicycle.", "yesterday"), CREATE % "Mara lives in Oslo.")
+    result = of_writer(DATED % ("Tom bought a white bicycle.", "yesterday"), CREATE % "Mara lives in Oslo.")
     assert lines_pointed_to(result) == [
-        "Tom: I bought a red bicycle yesterday.",
+        "Tom: I bought a white bicycle yesterday.",
         "Mara: I live in Oslo.",
         "<|system|>",  # nothing more
     ]
@@ -85,8 +85,8 @@ def test_an_id_is_from_the_memory_that_has_it_not_from_one_whose_id_begins_like_
 
 
 def test_an_update_is_from_the_turn_that_says_it_and_its_id_from_the_memory():
-    assert lines_pointed_to(of_writer(UPDATE % ("Tom bought a red bicycle.", "yesterday", "m12"))) == [
-        "Tom: I bought a red bicycle yesterday.",
+    assert lines_pointed_to(of_writer(UPDATE % ("Tom bought a white bicycle.", "yesterday", "m12"))) == [
+        "Tom: I bought a white bicycle yesterday.",
         "[2023-05-01] Tom plans to visit Bergen. [m12]",
         "<|system|>",
     ]
@@ -102,7 +102,7 @@ def test_an_answer_is_from_the_memory_that_the_question_is_about():
 
 
 def test_each_part_of_a_list_has_its_memory():
-    result = of_reader("What did Tom buy?", "red bicycle, blue kite", BICYCLE, KITE)
+    result = of_reader("What did Tom buy?", "white bicycle, blue kite", BICYCLE, KITE)
     assert lines_pointed_to(result) == [
         BICYCLE,
         KITE,
@@ -178,8 +178,8 @@ def test_the_words_that_an_answer_takes_are_those_of_the_memory_that_it_is_from(
 
 
 def test_each_memory_of_a_list_gives_its_own_part():
-    result = of_reader("What did Tom buy?", "red bicycle, blue kite", BICYCLE, KITE)
-    assert words_of(result, 2) == ["red", "bicycle", "blue", "kite"]
+    result = of_reader("What did Tom buy?", "white bicycle, blue kite", BICYCLE, KITE)
+    assert words_of(result, 2) == ["white", "bicycle", "blue", "kite"]
     assert len(result[1].answers) == 2
 
 
@@ -213,7 +213,7 @@ def test_the_words_that_a_call_takes_are_those_of_the_turn_that_it_is_from():
 
 
 def test_each_word_of_a_turn_is_asked_whether_the_memories_have_it():
-    told = of_writer(CREATE % "Tom bought a red bicycle.", evidence=(BOUGHT,))
+    told = of_writer(CREATE % "Tom bought a white bicycle.", evidence=(BOUGHT,))
     assert {"Tom", "a"} <= set(" ".join(words_of(told, 1)).replace(":", " ").split())
     assert "bicycle" not in words_of(told, 1)
 
@@ -221,7 +221,7 @@ def test_each_word_of_a_turn_is_asked_whether_the_memories_have_it():
 def test_a_turn_that_changes_something_is_asked_for_the_line_that_it_changes():
     plan = RELATED.splitlines()[1]
     example, found = of_writer(
-        UPDATE % ("Tom bought a red bicycle.", "yesterday", "m12"),
+        UPDATE % ("Tom bought a white bicycle.", "yesterday", "m12"),
         evidence=(BOUGHT,),
         changes=((BOUGHT, plan),),
     )
