@@ -28,7 +28,7 @@ from memory_program.bank.records import session_to_json
 from memory_program.command_line import exit_status
 from memory_program.errors import ConfigError, ForgettingError
 from memory_program.forget_mlflow import forget_tracked
-from memory_program.run_folder import held
+from memory_program.run_folder import CONFIG, held
 from memory_program.telling import Telling, files_in, is_report
 from memory_program.tracking import database_of, tracking_place
 
@@ -70,11 +70,7 @@ def forget(
         StoreError: a database is in use, or fails.
         RunInUseError: another process works in a folder.
     """
-    if not folders:
-        raise ConfigError("folder names none: give the --output-dir of a run")
-    for folder in folders:
-        if not folder.is_dir():
-            raise ConfigError(f"there is no folder {str(folder)!r}: name the --output-dir of a run")
+    _check_folders(folders)
     conversation, done = conversation_of(namespace), Forgotten()
     with ExitStack() as stack:
         for folder in folders:
@@ -84,11 +80,9 @@ def forget(
         in_data = [_told_in_data(f, conversation) for f in folders if db is None and not _banks_in(f)]
         done.namespaces = [bank for told in in_banks for bank in told.banks]
         _check_named(namespace, done.namespaces)
-        texts = {text for told in (*in_banks, *in_data) for text in told.texts}
-        others = {text for told in (*in_banks, *in_data) for text in told.others}
-        telling = Telling(conversation, texts, others)
+        telling = _telling(conversation, [*in_banks, *in_data])
         sources = [path for url in databases for path in _files_of(url)]
-        sources += [(folder / "config.json").resolve() for folder in folders]
+        sources += [(folder / CONFIG).resolve() for folder in folders]
         is_known = bool(done.namespaces or in_data)
         if is_known:
             _forget_copies(namespace, folders, tracking_uri, telling, sources, done)
@@ -104,6 +98,20 @@ def forget(
             _forget_in(path, telling, done)
         _check_clean(namespace, telling, files_in(*sources))
     return done
+
+
+def _check_folders(folders: Sequence[Path]) -> None:
+    if not folders:
+        raise ConfigError("folder names none: give the --output-dir of a run")
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"there is no folder {str(folder)!r}: name the --output-dir of a run")
+
+
+def _telling(conversation: str, told: Sequence[Told]) -> Telling:
+    texts = {text for one in told for text in one.texts}
+    others = {text for one in told for text in one.others}
+    return Telling(conversation, texts, others)
 
 
 def _forget_copies(

@@ -8,6 +8,9 @@ from filelock import FileLock, Timeout
 
 from memory_program.errors import ConfigError, RunInUseError
 
+CONFIG = "config.json"
+"""The file in a run's folder that says how it was last run."""
+
 
 @contextmanager
 def held(folder: Path) -> Generator[None]:

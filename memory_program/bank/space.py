@@ -94,9 +94,7 @@ class MemorySpace:
         dense = self.index.dense.empty_copy() if self.index.dense is not None else None
         bank = self.bank.at(earlier[-1].version if earlier else 0)
         space = MemorySpace(self.namespace, bank, MemoryIndex(dense))
-        for ingested in earlier:
-            space.archive.add_session(ingested.session)
-            space.sessions[ingested.session.session_id] = ingested
+        space.restore(earlier)
         return space
 
     def fork(self) -> "MemorySpace":

@@ -18,9 +18,7 @@ from memory_program.evaluation.records import Journals
 from memory_program.evaluation.report import RESULTS
 from memory_program.evaluation.scoring import Json
 from memory_program.evaluation.selection import Selection, select
-
-CONFIG = "config.json"
-"""The file in a run's folder that says how it was last run."""
+from memory_program.run_folder import CONFIG
 
 
 def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:

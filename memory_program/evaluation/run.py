@@ -25,12 +25,12 @@ from memory_program.evaluation.publish import Publisher
 from memory_program.evaluation.ray_executor import RayExecutor
 from memory_program.evaluation.recorded import RecordedSystem
 from memory_program.evaluation.report import write_json
-from memory_program.evaluation.reporting import CONFIG, recorded_systems, report, report_runs
+from memory_program.evaluation.reporting import recorded_systems, report, report_runs
 from memory_program.evaluation.scoring import Json
 from memory_program.evaluation.selection import Selection, select
 from memory_program.evaluation.workers import Workers
 from memory_program.models import AdaptiveLimiter, check_model, language_model
-from memory_program.run_folder import held
+from memory_program.run_folder import CONFIG, held
 
 
 def evaluate(

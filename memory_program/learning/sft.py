@@ -14,6 +14,7 @@ from dspy.clients.utils_finetune import TrainDataFormat
 
 from memory_program.errors import ConfigError
 from memory_program.evaluation.records import content_hash
+from memory_program.learning.accumulation import StepReport
 from memory_program.learning.hyperparameters import OptimizerSettings, ReinforceSettings
 from memory_program.learning.provider import LocalProvider, LocalReinforceJob
 from memory_program.learning.run_state import Entry, Progress, RunState
@@ -109,18 +110,22 @@ def fine_tune(
         progress.step += 1
         progress.samples += report.samples
         progress.seconds += report.seconds
-        entry = {
-            "kind": "step",
-            "step": progress.step,
-            "run_s": round(progress.seconds, 1),
-            "loss": report.loss,
-            "grad_norm": report.grad_norm,
-            "tokens_per_s/trained": report.read_tokens / max(report.seconds, 1e-9),
-        }
+        entry = _step_entry(progress, report)
         state.log(entry)
         on_entry(entry)
     job.trainer.load_weights(state.best(progress.best_step))
     return job
+
+
+def _step_entry(progress: Progress, report: StepReport) -> Entry:
+    return {
+        "kind": "step",
+        "step": progress.step,
+        "run_s": round(progress.seconds, 1),
+        "loss": report.loss,
+        "grad_norm": report.grad_norm,
+        "tokens_per_s/trained": report.read_tokens / max(report.seconds, 1e-9),
+    }
 
 
 def _batch(examples: Sequence[Example], step: int, steps: int, batch: int, seed: int) -> list[Example]:

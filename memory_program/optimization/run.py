@@ -29,7 +29,7 @@ from memory_program.optimization.saved import run_results, save_program
 from memory_program.optimization.stage import StageResult, Tools, improve, limits
 from memory_program.optimization.subject import Subject
 from memory_program.optimize_config import OptimizeConfig, Target
-from memory_program.run_folder import held
+from memory_program.run_folder import CONFIG, held
 
 PROMPT_TEMPERATURE = 1.0
 """Whoever writes instructions is to write different ones."""
@@ -71,7 +71,7 @@ def optimize(
     folder = config.output_dir
     with ExitStack() as stack:
         stack.enter_context(held(folder))
-        write_json(folder / "config.json", config.model_dump(mode="json"))
+        write_json(folder / CONFIG, config.model_dump(mode="json"))
         paid = PaidCalls(folder / "calls.jsonl", max_calls=config.max_calls, max_cost_usd=config.max_cost)
         calls = stack.enter_context(closing(paid))
         subject.begin(calls, stack)

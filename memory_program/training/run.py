@@ -12,12 +12,12 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.arbor_train_config import ArborTrainConfig
 from memory_program.config import SystemName
-from memory_program.errors import ModelError
+from memory_program.errors import ConfigError, ModelError
 from memory_program.evaluation.report import write_json
 from memory_program.evaluation.scoring import Json
 from memory_program.learning.grpo import MemoryGRPO
 from memory_program.learning.run_state import read_log
-from memory_program.run_folder import held
+from memory_program.run_folder import CONFIG, held
 from memory_program.train_config import ReevaluateConfig, TrainConfig
 from memory_program.training.comparison import compare_with_base, comparison_table
 from memory_program.training.hub import check_hub, push
@@ -32,8 +32,6 @@ from memory_program.training.models import (
 )
 from memory_program.training.progress import Progress, shown_group, validation_summary
 from memory_program.training.publish import Publisher, make_results, save_result
-
-_CONFIG = "config.json"
 
 
 def train(config: TrainConfig, *, console: Console | None = None) -> Json | None:
@@ -126,13 +124,15 @@ def _evaluated(
 
 def _training_of(config: ReevaluateConfig) -> TrainConfig:
     """Take up the settings of a training, with what was decided anew."""
-    name = str(config.output_dir)
-    if not (config.output_dir / "model" / "config.json").is_file():
+    path, name = config.output_dir / CONFIG, str(config.output_dir)
+    if not (config.output_dir / "model").is_dir():
         raise ModelError(
             f"{name!r} holds no trained model: run --mode train first, or name the folder of another run "
             "with --output-dir"
         )
-    saved: Json = json.loads((config.output_dir / _CONFIG).read_text(encoding="utf-8"))
+    if not path.is_file():
+        raise ConfigError(f"{name!r} lacks {CONFIG}, the settings of a training: name the folder of one")
+    saved: Json = json.loads(path.read_text(encoding="utf-8"))
     anew = config.model_dump(mode="json", exclude={"mode"})
     kept = {name for name in ("num_test", "api_base") if anew[name] is None}
     values: Json = {**saved, "mode": "train", **{name: anew[name] for name in anew.keys() - kept}}
@@ -151,7 +151,7 @@ def _announcement(material: Material) -> str:
 
 def _train(config: TrainConfig, program: MemoryProgram, material: Material, progress: Progress) -> None:
     """Train, and write the best weights where they will be looked for, whole or not at all."""
-    path, settings = config.output_dir / _CONFIG, config.model_dump(mode="json")
+    path, settings = config.output_dir / CONFIG, config.model_dump(mode="json")
     if not path.exists():  # else it holds those of the training until that goes on under these
         write_json(path, settings)
     grpo = _grpo(config, program, material, progress)

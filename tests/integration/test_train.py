@@ -222,3 +222,6 @@ def test_evaluating_what_was_never_trained_is_an_error(tmp_path):
     with pytest.raises(ModelError, match="holds no trained model: run --mode train"):
         evaluated_again("--output-dir", str(tmp_path / "train"), "--no-mlflow")
     assert not (tmp_path / "train").exists()
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ConfigError, match="lacks config\\.json, the settings of a training"):
+        evaluated_again("--output-dir", str(tmp_path), "--no-mlflow")
