@@ -15,12 +15,11 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from memory_program.pocket.attention import attend
+from memory_program.errors import ConfigError
+from memory_program.pocket.attention import WIDTH, attend, is_available
 from memory_program.pocket.training import keep_freed_memory
-
-_WIDTH = 32  # of a head
-_SCALE = _WIDTH**-0.5
 
 
 @dataclass(frozen=True)
@@ -42,35 +41,39 @@ class Benchmark:
 
 def main(benchmark: Benchmark) -> None:
     """Measure, and print a table."""
+    if not is_available():
+        raise ConfigError("this processor does not multiply tiles (AMX): there is nothing to compare")
     torch.set_num_threads(benchmark.threads)
     keep_freed_memory()  # as a training does
     table = Table("examples", "tokens", "ours, ms", "PyTorch's, ms", "times")
     for examples, tokens in benchmark.batches:
-        drawn = torch.randn(4, examples * benchmark.heads, tokens, _WIDTH)
+        drawn = torch.randn(4, examples, tokens, benchmark.heads, WIDTH).bfloat16()
         ours, theirs = _fastest_ms([attend, _flash], drawn, benchmark.rounds)
         table.add_row(str(examples), str(tokens), *(f"{cell:.1f}" for cell in (ours, theirs, theirs / ours)))
     Console().print(table)
 
 
-_Attention = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+_Attention = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def _flash(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+def _flash(query: Tensor, key: Tensor, value: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Attend in float32: in half precision, PyTorch's backward pass takes twice as long."""
-    got = torch.nn.functional.scaled_dot_product_attention(
-        query[None], key[None], value[None].float(), is_causal=True, scale=scale
-    )
-    return got[0].to(value.dtype)
+    query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
+    whole = (torch.cat((half, half), -1)[None] for half in (cosines, sines))
+    query, key = apply_rotary_pos_emb(query, key, *whole)
+    got = torch.nn.functional.scaled_dot_product_attention(query, key, value.float(), is_causal=True)
+    return got.transpose(1, 2).bfloat16()
 
 
 def _fastest_ms(ways: list[_Attention], drawn: Tensor, rounds: int) -> list[float]:
     query, key, value, of_got = drawn
-    inputs = [tensor.requires_grad_() for tensor in (query.clone(), key.clone(), value.bfloat16())]
+    inputs = [tensor.clone().requires_grad_() for tensor in (query, key, value)]
+    angles = torch.arange(query.shape[1])[:, None] * 10_000 ** -torch.linspace(0, 1, WIDTH // 2)
     best = [float("inf")] * len(ways)
     for _ in range(rounds):
         for place, attention in enumerate(ways):
             started = time.perf_counter()
-            attention(*inputs, _SCALE).backward(of_got.bfloat16())
+            attention(*inputs, angles.cos(), angles.sin()).backward(of_got)
             best[place] = min(best[place], 1000 * (time.perf_counter() - started))
     return best
 

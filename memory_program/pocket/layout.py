@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 from memory_program.pocket.asking import Questions, questions_about
 from memory_program.pocket.lines import Example, Marks
 
+_STEP = 16  # lengths are multiples of it, so that there are few: ``side_tasks.filled`` says why
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Examples side by side, padded at the end; two arrays of shape (examples, longest).
+    """Examples side by side, padded at the end; two arrays of shape (examples, about the longest).
 
     ``is_reply`` marks the tokens of replies. Padding needs no mask: attention looks back only, so nothing
     before it sees it.
@@ -25,7 +27,7 @@ class Layout:
     @classmethod
     def of(cls, examples: Sequence[Example]) -> "Layout":
         """Lay examples out."""
-        shape = (len(examples), max(len(example.tokens) for example in examples))
+        shape = (len(examples), max(_padded(example) for example in examples))
         made = cls(np.zeros(shape, np.int32), np.zeros(shape, np.bool_))
         for row, example in enumerate(examples):
             made.tokens[row, : len(example.tokens)] = example.tokens
@@ -54,11 +56,15 @@ def grouped(examples: Sequence[Example], batch_tokens: int, rng: random.Random) 
     groups: list[list[Example]] = []
     mixed = rng.sample(examples, len(examples))
     for example in sorted(mixed, key=lambda example: len(example.tokens)):
-        if not groups or len(example.tokens) * (len(groups[-1]) + 1) > batch_tokens:
+        if not groups or _padded(example) * (len(groups[-1]) + 1) > batch_tokens:
             groups.append([])
         groups[-1].append(example)
     rng.shuffle(groups)
     return groups
+
+
+def _padded(example: Example) -> int:
+    return -(-len(example.tokens) // _STEP) * _STEP
 
 
 def batches(

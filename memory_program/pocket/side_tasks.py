@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
-from memory_program.pocket.asking import BEGINNING
+from memory_program.pocket.asking import BEGINNING, UNASKED
 
 _POINTER_WIDTH = 64
+_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,11 @@ class SideTasks(nn.Module):
             answers: of shape (memories that answers are from, and turns that change something, 4).
         """
         early, middle = (stream.flatten(0, 1) for stream in (streams.early, streams.middle))
-        asked = lines[:, 0]
+        asked = filled(lines[:, 0], 0)
         of_lines = _costs(
             model, [*(read(early[asked]) for read in self.beginnings), self.content(middle[asked])], lines
         )
-        late = streams.late.flatten(0, 1)[answers[:, 0]]
+        late = streams.late.flatten(0, 1)[filled(answers[:, 0], 0)]
         of_answers = _costs(model, [read(late) for read in self.answers], answers)
         echo = _doubt(self.echo, early[words[:, 0]], words[:, 1]).sum() / max(1, len(words))
         # A word counts as much as there are words to a memory, so that a memory weighs as much as its match.
@@ -79,8 +80,8 @@ class SideTasks(nn.Module):
         rows = pointers[:, 0] // width
         places, firsts, ends = (pointers - rows[:, None] * width).T
         normed = _normed(stream)
-        keys, queries = self.key(normed), self.query(normed[rows, places])
-        scores = torch.einsum("nld,nd->nl", keys[rows], queries).float()
+        keys, queries = self.key(normed), self.query(normed)
+        scores = torch.einsum("nld,nd->nl", keys[rows], queries[rows, places]).float()
         at = torch.arange(width, device=stream.device)
         is_source = (at >= firsts[:, None]) & (at < ends[:, None])
         found = _log_sum(scores, is_source) - _log_sum(scores, at < places[:, None])
@@ -89,6 +90,16 @@ class SideTasks(nn.Module):
 
 NAMES = ("beginnings", "content", "pointers", "echoes", "taken", "matches", "answers")
 """The tasks, as they are called in the log."""
+
+
+def filled(rows: Tensor, value: int) -> Tensor:
+    """Add rows of a value until their number is a multiple of 64.
+
+    On processors, a product of matrices in half precision takes four times as long where its shape was not
+    met before (oneDNN makes a program for each), and nearly every batch asks for another number of rows.
+    """
+    added = -len(rows) % _ROWS
+    return torch.cat((rows, rows.new_full((added, *rows.shape[1:]), value)))
 
 
 def _alike(width: int) -> nn.Linear:
@@ -105,15 +116,15 @@ def _normed(stream: Tensor) -> Tensor:
 def _costs(model: LlamaForCausalLM, read: list[Tensor], asked: Tensor) -> Tensor:
     """Give the mean cost of each of some maps, asked for the tokens in the columns after the first."""
     named = model.lm_head(model.model.norm(torch.stack(read, 1).float())).float()
-    targets = asked[:, 1:]
+    targets = filled(asked[:, 1:], UNASKED)
     costs = nn.functional.cross_entropy(named.flatten(0, 1), targets.flatten(), reduction="none")
     return costs.unflatten(0, targets.shape).sum(0) / (targets >= 0).sum(0).clamp(min=1)
 
 
-def _doubt(read: nn.Module, stream: Tensor, is_so: Tensor) -> Tensor:
-    return nn.functional.binary_cross_entropy_with_logits(
-        read(_normed(stream)).squeeze(-1).float(), is_so.float(), reduction="none"
-    )
+def _doubt(read: nn.Linear, stream: Tensor, is_so: Tensor) -> Tensor:
+    # Not as a product of matrices: ``filled`` says what a new number of rows costs.
+    said = (_normed(stream) * read.weight).sum(-1) + read.bias
+    return nn.functional.binary_cross_entropy_with_logits(said, is_so.float(), reduction="none")
 
 
 def _log_sum(scores: Tensor, mask: Tensor) -> Tensor:

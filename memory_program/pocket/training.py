@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from memory_program.errors import ConfigError
-from memory_program.pocket.attention import attend
+from memory_program.pocket.asking import UNASKED
+from memory_program.pocket.attention import WIDTH, attend, is_available
 from memory_program.pocket.drill import drill, words_of
 from memory_program.pocket.layout import Batch
 from memory_program.pocket.model import Shape, layers_of, make_model
@@ -23,7 +25,7 @@ from memory_program.pocket.optimizer import make_optimizers, multiplies_halves
 from memory_program.pocket.probes import Probe, make_probe, measure
 from memory_program.pocket.recipe import STAGES, PretrainConfig
 from memory_program.pocket.rewording import with_tokens_of
-from memory_program.pocket.side_tasks import NAMES, SideTasks, Streams
+from memory_program.pocket.side_tasks import NAMES, SideTasks, Streams, filled
 from memory_program.pocket.supply import Supply, tokenizer_of
 from memory_program.pocket.tokenizer import save_tokenizer
 
@@ -102,6 +104,7 @@ class Training:
         self._streams: Callable[[Tensor], Streams] = self._run_layers
         if config.compile:
             self._streams = torch.compile(self._run_layers, dynamic=True)
+        self._is_tiled = config.compile and self.device.type == "cpu" and is_available()
         self._half = torch.autocast(self.device.type, torch.bfloat16, enabled=multiplies_halves(self.device))
         self._held_out: Probe | None = None
         self._since_probe = time.monotonic()
@@ -157,12 +160,12 @@ class Training:
             torch.from_numpy(array).to(self.device, non_blocking=True)
             for array in (batch.layout.tokens, batch.places, batch.is_reply, *batch.questions.arrays)
         )
+        targets = filled(tokens[:, 1:].flatten()[places].long(), UNASKED)
         with self._half:
             streams = self._streams(tokens)
-            logits = self.model.lm_head(streams.last[:, :-1].flatten(0, 1)[places])
+            logits = self.model.lm_head(streams.last[:, :-1].flatten(0, 1)[filled(places, 0)])
             on_the_side = self.side_tasks.losses(self.model, streams, *questions)
-        targets = tokens[:, 1:].flatten()[places].long()
-        losses = torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
+        losses = torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")[: len(places)]
         (losses.mean() + on_the_side @ self._side_weights).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), _LONGEST_NORM)
         for optimizer in self.optimizers:
@@ -180,7 +183,10 @@ class Training:
         rotary = body.rotary_emb(stream, places)
         after: list[Tensor] = []
         for layer in layers_of(self.model):
-            stream = layer(stream, attention_mask=None, position_embeddings=rotary, position_ids=places)
+            if self._is_tiled:
+                stream = in_tiles(layer, stream, *rotary)
+            else:
+                stream = layer(stream, attention_mask=None, position_embeddings=rotary, position_ids=places)
             after.append(stream)
         count = len(after)
         return Streams(after[1], after[count // 2 - 1], after[count * 3 // 4 - 1], body.norm(stream))
@@ -259,14 +265,24 @@ def causal(
     scaling: float,
     **_options: object,
 ) -> tuple[Tensor, None]:
-    """Attend to what came before, or by a mask; ``attention`` says why not always by PyTorch's own."""
-    if value.device.type == "cpu" and value.dtype == torch.bfloat16 and value.requires_grad and mask is None:
-        query, key, flat = query.float().flatten(0, 1), key.float().flatten(0, 1), value.flatten(0, 1)
-        return attend(query, key, flat, scaling).view(value.shape).transpose(1, 2), None
+    """Attend to what came before, or by a mask: by PyTorch's own operator."""
     attended = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, mask, is_causal=mask is None, scale=scaling
     )
     return attended.transpose(1, 2), None
+
+
+def in_tiles(layer: LlamaDecoderLayer, stream: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Run a layer as it runs itself, with the attention of ``attention``."""
+    at = layer.self_attn
+    normed = layer.input_layernorm(stream)
+    query, key, value = (
+        project(normed).unflatten(-1, (-1, WIDTH)) for project in (at.q_proj, at.k_proj, at.v_proj)
+    )
+    # The halves of a width turn by the same angles, which are given twice.
+    got = attend(query, key, value, cosines[0, :, : WIDTH // 2], sines[0, :, : WIDTH // 2])
+    stream = stream + at.o_proj(got.flatten(-2))
+    return stream + layer.mlp(layer.post_attention_layernorm(stream))
 
 
 def _first_weights(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:

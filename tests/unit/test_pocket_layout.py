@@ -28,7 +28,9 @@ def some_batches(batch_tokens: int = 1000, prompt_weight: float = 0.05) -> list[
 
 def test_examples_are_laid_out_by_hand():
     layout = Layout.of([Example((1, 2, 3, 4), 3), Example((5, 6), 1)])
-    assert layout.tokens.tolist() == [[1, 2, 3, 4], [5, 6, 0, 0]]
+    assert layout.tokens.shape == (2, 16)  # a multiple of 16
+    assert layout.tokens[:, :4].tolist() == [[1, 2, 3, 4], [5, 6, 0, 0]]
+    assert not layout.tokens[:, 4:].any()
     assert np.argwhere(layout.is_reply).tolist() == [[0, 3], [1, 1]]
 
 
@@ -36,8 +38,7 @@ def test_examples_are_laid_out_by_hand():
 def test_groups_hold_every_example_once_and_keep_to_their_size_when_padded(limit):
     groups = grouped(some_examples(), limit, random.Random(0))
     for group in groups:
-        longest = max(len(example.tokens) for example in group)
-        assert len(group) == 1 or longest * len(group) <= limit
+        assert len(group) == 1 or Layout.of(group).tokens.size <= limit
     everything = [example.tokens for group in groups for example in group]
     assert sorted(everything) == sorted(example.tokens for example in some_examples())
 
