@@ -1,5 +1,7 @@
 """What the scripts share: flags made from a config, and errors as one line and an exit status."""
 
+import os
+import select
 import sys
 from collections.abc import Callable, Collection, Sequence
 from inspect import cleandoc
@@ -11,8 +13,9 @@ from locomo.errors import BenchmarkError
 from memory_program.errors import ConfigError, MemoryProgramError, ModelError, RecordError
 from memory_program.settings import Settings
 
-BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
-"""Exit statuses: nothing was started; the run stopped; the user stopped it (128 + SIGINT)."""
+BAD_INPUT, FAILED, INTERRUPTED, UNHEARD = 2, 1, 130, 141
+"""Exit statuses: nothing was started; the run stopped; the user stopped it (128 + SIGINT); whoever read its
+output has gone (128 + SIGPIPE)."""
 
 _NOTHING_STARTED = (ConfigError, BenchmarkError, ModelError, RecordError, FileNotFoundError)
 
@@ -94,11 +97,26 @@ def exit_status(run: Callable[[], None]) -> int:
     Anything else is a bug, and keeps its traceback.
     """
     try:
-        run()
+        try:
+            run()
+        finally:
+            sys.stdout.flush()  # a reader that has gone shows here, and not when Python ends
     except (MemoryProgramError, BenchmarkError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _is_unheard():
+            return UNHEARD
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, _NOTHING_STARTED) else FAILED
     except KeyboardInterrupt:
         print("interrupted: what is done is kept, and the same command goes on from there", file=sys.stderr)
         return INTERRUPTED
     return 0
+
+
+def _is_unheard() -> bool:
+    """Whether nobody reads standard output any more (``| head``); what is left of it is dropped then."""
+    polled = select.poll()
+    polled.register(sys.stdout, select.POLLOUT)
+    if not any(events & (select.POLLERR | select.POLLHUP) for _, events in polled.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True

@@ -71,7 +71,7 @@ def calibrate(config: EvaluateConfig, console: Console, models: ModelMaker) -> J
     path = folder / f"{benchmark.value}.json"
     write_json(path, results)
     for table in calibration_tables(results):
-        console.print(table)
+        console.print(table, markup=False)
     if judge.optimized is not None:
         console.print(_made_on(judge.optimized), highlight=False, markup=False)
     console.print(f"results: {path}", highlight=False, markup=False, soft_wrap=True)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from locomo.conversation import Benchmark, Category
 from memory_program.evaluation.diagnosis import Fault
@@ -19,7 +20,7 @@ def print_results(console: Console, results: Json) -> None:
     systems: Mapping[str, Json] = results["systems"]
     console.print()
     for table in tables(results):
-        console.print(table)
+        console.print(table, markup=False)
     for system in systems.values():
         console.print(system["signature"], style="dim", highlight=False, markup=False, soft_wrap=True)
     for name, system in systems.items():
@@ -266,7 +267,8 @@ def _tables(
 
 
 def _table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    plain = Text(title, "table.title")  # data, judges and models may have brackets in their names
+    table = Table(title=plain, title_justify="left", box=box.SIMPLE_HEAD)
     for heading in texts:
         table.add_column(heading, no_wrap=True)
     for heading in numbers:

@@ -113,7 +113,7 @@ def _evaluated(
     entries = read_log(config.output_dir)
     results = make_results(config, material, entries, comparison)
     save_result(config, program, results)
-    progress.console.print(comparison_table(comparison))
+    progress.console.print(comparison_table(comparison), markup=False)
     progress.say(validation_summary(results["validation"]))
     progress.say(f"saved: {config.result}; how it went: {config.output_dir}")
     publisher.publish(results, entries, program)

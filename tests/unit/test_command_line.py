@@ -113,3 +113,22 @@ def test_a_bug_keeps_its_traceback():
 
 def test_success_is_status_0():
     assert exit_status(lambda: None) == 0
+
+
+@pytest.mark.parametrize("size", [1, 1_000_000])
+def test_a_reader_of_the_output_that_goes_away_is_no_error(size):
+    code = (
+        "import sys, time; from memory_program.command_line import exit_status; "
+        f"sys.exit(exit_status(lambda: (time.sleep(0.5), print('x' * {size}))))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait()) == (b"", 141)
+
+
+def test_a_pipe_to_elsewhere_that_breaks_is_an_error(capfd):
+    def fail() -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    assert exit_status(fail) == 1
+    assert "Broken pipe" in capfd.readouterr().err

@@ -70,6 +70,14 @@ def test_every_column_fits_120_columns():
     assert all(name in text and f"sig:{name}" in text for name in SYSTEMS)
 
 
+def test_brackets_in_names_are_shown_as_they_are():
+    found = results(memory="red", rag="red")
+    found["dataset"]["name"] = "my[/b]talks"
+    found["systems"]["with [red] ink"] = found["systems"].pop("rag")
+    assert "my[/b]talks" in printed(found)
+    assert "with [red] ink" in printed(found)
+
+
 def test_what_a_cache_of_prompts_served_stands_by_stage_with_what_it_saved():
     found = results(memory="red", rag="red")
     assert "cache" not in printed(found)
@@ -139,7 +147,7 @@ def test_a_column_that_the_first_system_lacks_is_there_for_the_others():
     first = {"abstention": nothing, "judge": {"lenient": unasked, "kappa": None}}
     found["systems"]["memory"] = {**found["systems"]["memory"], **first}
     laid_out = {
-        table.title: {column.header: list(column.cells) for column in table.columns}
+        str(table.title): {column.header: list(column.cells) for column in table.columns}
         for table in tables(found)
     }
     scores, judged = (
