@@ -9,6 +9,7 @@ from memory_program.bank.store import BankStore
 from memory_program.evaluation.banks import Banks, banks_of, kept_by
 from memory_program.evaluation.diagnosis import Diagnosis, diagnose
 from memory_program.evaluation.identity import SystemRun
+from memory_program.evaluation.proposing import proposals_journal
 from memory_program.evaluation.records import AnswerRecord, BuildRecord, Journals, JudgeRecord, Record
 from memory_program.evaluation.scoring import ScoredQuestion, records_of, score_question
 from memory_program.evaluation.selection import Selection
@@ -75,8 +76,24 @@ class RecordedSystem:
         return ScoredSystem(self.run, tuple(scored), tuple(builds), banks, tuple(diagnoses), tuple(replaced))
 
     def spent_usd(self) -> float:
-        """Sum up what the records have cost; calls without a known price count as nothing."""
-        return sum(record.usage.cost_usd or 0.0 for record in self.attempts())
+        """Sum up what the records have cost; calls without a known price count as nothing.
+
+        So do the proposals for sessions that are not built, which no record of a session tells yet.
+        """
+        proposals = proposals_journal(self.folder)
+        unbuilt = {
+            (c.conversation_id, session.session_id)
+            for c in self.selection.conversations
+            for session, built in zip(c.sessions, self._builds_of(c), strict=True)
+            if built is None
+        }
+        waiting = [
+            attempt
+            for key, proposal in proposals.records.items()
+            if (proposal.conversation_id, proposal.session_id) in unbuilt
+            for attempt in proposals.attempts(key)
+        ]
+        return sum(record.usage.cost_usd or 0.0 for record in (*self.attempts(), *waiting))
 
     def attempts(self) -> list[Record]:
         """List all that the run took: also records that a retry replaced, and what came from such banks."""

@@ -414,21 +414,23 @@ def test_answers_from_a_bank_that_a_retry_replaced_have_cost_too(bench):
     assert results["systems"]["memory"]["cost_usd"] == pytest.approx(2 * QUESTIONS * 0.1)
 
 
+class CentWriter(MemoryWriter):
+    """Proposes nothing, for a cent; ``loses`` names the session whose episodic agent fails."""
+
+    asked = 0
+    loses = ""
+
+    def propose(self, name, space, session):
+        self.asked += 1
+        record_call(CallRecord("openai/writer", Usage(calls=1, cost_usd=0.01)))
+        fails = name == "episodic" and session.session_id == self.loses
+        failure = CallFailure("writer.episodic", Outcome.ERROR, "no route")
+        return Proposal(name, failures=[failure] if fails else [])
+
+
 def test_a_retry_in_two_phases_counts_every_proposal_once(bench):
-    class Writer(MemoryWriter):
-        """Proposes nothing, for a cent; ``loses`` names the session whose episodic agent fails."""
-
-        asked = 0
-        loses = "session_2"
-
-        def propose(self, name, space, session):
-            self.asked += 1
-            record_call(CallRecord("openai/writer", Usage(calls=1, cost_usd=0.01)))
-            fails = name == "episodic" and session.session_id == self.loses
-            failure = CallFailure("writer.episodic", Outcome.ERROR, "no route")
-            return Proposal(name, failures=[failure] if fails else [])
-
-    writer = Writer()
+    writer = CentWriter()
+    writer.loses = "session_2"
     settings = {"mode": "build", "build": "two-phase", "conversations": "talk-1", "concurrency": 1}
     bench.run_memory(MemoryProgram(writer), **settings)
     writer.loses = ""
@@ -439,6 +441,21 @@ def test_a_retry_in_two_phases_counts_every_proposal_once(bench):
     assert system["failures"]["build"]["error"] == 0
     assert system["calls"] == writer.asked == 4 * SESSIONS + 1
     assert system["cost_usd"] == pytest.approx(0.01 * writer.asked)
+
+
+def test_proposals_that_are_not_settled_yet_have_cost_too(bench):
+    writer = CentWriter()
+    settings = {
+        "mode": "build",
+        "build": "two-phase",
+        "concurrency": 1,
+        "writer_model": "openai/gpt-4.1-mini",
+    }
+    with pytest.raises(BudgetExceededError, match=r"has cost \$0.1600, and max_cost=0.155"):
+        bench.run_memory(MemoryProgram(writer), **settings, max_cost=0.155)
+    with pytest.raises(BudgetExceededError, match=r"would cost about \$0.28"):
+        bench.run_memory(MemoryProgram(writer), **settings, max_cost=0.155)
+    assert writer.asked == 16
 
 
 # -- damage --------------------------------------------------------------------------------------
