@@ -16,6 +16,7 @@ from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import operation_from_json, operation_to_json
 from memory_program.bank.space import MemorySpace
 from memory_program.errors import RecordError
+from memory_program.evaluation.records import content_hash
 from memory_program.learning.episode_json import episode_to_json
 from memory_program.learning.episodes import Episode, questions_by_session
 from memory_program.learning.groups import messages_of
@@ -58,13 +59,14 @@ def collect(
 
     Raises:
         ConfigError: the agents have no model, or several.
-        RecordError: a file holds other sessions than its conversation, or what another model did.
+        RecordError: a file holds other sessions than its conversation, or what another model did, or this one
+            under other prompts.
     """
     folder.mkdir(parents=True, exist_ok=True)
     sampled = sampling_program(program, temperature, max_tokens)
-    model = policy_of(program).model
+    expert = _Expert(policy_of(program).model, _prompts_of(program))
     chosen = [c for c in conversations if not (skip_existing and file_of(folder, c.conversation_id).exists())]
-    tasks = [partial(_collect, sampled, model, conversation, folder, on_session) for conversation in chosen]
+    tasks = [partial(_collect, sampled, expert, conversation, folder, on_session) for conversation in chosen]
     return side_by_side(tasks, threads)
 
 
@@ -82,9 +84,22 @@ def read_trajectories(folder: Path) -> list[Line]:
     return lines
 
 
+@dataclass(frozen=True, slots=True)
+class _Expert:
+    """Who is watched: a model, and a hash of the prompts that it writes by."""
+
+    model: str
+    prompts: str
+
+
+def _prompts_of(program: MemoryProgram) -> str:
+    state = program.dump_state()
+    return content_hash({part: value for part, value in state.items() if part.split(".")[0] == "writer"})
+
+
 def _collect(
     program: MemoryProgram,
-    model: str,
+    expert: _Expert,
     conversation: Conversation,
     folder: Path,
     on_session: Callable[[Line], None],
@@ -92,7 +107,9 @@ def _collect(
     """Go on with one conversation until it is done or a call is lost."""
     path = file_of(folder, conversation.conversation_id)
     done = read_lines(path) if path.exists() else []
-    check_done(path, done, [line["episode"]["session"] for line in done], conversation.sessions, model)
+    check_done(path, done, [line["episode"]["session"] for line in done], conversation.sessions, expert.model)
+    if any(line.get("prompts", expert.prompts) != expert.prompts for line in done):  # older lines do not say
+        raise RecordError(f"{str(path)!r} holds what other prompts led to: name another folder")
     space = _space_after(done, conversation)
     placed = questions_by_session(conversation)
     for session in conversation.sessions[len(done) :]:
@@ -100,7 +117,7 @@ def _collect(
         if rollout.lost:
             failure = rollout.lost[0]
             return Collected(conversation.conversation_id, len(done), f"{failure.where}: {failure.message}")
-        line = _line(rollout, model)
+        line = _line(rollout, expert)
         append_line(path, line)
         done.append(line)
         space = rollout.space
@@ -118,11 +135,12 @@ def _remember(
     return write(program, Episode(conversation, session, space, tuple(questions)), "expert")
 
 
-def _line(rollout: Rollout, model: str) -> Line:
+def _line(rollout: Rollout, expert: _Expert) -> Line:
     before = rollout.episode.before.bank.version
     return {
         "episode": episode_to_json(rollout.episode),
-        "model": model,
+        "model": expert.model,
+        "prompts": expert.prompts,
         "version": __version__,
         "calls": [
             {

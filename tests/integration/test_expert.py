@@ -132,6 +132,11 @@ def test_another_text_or_another_expert_is_not_taken_for_what_is_done(taught):
         collect(expert(untouched), [moved], taught, threads=1)
     with pytest.raises(RecordError, match="holds what 'test/expert' did, and not 'test/other': name another"):
         collect(expert(untouched, "test/other"), [talk("a")], taught, threads=1)
+    told_otherwise = expert(untouched)
+    for _, predictor in told_otherwise.writer.named_predictors():
+        predictor.signature = predictor.signature.with_instructions("Write down all that is said.")
+    with pytest.raises(RecordError, match="holds what other prompts led to: name another folder"):
+        collect(told_otherwise, [talk("a")], taught, threads=1)
     assert untouched.calls == 0
 
 
