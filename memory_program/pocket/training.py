@@ -17,7 +17,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from memory_program.errors import ConfigError
 from memory_program.pocket.asking import UNASKED
-from memory_program.pocket.attention import WIDTH, attend, is_available
+from memory_program.pocket.attention import WIDTH, attend, is_available, library
 from memory_program.pocket.drill import drill, words_of
 from memory_program.pocket.layout import Batch
 from memory_program.pocket.model import Shape, layers_of, make_model
@@ -105,6 +105,8 @@ class Training:
         if config.compile:
             self._streams = torch.compile(self._run_layers, dynamic=True)
         self._is_tiled = config.compile and self.device.type == "cpu" and is_available()
+        if self._is_tiled:
+            library()  # a compiler that is missing is told now
         self._half = torch.autocast(self.device.type, torch.bfloat16, enabled=multiplies_halves(self.device))
         self._held_out: Probe | None = None
         self._since_probe = time.monotonic()
