@@ -37,7 +37,8 @@ def words_of(config: PretrainConfig) -> tuple[str, ...]:
     """Give the words that a training drills before it comes to whole conversations."""
     if config.alike is not None:
         return tuple(word for word in config.alike.split(",") if word)
-    if config.weights is not None or config.first_stage == config.last_stage:
+    is_drilled = config.first_stage != config.last_stage == STAGES[-1].name
+    if config.weights is not None or not is_drilled:
         return ()
     return (*WEEKDAYS, *MONTHS, *MODIFIERS, *ANIMALS, *ROOMS)
 

@@ -17,6 +17,7 @@ from memory_program.agents.signatures import NOT_MENTIONED
 from memory_program.pocket.examples import encoded, exchanges_of, is_empty
 from memory_program.pocket.layout import Layout, grouped
 from memory_program.pocket.lines import Example
+from memory_program.pocket.tokenizer import SPACE
 
 _REPEATED, _BEGUN = 48, 2  # random tokens that are said twice, and how many have to be seen again first
 
@@ -53,7 +54,7 @@ def make_probe(tokenizer: PreTrainedTokenizerFast, seed: int, size: int, session
             if len(kinds[kind]) < size:
                 kinds[kind].append(encoded(exchange, tokenizer))
     vocabulary: dict[str, int] = tokenizer.get_vocab()
-    pieces = frozenset(number for word, number in vocabulary.items() if word.isalpha() and word[0] != "Ġ")
+    pieces = frozenset(number for word, number in vocabulary.items() if word.isalpha() and word[0] != SPACE)
     texts = [rng.choices(sorted(pieces), k=_REPEATED) for _ in range(size)]
     return Probe(kinds, pieces, [Example((*text, *text), _REPEATED + _BEGUN) for text in texts])
 

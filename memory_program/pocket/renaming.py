@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerFast
 
 from memory_program.agents.signatures import NOTHING
 from memory_program.pocket.lines import Example
+from memory_program.pocket.tokenizer import SPACE
 
 _VOWELS = frozenset("aeiou")
 _LETTERS = 4  # how often each single letter is in its group, against once for longer pieces
@@ -55,11 +56,13 @@ class Pieces:
         letters = sorted({*string.ascii_letters} - {_OF_IDS}) * _LETTERS
         groups: dict[str, list[int]] = {}
         for piece in (*sorted(merged), *letters):
-            if piece.isalpha() and piece[0] != "Ġ" and f"Ġ{piece}" not in vocabulary:
+            if piece.isalpha() and piece[0] != SPACE and f"{SPACE}{piece}" not in vocabulary:
                 begins = "capital" if piece[0].isupper() else "vowel" if piece[0] in _VOWELS else "other"
                 groups.setdefault(begins, []).append(vocabulary[piece])
-        inside = {token for piece, token in vocabulary.items() if piece.isalpha() and piece[0] not in "ĠĊ"}
-        closed = {word[1:] for word in vocabulary if word[0] == "Ġ" and word[1:].isalpha()}
+        inside = {
+            token for piece, token in vocabulary.items() if piece.isalpha() and piece[0] not in f"{SPACE}Ċ"
+        }
+        closed = {word[1:] for word in vocabulary if word[0] == SPACE and word[1:].isalpha()}
         closed.add(NOTHING.strip("()"))
         spelled = {tuple(tokenizer.backend_tokenizer.encode(word).ids) for word in closed}
         return cls(tuple(map(tuple, groups.values())), frozenset(inside), frozenset(spelled))

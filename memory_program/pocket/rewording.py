@@ -17,9 +17,7 @@ from tokenizers import AddedToken, Tokenizer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from memory_program.errors import ConfigError
-from memory_program.pocket.tokenizer import fast_tokenizer, fixed_texts
-
-_SPACE = "Ġ"  # how the vocabulary writes a space
+from memory_program.pocket.tokenizer import SPACE, fast_tokenizer, fixed_texts
 
 
 def reworded(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
@@ -57,6 +55,28 @@ def with_tokens_of(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) 
             rows[number] = rows[earlier[likest]]
 
 
+def rows_of_both(
+    tokenizer: PreTrainedTokenizerFast, words: Collection[str] = ()
+) -> dict[str, tuple[int, int]]:
+    """Find the tokens of all words that have one for the beginning of a line and one after a space.
+
+    Raises:
+        ConfigError: one of ``words`` lacks one of them.
+    """
+    vocabulary: Mapping[str, int] = tokenizer.get_vocab()
+    both = {
+        word: (row, vocabulary[f"{SPACE}{word}"])
+        for word, row in vocabulary.items()
+        if word.isalpha() and f"{SPACE}{word}" in vocabulary
+    }
+    unknown = sorted(set(words) - both.keys())
+    if unknown:
+        raise ConfigError(
+            f"alike names {unknown}: give words that are one token with and without a space before"
+        )
+    return both
+
+
 def begin_alike(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, words: Collection[str]) -> None:
     """Let the tokens of words at the beginning of a line start from those of the same words after a space.
 
@@ -64,19 +84,9 @@ def begin_alike(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, wor
     over all other words that have both.
 
     Raises:
-        ConfigError: a word is not a single token at the beginning of a line, or none after a space.
+        ConfigError: as of ``rows_of_both``.
     """
-    vocabulary: Mapping[str, int] = tokenizer.get_vocab()
-    both = {
-        word: (row, vocabulary[f"{_SPACE}{word}"])
-        for word, row in vocabulary.items()
-        if word.isalpha() and f"{_SPACE}{word}" in vocabulary
-    }
-    unknown = sorted(set(words) - both.keys())
-    if unknown:
-        raise ConfigError(
-            f"alike names {unknown}: give words that are one token with and without a space before"
-        )
+    both = rows_of_both(tokenizer, words)
     others = torch.tensor([rows for word, rows in both.items() if word not in words])
     with torch.no_grad():
         rows = model.model.embed_tokens.weight

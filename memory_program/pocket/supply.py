@@ -13,6 +13,7 @@ from dataclasses import replace
 from transformers import PreTrainedTokenizerFast
 
 from locomo.world import generate
+from memory_program.pocket.drill import words_of
 from memory_program.pocket.examples import chunk, load_examples, save_examples, texts_of
 from memory_program.pocket.layout import Batch, batches
 from memory_program.pocket.lines import Marks
@@ -87,7 +88,8 @@ def tokenizer_of(config: PretrainConfig) -> PreTrainedTokenizerFast:
             ]
             for held_out in (False, True)
         )
-        save_tokenizer(train_tokenizer(texts, others, config.vocabulary), folder)
+        made = train_tokenizer(texts, others, config.vocabulary, words_of(config))
+        save_tokenizer(made, folder)
     return load_tokenizer(folder)
 
 

@@ -27,6 +27,9 @@ from memory_program.learning.rendered import render, structure_of
 
 SYSTEM, USER, ASSISTANT, END = "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"
 
+SPACE = "Ġ"
+"""How the vocabulary writes a space."""
+
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -56,13 +59,17 @@ def fixed_texts() -> list[str]:
     return list(texts)
 
 
-def train_tokenizer(texts: Sequence[str], other_texts: Sequence[str], size: int) -> PreTrainedTokenizerFast:
+def train_tokenizer(
+    texts: Sequence[str], other_texts: Sequence[str], size: int, alike: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
     """Make a tokenizer.
 
     Args:
         texts: what worlds for training say.
         other_texts: what worlds made of other names and things say; the words that both use are closed.
         size: how many tokens it has at most.
+        alike: words that are closed at the beginning of a line and after a space, whether or not the texts
+            happen to have both.
     """
     cut = pre_tokenizers.Sequence(
         [
@@ -72,8 +79,9 @@ def train_tokenizer(texts: Sequence[str], other_texts: Sequence[str], size: int)
     )
     systems = [render(signature, **dict.fromkeys(signature.input_fields, ""))[0] for signature in _SIGNATURES]
     counts, others = (_counted([*systems, *some], cut) for some in (texts, other_texts))
-    closed = [word for word, _ in counts.most_common() if len(word) > 1 and word in others]
-    open_words = sorted({word.removeprefix("Ġ") for word in counts if word not in others})
+    said = [word for word, _ in counts.most_common() if len(word) > 1 and word in others]
+    closed = list(dict.fromkeys([*said, *(form for word in alike for form in (word, f"{SPACE}{word}"))]))
+    open_words = sorted({word.removeprefix(SPACE) for word in counts if word not in others})
     added = [SYSTEM, USER, ASSISTANT, END, *fixed_texts()]
     pieces = _pieces(open_words, size - len(added) - len(closed))
     vocabulary: dict[str, int] = dict(pieces.get_vocab(with_added_tokens=False))

@@ -24,7 +24,7 @@ from memory_program.pocket.model import Shape, layers_of, make_model
 from memory_program.pocket.optimizer import make_optimizers, multiplies_halves
 from memory_program.pocket.probes import Probe, make_probe, measure
 from memory_program.pocket.recipe import STAGES, PretrainConfig
-from memory_program.pocket.rewording import with_tokens_of
+from memory_program.pocket.rewording import rows_of_both, with_tokens_of
 from memory_program.pocket.side_tasks import NAMES, SideTasks, Streams, filled
 from memory_program.pocket.supply import Supply, tokenizer_of
 from memory_program.pocket.tokenizer import save_tokenizer
@@ -63,7 +63,7 @@ def pretrain(config: PretrainConfig) -> Progress:
     """Train, or go on training: a folder that holds a checkpoint is taken up where it was left.
 
     Raises:
-        ConfigError: the folder holds a training with other settings.
+        ConfigError: the folder holds a training with other settings; or words to be alike are not tokens.
     """
     config.out.mkdir(parents=True, exist_ok=True)
     _keep_settings(config)
@@ -72,6 +72,7 @@ def pretrain(config: PretrainConfig) -> Progress:
     torch.set_flush_denormal(True)
     keep_freed_memory()
     tokenizer = tokenizer_of(config)
+    rows_of_both(tokenizer, words_of(config))  # what could not be drilled later is told now
     training = Training(config, tokenizer)
     training.resume()
     return training.run()

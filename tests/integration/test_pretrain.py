@@ -127,6 +127,13 @@ def test_words_that_are_two_tokens_are_drilled_once_before_whole_conversations(
     assert {entry.get("stage") for entry in after} == {None, "full"}
 
 
+def test_words_that_cannot_be_drilled_are_refused_before_anything_is_trained(trained, tmp_path):
+    shutil.copytree(trained / "tokenizer", tmp_path / "tokenizer")
+    with pytest.raises(ConfigError, match=r"alike names \['Zorgblat'\]: give words that are one token"):
+        pretrain(PretrainConfig(out=tmp_path, **{**TINY, "alike": "Monday,Zorgblat"}))
+    assert not (tmp_path / "log.jsonl").exists()
+
+
 def test_other_settings_need_another_folder(trained):
     with pytest.raises(ConfigError, match="holds a training with seed=0: give the same"):
         pretrain(PretrainConfig(out=trained, **{**SMALL, "seed": 1}))

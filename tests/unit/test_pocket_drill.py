@@ -69,3 +69,4 @@ def test_from_scratch_all_words_that_answers_begin_with_are_drilled():
     assert {*DAYS, "March", "attic"} < set(words())
     assert words(alike="Monday,Friday") == ("Monday", "Friday")
     assert words(alike="") == words(weights=Path("earlier")) == words(first_stage="full") == ()
+    assert words(last_stage="short") == ()

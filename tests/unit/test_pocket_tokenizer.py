@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 from memory_program.agents.signatures import SPECIALISTS, AnswerQuestion, Consolidate, WriteAll
 from memory_program.learning.rendered import render
-from memory_program.pocket.tokenizer import END, chat_text, fixed_texts, save_tokenizer
+from memory_program.pocket.tokenizer import END, chat_text, fixed_texts, save_tokenizer, train_tokenizer
 from tests.pocket_samples import small_tokenizer
 
 TOLD = (*SPECIALISTS.values(), AnswerQuestion)
@@ -113,3 +113,10 @@ def test_another_instruction_is_ordinary_text_and_leaves_the_rest_as_it_is():
     assert len(after) > len(before)
     assert after[:2] == before[:2]
     assert after[-10:] == before[-10:]
+
+
+def test_words_to_be_alike_are_tokens_both_ways_whatever_the_texts_say():
+    made = train_tokenizer(["Mara has a cat."], ["Tom has a cat."], 1024, ["cat", "ferret"])
+    for text in ("cat", " cat", "ferret", " ferret"):
+        assert len(made.backend_tokenizer.encode(text).ids) == 1
+    assert len(made.backend_tokenizer.encode("Mara").ids) > 1
