@@ -170,8 +170,7 @@ def _exchanges(
             questions_per_session=stage.questions,
             coined=_COINED,
         )[0]
-        told = bare(world) if rng.random() < stage.bare else world
-        for exchange in exchanges_of(told, rng, overlooked):
+        for exchange in exchanges_of(bare(world) if stage.is_bare else world, rng, overlooked):
             if rng.random() < stage.kept * (_KEPT_EMPTY if is_empty(exchange) else 1.0):
                 yield exchange
 
