@@ -6,6 +6,7 @@ turns, and the best time of each counts, since other programs may use the machin
 Run it with ``python benchmarks/attention.py --help``.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from rich.table import Table
 from torch import Tensor
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from memory_program.command_line import exit_status
 from memory_program.errors import ConfigError
 from memory_program.pocket.attention import WIDTH, attend, is_available
 from memory_program.pocket.training import keep_freed_memory
@@ -79,4 +81,4 @@ def _fastest_ms(ways: list[_Attention], drawn: Tensor, rounds: int) -> list[floa
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Benchmark, description=__doc__))
+    sys.exit(exit_status(lambda: main(tyro.cli(Benchmark, description=__doc__))))

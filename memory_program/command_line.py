@@ -97,10 +97,7 @@ def exit_status(run: Callable[[], None]) -> int:
     Anything else is a bug, and keeps its traceback.
     """
     try:
-        try:
-            run()
-        finally:
-            sys.stdout.flush()  # a reader that has gone shows here, and not when Python ends
+        _run_to_the_last_word(run)
     except (MemoryProgramError, BenchmarkError, OSError) as error:
         if isinstance(error, BrokenPipeError) and _is_unheard():
             return UNHEARD
@@ -110,6 +107,16 @@ def exit_status(run: Callable[[], None]) -> int:
         print("interrupted: what is done is kept, and the same command goes on from there", file=sys.stderr)
         return INTERRUPTED
     return 0
+
+
+def _run_to_the_last_word(run: Callable[[], None]) -> None:
+    """Run something; a reader of its output that has gone shows here, and not when Python ends."""
+    try:
+        run()
+    except SystemExit:  # after help
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
 
 
 def _is_unheard() -> bool:

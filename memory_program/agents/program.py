@@ -1,6 +1,7 @@
 """The program: a writer and a reader over one space; and what every system compared with it can do."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
@@ -42,6 +43,11 @@ class MemorySystem(dspy.Module):
                 parameter.lm = None  # not every engine can be saved
             state[name] = parameter.dump_state(json_mode=json_mode)
         return state
+
+
+def writer_state(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: as of ``dump_state``
+    """Give the part of a system's state that its memories depend on."""
+    return {part: value for part, value in state.items() if part.split(".")[0] == "writer"}
 
 
 class MemoryProgram(MemorySystem):

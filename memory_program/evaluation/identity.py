@@ -12,7 +12,7 @@ from locomo.conversation import Conversation, Question
 from locomo.judge import Judges
 from locomo.rubrics import Rubric, grading_of
 from memory_program import __version__
-from memory_program.agents.program import MemorySystem
+from memory_program.agents.program import MemorySystem, writer_state
 from memory_program.config import EvaluateConfig, SystemName
 from memory_program.embedded import known_as
 from memory_program.errors import RecordError
@@ -61,12 +61,16 @@ class SystemIdentity:
 def identify(system: MemorySystem, name: SystemName, config: EvaluateConfig) -> SystemIdentity:
     """Describe a system that was made from a config."""
     state = system.dump_state()
-    writer_state = {part: value for part, value in state.items() if part.split(".")[0] == "writer"}
     settings = {**config.system_settings.model_dump(mode="json"), "build": config.build}
     writer = config.writer_of(name)
     reader = config.reader if name.reads_with_a_model else None
     known_writer, known_reader = (None if model is None else known_as(model) for model in (writer, reader))
-    written_with = (known_writer, config.temperature, [settings[key] for key in BUILD_SETTINGS], writer_state)
+    written_with = (
+        known_writer,
+        config.temperature,
+        [settings[key] for key in BUILD_SETTINGS],
+        writer_state(state),
+    )
     # a program in which only the reader was optimised shares the banks of the memory system
     written_as = SystemName.MEMORY if name.writes_with_a_model else name
     build = content_hash(__version__, written_as.value, written_with if system.writes_memories else None)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from locomo.conversation import Conversation, Question, Session
 from memory_program import __version__
-from memory_program.agents.program import MemoryProgram
+from memory_program.agents.program import MemoryProgram, writer_state
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import operation_from_json, operation_to_json
 from memory_program.bank.space import MemorySpace
@@ -64,7 +64,7 @@ def collect(
     """
     folder.mkdir(parents=True, exist_ok=True)
     sampled = sampling_program(program, temperature, max_tokens)
-    expert = _Expert(policy_of(program).model, _prompts_of(program))
+    expert = _Expert(policy_of(program).model, content_hash(writer_state(program.dump_state())))
     chosen = [c for c in conversations if not (skip_existing and file_of(folder, c.conversation_id).exists())]
     tasks = [partial(_collect, sampled, expert, conversation, folder, on_session) for conversation in chosen]
     return side_by_side(tasks, threads)
@@ -90,11 +90,6 @@ class _Expert:
 
     model: str
     prompts: str
-
-
-def _prompts_of(program: MemoryProgram) -> str:
-    state = program.dump_state()
-    return content_hash({part: value for part, value in state.items() if part.split(".")[0] == "writer"})
 
 
 def _collect(

@@ -98,7 +98,7 @@ def _attention(
 
 
 @_attention.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, cosines: Tensor, sines: Tensor) -> tuple[Tensor, Tensor]:
+def _(query: Tensor, _key: Tensor, value: Tensor, *_rest: Tensor) -> tuple[Tensor, Tensor]:
     texts, tokens, heads, _ = query.shape
     return value.new_empty(value.shape), query.new_empty(texts, heads, tokens, dtype=torch.float32)
 
@@ -123,14 +123,7 @@ def _gradients(
 
 @_gradients.register_fake
 def _(
-    of_got: Tensor,
-    got: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    log_sums: Tensor,
-    cosines: Tensor,
-    sines: Tensor,
+    _of_got: Tensor, _got: Tensor, query: Tensor, key: Tensor, value: Tensor, *_rest: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     of_query, of_key, of_value = (tensor.new_empty(tensor.shape) for tensor in (query, key, value))
     return of_query, of_key, of_value

@@ -1,3 +1,4 @@
+import os
 import shlex
 import subprocess
 import sys
@@ -124,6 +125,21 @@ def test_a_reader_of_the_output_that_goes_away_is_no_error(size):
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
     assert (process.stderr.read(), process.wait()) == (b"", 141)
+
+
+def test_an_error_is_told_although_nobody_reads_the_output():
+    code = (
+        "import sys, time; from memory_program.command_line import exit_status\n"
+        "from memory_program.errors import StoreError\n"
+        "def fail(): time.sleep(0.5); print('x'); raise StoreError('locked')\n"
+        "sys.exit(exit_status(fail))"
+    )
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # what is printed waits until Python ends
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=buffered
+    )
+    process.stdout.close()
+    assert b"error: locked" in process.stderr.read()
 
 
 def test_a_pipe_to_elsewhere_that_breaks_is_an_error(capfd):

@@ -71,6 +71,13 @@ def test_nothing_looks_ahead():
 
 
 @needs_tiles
+def test_a_compiler_is_told_what_it_gives():
+    *inputs, _ = drawn(2, 100)
+    leaves = [tensor.requires_grad_() for tensor in inputs]
+    torch.library.opcheck(torch.ops.memory_program.rotary_attention.default, (*leaves, *angles(100)))
+
+
+@needs_tiles
 def test_a_layer_gives_what_it_gives_by_itself():
     torch.manual_seed(0)
     model = make_model(Shape(256, 2, 8, 512), 1024, 0, 0)
