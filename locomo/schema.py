@@ -120,8 +120,12 @@ def _category(written: Located) -> Category:
 
 
 def _answer(asked: Located, category: Category) -> str | int | None:
-    given = asked.required("answer") if category in ANSWERABLE else asked.optional("answer")
-    return None if given is None else given.text_or_number()
+    is_answerable = category in ANSWERABLE
+    given = asked.required("answer") if is_answerable else asked.optional("answer")
+    answer = None if given is None else given.text_or_number()
+    if given is not None and answer == "" and is_answerable:
+        raise given.error("is empty", "fill it in")
+    return answer
 
 
 def _evidence(asked: Located, turn_ids: Collection[str]) -> tuple[str, ...]:

@@ -64,7 +64,8 @@ def select_split(conversations: Iterable[Conversation], split: SplitOrAll) -> li
     Conversations other than LoCoMo's are split by their order; see ``split_by_order``.
 
     Raises:
-        DatasetError: the split is unknown or empty, or conversations of LoCoMo are mixed with others.
+        DatasetError: the split is unknown, conversations of LoCoMo are mixed with others, or there are too
+            few others.
     """
     if split not in get_args(SplitOrAll):
         raise DatasetError(f"unknown split {split!r}: choose from {', '.join(get_args(SplitOrAll))}")

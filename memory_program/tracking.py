@@ -131,12 +131,14 @@ class Tracker:
 
     def _open(self) -> "_Opened":
         mlflow = import_mlflow()
+        # a database that fails, or whose driver is missing, is told as its library tells it
+        of_databases = (importlib.import_module("sqlalchemy.exc").SQLAlchemyError, ImportError)
         try:
             database = database_of(self.uri)
             if database is not None and not database.exists():
                 self._lay_out(mlflow, database)
             return self._experiment(mlflow, self.uri)
-        except mlflow.exceptions.MlflowException as error:
+        except (mlflow.exceptions.MlflowException, *of_databases) as error:
             raise TrackingError(self._complaint(error)) from error
 
     def _lay_out(self, mlflow: ModuleType, database: Path) -> None:

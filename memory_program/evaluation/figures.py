@@ -9,6 +9,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from memory_program.evaluation.plots import (
+    AS_WRITTEN,
     bank_growth,
     cost_against_score,
     score_by_category,
@@ -46,6 +47,7 @@ def _style() -> dict[Any, Any]:  # Any: the names of matplotlib's settings, and 
     return {
         **dict.fromkeys(inks, _INK),
         **dict.fromkeys(papers, _PAPER),
+        **AS_WRITTEN,
         "axes.prop_cycle": f"cycler('color', {list(_COLOURS)})",
         "axes.spines.right": False,
         "axes.spines.top": False,

@@ -29,7 +29,9 @@ class SystemIdentity:
 
     ``build`` is a hash of what its banks depend on, ``answer`` of what its answers depend on besides the
     bank and the question. The address of a server is part of neither: a model is known by its name, and one
-    whose weights are on this disk by those too.
+    whose weights are on this disk by those too. ``written_by`` and ``read_by`` are ``writer`` and ``reader``
+    as they were known then (see ``known_as``): other weights may be under that name by now. Runs of before
+    they were noted have None.
     """
 
     name: str
@@ -40,6 +42,8 @@ class SystemIdentity:
     program: str
     build: str
     answer: str
+    written_by: str | None = None
+    read_by: str | None = None
 
     def build_key(self, conversation: Conversation) -> str:
         """Hash what the bank of a conversation depends on."""
@@ -83,6 +87,8 @@ def identify(system: MemorySystem, name: SystemName, config: EvaluateConfig) -> 
         program=content_hash(state),
         build=build,
         answer=content_hash(build, known_reader, config.temperature, settings, state),
+        written_by=known_writer,
+        read_by=known_reader,
     )
 
 
@@ -97,17 +103,26 @@ class OptimizedRubric:
 
 @dataclass(frozen=True, slots=True)
 class JudgeIdentity:
-    """The judge of a run: its model, and for each rubric hashes of its prompts, by ``Grading``."""
+    """The judge of a run: its model, and for each rubric hashes of its prompts, by ``Grading``.
+
+    ``judged_by`` is the model as it was known then (see ``known_as``); None in runs of before it was noted.
+    """
 
     model: str
     rubrics: dict[str, dict[str, str]]
     optimized: OptimizedRubric | None = None
+    judged_by: str | None = None
+
+    @property
+    def known(self) -> str:
+        """The model, with a hash of its weights if they are on this disk."""
+        return self.judged_by or known_as(self.model)
 
     @property
     def name(self) -> str:
-        """The model, and which optimised prompts it has."""
+        """What it is known by, and which optimised prompts it has."""
         program = self.optimized
-        return self.model if program is None else f"{self.model}+{program.rubric}@{program.prompts[:8]}"
+        return self.known if program is None else f"{self.known}+{program.rubric}@{program.prompts[:8]}"
 
     def questions_seen(self, rubric: str) -> tuple[str, ...]:
         """List the built-in questions that the prompts of a rubric were optimised on."""
@@ -116,12 +131,11 @@ class JudgeIdentity:
 
     def judges_like(self, other: "JudgeIdentity", rubric: str) -> bool:
         """Whether both judge a rubric by the same model and the same prompts."""
-        models = known_as(self.model), known_as(other.model)
-        return models[0] == models[1] and self.rubrics[rubric] == other.rubrics[rubric]
+        return self.known == other.known and self.rubrics[rubric] == other.rubrics[rubric]
 
     def key(self, rubric: str, question: Question, prediction: str) -> str:
         """Name the record of a verdict."""
-        prompt = (known_as(self.model), rubric, self.rubrics[rubric][grading_of(question).value])
+        prompt = (self.known, rubric, self.rubrics[rubric][grading_of(question).value])
         return content_hash("judge", prompt, question.question_id, question.text, question.answer, prediction)
 
 
@@ -138,6 +152,7 @@ def identify_judge(config: EvaluateConfig) -> JudgeIdentity | None:
         config.judge,
         {rubric.value: hashes for rubric, hashes in prompts.items()},
         _optimized(config, prompts),
+        known_as(config.judge),
     )
 
 

@@ -2,23 +2,29 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter, SymmetricalLogLocator
 
 from memory_program.evaluation.scoring import Json
 from memory_program.evaluation.table import groups_of, heading
 
+AS_WRITTEN: dict[Any, Any] = {"text.parse_math": False}  # Any: the names of matplotlib's settings
+"""Names of data and runs are drawn as they are, even with dollar signs, which begin formulas otherwise."""
+
 
 def write_plots(folder: Path, results: Json) -> list[Path]:
     """Draw the plots of a run into its folder, and list the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    figures = {
-        "score_by_category.png": score_by_category(results),
-        "tokens_against_score.png": tokens_against_score(results),
-    }
-    for name, figure in figures.items():
-        figure.savefig(folder / name, dpi=120, bbox_inches="tight")
+    with rc_context(AS_WRITTEN):
+        figures = {
+            "score_by_category.png": score_by_category(results),
+            "tokens_against_score.png": tokens_against_score(results),
+        }
+        for name, figure in figures.items():
+            figure.savefig(folder / name, dpi=120, bbox_inches="tight")
     return [folder / name for name in figures]
 
 

@@ -125,8 +125,8 @@ def _tracked(system: RecordedSystem, results: Json) -> TrackedRun:
         name=identity.name,
         params={
             "system": identity.name,
-            "writer": identity.writer,
-            "reader": identity.reader,
+            "writer": identity.written_by or identity.writer,
+            "reader": identity.read_by or identity.reader,
             "judge": system.run.judge.name if system.run.judge is not None else None,
             "temperature": identity.temperature,
             "program": identity.program[:12],

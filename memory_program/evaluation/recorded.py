@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from locomo.conversation import Conversation, Question
+from memory_program.bank.outcome import Outcome
 from memory_program.bank.store import BankStore
 from memory_program.evaluation.banks import Banks, banks_of, kept_by
 from memory_program.evaluation.diagnosis import Diagnosis, diagnose
@@ -121,8 +122,10 @@ class RecordedSystem:
         judge, records = self.run.judge, self.journals.judgements.records
         if judge is None:
             return {}
-        prediction = record.answer.text if record is not None else ""
-        return {rubric: records.get(judge.key(rubric, question, prediction)) for rubric in judge.rubrics}
+        if record is None or record.answer.outcome is not Outcome.OK:  # its text is no answer, if it has one
+            return dict.fromkeys(judge.rubrics)
+        text = record.answer.text
+        return {rubric: records.get(judge.key(rubric, question, text)) for rubric in judge.rubrics}
 
     def _builds_of(self, conversation: Conversation) -> list[BuildRecord | None]:
         records: Mapping[str, BuildRecord] = self.journals.builds.records

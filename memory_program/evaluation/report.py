@@ -138,12 +138,14 @@ def signature(
     if config.num_test is not None:
         parts["first"] = config.num_test
     if system.writer is not None:
-        parts |= {"writer": system.writer, "memory_budget": system.settings["memory_budget"]}
+        writer = system.written_by or system.writer
+        parts |= {"writer": writer, "memory_budget": system.settings["memory_budget"]}
         parts |= {"writer_mode": system.settings["writer_mode"], "max_turns": system.settings["max_turns"]}
         if system.settings.get("build") == "two-phase":  # older runs do not say how they were built
             parts["build"] = system.settings["build"]
     if system.reader is not None:
-        parts |= {"reader": system.reader, "temperature": f"{system.temperature:g}"}
+        reader = system.read_by or system.reader
+        parts |= {"reader": reader, "temperature": f"{system.temperature:g}"}
         parts |= {"max_searches": system.settings["max_searches"], "program": system.program[:8]}
     parts |= {"top_k": system.settings["top_k"], "reader_budget": system.settings["reader_budget"]}
     if system.settings.get("relevance_floor"):  # older runs showed all that was found

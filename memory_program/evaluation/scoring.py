@@ -63,11 +63,16 @@ class ScoredQuestion:
 
     @property
     def tokens(self) -> int | None:
-        """What the reader read and wrote; of a system without a model, what it looked at."""
+        """What the reader read and wrote; of a system without a model, what it looked at.
+
+        None without an answer, and where the server did not say.
+        """
         if self.record is None or self.record.answer.outcome is not Outcome.OK:
             return None
         usage = self.record.usage
-        return usage.input_tokens + usage.output_tokens if usage.calls else self.record.answer.context_tokens
+        if not usage.calls:
+            return self.record.answer.context_tokens
+        return usage.input_tokens + usage.output_tokens or None
 
 
 def score_question(

@@ -73,12 +73,13 @@ def _first(names: Sequence[str]) -> str:
 
 def _in_split(dataset: Dataset, split: Split) -> list[Conversation]:
     if dataset.benchmark is not Benchmark.LONGMEMEVAL or split == "all":
-        return select_split(dataset.conversations, cast(SplitOrAll, split))
-    ids = set(membuilder_split(cast(MemBuilderSplit, split)))
-    conversations = [c for c in dataset.conversations if c.conversation_id in ids]
+        conversations = select_split(dataset.conversations, cast(SplitOrAll, split))
+    else:
+        ids = set(membuilder_split(cast(MemBuilderSplit, split)))
+        conversations = [c for c in dataset.conversations if c.conversation_id in ids]
     if not conversations:
         raise ConfigError(
-            f"split={split!r} has none of the {len(dataset.conversations)} questions of this file: name "
+            f"split={split!r} has none of the {len(dataset.conversations)} conversations of this file: name "
             "another file with --data, or leave --split out"
         )
     return conversations

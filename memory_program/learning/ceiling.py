@@ -37,12 +37,14 @@ def measure_ceiling(config: EvaluateConfig) -> Json | None:
         "writer_model": ORACLE,
         "reader_model": ORACLE,
         "judge_model": None,
+        "judge_program": None,
         "api_base": None,
         "temperature": 0.0,
         "program": None,  # its instructions and demos are a model's, and no prompt that the oracle knows
         "output_dir": config.output_dir / "ceiling",
         "page": None,
         "db_url": None,
+        "executor": "threads",  # the oracle is in this process
         "max_cost": None,
         "max_errors": None,
         "mlflow": False,

@@ -32,6 +32,7 @@ from tests.evaluation_samples import (
     maker,
     write_conversations,
 )
+from tests.weights import write_model
 
 SESSIONS, QUESTIONS = 4, 9  # of each conversation
 
@@ -126,6 +127,27 @@ def test_the_results_say_what_they_came_from(bench):
     version = results["dataset"]["sha256"][:8]
     assert signature.startswith(f"locomo_f1|cat:1-4|n:24|judge:none|data:{version}|v:")
     assert "|system:extractive|top_k:3|" in signature
+
+
+def test_a_score_by_a_model_in_a_folder_is_signed_with_its_weights(bench):
+    model = write_model(bench.folder / "model", b"first")
+    settings = {"writer_model": model, "reader_model": model}
+    first, again, other = (
+        results["systems"]["memory"]
+        for weights in (b"first", b"first", b"other")
+        if write_model(bench.folder / "model", weights)
+        and (results := bench.run_memory(NoteTaking(), **settings))
+    )
+    assert first["signature"] == again["signature"] != other["signature"]
+    for name in ("writer", "reader"):
+        assert f"|{name}:{model}@" in first["signature"]
+    report = bench.run_memory(NoteTaking(), mode="report", **settings)
+    assert report is not None
+    assert report["systems"]["memory"]["signature"] == other["signature"]
+    write_model(bench.folder / "model", b"third")  # what is there now wrote nothing of the run
+    report = bench.run_memory(NoteTaking(), mode="report", **settings)
+    assert report is not None
+    assert report["systems"]["memory"]["signature"] == other["signature"]
 
 
 @pytest.mark.parametrize("system", [Quoting, NoteTaking])

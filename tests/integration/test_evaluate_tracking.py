@@ -74,6 +74,15 @@ def test_a_tracker_that_fails_is_told_when_the_results_are_written(tmp_path):
     assert json.loads((tmp_path / "runs/one/results.json").read_text())["systems"]["extractive"]
 
 
+@pytest.mark.parametrize("place", ["sqlite:///{}", "postgresql://127.0.0.1:1/x", "mysql+nodriver://h/x"])
+def test_a_database_that_fails_is_told_like_that(tmp_path, place):
+    (tmp_path / "text.db").write_text("no database, but a text of some length\n" * 99)
+    uri = place.format(tmp_path / "text.db")
+    with pytest.raises(TrackingError, match=r"MLflow at .* failed: .*--tracking-uri .*--no-mlflow"):
+        run(tmp_path, tracking_uri=uri)
+    assert json.loads((tmp_path / "runs/one/results.json").read_text())["systems"]["extractive"]
+
+
 def test_without_mlflow_nothing_is_tracked(tmp_path):
     output = run(tmp_path, mlflow=False)
     assert "MLflow" not in output

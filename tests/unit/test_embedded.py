@@ -1,23 +1,13 @@
 """Models in this process: other weights under the same name are another model."""
 
-import os
-from itertools import count
 from pathlib import Path
 
 import pytest
 
+from memory_program.config import EvaluateConfig
 from memory_program.embedded import POCKET, POCKET_BASE, is_embedded, known_as, source_of
-
-_clock = count(1_000_000_000, 1_000_000_000)
-
-
-def write_model(folder: Path, weights: bytes, tokenizer: bytes = b"{}") -> str:
-    folder.mkdir(exist_ok=True)
-    (folder / "model.safetensors").write_bytes(weights)
-    written_ns = next(_clock)  # a file system's clock may stand still between two writes
-    os.utime(folder / "model.safetensors", ns=(written_ns, written_ns))
-    (folder / "tokenizer.json").write_bytes(tokenizer)
-    return f"local:{folder}"
+from memory_program.evaluation.identity import identify_judge
+from tests.weights import write_model
 
 
 def test_the_models_that_come_with_the_program_have_weights_of_their_own() -> None:
@@ -45,3 +35,15 @@ def test_other_weights_or_another_tokenizer_under_one_name_are_another_model(tmp
     assert len({first, other, known_as(name)}) == 3
     write_model(tmp_path / "model", b"first")
     assert known_as(name) == first
+
+
+def test_a_judge_is_known_by_the_weights_that_judged(tmp_path: Path) -> None:
+    name = write_model(tmp_path / "model", b"first")
+    judge = identify_judge(EvaluateConfig(judge_model=name))
+    assert judge is not None
+    assert judge.name == known_as(name) != name
+    write_model(tmp_path / "model", b"other")
+    other = identify_judge(EvaluateConfig(judge_model=name))
+    assert other is not None
+    assert judge.name != other.name == known_as(name)
+    assert not judge.judges_like(other, "lenient")

@@ -32,6 +32,12 @@ def test_what_there_is_nothing_of_is_not_drawn():
     ]
 
 
+def test_dollar_signs_in_names_are_no_formulas():
+    found = results(**{"run $5_{a$b": 0.5})
+    found["systems"]["run $5_{a$b"] |= {"cost_usd": 0.0, "growth": []}
+    assert all("run $5_{a$b" in svg for _, svg in svg_figures(found))
+
+
 @pytest.mark.parametrize("count", [1, SERIES, SERIES + 2])
 def test_every_colour_is_a_variable_of_the_page_and_each_system_has_its_own(count):
     for title, svg in drawn(count, cost_usd=0.2, growth=GROWTH):

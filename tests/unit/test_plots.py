@@ -8,6 +8,7 @@ from memory_program.evaluation.plots import (
     cost_against_score,
     score_by_category,
     tokens_against_score,
+    write_plots,
 )
 
 CATEGORIES = ("all", *(category.label for category in ANSWERABLE))
@@ -68,6 +69,12 @@ def test_banks_grow_session_by_session():
     (axes,) = bank_growth(found).axes
     assert [line.get_xydata().tolist() for line in axes.lines] == [[[1.0, 40.0], [2.0, 70.5]]]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["memory"]
+
+
+def test_dollar_signs_in_names_are_no_formulas(tmp_path):
+    found = results(memory=0.5)
+    found["dataset"]["name"] = "cost_$5_{a$b"
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in write_plots(tmp_path, found))
 
 
 @pytest.mark.parametrize("draw", [score_by_category, tokens_against_score])

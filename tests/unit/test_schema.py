@@ -191,6 +191,7 @@ NO_SESSIONS = {"speaker_a": "Ana", "speaker_b": "Ben"}
         ((*SECOND_TURN, "img_url"), "https://example.org", "session_1: turn 2: img_url", "is not a list"),
         (("qa",), {}, "talk-1: qa", "is not a list"),
         ((*QUESTION, "question"), "", "qa: question 1: question", "is empty"),
+        ((*QUESTION, "answer"), "  ", "qa: question 1: answer", "is empty"),
         ((*QUESTION, "category"), 6, "question 1: category", "unknown category; choose from 1 (multi-hop)"),
         ((*QUESTION, "category"), "2", "qa: question 1: category", "'2' is an unknown category"),
         ((*QUESTION, "category"), True, "qa: question 1: category", "True is an unknown category"),

@@ -101,6 +101,18 @@ def test_the_set_score_and_bleu_are_of_the_questions_that_have_them():
     assert summary["bleu1"]["all"]["n"] == 2
 
 
+def test_tokens_that_no_server_reported_are_unknown_and_not_zero():
+    silent = Usage(calls=1, cost_usd=None, unpriced_calls=1)
+    heard = Usage(calls=1, input_tokens=90, output_tokens=10)
+    assert [item.tokens for item in scored(record("x", usage=silent), record("x", usage=heard), "x")] == [
+        None,
+        100,
+        40,
+    ]
+    summary = summarise(scored(record("x", usage=silent)), [], RESAMPLING)
+    assert summary["tokens_per_question"] is None
+
+
 def test_a_category_without_questions_has_no_score_and_is_not_zero():
     summary = summarise(scored("a red kite"), [], RESAMPLING)
     assert summary["locomo_f1"]["temporal"] == {"value": None, "low": None, "high": None, "n": 0}

@@ -98,3 +98,12 @@ def test_a_subset_of_a_split_without_questions_is_refused_with_the_way_out(tmp_p
     data = write(tmp_path / "talks.json", [sample("talk-1", qa=[])])
     with pytest.raises(ConfigError, match=r"subset_file=.*this split has no questions: leave --subset-file"):
         chosen(data, subset_file=subset(tmp_path, "talk-1\n"))
+
+
+def test_a_split_that_the_file_has_nothing_of_is_refused(tmp_path):
+    data = write(tmp_path / "one.json", [sample("conv-26", qa=[question("When?")])])
+    assert chosen(data, split="train")[0] == ["conv-26"]
+    with pytest.raises(
+        ConfigError, match=r"split='test' has none of the 1 conversations .*leave --split out"
+    ):
+        chosen(data, split="test")

@@ -1,0 +1,28 @@
+"""The ceiling is the oracle's own run: what only a model's run has is no part of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory_program.config import EvaluateConfig
+from memory_program.learning.ceiling import measure_ceiling
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"judge_model": "openai/judge", "judge_program": Path("judge.json")},
+        {"model": "openai/model", "executor": "ray", "db_url": "sqlite:///elsewhere.sqlite"},
+    ],
+)
+def test_it_is_measured_whoever_judges_and_wherever_a_run_computes(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    config = EvaluateConfig(
+        systems="memory", num_test=4, output_dir=tmp_path / "run", mlflow=False, **settings
+    )
+    ceiling = measure_ceiling(config)
+    assert ceiling is not None
+    assert ceiling["locomo_f1"]["all"]["value"] == 1.0
+    assert ceiling["run"]["judge"] is None
