@@ -22,6 +22,8 @@ from dspy.clients._http import retry_after_seconds
 from dspy.clients.engines.litellm_engine import LiteLLMEngine
 from dspy.lm15 import OpenAIChatCompat, OpenAIChatLM, ProviderError, Request, Response
 
+from memory_program.errors import ModelError
+
 NO_KEY = "no-key"
 """Sent to servers of one's own that need none."""
 
@@ -55,8 +57,12 @@ class ChatCompletionsEngine:
     """
 
     def __init__(self, api_base: str | None, *, timeout_s: float, connections: int) -> None:
-        """Prepare; nothing is connected before the first call."""
-        url = api_base or _openai_url()
+        """Prepare; nothing is connected before the first call.
+
+        Raises:
+            ModelError: the environment names a proxy that is none for HTTP.
+        """
+        url = api_base or openai_url()
         transport = StdlibTransport(
             connect_timeout=min(timeout_s, _CONNECT_TIMEOUT_S),
             read_timeout=timeout_s,
@@ -163,17 +169,33 @@ def _openai_key() -> str:
     return os.environ.get("OPENAI_API_KEY", "").strip() or NO_KEY
 
 
-def _openai_url() -> str:
+def openai_url() -> str:
+    """Give the address of OpenAI, or the one that the environment has in its place."""
     return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _OPENAI_URL
 
 
 def _proxy_of(url: str) -> str | None:
-    """Name the proxy by which the environment wants an address reached; None if there is none."""
+    """Name the proxy by which the environment wants an address reached; None if there is none.
+
+    Raises:
+        ModelError: it is none for HTTP.
+    """
     address = urlsplit(url)
     if address.hostname is None or proxy_bypass(address.hostname):
         return None
     proxies = getproxies()
-    return proxies.get(address.scheme) or proxies.get("all")
+    proxy = proxies.get(address.scheme) or proxies.get("all")
+    if not proxy:
+        return None
+    if "://" not in proxy:
+        proxy = f"http://{proxy}"  # as other clients read it
+    scheme, host = urlsplit(proxy).scheme, urlsplit(proxy).hostname
+    if scheme != "http" or not host:
+        raise ModelError(
+            f"the environment's proxy at {host!r} is one for {scheme!r}, expected 'http': set "
+            f"{address.scheme.upper()}_PROXY to http://HOST:PORT, or do without: NO_PROXY={address.hostname}"
+        )
+    return proxy
 
 
 def _is_timeout(error: BaseException) -> bool:

@@ -16,7 +16,7 @@ from dspy.lm15 import Config, Message, Request
 from dspy.utils.exceptions import LMError
 
 from memory_program.embedded import is_carried, is_embedded, source_of
-from memory_program.engines import engine_of, is_openai, litellm, reasons_by_itself
+from memory_program.engines import engine_of, is_openai, litellm, openai_url, reasons_by_itself
 from memory_program.errors import ConfigError, ModelError
 from memory_program.pacing import AdaptiveLimiter, PacedEngine, RetryPolicy
 
@@ -151,7 +151,9 @@ class RemoteModel(PacedEngine):
         if timeout_s <= 0:
             raise ConfigError(f"timeout_s={timeout_s!r} must be positive")
         _check_name(name)
-        _check_address(api_base)
+        _check_address("api_base", api_base)
+        if api_base is None and is_openai(name):
+            _check_address("OPENAI_BASE_URL", openai_url())
         engine = engine_of(
             name,
             api_base,
@@ -197,18 +199,16 @@ def _check_name(name: str) -> None:
         raise ModelError(f"{name!r} is not the name of a model: {_NAMES}")
 
 
-def _check_address(api_base: str | None) -> None:
-    if api_base is None:
+def _check_address(name: str, url: str | None) -> None:
+    if url is None:
         return
-    address = urlsplit(api_base)
-    if address.scheme not in ("http", "https") or not address.hostname:
-        raise ModelError(
-            f"api_base={api_base!r} is not an address: one looks like 'http://127.0.0.1:8000/v1'"
-        )
+    address = urlsplit(url)
     if address.password or address.username:
         raise ModelError(
-            f"api_base at {address.hostname!r} holds a password: leave it out, keys come from the environment"
+            f"{name} at {address.hostname!r} holds a password: leave it out, keys come from the environment"
         )
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise ModelError(f"{name}={url!r} is not an address: one looks like 'http://127.0.0.1:8000/v1'")
 
 
 def _lacks_key(name: str, api_base: str | None) -> bool:

@@ -144,8 +144,8 @@ class OptimizeConfig(SystemSettings):
     """Seed of the choice of examples, of the optimiser and of the intervals. Models are not seeded."""
 
     max_cost: float | None = Field(default=None, gt=0)
-    """US dollars that the run may cost, its earlier tries included. It then stops, and the best so far is
-    saved."""
+    """US dollars that the run may cost, its earlier tries included, but for the calls in flight when they are
+    reached. It then stops, and the best so far is saved."""
 
     max_calls: int | None = Field(default=None, ge=1)
     """Model calls that the run may use, those of its earlier tries included. It then stops, and the best so

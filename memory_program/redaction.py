@@ -8,7 +8,10 @@ REMOVED = "[key removed]"
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 _SHORTEST_SECRET_CHARS = 8  # shorter values are words, and would be cut out of honest text
-_LOOKS_SECRET = re.compile(r"(?i:bearer)\s+\S+|\b(?:sk|gsk|xai|hf)[-_][-\w*]{8,}|\bAIza[-\w]{20,}")
+_LOOKS_SECRET = re.compile(
+    r"(?i:bearer)\s+\S+|\b(?:sk|gsk|xai|hf)[-_][-\w*]{8,}|\bAIza[-\w]{20,}|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
+)
+_ACCOUNT = re.compile(r"://([^/\s:@]*:[^/\s@]+)@")  # of an address; errors tell it without the "://" as well
 
 
 def redacted(text: str) -> str:
@@ -37,8 +40,10 @@ def redact(error: Exception) -> None:
 
 def _secrets_of_the_environment() -> list[str]:
     values = {
-        value
+        value.strip()  # as keys are sent, also those of a file that ends with its line
         for name, value in os.environ.items()
-        if _SECRET_NAME.search(name.upper()) and len(value) >= _SHORTEST_SECRET_CHARS
+        if _SECRET_NAME.search(name.upper())
     }
-    return sorted(values, key=len, reverse=True)  # a key that contains another goes first
+    secrets = {value for value in values if len(value) >= _SHORTEST_SECRET_CHARS}
+    secrets.update(account for value in os.environ.values() for account in _ACCOUNT.findall(value))
+    return sorted(secrets, key=len, reverse=True)  # a key that contains another goes first

@@ -10,6 +10,7 @@ from pathlib import Path
 
 _SHORTEST_TELLING = 12  # letters and digits: shorter lines ("Thanks!") are said everywhere
 _PIECE_BYTES = 1 << 22
+_MOST_ESCAPED = 20  # characters that a letter becomes at most, escaped and escaped once more
 _CODE = re.compile(r"\\+u([0-9a-fA-F]{4})")
 _ESCAPE = re.compile(r"\\+[nrtbf]")
 _PACKED = re.compile(rb"H4sI[A-Za-z0-9+/=]{40,}")  # gzip in base64: the records of a report
@@ -24,7 +25,10 @@ class Telling:
         elsewhere = "\n".join(_squashed(text) for text in others)
         squashed = {_squashed(text) for text in texts}
         self.texts = [t for t in squashed if len(t) >= _SHORTEST_TELLING and t not in elsewhere]
-        self._name = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
+        # As records write ids: quoted, in a path, before the number of a question, or in a list of ids. A
+        # conversation may be called "1", which stands everywhere, but not so.
+        before, after = r"""(?:(?<=["'/])|["'](?:[\w.-]+,\s?)+)""", r"""(?=["':/\\,])(?!\\*["']\s*:)"""
+        self._name = re.compile(before + re.escape(name) + after)
 
     def is_in(self, text: str) -> bool:
         """Whether a text quotes the conversation, or names it."""
@@ -38,6 +42,7 @@ class Telling:
     def is_in_file(self, path: Path, *, by_name: bool = True) -> bool:
         """Whether a file quotes the conversation, looked at in pieces that overlap."""
         is_in = self.is_in if by_name else self.is_quoted
+        overlap = _MOST_ESCAPED * max(1000, *map(len, self.texts), 0)
         if path.suffix == ".html":
             packed = [
                 gzip.decompress(base64.b64decode(found)) for found in _PACKED.findall(path.read_bytes())
@@ -50,7 +55,7 @@ class Telling:
                 text = before + decoder.decode(piece)
                 if is_in(text):
                     return True
-                before = text[-20_000:]
+                before = text[-overlap:]
         return False
 
 

@@ -68,34 +68,34 @@ class MemoryContext:
 
     def build(self, space: MemorySpace, queries: Sequence[str]) -> ReaderContext:
         """Retrieve, fuse, pack."""
-        entries: dict[str, Memory | ScoredTurn] = {}
-        rankings: list[list[str]] = []
-        relevant: set[str] = set()
+        entries: dict[_Key, Memory | ScoredTurn] = {}
+        rankings: list[list[_Key]] = []
+        relevant: set[_Key] = set()
         for query in queries:
             if self.with_memories:
                 found = space.index.search(space.bank, query, RANKING_DEPTH)
-                entries |= {scored.memory.memory_id: scored.memory for scored in found}
-                rankings.append([scored.memory.memory_id for scored in found])
-                relevant |= {s.memory.memory_id for s in above_floor(found, self.relevance_floor)}
+                entries |= {_key(scored.memory): scored.memory for scored in found}
+                rankings.append([_key(scored.memory) for scored in found])
+                relevant |= {_key(s.memory) for s in above_floor(found, self.relevance_floor)}
             if self.with_archive:
                 turns = space.archive.search(query, RANKING_DEPTH)
-                entries |= {scored.turn.turn_id: scored for scored in turns}
-                rankings.append([scored.turn.turn_id for scored in turns])
-                relevant |= {s.turn.turn_id for s in above_floor(turns, self.relevance_floor)}
+                entries |= {_key(scored): scored for scored in turns}
+                rankings.append([_key(scored) for scored in turns])
+                relevant |= {_key(s) for s in above_floor(turns, self.relevance_floor)}
         order = (
             rankings[0] if len(rankings) == 1 else [hit.doc_id for hit in reciprocal_rank_fusion(rankings)]
         )
-        lines = {name: shown_line(entries[name]) for name in order[:RANKING_DEPTH]}
+        lines = {key: shown_line(entries[key]) for key in order[:RANKING_DEPTH]}
         ranked = tuple(
-            RankedItem(name, _sources(entries[name]), count_tokens(line + "\n"))
-            for name, line in lines.items()
+            RankedItem(key[1], _sources(entries[key]), count_tokens(line + "\n"))
+            for key, line in lines.items()
         )
         # All lines of the core block, but under the tightest budgets.
         core = pack(space.bank.core.splitlines() if self.with_memories else [], self.budget)
         # Every ranking has its first top_k candidates; packing keeps the best of all that fit.
-        candidates = [name for name in list(lines)[: self.top_k * len(rankings)] if name in relevant]
+        candidates = [key for key in list(lines)[: self.top_k * len(rankings)] if key in relevant]
         shown = pack(candidates, self.budget - core.tokens, lines.__getitem__)
-        chosen = [entries[name] for name in shown.kept]
+        chosen = [entries[key] for key in shown.kept]
         memories = [entry for entry in reversed(chosen) if isinstance(entry, Memory)]
         turns = sorted((e for e in chosen if isinstance(e, ScoredTurn)), key=_when_said)
         return ReaderContext(
@@ -103,7 +103,7 @@ class MemoryContext:
             memories="\n".join(shown_line(memory) for memory in memories) or NOTHING,
             excerpts="\n".join(shown_line(turn) for turn in turns) or NOTHING,
             ranked=ranked,
-            shown=shown.kept,
+            shown=tuple(name for _, name in shown.kept),
             tokens=core.tokens + shown.tokens,
         )
 
@@ -137,6 +137,16 @@ def shown_line(entry: Memory | ScoredTurn) -> str:
     if isinstance(entry, Memory):
         return f"{entry.text} [{spelled_day(entry.happened_at)}]" if entry.happened_at else entry.text
     return f"[{spelled_day(entry.session.date_time.date())}] {entry.turn.line}"
+
+
+_Key = tuple[bool, str]
+"""Whether it is a memory, and its id: a turn may be called as a memory is."""
+
+
+def _key(entry: Memory | ScoredTurn) -> _Key:
+    if isinstance(entry, Memory):
+        return True, entry.memory_id
+    return False, entry.turn.turn_id
 
 
 def _sources(entry: Memory | ScoredTurn) -> tuple[str, ...]:

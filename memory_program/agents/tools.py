@@ -204,9 +204,11 @@ class MemoryTools:
         if action == "append":
             if not text:
                 raise MemoryOperationError("text is empty: give the line to append")
-            if text in core.splitlines():
+            known = set(core.splitlines())
+            new = [line for line in text.splitlines() if line not in known]
+            if not new:
                 return "already in the profile"
-            core = f"{core}\n{text}".strip()
+            core = "\n".join([*core.splitlines(), *new]).strip()
         elif action == "replace":
             if not old_text or core.count(old_text) != 1:
                 raise MemoryOperationError(

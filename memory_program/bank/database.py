@@ -170,12 +170,14 @@ def check_exists(url: str) -> None:
 def _parsed(url: str) -> URL:
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
-        shown = "the text given" if "@" in url else repr(url)  # it may hold a password
+    except (ArgumentError, ValueError):  # the latter for a port that is no number
+        parsed = None  # and the error is left behind: it may tell a part of the password
+    if parsed is None:
+        shown = "the text given" if "@" in url else repr(url)
         raise StoreError(
             f"{shown} is not a database URL: for a file write sqlite:///path/to/bank.sqlite, "
             "for a server postgresql://user@host/name"
-        ) from error
+        )
     if parsed.drivername not in _DRIVERS:
         raise StoreError(f"unknown database {parsed.drivername!r}: choose from {', '.join(_DRIVERS)}")
     return parsed.set(drivername=_DRIVERS[parsed.drivername])

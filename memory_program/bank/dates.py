@@ -12,7 +12,7 @@ from datetime import date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Literal
 
-import dateparser
+from dateparser.date import DateDataParser
 from dateutil.relativedelta import relativedelta
 
 _NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
@@ -41,6 +41,10 @@ _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
 _NUMBERED_MONTH = re.compile(r"(?!0000)\d{4}-(?:0[1-9]|1[0-2])")
 _BESIDE = re.compile(r" (?:before|of|after) ")
 _UNIT = r"(?P<unit>day|week|weekend|month|year)s?"
+_AFTER_PREPOSITION = re.compile(
+    r"\b(?:in|on|since|by|until|from|of|during|about|around|early|mid|late)(?: the)?[ -]$", re.IGNORECASE
+)
+_DECADE = re.compile(r"\d0s\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ class Stretch:
             'Ana visited Rome in January 2023.'
             >>> january.told_in("Last month Ana visited Rome.", "last month")
             'In January 2023 Ana visited Rome.'
+            >>> january.told_in("Ana lives there since last month!", "last month")
+            'Ana lives there since January 2023!'
         """
         if self.phrase.casefold() in sentence.casefold():
             return sentence
@@ -72,8 +78,10 @@ class Stretch:
         told = self.phrase[0].lower() + self.phrase[1:] if is_beside else f"in {self.phrase}"
         repeated = re.search(rf"\b{re.escape(said)}\b", sentence, re.IGNORECASE)
         if repeated is None:
-            body = sentence.rstrip(".")
+            body = sentence.rstrip(".!?")
             return f"{body} {told}{sentence[len(body) :]}"
+        if _AFTER_PREPOSITION.search(sentence[: repeated.start()]):
+            told = told.removeprefix("in ")
         if repeated.start() == 0:
             told = told[0].upper() + told[1:]
         return f"{sentence[: repeated.start()]}{told}{sentence[repeated.end() :]}"
@@ -158,7 +166,9 @@ def resolve_time(expression: str, anchor: date) -> Stretch | None:
     for mention in find_dates(expression, anchor):
         if mention.end == len(expression) and _LEADING_WORDS.fullmatch(expression[: mention.start]):
             return mention.stretch
-    return None if expression.isdigit() else _day(_parsed(expression, anchor))
+    if expression.isdigit() or _DECADE.search(expression):  # dateparser takes the 80s for seconds
+        return None
+    return _read(expression, anchor)
 
 
 _LEADING_WORDS = re.compile(
@@ -167,23 +177,49 @@ _LEADING_WORDS = re.compile(
 
 
 @lru_cache(maxsize=4096)
-def _parsed(expression: str, anchor: date, prefer: Literal["past", "future"] = "past") -> date | None:
-    """What dateparser makes of an expression; the cache is there because it takes milliseconds."""
-    found = dateparser.parse(
-        expression,
+def _parsed(
+    expression: str, anchor: date, prefer: Literal["past", "future"] = "past"
+) -> tuple[date, str] | None:
+    """What dateparser makes of an expression: the first day, and how long it is ("day", "month", ...).
+
+    The cache is there because it takes milliseconds.
+    """
+    parser = DateDataParser(
         languages=["en"],
         settings={
             "RELATIVE_BASE": datetime.combine(anchor, time(12)),
             "PREFER_DATES_FROM": prefer,
             "PREFER_DAY_OF_MONTH": "first",
             "PARSERS": ["relative-time", "absolute-time"],
+            "RETURN_TIME_AS_PERIOD": True,
         },
     )
-    return None if found is None else found.date()
+    try:
+        found = parser.get_date_data(expression)
+    except OverflowError:
+        return None  # beyond the calendar
+    return None if found.date_obj is None else (found.date_obj.date(), str(found.period))
+
+
+def _read(expression: str, anchor: date) -> Stretch | None:
+    """Read what no rule of ours does, as long as dateparser takes it to be; a week or a quarter is not."""
+    if (parsed := _parsed(expression, anchor)) is None:
+        return None
+    day, period = parsed
+    if period == "month":
+        return _month(day)
+    if period == "year":
+        return _year(day.year)
+    return _day(day) if period in ("day", "part_of_day", "time") else None
+
+
+def _first_day(expression: str, anchor: date, prefer: Literal["past", "future"] = "past") -> date | None:
+    parsed = _parsed(expression, anchor, prefer)
+    return None if parsed is None else parsed[0]
 
 
 def _closest(expression: str, anchor: date) -> date | None:
-    days = [_parsed(expression, anchor, "past"), _parsed(expression, anchor, "future")]
+    days = [_first_day(expression, anchor, "past"), _first_day(expression, anchor, "future")]
     return min((day for day in days if day), key=lambda day: abs(day - anchor), default=None)
 
 
@@ -247,7 +283,7 @@ def _named_month(match: re.Match[str], anchor: date) -> Stretch | None:
 def _month_beside(match: re.Match[str], anchor: date) -> Stretch | None:
     """``last May``, ``next May``; in May itself, last May was a year ago."""
     direction = _direction(match)
-    day = _parsed(match["month"], anchor, "past" if direction < 0 else "future")
+    day = _first_day(match["month"], anchor, "past" if direction < 0 else "future")
     if day is not None and direction and day.month == anchor.month:
         day = anchor + relativedelta(years=direction)
     return _month(day)

@@ -40,10 +40,10 @@ def space_from_json(document: Json, namespace: str | None = None) -> MemorySpace
     try:
         if document["format"] != FORMAT:
             raise ValueError(f"its format is {document['format']!r}")
-        space = MemorySpace(document["namespace"] if namespace is None else namespace)
+        space = MemorySpace(_text(document["namespace"]) if namespace is None else namespace)
         operations = map(operation_from_json, document["operations"])
         space.bank = MemoryBank.replay(space.namespace, operations)
-        space.restore([_ingested_from_json(entry) for entry in document["sessions"]])
+        space.restore([_ingested_from_json(entry, space.bank.version) for entry in document["sessions"]])
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(
             f"not an exported namespace ({error}): expected a file of format {FORMAT!r}, as "
@@ -52,6 +52,15 @@ def space_from_json(document: Json, namespace: str | None = None) -> MemorySpace
     return space
 
 
-def _ingested_from_json(entry: Json) -> IngestedSession:
+def _ingested_from_json(entry: Json, newest: int) -> IngestedSession:
     session = session_from_json(json.dumps(entry["session"]))
-    return IngestedSession(session, entry["version"], record_from_json(json.dumps(entry["record"])))
+    version = entry["version"]
+    if type(version) is not int or not 0 <= version <= newest:
+        raise ValueError(f"version {version!r} of {session.session_id} is none of 0 to {newest}")
+    return IngestedSession(session, version, record_from_json(json.dumps(entry["record"])))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value

@@ -32,8 +32,17 @@ def session_from_json(document: str) -> Session:
     return Session(
         number=record["number"],
         date_time=datetime.fromisoformat(record["date_time"]),
-        turns=tuple(Turn(**turn) for turn in record["turns"]),
+        turns=tuple(map(_turn, record["turns"])),
     )
+
+
+def _turn(written: dict[str, Any]) -> Turn:  # Any: see session_from_json
+    turn = Turn(**written)
+    for field in fields(Turn):
+        value = getattr(turn, field.name)
+        if not isinstance(value, str) and (value is not None or field.default is not None):
+            raise TypeError(f"{field.name}={value!r:.80} of a turn is no text")
+    return turn
 
 
 def record_to_json(record: SessionRecord) -> str:

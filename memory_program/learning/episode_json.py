@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from locomo.conversation import Category, Conversation, Question
+from locomo.conversation import ANSWERABLE, Category, Conversation, Question
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import operation_from_json, operation_to_json
 from memory_program.bank.records import session_from_json, session_to_json
@@ -49,6 +49,8 @@ def episode_from_json(document: Json) -> Episode:
         session = session_from_json(json.dumps(document["session"]))
         if not session.turns:
             raise ValueError("the session has no turns")
+        if len({turn.turn_id for turn in session.turns}) < len(session.turns):
+            raise ValueError("two turns have one id")
         space = MemorySpace(name)
         space.bank = MemoryBank.replay(name, map(operation_from_json, document["operations"]))
         questions = tuple(_question(name, asked) for asked in document["questions"])
@@ -68,5 +70,8 @@ def _question(conversation_id: str, asked: Json) -> Question:
         raise ValueError(f"question={text!r} is not a text")
     if not isinstance(answer, str | int | None):
         raise ValueError(f"answer={answer!r} is neither a text nor a number")
+    category = Category(asked["category"])
+    if category in ANSWERABLE and answer in (None, ""):
+        raise ValueError(f"question={text!r} of category {category.value} has no answer")
     evidence = tuple(str(turn_id) for turn_id in asked["evidence"])
-    return Question(conversation_id, int(asked["index"]), text, Category(asked["category"]), answer, evidence)
+    return Question(conversation_id, int(asked["index"]), text, category, answer, evidence)

@@ -41,6 +41,7 @@ from memory_program.learning.step_metrics import Metrics, Stopwatch, rollout_met
 from memory_program.learning.validation import validate
 
 _BETTER = 1e-9  # scores that differ by less are equal but for rounding
+_MOST_LOST = 0.1  # the share of its questions without a score up to which a validation may be the best
 
 
 class Job(Protocol):
@@ -305,7 +306,9 @@ class _Training:
                     "judge gives nothing usable"
                 )
             progress.stale += 1
-            if progress.best_score is None or found.score > progress.best_score + _BETTER:
+            is_whole = found.lost <= _MOST_LOST * (found.questions + found.lost)
+            is_better = progress.best_score is None or found.score > progress.best_score + _BETTER
+            if progress.best_score is None or (is_whole and is_better):
                 progress.best_score, progress.best_step, progress.stale = found.score, progress.step, 0
                 self._job.trainer.save_weights(self._state.best(progress.step))
         progress.validated_at = progress.step
@@ -333,7 +336,7 @@ def _lasting(
     """List what a training cannot go on without: all but how long it may take, and on how many threads."""
     data = [[conversation.fingerprint for conversation in split] for split in (trainset, valset)]
     return {
-        "model": policy_of(student).model,
+        "model": known_as(policy_of(student).model),
         "reader": known_as(reader_of(student).model),
         "program": content_hash(student.dump_state())[:16],
         "data": content_hash(data)[:16],

@@ -12,6 +12,7 @@ from typing import Any, cast
 import dspy
 from dspy.clients.utils_finetune import TrainDataFormat
 
+from memory_program.embedded import known_as
 from memory_program.errors import ConfigError
 from memory_program.evaluation.records import content_hash
 from memory_program.learning.accumulation import StepReport
@@ -92,7 +93,12 @@ def fine_tune(
     lm.provider = LocalProvider()
     alone = ReinforceSettings(**training.model_dump(), beta=0.0)  # replies need no reference model
     job = cast(LocalReinforceJob, lm.reinforce(alone.model_dump()))
-    lasting = {"model": lm.model, "epochs": epochs, "batch": batch, "data": content_hash(lessons.train)[:16]}
+    lasting = {
+        "model": known_as(lm.model),
+        "epochs": epochs,
+        "batch": batch,
+        "data": content_hash(lessons.train)[:16],
+    }
     state = RunState(folder, {**lasting, **training.model_dump(mode="json")})
     progress = state.resume(job.trainer)
     steps = -(-len(lessons.train) // batch)

@@ -21,6 +21,7 @@ from memory_program.agents.context import ReaderContext
 from memory_program.agents.signatures import NOTHING, AnswerQuestion, WriteQuestions
 from memory_program.agents.writer import spelled_date
 from memory_program.bank.outcome import Answer, Outcome
+from memory_program.embedded import known_as
 from memory_program.learning.rewards import AnswerScore
 from memory_program.learning.session_lines import (
     Line,
@@ -83,7 +84,9 @@ class Synthesizer:
     def _conversation(self, conversation: Conversation, folder: Path) -> Synthesized:
         path = file_of(folder, conversation.conversation_id)
         done = read_lines(path) if path.exists() else []
-        check_done(path, done, [line["session"] for line in done], conversation.sessions, self.lm.model)
+        check_done(
+            path, done, [line["session"] for line in done], conversation.sessions, known_as(self.lm.model)
+        )
         failure = None
         for session in conversation.sessions[len(done) :]:
             try:
@@ -112,7 +115,7 @@ class Synthesizer:
                 rejected.append({**draft, "reason": reason})
         return {
             "session": json_of(session),
-            "model": self.lm.model,
+            "model": known_as(self.lm.model),
             "version": __version__,
             "questions": kept,
             "rejected": rejected,

@@ -15,6 +15,7 @@ from memory_program.agents.program import MemoryProgram, writer_state
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import operation_from_json, operation_to_json
 from memory_program.bank.space import MemorySpace
+from memory_program.embedded import known_as
 from memory_program.errors import RecordError
 from memory_program.evaluation.records import content_hash
 from memory_program.learning.episode_json import episode_to_json
@@ -64,7 +65,7 @@ def collect(
     """
     folder.mkdir(parents=True, exist_ok=True)
     sampled = sampling_program(program, temperature, max_tokens)
-    expert = _Expert(policy_of(program).model, content_hash(writer_state(program.dump_state())))
+    expert = _Expert(known_as(policy_of(program).model), content_hash(writer_state(program.dump_state())))
     chosen = [c for c in conversations if not (skip_existing and file_of(folder, c.conversation_id).exists())]
     tasks = [partial(_collect, sampled, expert, conversation, folder, on_session) for conversation in chosen]
     return side_by_side(tasks, threads)

@@ -49,9 +49,9 @@ def compute_score(
             (found,) = json.load(response)["items"]
     except urllib.error.HTTPError as error:
         raise RuntimeError(f"the reward server at {address} refused: {error.read()[:300]!r}") from error
-    except urllib.error.URLError as error:
+    except OSError as error:  # of urllib; or, once it is connected, as it comes: too slow, gone
         raise RuntimeError(
-            f"no reward server at {address} ({error.reason}): start one with python -m "
+            f"no reward from {address} ({error}): start one with python -m "
             f"memory_program.learning.reward_server, or set {_ADDRESS}"
         ) from error
     if "error" in found:

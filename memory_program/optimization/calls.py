@@ -62,10 +62,10 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class CallReply:
-    """A reply that was paid for; ``reply`` is the response as JSON."""
+    """A reply that was paid for; ``reply`` is the response as JSON, None if the call failed."""
 
     key: str
-    reply: dict[str, Any]  # Any: a JSON object
+    reply: dict[str, Any] | None  # Any: a JSON object
     usage: Usage
 
 
@@ -74,7 +74,8 @@ class PaidCalls:
 
     A reply that is there is used again and counts like one that is new: a run that was killed uses the same
     replies as one that was not, and stops at the same limit. Two threads that ask for the same reply at once
-    share it. What fails is not kept. All of it is safe from any thread.
+    share it. Of what fails only that is kept: it counts, and is asked for again. All of it is safe from any
+    thread.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class PaidCalls:
             RecordError: the file is damaged elsewhere than in an incomplete last line.
         """
         self.journal = Journal(path, CallReply)
-        self.used = 0
-        """Calls that the run has used: new ones, those found on disk, and those that failed."""
+        attempts = [attempt for key in self.journal.records for attempt in self.journal.attempts(key)]
+        self.used = sum(attempt.reply is None for attempt in attempts)
+        """Calls that the run has used: new ones, those found on disk, and those that failed, in earlier tries
+        of it too."""
         self.paid = Usage()
         """What was newly paid for."""
         self.usage = Usage()
@@ -153,7 +156,7 @@ class PaidCalls:
             stopped = self.stopped or allowance.stopped
             if stopped is not None:
                 raise stopped
-            reply, pending = self.journal.records.get(key), self._pending.get(key)
+            reply, pending = self._reply(key), self._pending.get(key)
             is_new = reply is None and pending is None
             if key not in self._known and (is_new or reply is not None):
                 self._admit(allowance)
@@ -166,9 +169,14 @@ class PaidCalls:
         if reply is None:
             assert pending is not None
             reply = pending.result()
+        assert reply.reply is not None, "what failed is raised"
         response = response_from_dict(reply.reply)
         record_call(CallRecord(request.model, Usage(), response.finish_reason))
         return response
+
+    def _reply(self, key: str) -> CallReply | None:
+        kept = self.journal.records.get(key)
+        return kept if kept is not None and kept.reply is not None else None
 
     def _ask(self, engine: Engine, request: lm15.Request, key: str) -> lm15.Response:
         if threading.current_thread() is not threading.main_thread():
@@ -182,6 +190,8 @@ class PaidCalls:
             with metered() as meter:
                 response = engine.complete(request)
         except BaseException as error:
+            if isinstance(error, Exception):  # an interrupt is no call
+                self.journal.add(CallReply(key, None, Usage()))
             with self._lock:
                 self._known.discard(key)
                 self._pending.pop(key).set_exception(error)

@@ -51,7 +51,7 @@ def read_material(config: OptimizeConfig) -> Material:
         DatasetError: the file is missing, modified or not in the schema.
     """
     dataset = load_dataset(config.data_config)
-    splits = split_conversations(dataset.conversations)
+    splits = split_conversations(dataset)
 
     def used(conversations: Sequence[Conversation]) -> tuple[Conversation, ...]:
         limit = config.max_sessions

@@ -32,14 +32,22 @@ class Choice:
 
 
 def finalists(bench: Bench, proposed: Sequence[str]) -> list[Candidate]:
-    """List what is still to be tried on validation: what the optimiser proposes, then the best on train.
+    """List what is still to be tried on validation: what the optimiser proposes, then the best so far.
+
+    That is by train, or, where an optimiser tries on parts of validation instead (MIPROv2), by those: a
+    ranking only, since what is listed is tried on all of it before one is chosen.
 
     Args:
         bench: knows all that was tried.
         proposed: fingerprints in the optimiser's order; empty if it was stopped.
     """
-    tried = filter(bench.is_trained, bench.candidates)
-    ranked = sorted(tried, key=lambda c: (-(c.train_score or 0.0), c.length, c.name))
+
+    def score(candidate: Candidate) -> float:
+        found = candidate.train_score if bench.is_trained(candidate) else candidate.val_score
+        return found if found is not None else 0.0
+
+    tried = [c for c in bench.candidates if bench.is_trained(c) or c.val]
+    ranked = sorted(tried, key=lambda c: (-score(c), c.length, c.name))
     in_order = map(bench.named, dict.fromkeys([*proposed, *(candidate.name for candidate in ranked)]))
     return [candidate for candidate in in_order if not bench.is_validated(candidate)][:FINALISTS]
 

@@ -54,11 +54,17 @@ def read_material(config: TrainConfig) -> Material:
         val = _worlds(_VAL_SEED + config.seed, config.num_val, _VAL_QUESTIONS, is_held_out=True)
         worlds = {world.conversation.conversation_id: world for world in (*train, *val)}
         return Material(dataset, _conversations(train), _conversations(val), dataset.conversations, worlds)
-    splits = split_conversations(dataset.conversations)
+    splits = split_conversations(dataset)
     if not splits["test"]:
         raise ConfigError(
             f"{len(dataset.conversations)} conversations leave none to test on: give three at least"
         )
+    for conversation_id in (c.conversation_id for c in splits["test"]):
+        if "," in conversation_id:  # as --conversations would, the evaluation names them in a list
+            raise ConfigError(
+                f"conversation {conversation_id!r} has a comma in its id, as stands between ids in a list: "
+                "call it otherwise"
+            )
     train = _enough(splits["train"], config.num_train)
     return Material(dataset, train, _enough(splits["val"], config.num_val), tuple(splits["test"]))
 

@@ -34,7 +34,7 @@ def make_results(config: TrainConfig, material: Material, entries: Sequence[Entr
     """Say as JSON what was trained, how it went, what it is worth, and what that rests on."""
     steps = [entry for entry in entries if entry["kind"] == "step"]
     validations = [entry for entry in entries if entry["kind"] == "validation"]
-    best = max(validations, key=lambda entry: entry["score"])
+    best = next(entry for entry in validations if entry["step"] == validations[-1]["best_step"])
     return {
         "settings": config.model_dump(mode="json", exclude=_OF_THE_MACHINE),
         "dataset": {

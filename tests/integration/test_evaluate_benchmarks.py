@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from locomo.longmemeval import load_longmemeval
 from memory_program.config import EvaluateConfig
 from memory_program.errors import ConfigError
 from memory_program.evaluation.run import evaluate
 from memory_program.evaluation.scoring import Json
 from memory_program.evaluation.selection import select
 from memory_program.models import language_model
+from memory_program.optimization.cases import split_conversations
 from tests.competent_model import Prompt
 from tests.longmemeval_samples import instances
 from tests.model_server import Behaviour, ModelServer
@@ -76,8 +78,10 @@ def test_membuilders_splits_choose_among_real_instances(longmemeval_path, tmp_pa
     }
     assert chosen["rl"] == ["32260d93", "19b5f2b3_abs"]
     assert len(chosen["test"]) == 8
-    with pytest.raises(ConfigError, match="split='sft' has none of the 10 questions of this file"):
+    with pytest.raises(ConfigError, match="split='sft' has none of the 10 conversations of this file"):
         select(EvaluateConfig(split="sft", **settings))
+    with pytest.raises(ConfigError, match="10 conversations give 0 to learn from and 2 to choose on"):
+        split_conversations(load_longmemeval(longmemeval_path))  # and not those that are tested on
 
 
 @pytest.mark.parametrize("dataset", ["longmemeval", "perltqa"])

@@ -138,7 +138,35 @@ def test_a_copy_is_known_however_it_is_escaped(wrap):
     )
     assert telling.is_in(f"before {wrap(told)} after")
     assert not telling.is_in("Thanks! We all say this very line. conv-26")
-    assert telling.is_in("conv-2:q4")
+    assert telling.is_in('{"question_id": "conv-2:q4"}')
+
+
+def test_a_conversation_called_one_is_not_named_by_every_number():
+    telling = Telling("1", ["A line that tells enough to be known."], [])
+    for line in (
+        {"conversation_id": "1"},
+        {"question_id": "1:q0"},
+        {"namespace": "0f3c9a/1"},
+        {"text": json.dumps({"id": "1"})},
+        {"conversations": "3,1, 2"},
+        ["2", "1"],
+    ):
+        assert telling.is_in(json.dumps(line)), line
+    for line in (
+        {"index": 1, "evidence": ["D1:1", "D2:1"], "ranks": [1, 1]},
+        {"recall": {"1": 0.5}, "question_id": "2:q1", "namespace": "0f3c9a/11"},
+        {"text": "On May 1, 2023, she had 1 dog, 1, 2 or 3 cats."},
+    ):
+        assert not telling.is_in(json.dumps(line)), line
+    assert not telling.is_in("a page with 1 number and a 1")
+
+
+def test_a_long_line_is_found_across_the_end_of_a_piece_however_it_is_escaped(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("memory_program.telling._PIECE_BYTES", 30_000)
+    told = "Она спрятала золото под липой. " * 160
+    path = tmp_path / "log.jsonl"
+    path.write_text("x" * 6_000 + json.dumps({"text": told}))
+    assert Telling("conv-2", [told], []).is_in_file(path)
 
 
 def test_a_copy_in_a_file_is_known_wherever_a_piece_that_is_read_ends(tmp_path: Path, monkeypatch):

@@ -1,6 +1,8 @@
 """Weights learn to remember: real gradients on a tiny model, from rollouts of the whole program."""
 
 import json
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from memory_program.learning.grpo import MemoryGRPO
 from memory_program.learning.hyperparameters import GRPOSettings, ReinforceSettings
 from memory_program.learning.local import LocalModel, LocalSettings
 from memory_program.learning.rewards import answer_score
+from memory_program.learning.validation import Validation
 from tests.training_samples import RuledReader, one_thread, save_half_taught, student, talk
 
 EASY = {
@@ -204,6 +207,29 @@ def test_training_stops_when_validation_no_longer_rises(folder, tmp_path):
     assert stopped.ended_by == "patience=1 is at an end after 1 of 50 steps"
     untouched = weights(student(folder))
     assert all(torch.equal(weight, untouched[name]) for name, weight in weights(program).items())
+
+
+def test_a_validation_in_which_much_was_lost_is_not_the_best(folder, tmp_path, monkeypatch):
+    seen = iter([Validation(0.5, 20, 0, {}), Validation(1.0, 1, 19, {}), Validation(0.75, 18, 2, {})])
+    monkeypatch.setattr("memory_program.learning.grpo.validate", lambda *_args, **_settings: next(seen))
+    grpo(tmp_path, num_train_steps=2, val_every=1, rollouts=2).compile(
+        student(folder), trainset=TRAIN, valset=VAL
+    )
+    assert [entry["best_step"] for entry in log_of(tmp_path, "validation")] == [0, 0, 2]
+
+
+def test_a_training_does_not_go_on_over_other_weights_of_the_same_name(folder, tmp_path):
+    copied = shutil.copytree(folder, tmp_path / "model")
+    grpo(tmp_path / "run", num_train_steps=1, rollouts=2).compile(student(copied), trainset=TRAIN, valset=VAL)
+    with (copied / "model.safetensors").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last[0] ^ 1]))
+    with pytest.raises(ConfigError, match="holds a training with model="):
+        grpo(tmp_path / "run", num_train_steps=1, rollouts=2).compile(
+            student(copied), trainset=TRAIN, valset=VAL
+        )
 
 
 def test_the_dry_run_shows_a_group_and_changes_nothing(folder, tmp_path):

@@ -29,6 +29,13 @@ CONVERSATION = talk("talk")
 EPISODE = episode_to_json(
     Episode(CONVERSATION, CONVERSATION.sessions[0], MemorySpace("talk"), CONVERSATION.questions)
 )
+TURNS = EPISODE["session"]["turns"]
+
+
+def changed(**of_session: object) -> dict[str, object]:
+    return {**EPISODE, "session": {**EPISODE["session"], **of_session}}
+
+
 GOOD = {"agent": "episodic", "reply": reply("episodic", remembers=True), "episode": EPISODE}
 EMPTY = {"agent": "episodic", "reply": reply("episodic", remembers=False), "episode": EPISODE}
 BROKEN = [
@@ -36,6 +43,10 @@ BROKEN = [
     {**GOOD, "reply": 7},
     {**GOOD, "episode": "/etc/passwd"},
     {**GOOD, "episode": {**EPISODE, "questions": []}},
+    {**GOOD, "episode": changed(turns=[*TURNS, TURNS[0]])},
+    {**GOOD, "episode": changed(turns=[{**TURNS[0], "text": 5}])},
+    {**GOOD, "episode": changed(turns=[{**TURNS[0], "turn_id": []}])},
+    {**GOOD, "episode": {**EPISODE, "questions": [{**EPISODE["questions"][0], "answer": None}]}},
     {"reply": "x"},
     "not an object",
 ]
@@ -135,6 +146,18 @@ def test_with_a_token_only_who_has_it_is_answered(monkeypatch):
         assert verl_reward.compute_score("x", GOOD["reply"], None, extra) == 0.5
         with pytest.raises(RuntimeError, match="no reward: unknown agent 'nobody'"):
             verl_reward.compute_score("x", GOOD["reply"], None, {**extra, "agent": "nobody"})
+
+
+def test_of_a_server_that_hangs_up_verl_is_told(monkeypatch):
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        thread = threading.Thread(target=lambda: listening.accept()[0].close())
+        thread.start()
+        monkeypatch.setenv("MEMORY_PROGRAM_REWARD_URL", f"http://127.0.0.1:{listening.getsockname()[1]}")
+        with pytest.raises(RuntimeError, match="no reward from http"):
+            verl_reward.compute_score("x", "reply", None, {"episode": "{}", "agent": "episodic"})
+        thread.join()
 
 
 def test_without_a_server_verl_is_told_how_to_start_one(monkeypatch):

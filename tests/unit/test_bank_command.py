@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from memory_program.bank.__main__ import main
+from memory_program.bank.exchange import space_to_json
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcome import SessionRecord
+from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from tests.conversations import session
 
@@ -122,6 +124,16 @@ def test_an_import_overwrites_nothing_and_can_take_another_name(run, tmp_path, d
     assert len(run("list")) == 2
 
 
+def exported(version: object = 0, turn: dict[str, object] | None = None) -> dict[str, object]:
+    """An export of one session without operations, with something changed in it."""
+    space = MemorySpace("a")
+    space.ingest(session(1, "Ana: Hi."), SessionRecord("session_1"))
+    document = space_to_json(space)
+    document["sessions"][0]["version"] = version
+    document["sessions"][0]["session"]["turns"][0] |= turn or {}
+    return document
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -130,6 +142,11 @@ def test_an_import_overwrites_nothing_and_can_take_another_name(run, tmp_path, d
         json.dumps({"format": "memory-program/9"}),
         json.dumps({"format": "memory-program/1", "namespace": "a", "operations": [{}], "sessions": []}),
         json.dumps({"format": "memory-program/1", "namespace": "a", "operations": [], "sessions": [{}]}),
+        json.dumps({"format": "memory-program/1", "namespace": 5, "operations": [], "sessions": []}),
+        json.dumps(exported(version=9)),
+        json.dumps(exported(version="x")),
+        json.dumps(exported(turn={"text": 5})),
+        json.dumps(exported(turn={"speaker": None})),
     ],
 )
 def test_a_file_that_export_did_not_write_is_refused_and_makes_no_database(tmp_path, capsys, content):

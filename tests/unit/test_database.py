@@ -130,6 +130,8 @@ def test_a_row_that_no_store_wrote_is_named(kind: str, tmp_path: Path) -> None:
     [
         ("memories.sqlite", r"'memories\.sqlite' is not a database URL: for a file write sqlite:///"),
         ("user:secret@host", "the text given is not a database URL"),
+        ("postgresql://user:pa@ss:secret@host/name", "the text given is not a database URL"),
+        ("postgresql://host:54x2/name", "'postgresql://host:54x2/name' is not a database URL"),
         ("mysql://user:secret@host/name", r"unknown database 'mysql': choose from sqlite, .*postgresql"),
         ("postgresql://user@127.0.0.1:1/name?password=secret", r"://user@127\.0\.0\.1:1/name failed"),
         (

@@ -112,6 +112,13 @@ def test_words_that_only_look_like_dates_are_left_alone(text):
     assert find_dates(text, FRIDAY) == []
 
 
+@pytest.mark.parametrize(
+    ("expression", "said_on"), [("last friday", date(1, 1, 2)), ("this monday", date(9999, 12, 31))]
+)
+def test_what_lies_beyond_the_calendar_is_not_resolved(expression, said_on):
+    assert resolve_time(expression, said_on) is None
+
+
 def test_what_lies_beyond_the_calendar_is_no_date():
     assert find_dates("999 weeks ago, 99 months ago, 20 years ago", date(2, 1, 1)) == []
     assert find_dates("in 12 years", date(9999, 1, 1)) == []
@@ -156,7 +163,51 @@ def test_a_sentence_tells_a_time_that_is_no_day(said, told):
     assert time.told_in(f"Ana visited Rome {said}.", said) == told
 
 
-@pytest.mark.parametrize("expression", ["", "unknown", "soon", "n/a", "10", "no", "when yesterday was young"])
+@pytest.mark.parametrize(
+    ("said", "sentence", "told"),
+    [
+        ("Sept 2022", "Ana visited Rome in Sept 2022.", "Ana visited Rome in September 2022."),
+        ("summer of 2022", "Ana met Bo in the summer of 2022.", "Ana met Bo in the summer 2022."),
+        ("last month", "Ana is ill since last month.", "Ana is ill since May 2023."),
+        ("three months ago", "Bo left about three months ago.", "Bo left about March 2023."),
+        ("last month", "Ana won the race!", "Ana won the race in May 2023!"),
+        ("last week", "Ana is ill since last week.", "Ana is ill since the week before 9 June 2023."),
+    ],
+)
+def test_a_time_that_is_told_fits_the_words_before_it(said, sentence, told):
+    assert resolve_time(said, FRIDAY).told_in(sentence, said) == told
+
+
+@pytest.mark.parametrize(
+    ("expression", "phrase"),
+    [
+        ("May", "May 2023"),
+        ("September", "September 2022"),
+        ("twenty years ago", "2003"),
+        ("7 May", "7 May 2023"),
+        ("3 hours ago", "9 June 2023"),
+        ("Friday night", "2 June 2023"),
+    ],
+)
+def test_what_dateparser_reads_is_as_long_as_it_says(expression, phrase):
+    assert resolve_time(expression, FRIDAY).phrase == phrase
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "the 1990s",
+        "in the 80s",
+        "Q1 2023",
+        "",
+        "unknown",
+        "soon",
+        "n/a",
+        "10",
+        "no",
+        "when yesterday was young",
+    ],
+)
 def test_what_is_no_date_resolves_to_nothing(expression):
     assert resolve_date(expression, FRIDAY) is None
 

@@ -40,6 +40,29 @@ def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
     assert "hunter22" not in str(caught.value)
 
 
+def test_an_address_of_the_environment_is_held_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none-of-yours")
+    for url, complaint in (
+        ("http://me:hunter22@example.org/v1", "OPENAI_BASE_URL at 'example.org' holds a password"),
+        ("127.0.0.1:8000/v1", "OPENAI_BASE_URL='127.0.0.1:8000/v1' is not an address"),
+    ):
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        with pytest.raises(ModelError, match=complaint) as caught:
+            language_model("openai/test")
+        assert "hunter22" not in str(caught.value)
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "https://me:hunter22@proxy.example:8080"])
+def test_a_proxy_that_is_none_for_http_is_refused(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", proxy)
+    monkeypatch.setenv("no_proxy", "")
+    with pytest.raises(
+        ModelError, match=r"proxy at .* is one for '.*', expected 'http': .*NO_PROXY"
+    ) as caught:
+        language_model("openai/test", api_base="https://models.invalid/v1")
+    assert "hunter22" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

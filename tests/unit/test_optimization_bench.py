@@ -240,6 +240,12 @@ def test_finalists_are_what_was_proposed_and_then_the_best_on_train(board: Board
     assert len(finalists(board.bench, [board.candidate(f"{n}").name for n in range(9)])) == FINALISTS
 
 
+def test_where_an_optimiser_tries_on_parts_of_validation_the_best_there_are_finalists(board: Board) -> None:
+    board.val("baseline", 0, 0, 0, 0)
+    fair, good = board.val("fair", 1, 0), board.val("good", 1, 1, 1)
+    assert finalists(board.bench, []) == [good, fair]
+
+
 def test_scores_come_with_intervals_by_conversation(board: Board) -> None:
     board.val("baseline", 0, 0, 1, 1)
     found = val_interval(board.bench, board.bench.baseline, seed=0)

@@ -110,6 +110,17 @@ def test_what_fails_is_counted_and_asked_again(counting: Counting, tmp_path: Pat
     assert lm.tally.succeeded == 1
 
 
+def test_what_failed_in_an_earlier_try_counts_towards_the_limit(counting: Counting, tmp_path: Path) -> None:
+    for used in (2, 3, 3):  # the limit is reached in the second try
+        with closing(PaidCalls(tmp_path / "calls.jsonl", max_calls=3)) as calls:
+            lm = model(counting, calls)
+            for _ in range(2):
+                with pytest.raises((dspy.LMError, RunStopped)):
+                    lm("fail?")
+            assert calls.used == used
+    assert len(counting.asked) == 3
+
+
 def test_threads_that_ask_the_same_at_once_share_one_call(counting: Counting, tmp_path: Path) -> None:
     calls = PaidCalls(tmp_path / "calls.jsonl")
     lm = model(counting, calls)

@@ -7,7 +7,7 @@ import pytest
 
 from locomo.calibration import known_answers
 from locomo.conversation import Benchmark, Category, Conversation, Question
-from locomo.dataset import read_dataset
+from locomo.dataset import Dataset, read_dataset
 from locomo.rubrics import Rubric, Verdict
 from locomo.split_data import SPLITS
 from memory_program.bank.space import MemorySpace
@@ -35,6 +35,10 @@ def spaces_of(conversation: Conversation) -> list[MemorySpace]:
     return [space.fork() for _ in range(len(conversation.sessions) + 1)]
 
 
+def of(talks: list[Conversation]) -> Dataset:
+    return Dataset(tuple(talks), "0" * 64, False, name="talks")
+
+
 @pytest.mark.parametrize(
     ("count", "train", "val", "test"),
     [(2, 1, 1, 0), (3, 1, 1, 1), (4, 2, 1, 1), (8, 4, 2, 2), (11, 7, 2, 2)],
@@ -43,7 +47,7 @@ def test_a_file_is_split_by_the_order_of_its_conversations(
     count: int, train: int, val: int, test: int
 ) -> None:
     talks = [Conversation(f"talk-{n}", ("Ana", "Ben"), (session(1, "Ana: Hi."),), ()) for n in range(count)]
-    splits = split_conversations(talks)
+    splits = split_conversations(of(talks))
     assert [len(splits[name]) for name in ("train", "val", "test")] == [train, val, test]
     assert [*splits["train"], *splits["val"], *splits["test"]] == talks
 
@@ -51,16 +55,21 @@ def test_a_file_is_split_by_the_order_of_its_conversations(
 def test_the_conversations_of_locomo_have_their_reference_splits() -> None:
     names = [f"conv-{n}" for n in (26, 30, 41, 42, 43, 44, 47, 48, 49, 50)]
     talks = [Conversation(name, ("Ana", "Ben"), (session(1, "Ana: Hi."),), ()) for name in names]
-    splits = split_conversations(talks)
+    splits = split_conversations(of(talks))
     assert {name: [c.conversation_id for c in part] for name, part in splits.items()} == {
         name: list(ids) for name, ids in SPLITS.items()
     }
 
 
+def test_a_file_of_locomos_train_split_alone_is_split_by_order_and_nothing_held_out_is_in_it() -> None:
+    talks = [Conversation(name, ("Ana", "Ben"), (session(1, "Ana: Hi."),), ()) for name in SPLITS["train"]]
+    assert [len(part) for part in split_conversations(of(talks)).values()] == [4, 1, 1]
+
+
 def test_one_conversation_is_too_few() -> None:
     talk = Conversation("talk-1", ("Ana", "Ben"), (session(1, "Ana: Hi."),), ())
     with pytest.raises(ConfigError, match="1 conversations give 0 to learn from and 1 to choose on"):
-        split_conversations([talk])
+        split_conversations(of([talk]))
 
 
 def test_questions_are_drawn_in_turn_from_every_conversation(talks: list[Conversation]) -> None:

@@ -1,12 +1,13 @@
 """The reader: what it is shown under its budget, how it searches, how it fails."""
 
 import json
-from datetime import date
+from datetime import UTC, date, datetime
 
 import dspy
 import pytest
 from dspy.lm15 import ServerError
 
+from locomo.conversation import Session, Turn
 from memory_program.agents.baselines import ReaderOnly
 from memory_program.agents.context import MemoryContext, NoContext, ReaderContext, WholeConversation
 from memory_program.agents.program import MemoryProgram
@@ -94,6 +95,24 @@ def test_no_budget_is_ever_exceeded(space, budget):
 def test_the_archive_adds_excerpts_with_the_day_of_their_session(space):
     context = MemoryContext(with_archive=True).build(space, ["red bicycle"])
     assert "[8 May 2023] Mara: I bought a red bicycle yesterday." in context.excerpts.splitlines()
+
+
+def test_a_turn_that_is_called_as_a_memory_is_replaces_none():
+    space = MemorySpace("mara")
+    space.bank.create([Draft("Mara's cat is called Rex.", MemoryKind.SEMANTIC)], BY)
+    said = Session(
+        1,
+        datetime(2023, 5, 8, 12, tzinfo=UTC),
+        (Turn("m1", "Mara", "My cat is asleep."), Turn("m2", "Tom", "Oh.")),
+    )
+    space.ingest(said, SessionRecord("session_1"))
+    context = MemoryContext(with_archive=True).build(space, ["What is Mara's cat called?"])
+    assert context.memories == "Mara's cat is called Rex."
+    assert context.ranked is not None
+    assert [(item.item_id, item.sources) for item in context.ranked if item.item_id == "m1"] == [
+        ("m1", ()),
+        ("m1", ("m1",)),
+    ]
 
 
 def test_the_reader_answers_from_what_it_is_shown(space):

@@ -35,6 +35,18 @@ def test_a_key_of_the_environment_is_removed_whatever_its_shape(
     assert redacted("sent correct horse battery along") == "sent [key removed] along"
 
 
+def test_a_key_of_a_file_that_ends_with_its_line_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", "correct horse battery\n")
+    assert redacted("sent correct horse battery along") == "sent [key removed] along"
+
+
+def test_the_password_of_an_address_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert redacted("at https://me:pass@host:1/v1, not") == "at https://[key removed]@host:1/v1, not"
+    assert redacted("at https://host:80/a@b is no password") == "at https://host:80/a@b is no password"
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:pass@proxy:8080")
+    assert redacted("failed to connect to me:pass@proxy") == "failed to connect to [key removed]@proxy"
+
+
 def test_a_key_that_contains_another_is_removed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", "abcdefgh")
     monkeypatch.setenv("B_KEY", "abcdefgh-and-more")

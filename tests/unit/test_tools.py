@@ -209,6 +209,14 @@ def test_the_profile_grows_and_changes_line_by_line(space):
     assert space.bank.core == "Mara lives in Bergen.\nMara has a dog."
 
 
+def test_lines_that_the_profile_has_are_not_appended_again(space):
+    tools = MemoryTools(space, SESSION, "core", MemoryKind.CORE)
+    for text in ("Mara: vet\nTom: cook", "Mara: vet\nTom: cook", "Tom: cook\nTom: lives in Oslo"):
+        tools.call("edit_core", {"action": "append", "text": text}, ALL_TOOLS)
+    assert space.bank.core == "Mara: vet\nTom: cook\nTom: lives in Oslo"
+    assert len(space.bank.operations()) == 2
+
+
 def test_the_profile_has_a_limit(space):
     tools = MemoryTools(space, SESSION, "core", MemoryKind.CORE)
     assert "5000" in refusal(tools, "edit_core", action="rewrite", text="x" * 5001)
