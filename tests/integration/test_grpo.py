@@ -1,7 +1,6 @@
 """Weights learn to remember: real gradients on a tiny model, from rollouts of the whole program."""
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -219,17 +218,20 @@ def test_a_validation_in_which_much_was_lost_is_not_the_best(folder, tmp_path, m
 
 
 def test_a_training_does_not_go_on_over_other_weights_of_the_same_name(folder, tmp_path):
-    copied = shutil.copytree(folder, tmp_path / "model")
-    grpo(tmp_path / "run", num_train_steps=1, rollouts=2).compile(student(copied), trainset=TRAIN, valset=VAL)
-    with (copied / "model.safetensors").open("r+b") as file:
-        file.seek(-1, os.SEEK_END)
-        last = file.read(1)
-        file.seek(-1, os.SEEK_END)
-        file.write(bytes([last[0] ^ 1]))
+    copied = Path(shutil.copytree(folder, tmp_path / "model"))
+
+    def of_the_copy() -> MemoryProgram:
+        program = student(copied)
+        program.writer.set_lm(program.writer.core.lm.copy(model=f"local:{copied}"))
+        return program
+
+    short = {"num_train_steps": 1, "rollouts": 2}
+    grpo(tmp_path / "run", **short).compile(of_the_copy(), trainset=TRAIN, valset=VAL)
+    weights_of = copied / "model.safetensors"
+    *most, last = weights_of.read_bytes()
+    weights_of.write_bytes(bytes([*most, last ^ 1]))
     with pytest.raises(ConfigError, match="holds a training with model="):
-        grpo(tmp_path / "run", num_train_steps=1, rollouts=2).compile(
-            student(copied), trainset=TRAIN, valset=VAL
-        )
+        grpo(tmp_path / "run", **short).compile(of_the_copy(), trainset=TRAIN, valset=VAL)
 
 
 def test_the_dry_run_shows_a_group_and_changes_nothing(folder, tmp_path):
