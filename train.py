@@ -35,9 +35,10 @@ MODES: dict[str, tuple[type[Settings], str]] = {
 
 def main() -> None:
     """Read the flags of the mode, and do what it is for."""
-    config_type, place = MODES[named_mode(MODES, "train")]
+    mode = named_mode(MODES, "train")
+    config_type, place = MODES[mode]
     config_type = train_config_type() if config_type is TrainConfig else config_type
-    config = parse_flags(config_type, about=__doc__ or "")
+    config = parse_flags(config_type, about=__doc__ or "", prog=f"train.py --mode {mode}")
     module, _, name = place.partition(":")
     run: Callable[[Settings], Any] = getattr(import_module(module), name)  # Any: each mode its own
     done = run(config)

@@ -16,9 +16,11 @@ from typing import Literal, cast, get_args
 
 import tyro
 
+from locomo.command_line import exit_status
 from locomo.conversation import Category, Conversation, questions_of
 from locomo.dataset import Dataset, decode_json, download_locomo, load_locomo, read_conversations
-from locomo.errors import BenchmarkError, DatasetError
+from locomo.errors import DatasetError
+from locomo.files import write_whole
 
 Split = Literal["train", "val", "test"]
 SplitOrAll = Literal["train", "val", "test", "all"]
@@ -107,8 +109,9 @@ def write_splits(dataset: Dataset, source: Path, folder: Path) -> None:
         DatasetError: a conversation belongs to no split, or the folder cannot be written.
     """
     samples = cast(list[dict[str, object]], decode_json(source.read_bytes(), source.name))
-    for split in SPLITS:
-        ids = {c.conversation_id for c in select_split(dataset.conversations, split)}
+    chosen = {split: select_split(dataset.conversations, split) for split in SPLITS}  # or none is written
+    for split, conversations in chosen.items():
+        ids = {conversation.conversation_id for conversation in conversations}
         _write_json(_file(folder, split), [sample for sample in samples if sample["sample_id"] in ids])
     _write_json(folder / MANIFEST, _manifest(dataset, folder))
 
@@ -132,13 +135,16 @@ def verify_splits(dataset: Dataset, folder: Path) -> None:
         if shared:
             raise _unproven(folder, f"{one} and {other} share {shared[0]} and {len(shared) - 1} more")
     for split, conversations in written.items():
-        if conversations != select_split(dataset.conversations, split):
-            raise _unproven(
-                folder, f"{split}.json does not hold exactly {', '.join(SPLITS[split])} of the data"
-            )
+        expected = select_split(dataset.conversations, split)
+        if conversations != expected:
+            names = ", ".join(conversation.conversation_id for conversation in expected) or "nothing"
+            raise _unproven(folder, f"{split}.json does not hold exactly {names} of the data")
         count = len(questions_of(conversations))
         if count != QUESTIONS[split]:
-            raise _unproven(folder, f"{split}.json holds {count} questions, expected {QUESTIONS[split]}")
+            raise DatasetError(
+                f"the splits in {str(folder)!r} are not proven: {split}.json holds {count} questions, "
+                f"expected {QUESTIONS[split]}: only the splits of the official file can be proven"
+            )
     if decode_json(_read_bytes(folder / MANIFEST), MANIFEST) != _manifest(dataset, folder):
         raise _unproven(folder, f"{MANIFEST} does not describe these files")
 
@@ -186,11 +192,9 @@ def _read_bytes(path: Path) -> bytes:
 
 def _write_json(path: Path, content: object) -> None:
     """Write the whole file or none of it."""
-    part = path.with_suffix(".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        part.replace(path)
+        write_whole(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     except OSError as error:
         raise DatasetError(
             f"cannot write {str(path)!r} ({error.strerror}); name another folder by --out"
@@ -221,19 +225,17 @@ class SplitConfig:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write or verify the splits as the command line says, and return the exit status."""
-    config = tyro.cli(
-        tyro.conf.FlagCreatePairsOff[SplitConfig], args=arguments, prog="python -m locomo.split_data"
-    )
-    try:
-        source = config.data or download_locomo()
-        dataset = load_locomo(source, allow_modified=config.allow_modified)
-        if not (config.verify and (config.out / MANIFEST).exists()):
-            write_splits(dataset, source, config.out)
-        if config.verify:
-            verify_splits(dataset, config.out)
-    except BenchmarkError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    flags, prog = tyro.conf.FlagCreatePairsOff[SplitConfig], "python -m locomo.split_data"
+    return exit_status(lambda: _split(tyro.cli(flags, args=arguments, prog=prog)))
+
+
+def _split(config: SplitConfig) -> None:
+    source = config.data or download_locomo()
+    dataset = load_locomo(source, allow_modified=config.allow_modified)
+    if not (config.verify and (config.out / MANIFEST).exists()):
+        write_splits(dataset, source, config.out)
+    if config.verify:
+        verify_splits(dataset, config.out)
     for split in SPLITS:
         conversations = select_split(dataset.conversations, split)
         count = len(questions_of(conversations))
@@ -241,7 +243,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{split:5}  conversations: {len(conversations)}  questions: {count:4}  {where}")
     if config.verify:
         print("verified: the splits are disjoint and complete")
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """What the scripts share: flags made from a config, and errors as one line and an exit status."""
 
-import os
-import select
 import sys
 from collections.abc import Callable, Collection, Sequence
 from inspect import cleandoc
@@ -9,13 +7,10 @@ from typing import Any, TypeVar
 
 import tyro
 
+import locomo.command_line
 from locomo.errors import BenchmarkError
 from memory_program.errors import ConfigError, MemoryProgramError, ModelError, RecordError
 from memory_program.settings import Settings
-
-BAD_INPUT, FAILED, INTERRUPTED, UNHEARD = 2, 1, 130, 141
-"""Exit statuses: nothing was started; the run stopped; the user stopped it (128 + SIGINT); whoever read its
-output has gone (128 + SIGPIPE)."""
 
 _NOTHING_STARTED = (ConfigError, BenchmarkError, ModelError, RecordError, FileNotFoundError)
 
@@ -23,7 +18,11 @@ ConfigT = TypeVar("ConfigT", bound=Settings)
 
 
 def parse_flags(
-    config_type: type[ConfigT], arguments: Sequence[str] | None = None, *, about: str = ""
+    config_type: type[ConfigT],
+    arguments: Sequence[str] | None = None,
+    *,
+    about: str = "",
+    prog: str | None = None,
 ) -> ConfigT:
     """Build a config from the command line; help comes from the docstrings of its fields.
 
@@ -31,6 +30,7 @@ def parse_flags(
         config_type: the config to build.
         arguments: what to parse; None takes ``sys.argv``.
         about: what help says of the script, after the docstring of the config.
+        prog: what the command is called in its help; without it, by the name of the script.
 
     Raises:
         ConfigError: a setting is out of range, or contradicts another one.
@@ -44,7 +44,8 @@ def parse_flags(
             return values  # the config is built below: errors in here, tyro would put in a box of its own
 
     markers = (tyro.conf.EnumChoicesFromValues, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)
-    values: Any = tyro.cli(Flags, args=arguments, config=markers)  # Any: what __new__ gives, not a Flags
+    # Any: what __new__ gives, not a Flags
+    values: Any = tyro.cli(Flags, args=arguments, config=markers, prog=prog)
     return config_type(**values)
 
 
@@ -96,34 +97,9 @@ def exit_status(run: Callable[[], None]) -> int:
 
     Anything else is a bug, and keeps its traceback.
     """
-    try:
-        _run_to_the_last_word(run)
-    except (MemoryProgramError, BenchmarkError, OSError) as error:
-        if isinstance(error, BrokenPipeError) and _is_unheard():
-            return UNHEARD
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return BAD_INPUT if isinstance(error, _NOTHING_STARTED) else FAILED
-    except KeyboardInterrupt:
-        print("interrupted: what is done is kept, and the same command goes on from there", file=sys.stderr)
-        return INTERRUPTED
-    return 0
-
-
-def _run_to_the_last_word(run: Callable[[], None]) -> None:
-    """Run something; a reader of its output that has gone shows here, and not when Python ends."""
-    try:
-        run()
-    except SystemExit:  # after help
-        sys.stdout.flush()
-        raise
-    sys.stdout.flush()
-
-
-def _is_unheard() -> bool:
-    """Whether nobody reads standard output any more (``| head``); what is left of it is dropped then."""
-    polled = select.poll()
-    polled.register(sys.stdout, select.POLLOUT)
-    if not any(events & (select.POLLERR | select.POLLHUP) for _, events in polled.poll(0)):
-        return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return True
+    return locomo.command_line.exit_status(
+        run,
+        deliberate=(MemoryProgramError, BenchmarkError, OSError),
+        nothing_started=_NOTHING_STARTED,
+        interrupted="interrupted: what is done is kept, and the same command goes on from there",
+    )

@@ -7,26 +7,29 @@ MLflow's runs and traces that quote it are deleted for good, all bytes left are 
 are deleted from the database.
 
 It goes by what was said and remembered, not by where copies should be; for a run without memories, by its
-data. A line of fewer than twelve letters, or a rewording that is in no bank, is found only where the
-conversation is named beside it. What was trained on it stays in weights, and copies elsewhere stay: backups,
-a tracking server's own files, the data themselves, and what was written outside the folder of the run (a
-saved program with demos, a page at ``--page`` unless that is beside the folder).
+data, and by name. What others share, MLflow and the pages beside the folder, is deleted if it names the
+conversation or quotes a line of some length: small talk is said everywhere. A line of fewer than twelve
+letters, or a rewording that is in no bank, is found only where the conversation is named beside it. What was
+trained on it stays in weights, and copies elsewhere stay: backups, a tracking server's own files, the data
+themselves, and what was written outside the folder of the run (a saved program with demos, a page at
+``--page`` unless that is beside the folder).
 """
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import tyro
 
-from memory_program.bank.forgetting import Told, contents_of, conversation_of, told_of
+from memory_program.bank.forgetting import Told, conversation_of, told_of
 from memory_program.bank.forgetting import forget as forget_namespace
 from memory_program.bank.records import session_to_json
 from memory_program.command_line import exit_status
-from memory_program.errors import ConfigError, ForgettingError
+from memory_program.errors import ConfigError, ForgettingError, RecordError
 from memory_program.forget_mlflow import forget_tracked
 from memory_program.run_folder import CONFIG, held
 from memory_program.telling import Telling, files_in, is_report
@@ -42,6 +45,7 @@ class Forgotten:
     """What was done."""
 
     namespaces: list[str] = field(default_factory=list[str])
+    databases: list[str] = field(default_factory=list[str])
     lines: int = 0
     files: list[Path] = field(default_factory=list[Path])
     runs: int = 0
@@ -59,11 +63,12 @@ def forget(
     Args:
         namespace: the conversation's id, which all of its banks have; or the whole name of its only bank.
         folders: the folders of the runs.
-        db: database of their banks; without it, banks.sqlite in each folder.
+        db: database of their banks; without it, banks.sqlite in each folder, and what its settings name.
         tracking_uri: MLflow's address; without it, mlflow.db beside each folder.
 
     Raises:
-        ConfigError: a folder is not there, nothing knows the conversation, or it has other banks, too.
+        ConfigError: a folder is not there, its memories are in a database that is not known, nothing knows
+            the conversation, or it has other banks, too.
         DatasetError: the data of a run without banks cannot be read.
         ForgettingError: something of it is left; the message says where.
         RecordError: a folder has neither banks nor the settings of a run.
@@ -75,9 +80,10 @@ def forget(
     with ExitStack() as stack:
         for folder in folders:
             stack.enter_context(held(folder))
-        databases = [db] if db is not None else [url for folder in folders for url in _banks_in(folder)]
+        databases = [db] if db is not None else [url for folder in folders for url in _banks_of(folder)]
+        done.databases = databases = list(dict.fromkeys(databases))
         in_banks = [told_of(url, conversation) for url in databases]
-        in_data = [_told_in_data(f, conversation) for f in folders if db is None and not _banks_in(f)]
+        in_data = [_told_in_data(f, conversation) for f in folders if db is None and not _banks_of(f)]
         done.namespaces = [bank for told in in_banks for bank in told.banks]
         _check_named(namespace, done.namespaces)
         telling = _telling(conversation, [*in_banks, *in_data])
@@ -96,7 +102,7 @@ def forget(
             )
         for path in files_in(*sources):
             _forget_in(path, telling, done)
-        _check_clean(namespace, telling, files_in(*sources))
+        _check_clean(namespace, telling.is_quoted, telling, files_in(*sources))
     return done
 
 
@@ -111,7 +117,7 @@ def _check_folders(folders: Sequence[Path]) -> None:
 def _telling(conversation: str, told: Sequence[Told]) -> Telling:
     texts = {text for one in told for text in one.texts}
     others = {text for one in told for text in one.others}
-    return Telling(conversation, texts, others)
+    return Telling(conversation, texts, others, {text for one in told for text in one.captions})
 
 
 def _forget_copies(
@@ -127,15 +133,20 @@ def _forget_copies(
     Raises:
         ForgettingError: something is left.
     """
-    places = [*folders]
+    shared: list[Path] = []
     for uri, artifacts in dict.fromkeys(tracking_place(folder, tracking_uri) for folder in folders):
         tracked = forget_tracked(uri, artifacts, telling)
         done.runs, done.traces = done.runs + tracked.runs, done.traces + tracked.traces
-        places += [place for place in (database_of(uri), artifacts) if place is not None]
-    for path in files_in(*folders, *_reports_beside(folders)):
-        if path.resolve() not in sources:
-            _forget_in(path, telling, done)
-    _check_clean(namespace, telling, [p for p in files_in(*places) if p.resolve() not in sources])
+        shared += [place for place in (database_of(uri), artifacts) if place is not None]
+    inside = [path for path in files_in(*folders) if path.resolve() not in sources]
+    for path in inside:
+        _forget_in(path, telling, done)
+    for path in _reports_beside(folders):
+        if telling.is_in_file(path, telling.is_about):
+            path.unlink()
+            done.files.append(path)
+    _check_clean(namespace, telling.is_quoted, telling, [path for path in inside if path.exists()])
+    _check_clean(namespace, telling.is_quoted_at_length, telling, files_in(*shared))
 
 
 def _check_named(namespace: str, banks: Sequence[str]) -> None:
@@ -152,10 +163,37 @@ def _check_named(namespace: str, banks: Sequence[str]) -> None:
         )
 
 
-def _banks_in(folder: Path) -> list[str]:
-    """List the databases of banks in the folder of a run: one, or none if it writes no memories there."""
+def _banks_of(folder: Path) -> list[str]:
+    """List the databases of the banks of a run that are known: in its folder, and as its settings name them.
+
+    Raises:
+        ConfigError: it has written memories, and none is known.
+        RecordError: its settings cannot be read.
+    """
     path = folder / "banks.sqlite"
-    return [f"sqlite:///{path.as_posix()}"] if path.is_file() else []
+    known = [f"sqlite:///{path.as_posix()}"] if path.is_file() else []
+    named = _read(folder / CONFIG).get("db_url")
+    known += [named] if isinstance(named, str) else []
+    systems = [_read(run).get("system") for run in folder.glob("*/run.json")]
+    if not known and any(isinstance(system, dict) and system.get("writer") for system in systems):
+        raise ConfigError(f"the banks of {str(folder)!r} are not in it: name their database with --db")
+    return known
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Read a JSON object; an empty one where there is no file.
+
+    Raises:
+        RecordError: it is damaged.
+    """
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError) as error:
+        raise RecordError(
+            f"{str(path)!r} cannot be read ({error}): delete it, or name another folder"
+        ) from error
 
 
 def _files_of(url: str) -> list[Path]:
@@ -189,23 +227,26 @@ def _told_in_data(folder: Path, conversation: str) -> Told:
     told = Told()
     known = load_dataset(settings).conversations
     for one in known:
-        texts = told.texts if one.conversation_id == conversation else told.others
         for session in one.sessions:
-            texts.update(contents_of(json.loads(session_to_json(session))))
-    if not any(one.conversation_id == conversation for one in known):
+            told.add(json.loads(session_to_json(session)), is_of_it=one.conversation_id == conversation)
+    is_known = any(one.conversation_id == conversation for one in known)
+    by_name = Telling(conversation, (), ())  # a run of before, on other data, may have left some of it
+    if not is_known and not any(by_name.is_in_file(path) for path in folder.rglob("*.jsonl")):
         raise ConfigError(
             f"conversation {conversation!r} is neither in banks nor in the data of {str(folder)!r}"
         )
     return told
 
 
-def _check_clean(namespace: str, telling: Telling, paths: Iterable[Path]) -> None:
+def _check_clean(
+    namespace: str, is_left: Callable[[str], bool], telling: Telling, paths: Iterable[Path]
+) -> None:
     """Search every byte of some files.
 
     Raises:
-        ForgettingError: some of them quote the conversation.
+        ForgettingError: something is left in some of them, as ``is_left`` sees it.
     """
-    left = [str(path) for path in paths if telling.is_in_file(path, by_name=False)]
+    left = [str(path) for path in paths if telling.is_in_file(path, is_left)]
     if left:
         raise ForgettingError(
             f"something of {namespace!r} is left in {', '.join(left)}: delete these files, and run the same "
@@ -245,14 +286,16 @@ def _command(
 ) -> None:
     """Forget a conversation wherever runs have left something of it: memories, journals, reports, MLflow.
 
-    Runs of MLflow that quote it are deleted, and its bin is emptied of them. Files that quote it are deleted,
-    but of journals only lines, unless these do not tell whose they are (replies kept for resuming). Weights
-    that were trained on it, and copies elsewhere, are left.
+    Runs of MLflow and reports beside the folder that name it, or quote a line of 30 letters or more, are
+    deleted, whichever data they are of; MLflow's bin is emptied of them. Files in the folder that quote it
+    are deleted, but of journals only lines, unless these do not tell whose they are (replies kept for
+    resuming).
+    Weights that were trained on it, and copies elsewhere, are left.
 
     Args:
         namespace: The conversation's id, or the whole name of its bank if it has one alone.
         folder: The folder of the run, for example runs/evaluate, or of all runs that share a database.
-        db: Database of the banks; without it, banks.sqlite in each folder.
+        db: Database of the banks; without it, banks.sqlite in each folder, and what its settings name.
         tracking_uri: MLflow's tracking address; without it, mlflow.db beside each folder.
     """
     done = forget(namespace, folder, db, tracking_uri)
@@ -260,7 +303,8 @@ def _command(
     print(f"lines of journals: {done.lines}  runs of MLflow: {done.runs}  traces: {done.traces}")
     for path in done.files:
         print(f"deleted: {path}")
-    print(f"nothing of it is left in {', '.join(map(str, folder))}, reports beside, the database or MLflow")
+    places = ", ".join([*map(str, folder), *done.databases])
+    print(f"nothing of it is left in {places}, reports beside, or MLflow")
     print("not looked for: what was written elsewhere (--page, --output), backups, and what weights learned")
 
 

@@ -28,7 +28,10 @@ class Untracked:
 
 
 def forget_tracked(uri: str, artifacts: Path | None, telling: Telling) -> Untracked:
-    """Delete MLflow's runs and traces that quote a conversation, for good where its database is a file.
+    """Delete MLflow's runs and traces about a conversation, for good where its database is a file.
+
+    Of traces any that quotes it; of runs those that name it, as all that a run leaves here do, or quote what
+    only it can have told: others share the database, and small talk.
 
     Args:
         uri: MLflow's tracking address.
@@ -80,7 +83,7 @@ def _deleted(mlflow: ModuleType, uri: str, artifacts: Path | None, telling: Tell
     runs = [
         run
         for run in _pages(client.search_runs, experiment_ids=[place], run_view_type=everywhere)
-        if _quotes(mlflow, uri, run, telling)
+        if _is_about(mlflow, uri, run, telling)
     ]
     run_ids: list[str] = [run.info.run_id for run in runs]
     models: list[str] = [model.model_id for run in runs for model in run.outputs.model_outputs]
@@ -103,16 +106,16 @@ def _pages(search: Callable[..., Any], **wanted: object) -> Iterator[Any]:  # An
             return
 
 
-def _quotes(mlflow: ModuleType, uri: str, run: Any, telling: Telling) -> bool:  # noqa: ANN401 - as above
-    """Whether a run, or one of its files, quotes the conversation."""
-    if telling.is_in(json.dumps(run.to_dictionary(), default=str)):
+def _is_about(mlflow: ModuleType, uri: str, run: Any, telling: Telling) -> bool:  # noqa: ANN401 - as above
+    """Whether a run, or one of its files, is about the conversation."""
+    if telling.is_about(json.dumps(run.to_dictionary(), default=str)):
         return True
     run_id = run.info.run_id
     if not mlflow.artifacts.list_artifacts(run_id=run_id, tracking_uri=uri):
         return False
     with TemporaryDirectory() as copies:
         mlflow.artifacts.download_artifacts(run_id=run_id, dst_path=copies, tracking_uri=uri)
-        return any(telling.is_in_file(path) for path in files_in(Path(copies)))
+        return any(telling.is_in_file(path, telling.is_about) for path in files_in(Path(copies)))
 
 
 def _empty_bin(uri: str, run_ids: Sequence[str], model_ids: Sequence[str]) -> None:

@@ -4,11 +4,12 @@ import base64
 import gzip
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from html import unescape
 from pathlib import Path
 
 _SHORTEST_TELLING = 12  # letters and digits: shorter lines ("Thanks!") are said everywhere
+_SHORTEST_OF_ITS_OWN = 30  # captions aside, no two conversations of LoCoMo, or made-up ones, share such lines
 _PIECE_BYTES = 1 << 22
 _MOST_ESCAPED = 20  # characters that a letter becomes at most, escaped and escaped once more
 _CODE = re.compile(r"\\+u([0-9a-fA-F]{4})")
@@ -20,11 +21,22 @@ _NOT_WORD = re.compile(r"[\W_]+")
 class Telling:
     """What was told in a conversation, and what it is called."""
 
-    def __init__(self, name: str, texts: Iterable[str], others: Iterable[str]) -> None:
-        """Take the texts of a conversation, but those that somebody else said as well."""
+    def __init__(
+        self, name: str, texts: Iterable[str], others: Iterable[str], captions: Iterable[str] = ()
+    ) -> None:
+        """Take the texts of a conversation, but those that somebody else said as well.
+
+        Args:
+            name: what it is called.
+            texts: what was told.
+            others: what was told elsewhere.
+            captions: which of the texts are captions, in which pictures of anybody may be alike.
+        """
         elsewhere = "\n".join(_squashed(text) for text in others)
         squashed = {_squashed(text) for text in texts}
         self.texts = [t for t in squashed if len(t) >= _SHORTEST_TELLING and t not in elsewhere]
+        alike = {_squashed(text) for text in captions}
+        self._own = [t for t in self.texts if len(t) >= _SHORTEST_OF_ITS_OWN and t not in alike]
         # As records write ids: quoted, in a path, before the number of a question, or in a list of ids. A
         # conversation may be called "1", which stands everywhere, but not so.
         before, after = r"""(?:(?<=["'/])|["'](?:[\w.-]+,\s?)+)""", r"""(?=["':/\\,])(?!\\*["']\s*:)"""
@@ -39,9 +51,23 @@ class Telling:
         squashed = _squashed(text)
         return any(telling in squashed for telling in self.texts)
 
-    def is_in_file(self, path: Path, *, by_name: bool = True) -> bool:
-        """Whether a file quotes the conversation, looked at in pieces that overlap."""
-        is_in = self.is_in if by_name else self.is_quoted
+    def is_about(self, text: str) -> bool:
+        """Whether a text names the conversation, or quotes what only it can have told: no small talk."""
+        return self._name.search(text) is not None or self.is_quoted_at_length(text)
+
+    def is_quoted_at_length(self, text: str) -> bool:
+        """Whether a text quotes what only the conversation can have told."""
+        squashed = _squashed(text)
+        return any(telling in squashed for telling in self._own)
+
+    def is_in_file(self, path: Path, is_in: Callable[[str], bool] | None = None) -> bool:
+        """Whether a file tells of the conversation, looked at in pieces that overlap.
+
+        Args:
+            path: of the file.
+            is_in: which of the questions above is asked of its text; without it, ``is_in``.
+        """
+        is_in = is_in or self.is_in
         overlap = _MOST_ESCAPED * max(1000, *map(len, self.texts), 0)
         if path.suffix == ".html":
             packed = [

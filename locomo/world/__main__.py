@@ -9,7 +9,9 @@ from pathlib import Path
 
 import tyro
 
-from locomo.errors import BenchmarkError, WorldError
+from locomo.command_line import exit_status
+from locomo.errors import WorldError
+from locomo.files import write_whole
 from locomo.world.export import as_locomo_json
 from locomo.world.generator import MAX_SESSIONS, MIN_SESSIONS, QUESTIONS_PER_SESSION, World, generate
 
@@ -42,24 +44,22 @@ class WorldConfig:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the file that the command line asks for, say what is in it, and return the exit status."""
-    config = tyro.cli(
-        tyro.conf.FlagCreatePairsOff[WorldConfig], args=arguments, prog="python -m locomo.world"
+    flags, prog = tyro.conf.FlagCreatePairsOff[WorldConfig], "python -m locomo.world"
+    return exit_status(lambda: _make(tyro.cli(flags, args=arguments, prog=prog)))
+
+
+def _make(config: WorldConfig) -> None:
+    if config.out.is_dir():
+        raise WorldError(f"out={config.out.as_posix()!r} is a folder: name a file")
+    worlds = generate(
+        config.seed,
+        config.conversations,
+        sessions=_range(config.sessions),
+        turns=config.turns,
+        questions_per_session=config.questions_per_session,
+        held_out=config.held_out,
     )
-    try:
-        if config.out.is_dir():
-            raise WorldError(f"out={config.out.as_posix()!r} is a folder: name a file")
-        worlds = generate(
-            config.seed,
-            config.conversations,
-            sessions=_range(config.sessions),
-            turns=config.turns,
-            questions_per_session=config.questions_per_session,
-            held_out=config.held_out,
-        )
-        _write(worlds, config.out)
-    except BenchmarkError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    _write(worlds, config.out)
     conversations = [world.conversation for world in worlds]
     print(
         f"{config.out}  conversations: {len(conversations)}"
@@ -67,7 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"  turns: {sum(len(c.turns) for c in conversations)}"
         f"  questions: {sum(len(c.questions) for c in conversations)}"
     )
-    return 0
 
 
 def _range(text: str) -> tuple[int, int]:
@@ -80,10 +79,8 @@ def _range(text: str) -> tuple[int, int]:
 def _write(worlds: Sequence[World], path: Path) -> None:
     """Write the whole file or none of it."""
     document = as_locomo_json([world.conversation for world in worlds])
-    part = path.with_name(f"{path.name}.part")
     try:
-        part.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        part.replace(path)
+        write_whole(path, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
     except OSError as error:
         raise WorldError(
             f"cannot write {str(path)!r} ({error.strerror}); name another file by --out"

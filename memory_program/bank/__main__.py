@@ -8,6 +8,7 @@ from typing import Any
 
 import tyro
 
+from locomo.files import write_whole
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.exchange import space_from_json, space_to_json
 from memory_program.bank.forgetting import forget as forget_namespace
@@ -134,9 +135,12 @@ def export(db: str, namespace: str, out: Path) -> None:
     with BankStore.existing(db) as store:
         _bank(store, namespace)
         document = space_to_json(store.load(namespace))
-    part = out.with_name(f"{out.name}.part")
-    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    part.replace(out)
+    try:
+        write_whole(out, json.dumps(document, indent=1) + "\n")
+    except OSError as error:
+        raise ConfigError(
+            f"out={out.as_posix()!r} cannot be written ({error.strerror}): name another file"
+        ) from error
     _say(f"{out}  operations: {len(document['operations'])}  sessions: {len(document['sessions'])}")
 
 

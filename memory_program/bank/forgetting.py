@@ -8,7 +8,7 @@ forget.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -18,7 +18,8 @@ from memory_program.bank.database import Database, check_exists
 from memory_program.bank.schema import META, NAMESPACES, OPERATIONS, SESSIONS
 
 _SETTINGS = re.compile(r"[0-9a-f]{12}/(?=.)")
-_CONTENT = frozenset({"text", "caption", "core", "image_query"})
+_CAPTIONS = frozenset({"caption", "image_query"})
+_CONTENT = frozenset({"text", "core"}) | _CAPTIONS
 _BUSY_TIMEOUT_S = 10.0
 
 
@@ -38,12 +39,19 @@ class Forgotten:
 class Told:
     """What is told and remembered of a conversation: the words to look for wherever copies may be.
 
-    ``banks`` are those of the conversation by name, ``texts`` what they hold, ``others`` what all others do.
+    ``banks`` are those of the conversation by name, ``texts`` what they hold, ``captions`` which of that are
+    captions, ``others`` what all others hold.
     """
 
     banks: list[str] = field(default_factory=list[str])
     texts: set[str] = field(default_factory=set[str])
     others: set[str] = field(default_factory=set[str])
+    captions: set[str] = field(default_factory=set[str])
+
+    def add(self, document: object, *, is_of_it: bool) -> None:
+        """Take in a JSON document of an operation or a session, of the conversation or of another one."""
+        (self.texts if is_of_it else self.others).update(_contents_of(document, _CONTENT))
+        self.captions.update(_contents_of(document, _CAPTIONS) if is_of_it else ())
 
 
 def conversation_of(namespace: str) -> str:
@@ -92,7 +100,8 @@ def told_of(url: str, conversation: str) -> Told:
         with database.reading() as connection:
             for name in connection.scalars(select(NAMESPACES.c.name)).all():
                 is_of = conversation_of(name) == conversation
-                (told.texts if is_of else told.others).update(_texts(connection, name))
+                for document in _documents(connection, name):
+                    told.add(document, is_of_it=is_of)
                 if is_of:
                     told.banks.append(name)
         return told
@@ -100,17 +109,17 @@ def told_of(url: str, conversation: str) -> Told:
         database.close()
 
 
-def contents_of(document: object) -> Iterator[str]:
-    """Yield the lines of what is told in a JSON document of an operation or a session."""
+def _contents_of(document: object, names: Collection[str]) -> Iterator[str]:
+    """Yield the lines of the members of these names, at any depth of a JSON document."""
     if isinstance(document, dict):
         for name, member in cast(dict[str, object], document).items():
-            if name in _CONTENT and isinstance(member, str):
+            if name in names and isinstance(member, str):
                 yield from member.splitlines()
             else:
-                yield from contents_of(member)
+                yield from _contents_of(member, names)
     elif isinstance(document, list):
         for element in cast(list[object], document):
-            yield from contents_of(element)
+            yield from _contents_of(element, names)
 
 
 def _tables() -> Iterator[Table]:
@@ -125,7 +134,7 @@ def _of(table: Table, namespace: str) -> ColumnElement[bool]:
     return (NAMESPACES.c.name if table is NAMESPACES else table.c.namespace) == namespace
 
 
-def _texts(connection: Connection, namespace: str) -> Iterator[str]:
+def _documents(connection: Connection, namespace: str) -> Iterator[object]:
     for column in (OPERATIONS.c.operation, SESSIONS.c.session):
         for document in connection.scalars(select(column).where(_of(column.table, namespace))):
-            yield from contents_of(json.loads(document))
+            yield json.loads(document)

@@ -22,7 +22,7 @@ from memory_program.evaluation.quality import (
 )
 from memory_program.evaluation.report import write_json
 from memory_program.evaluation.scoring import Json, Resampling
-from memory_program.evaluation.table import calibration_tables
+from memory_program.evaluation.table import calibration_tables, print_table
 from memory_program.evaluation.workers import Workers
 from memory_program.run_folder import held
 
@@ -71,7 +71,7 @@ def calibrate(config: EvaluateConfig, console: Console, models: ModelMaker) -> J
     path = folder / f"{benchmark.value}.json"
     write_json(path, results)
     for table in calibration_tables(results):
-        console.print(table, markup=False)
+        print_table(console, table)
     if judge.optimized is not None:
         console.print(_made_on(judge.optimized), highlight=False, markup=False)
     console.print(f"results: {path}", highlight=False, markup=False, soft_wrap=True)

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from locomo.conversation import Conversation, Question
+from locomo.files import write_whole
 from locomo.judge import Judges
 from locomo.rubrics import Rubric, grading_of
 from memory_program import __version__
@@ -200,9 +201,7 @@ _FILE = "run.json"
 def write_run(folder: Path, run: SystemRun) -> None:
     """Write down what the records in a folder belong to."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{_FILE}.part"
-    part.write_bytes(_RUN.dump_json(run, indent=1) + b"\n")
-    part.replace(folder / _FILE)
+    write_whole(folder / _FILE, f"{_RUN.dump_json(run, indent=1).decode()}\n")
 
 
 def read_run(folder: Path) -> SystemRun:

@@ -11,6 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from rich.table import Table
 
+from locomo.files import write_whole
 from memory_program.evaluation.browsing import Browsing, Room, browsing, wanted
 from memory_program.evaluation.diagnosis import Fault
 from memory_program.evaluation.figures import svg_figures
@@ -61,9 +62,7 @@ def write_page(path: Path, runs: Sequence[ReportedRun], room: Room | None = None
         records=base64.b64encode(gzip.compress(records, mtime=0)).decode(),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(page, encoding="utf-8", errors="replace")  # half an emoji is text too
-    part.replace(path)
+    write_whole(path, page, errors="replace")  # half an emoji is text too
 
 
 def _by_dataset(runs: Sequence[ReportedRun]) -> list[list[ReportedRun]]:

@@ -7,6 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 from locomo.conversation import HEADLINE_TYPES, Benchmark
+from locomo.files import write_whole
 from memory_program import __version__
 from memory_program.config import EvaluateConfig
 from memory_program.evaluation.banks import growth, tool_use
@@ -158,18 +159,14 @@ def signature(
 def write_json(path: Path, content: Json) -> None:
     """Write a JSON file, the whole of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def write_questions(path: Path, system: ScoredSystem) -> None:
     """Write one line per question: what was asked, wanted and answered, what that is worth, and why."""
     diagnosed = zip(system.scored, system.diagnoses, strict=True)
     lines = [json.dumps(_line(item, diagnosis), ensure_ascii=True) for item, diagnosis in diagnosed]
-    part = path.with_name(f"{path.name}.part")
-    part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    part.replace(path)
+    write_whole(path, "".join(f"{line}\n" for line in lines))
 
 
 def _seen(chosen_on: ChosenOn, selection: Selection) -> list[str]:

@@ -1,10 +1,11 @@
-"""The results as tables for a terminal of 120 columns."""
+"""The results as tables for a terminal of 120 columns; on a narrower one they are folded, and none is cut."""
 
 from collections.abc import Mapping, Sequence
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from locomo.conversation import Benchmark, Category
@@ -20,7 +21,7 @@ def print_results(console: Console, results: Json) -> None:
     systems: Mapping[str, Json] = results["systems"]
     console.print()
     for table in tables(results):
-        console.print(table, markup=False)
+        print_table(console, table)
     for system in systems.values():
         console.print(system["signature"], style="dim", highlight=False, markup=False, soft_wrap=True)
     for name, system in systems.items():
@@ -48,6 +49,32 @@ def tables(results: Json) -> list[Table]:
     if results["comparisons"]:
         laid_out.append(_comparisons(results))
     return laid_out
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table; one that is too wide in parts of whole columns, each beside the columns of text."""
+    texts = [column for column in table.columns if column.no_wrap]
+    numbers = [column for column in table.columns if not column.no_wrap]
+    left = console.width - sum(map(_width, texts)) - 2
+    parts: list[list[Column]] = [[]]
+    for column in numbers:
+        if parts[-1] and sum(map(_width, [*parts[-1], column])) > left:
+            parts.append([])
+        parts[-1].append(column)
+    for number, part in enumerate(parts):
+        folded = Table(title=table.title if number == 0 else None, title_justify="left", box=table.box)
+        for column in (*texts, *part):
+            folded.add_column(column.header, justify=column.justify, no_wrap=True)
+        cells = zip(*(column.cells for column in (*texts, *part)), strict=True)
+        for row, of_row in zip(table.rows, cells, strict=True):
+            folded.add_row(*of_row, end_section=row.end_section)
+        console.print(folded, markup=False)
+
+
+def _width(column: Column) -> int:
+    """Give the columns of the terminal that a column takes, with the space around it."""
+    lines = [line for cell in (column.header, *column.cells) for line in str(cell).split("\n")]
+    return max(map(cell_len, lines)) + 3
 
 
 def warnings(name: str, system: Json) -> list[str]:

@@ -39,6 +39,7 @@ from memory_program.settings import ApiBase, Settings
 TOKEN = "MEMORY_PROGRAM_REWARD_TOKEN"
 """The environment variable with the bearer token."""
 
+_COMMAND = "python -m memory_program.learning.reward_server"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _MOST_CHARS = 200_000  # of one reply; the longest that a model is likely to be allowed
 
@@ -236,4 +237,4 @@ def serve(config: RewardServerConfig) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(lambda: serve(parse_flags(RewardServerConfig))))
+    sys.exit(exit_status(lambda: serve(parse_flags(RewardServerConfig, prog=_COMMAND))))

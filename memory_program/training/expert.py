@@ -10,6 +10,7 @@ import dspy
 import torch
 from rich.console import Console
 
+from locomo.files import write_whole
 from locomo.world import as_locomo_json
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
@@ -27,6 +28,7 @@ from memory_program.learning.oracle import oracle_lm
 from memory_program.learning.provider import engine_of
 from memory_program.learning.rewards import answer_score
 from memory_program.learning.run_state import Entry
+from memory_program.learning.session_lines import file_of
 from memory_program.learning.sft import fine_tune, lessons_of
 from memory_program.learning.synthesis import Synthesizer
 from memory_program.learning.trajectories import collect, read_trajectories
@@ -69,6 +71,10 @@ def collect_trajectories(
         )
     sessions = sum(collected.sessions for collected in found)
     say(f"{sessions:,} sessions of {len(found)} conversations: {config.output_dir}")
+    files = {file_of(config.output_dir, conversation.conversation_id) for conversation in material.train}
+    others = set(config.output_dir.glob("*.jsonl")) - files
+    if others:
+        say(f"and {len(others)} conversations of earlier commands, which sft and export take, too")
     lost = [collected for collected in found if collected.failure is not None]
     if lost:
         raise ModelError(
@@ -98,10 +104,8 @@ def synthesize_questions(config: SynthesizeConfig, console: Console | None = Non
         synthesizer = Synthesizer(lm, answer_score("f1"), config.questions)
         found = synthesizer.synthesize(material.train, config.output_dir, threads=config.num_threads)
         path = config.output_dir / "conversations.json"
-        draft = path.with_suffix(".draft")
         samples = as_locomo_json([one.conversation for one in found])
-        draft.write_text(json.dumps(samples, indent=1) + "\n", encoding="utf-8")
-        draft.replace(path)
+        write_whole(path, json.dumps(samples, indent=1) + "\n")
     kept = sum(len(one.conversation.questions) for one in found)
     rejected = sum((one.rejected for one in found), Counter[str]())
     told = ", ".join(f"{count} {reason}" for reason, count in sorted(rejected.items())) or "none"

@@ -1,5 +1,6 @@
 """An expert's trajectories, what other trainers are given of them, and a model that learns them."""
 
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -150,6 +151,16 @@ def test_the_oracle_teaches_what_is_made_up(tmp_path):
     assert sum(bool(line["operations"]) for line in lines) > 4
     for before, after in pairwise(lines):
         assert after["episode"]["operations"] == before["episode"]["operations"] + before["operations"]
+
+
+def test_conversations_of_earlier_commands_in_the_folder_are_told(tmp_path):
+    for seed in (0, 3):
+        console = Console(file=io.StringIO(), width=120)
+        config = TrajectoriesConfig(num_train=3, seed=seed, output_dir=tmp_path / "oracle")
+        collect_trajectories(config, console)
+    assert (
+        "and 1 conversations of earlier commands, which sft and export take, too" in console.file.getvalue()
+    )
 
 
 def test_no_trajectories_are_an_error(tmp_path):

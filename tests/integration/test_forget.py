@@ -12,12 +12,14 @@ import re
 import subprocess
 import sys
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import mlflow
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
+from locomo.conversation import Session, Turn
 from locomo.dataset import read_dataset
 from memory_program.bank.__main__ import main as bank_command
 from memory_program.bank.forgetting import forget
@@ -309,12 +311,68 @@ def test_a_run_without_memories_is_forgotten_by_what_its_data_tell(tmp_path: Pat
     assert (folder / "answers.jsonl").read_text() == f"{json.dumps({'shown': said[1]})}\n"
 
 
-def test_a_run_whose_banks_are_elsewhere_is_not_taken_for_one_without(tmp_path: Path, capsys):
+def test_a_run_whose_banks_are_elsewhere_that_are_gone_is_not_taken_for_one_without(tmp_path: Path, capsys):
     folder = a_run(tmp_path)
     config = EvaluateConfig(systems="memory", db_url=f"sqlite:///{tmp_path / 'shared.sqlite'}")
     (folder / "config.json").write_text(config.model_dump_json())
+    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 1
+    assert "no banks are in" in capsys.readouterr().err
+
+
+def test_banks_that_the_settings_name_are_forgotten_too(tmp_path: Path, capsys):
+    folder, elsewhere = a_run(tmp_path, alice=SECRET), f"sqlite:///{tmp_path / 'elsewhere.sqlite'}"
+    remember(elsewhere, "alice", SECRET, count=3)
+    config = EvaluateConfig(systems="memory", db_url=elsewhere)
+    (folder / "config.json").write_text(config.model_dump_json())
+    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert f"banks.sqlite, {elsewhere}, reports beside" in capsys.readouterr().out
+    assert files_with(tmp_path, [SECRET]) == []
+
+
+def test_a_later_run_without_memories_does_not_hide_that_there_were_some(tmp_path: Path, capsys):
+    folder = a_run(tmp_path)
+    (folder / "config.json").write_text(EvaluateConfig(systems="extractive").model_dump_json())
+    (folder / "memory").mkdir()
+    (folder / "memory" / "run.json").write_text(
+        json.dumps({"system": {"name": "memory", "writer": "pocket"}})
+    )
     assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 2
     assert "name their database with --db" in capsys.readouterr().err
+
+
+def test_what_an_earlier_run_on_other_data_left_in_the_folder_is_forgotten_by_its_name(tmp_path: Path):
+    folder = a_run(tmp_path)
+    data = write_conversations(tmp_path / "codes.json", count=1, sessions=1)
+    config = EvaluateConfig(dataset=str(data), systems="extractive", output_dir=folder)
+    (folder / "config.json").write_text(config.model_dump_json())
+    lines = [json.dumps({"conversation_id": name}) for name in ("alice", "codes-1")]
+    (folder / "answers.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert (folder / "answers.jsonl").read_text() == f"{lines[1]}\n"
+
+
+def test_of_what_others_share_small_talk_deletes_nothing(tmp_path: Path, capsys):
+    talk, caption = (
+        "Let me know how it goes!",
+        "a photo of a beach with footprints in the sand and a blue sky",
+    )
+    folder = a_run(tmp_path, alice=SECRET)
+    with BankStore(f"sqlite:///{folder / 'banks.sqlite'}") as store:
+        space = store.load("alice")
+        turns = (Turn("D3:1", "Alice", talk, caption), Turn("D3:2", "Alice", SECRET))
+        space.ingest(Session(3, datetime(2023, 5, 8, tzinfo=UTC), turns), SessionRecord("session_3"))
+        store.save(space)
+    client, experiment = tracked(folder)
+    named, quoting, other = (client.create_run(experiment).info.run_id for _ in range(3))
+    client.log_text(named, json.dumps({"conversations": ["alice"]}), "results.json")
+    client.log_text(quoting, f"{SECRET}.", "told.txt")
+    client.log_text(other, f"Bob: {talk} {caption}", "told.txt")
+    packed = base64.b64encode(gzip.compress(json.dumps([talk, caption]).encode())).decode()
+    (folder.parent / "bob.html").write_text(f"<script>{packed}</script>")
+    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert "runs of MLflow: 2 " in capsys.readouterr().out
+    assert [run.info.run_id for run in client.search_runs([experiment])] == [other]
+    assert (folder.parent / "bob.html").exists()
 
 
 def test_a_report_beside_the_folder_is_deleted_and_another_page_is_not(tmp_path: Path):

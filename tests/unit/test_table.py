@@ -1,6 +1,9 @@
 import io
+import re
+from collections import Counter
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from locomo.conversation import ANSWERABLE, Category, LongMemEvalType, Question
@@ -53,8 +56,8 @@ def results(**texts: str) -> Any:
     }
 
 
-def printed(found: Any) -> str:
-    console = Console(file=io.StringIO(), width=120)
+def printed(found: Any, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
     print_results(console, found)
     return console.file.getvalue()
 
@@ -68,6 +71,16 @@ def test_every_column_fits_120_columns():
     for heading in ("@5", "@10", "@25", "@50", "2000 tok", "tokens/question", "calls", "cost", "failures"):
         assert heading in text
     assert all(name in text and f"sig:{name}" in text for name in SYSTEMS)
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_on_a_narrow_terminal_tables_are_folded_and_nothing_is_cut(width):
+    found = results(memory="red kite", full_context="kite")
+    wide, narrow = printed(found), printed(found, width)
+    rows = [line for line in narrow.splitlines() if "missing in judge" not in line]
+    assert max(map(len, rows)) <= width
+    assert "…" not in narrow
+    assert not Counter(re.findall(r"[\w.,$%+-]+", wide)) - Counter(re.findall(r"[\w.,$%+-]+", narrow))
 
 
 def test_brackets_in_names_are_shown_as_they_are():

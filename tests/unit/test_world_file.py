@@ -66,6 +66,17 @@ def test_an_unwritable_place_is_an_error(tmp_path: Path, capsys: pytest.CaptureF
     assert "name another file by --out" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("module", ["locomo.world", "locomo.split_data"])
+def test_a_reader_of_the_output_that_goes_away_is_no_error(module: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait()) == (b"", 141)
+
+
 def test_a_folder_in_place_of_the_file_is_an_error_and_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,64 @@
+"""What commands share: errors as one line and an exit status, and an end in peace when nobody listens."""
+
+import os
+import select
+import sys
+from collections.abc import Callable
+
+from locomo.errors import BenchmarkError
+
+BAD_INPUT, FAILED, INTERRUPTED, UNHEARD = 2, 1, 130, 141
+"""Exit statuses: nothing was started; the run stopped; the user stopped it (128 + SIGINT); whoever read its
+output has gone (128 + SIGPIPE)."""
+
+Errors = tuple[type[Exception], ...]
+
+
+def exit_status(
+    run: Callable[[], None],
+    *,
+    deliberate: Errors = (BenchmarkError, OSError),
+    nothing_started: Errors = (),
+    interrupted: str = "interrupted",
+) -> int:
+    """Run something; a deliberate error becomes one line on stderr and an exit status.
+
+    Anything else is a bug, and keeps its traceback.
+
+    Args:
+        run: what to run.
+        deliberate: the errors that tell the user something.
+        nothing_started: those of them after which nothing was done.
+        interrupted: what is said when the user stops it.
+    """
+    try:
+        _run_to_the_last_word(run)
+    except deliberate as error:
+        if isinstance(error, BrokenPipeError) and _is_unheard():
+            return UNHEARD
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return BAD_INPUT if isinstance(error, nothing_started) else FAILED
+    except KeyboardInterrupt:
+        print(interrupted, file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def _run_to_the_last_word(run: Callable[[], None]) -> None:
+    """Run something; a reader of its output that has gone shows here, and not when Python ends."""
+    try:
+        run()
+    except SystemExit:  # after help
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+
+
+def _is_unheard() -> bool:
+    """Whether nobody reads standard output any more (``| head``); what is left of it is dropped then."""
+    polled = select.poll()
+    polled.register(sys.stdout, select.POLLOUT)
+    if not any(events & (select.POLLERR | select.POLLHUP) for _, events in polled.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True

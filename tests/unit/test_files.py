@@ -1,0 +1,45 @@
+"""Files are written whole or not at all, and what stands in their place stays what it is."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from locomo.files import write_whole
+
+
+def test_a_file_is_written_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    path.write_text("before")
+    write_whole(path, "Zoë\n")
+    assert path.read_text(encoding="utf-8") == "Zoë\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    path.write_text("before")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(path, "half an emoji: \ud83d")
+    assert path.read_text() == "before"
+    write_whole(path, "half an emoji: \ud83d", errors="replace")
+    assert path.read_text() == "half an emoji: ?"
+
+
+def test_a_link_stays_one_and_its_file_is_written(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    link.symlink_to(real)
+    for text in ("first", "second"):
+        write_whole(link, text)
+        assert link.is_symlink()
+        assert real.read_text() == text
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(path, "told")
+    assert os.read(reading, 100) == b"told"
+    os.close(reading)
+    assert path.is_fifo()
