@@ -109,7 +109,9 @@ def write_splits(dataset: Dataset, source: Path, folder: Path) -> None:
         DatasetError: a conversation belongs to no split, or the folder cannot be written.
     """
     samples = cast(list[dict[str, object]], decode_json(source.read_bytes(), source.name))
-    chosen = {split: select_split(dataset.conversations, split) for split in SPLITS}  # or none is written
+    chosen: dict[Split, list[Conversation]] = {  # all, or none is written
+        split: select_split(dataset.conversations, split) for split in SPLITS
+    }
     for split, conversations in chosen.items():
         ids = {conversation.conversation_id for conversation in conversations}
         _write_json(_file(folder, split), [sample for sample in samples if sample["sample_id"] in ids])

@@ -130,7 +130,9 @@ def split_conversations(dataset: Dataset) -> dict[Split, list[Conversation]]:
     known = {identity for of_split in SPLITS.values() for identity in of_split}
     splits: dict[Split, list[Conversation]] = split_by_order(conversations)
     if dataset.benchmark is Benchmark.LONGMEMEVAL:
-        listed = {split: set(membuilder_split(name)) for split, name in _MEMBUILDERS.items()}
+        listed: dict[Split, set[str]] = {
+            split: set(membuilder_split(name)) for split, name in _MEMBUILDERS.items()
+        }
         for split, theirs in listed.items():
             splits[split] = [c for c in conversations if c.conversation_id in theirs]
     elif ids & known and not ids <= set(SPLITS["train"]):
