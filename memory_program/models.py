@@ -8,6 +8,7 @@ A model that cannot be used as named is an error before the first call, and neve
 
 import logging
 import os
+import threading
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,6 +31,9 @@ _NAMES = (
     "the embedded model 'pocket'"
 )
 _POCKET_TOKENS = 128  # the longest right reply in twelve long worlds has 91: beyond, it only repeats itself
+
+_PATIENCE_S = 10.0
+_SILENT = "%r%s has not answered yet; it is asked for a minute or two before that is an error"
 
 _logger = logging.getLogger(__name__)
 
@@ -120,14 +124,23 @@ def check_model(lm: dspy.LM) -> None:
     Raises:
         ModelError: the call failed, after the retries that its policy allows.
     """
+    patience = threading.Timer(_PATIENCE_S, _logger.warning, (_SILENT, lm.model, _place(lm)))
+    patience.daemon = True
+    if not is_embedded(lm.model):
+        patience.start()
     try:
         # one that reasons needs more tokens than a word has, one in this process may not know when to stop
         config = Config(max_tokens=16) if is_embedded(lm.model) else Config()
         lm(Request(model=lm.model, messages=(Message.user("Answer with the word: ready"),), config=config))
     except LMError as error:
-        api_base = getattr(lm.engine, "api_base", None)
-        place = f" at {api_base}" if api_base else ""
-        raise ModelError(f"{lm.model!r}{place} does not answer: {error}") from error
+        raise ModelError(f"{lm.model!r}{_place(lm)} does not answer: {error}") from error
+    finally:
+        patience.cancel()
+
+
+def _place(lm: dspy.LM) -> str:
+    api_base = getattr(lm.engine, "api_base", None)
+    return f" at {api_base}" if api_base else ""
 
 
 class RemoteModel(PacedEngine):

@@ -85,7 +85,7 @@ def settings_of(folder: Path, config: EvaluateConfig) -> EvaluateConfig:
     path = folder / CONFIG
     try:
         recorded: Json = dict(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise RecordError(
             f"no run is recorded in {str(folder)!r}: name a folder that was an --output-dir of evaluate.py"
         ) from error

@@ -65,7 +65,12 @@ def pretrain(config: PretrainConfig) -> Progress:
     Raises:
         ConfigError: the folder holds a training with other settings; or words to be alike are not tokens.
     """
-    config.out.mkdir(parents=True, exist_ok=True)
+    try:
+        config.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"out={str(config.out)!r} cannot be made a folder ({error.strerror}): name another one"
+        ) from error
     _keep_settings(config)
     torch.set_num_threads(config.threads)
     # Most of what sharp attention leaves of other tokens is below 1e-38: processors compute with it slowly.
