@@ -280,13 +280,13 @@ def test_a_model_that_takes_its_time_is_told_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ModelServer() as server:
-        lm = model(server, first_wait_s=1.0, max_retries=3)
+        url, lm = server.url, model(server, first_wait_s=1.0, max_retries=3)
         check_model(lm)
     assert "has not answered" not in caplog.text
     monkeypatch.setattr("memory_program.models._PATIENCE_S", 0.05)
     with pytest.raises(ModelError, match="does not answer"):
         check_model(lm)
-    assert f"'openai/test' at {server.url} has not answered yet" in caplog.text
+    assert f"'openai/test' at {url} has not answered yet" in caplog.text
 
 
 # -- the server itself ---------------------------------------------------------------------------
