@@ -63,7 +63,8 @@ def forget(
     Args:
         namespace: the conversation's id, which all of its banks have; or the whole name of its only bank.
         folders: the folders of the runs.
-        db: database of their banks; without it, banks.sqlite in each folder, and what its settings name.
+        db: database of their banks; without it, every banks.sqlite in the folders, and what their settings
+            name.
         tracking_uri: MLflow's address; without it, mlflow.db beside each folder.
 
     Raises:
@@ -166,12 +167,13 @@ def _check_named(namespace: str, banks: Sequence[str]) -> None:
 def _banks_of(folder: Path) -> list[str]:
     """List the databases of the banks of a run that are known: in its folder, and as its settings name them.
 
+    Runs have others inside: of the ceiling, or of what a training compares.
+
     Raises:
         ConfigError: it has written memories, and none is known.
         RecordError: its settings cannot be read.
     """
-    path = folder / "banks.sqlite"
-    known = [f"sqlite:///{path.as_posix()}"] if path.is_file() else []
+    known = [f"sqlite:///{path.as_posix()}" for path in sorted(folder.rglob("banks.sqlite"))]
     named = _read(folder / CONFIG).get("db_url")
     known += [named] if isinstance(named, str) else []
     systems = [_read(run).get("system") for run in folder.glob("*/run.json")]
@@ -295,7 +297,7 @@ def _command(
     Args:
         namespace: The conversation's id, or the whole name of its bank if it has one alone.
         folder: The folder of the run, for example runs/evaluate, or of all runs that share a database.
-        db: Database of the banks; without it, banks.sqlite in each folder, and what its settings name.
+        db: Database of the banks; without it, each banks.sqlite in the folders, and what their settings name.
         tracking_uri: MLflow's tracking address; without it, mlflow.db beside each folder.
     """
     done = forget(namespace, folder, db, tracking_uri)

@@ -261,7 +261,7 @@ def test_after_a_reader_was_in_the_way_the_same_command_ends_the_work(tmp_path: 
 def test_as_long_as_something_is_left_the_banks_still_tell_what_to_look_for(tmp_path: Path, capsys):
     folder = a_run(tmp_path, alice=SECRET)
     (folder / "copy").mkdir()
-    copy = folder / "copy" / "banks.sqlite"
+    copy = folder / "copy" / "old.sqlite"
     remember(f"sqlite:///{copy}", "alice", SECRET, count=1)
     command = ["--namespace", "alice", "--folder", str(folder)]
     for _ in range(2):
@@ -327,6 +327,15 @@ def test_banks_that_the_settings_name_are_forgotten_too(tmp_path: Path, capsys):
     assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
     assert f"banks.sqlite, {elsewhere}, reports beside" in capsys.readouterr().out
     assert files_with(tmp_path, [SECRET]) == []
+
+
+def test_banks_of_runs_inside_a_run_are_forgotten_too(tmp_path: Path):
+    folder = a_run(tmp_path, alice=SECRET)
+    (folder / "ceiling").mkdir()
+    remember(f"sqlite:///{folder / 'ceiling' / 'banks.sqlite'}", f"{HASH}/alice", SECRET, count=3)
+    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert files_with(folder, [SECRET]) == []
+    assert banks_in(folder / "ceiling") == []
 
 
 def test_a_later_run_without_memories_does_not_hide_that_there_were_some(tmp_path: Path, capsys):
