@@ -210,8 +210,11 @@ def database_of(uri: str) -> Path | None:
 
 
 def import_mlflow() -> ModuleType:
-    """Import MLflow without telemetry, and without the log of its database's migrations."""
+    """Import MLflow without telemetry, its bars, and the log of its database's migrations."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read while it is imported
+    os.environ.setdefault(
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false"
+    )  # one for every run that is searched
     mlflow = importlib.import_module("mlflow")
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
