@@ -20,11 +20,13 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tyro
 
+from locomo.files import write_whole
 from memory_program.bank.forgetting import Told, conversation_of, told_of
 from memory_program.bank.forgetting import forget as forget_namespace
 from memory_program.bank.records import session_to_json
@@ -81,10 +83,10 @@ def forget(
     with ExitStack() as stack:
         for folder in folders:
             stack.enter_context(held(folder))
-        databases = [db] if db is not None else [url for folder in folders for url in _banks_of(folder)]
-        done.databases = databases = list(dict.fromkeys(databases))
+        banks = {folder: [db] if db is not None else _banks_of(folder) for folder in folders}
+        databases = done.databases = list(dict.fromkeys(url for urls in banks.values() for url in urls))
         in_banks = [told_of(url, conversation) for url in databases]
-        in_data = [_told_in_data(f, conversation) for f in folders if db is None and not _banks_of(f)]
+        in_data = [_told_in_data(folder, conversation) for folder, urls in banks.items() if not urls]
         done.namespaces = [bank for told in in_banks for bank in told.banks]
         _check_named(namespace, done.namespaces)
         telling = _telling(conversation, [*in_banks, *in_data])
@@ -103,7 +105,7 @@ def forget(
             )
         for path in files_in(*sources):
             _forget_in(path, telling, done)
-        _check_clean(namespace, telling.is_quoted, telling, files_in(*sources))
+        _check_clean(namespace, partial(telling.is_in_file, is_in=telling.is_quoted), files_in(*sources))
     return done
 
 
@@ -146,8 +148,9 @@ def _forget_copies(
         if telling.is_in_file(path, telling.is_about):
             path.unlink()
             done.files.append(path)
-    _check_clean(namespace, telling.is_quoted, telling, [path for path in inside if path.exists()])
-    _check_clean(namespace, telling.is_quoted_at_length, telling, files_in(*shared))
+    left = [path for path in inside if path.exists()]
+    _check_clean(namespace, partial(telling.is_in_file, is_in=telling.is_quoted), left)
+    _check_clean(namespace, partial(telling.is_in_file, is_in=telling.is_quoted_at_length), files_in(*shared))
 
 
 def _check_named(namespace: str, banks: Sequence[str]) -> None:
@@ -240,15 +243,13 @@ def _told_in_data(folder: Path, conversation: str) -> Told:
     return told
 
 
-def _check_clean(
-    namespace: str, is_left: Callable[[str], bool], telling: Telling, paths: Iterable[Path]
-) -> None:
+def _check_clean(namespace: str, is_left_in: Callable[[Path], bool], paths: Iterable[Path]) -> None:
     """Search every byte of some files.
 
     Raises:
-        ForgettingError: something is left in some of them, as ``is_left`` sees it.
+        ForgettingError: something is left in some of them.
     """
-    left = [str(path) for path in paths if telling.is_in_file(path, is_left)]
+    left = [str(path) for path in paths if is_left_in(path)]
     if left:
         raise ForgettingError(
             f"something of {namespace!r} is left in {', '.join(left)}: delete these files, and run the same "
@@ -272,9 +273,7 @@ def _forget_in(path: Path, telling: Telling, done: Forgotten) -> None:
         return
     lines = path.read_text(encoding="utf-8").split("\n")
     kept = [line for line in lines if not telling.is_in(line)]
-    part = path.with_name(f"{path.name}.part")
-    part.write_text("\n".join(kept), encoding="utf-8")
-    part.replace(path)
+    write_whole(path, "\n".join(kept))
     done.lines += len(lines) - len(kept)
 
 

@@ -68,7 +68,7 @@ class Telling:
             is_in: which of the questions above is asked of its text; without it, ``is_in``.
         """
         is_in = is_in or self.is_in
-        overlap = _MOST_ESCAPED * max(1000, *map(len, self.texts), 0)
+        overlap = _MOST_ESCAPED * max([1000, *map(len, self.texts)])
         if path.suffix == ".html":
             packed = [
                 gzip.decompress(base64.b64decode(found)) for found in _PACKED.findall(path.read_bytes())
