@@ -19,10 +19,10 @@ from locomo.world.words import ANIMALS, MODIFIERS, MONTHS, ROOMS, WEEKDAYS
 from memory_program.errors import ConfigError
 from memory_program.pocket.examples import chunk
 from memory_program.pocket.lines import Example
-from memory_program.pocket.recipe import STAGES, PretrainConfig
+from memory_program.pocket.recipe import STAGES, WHOLE, PretrainConfig
 from memory_program.pocket.rewording import begin_alike
 
-_STAGE = replace(STAGES[-1], questions=4.0)
+_STAGE = replace(next(stage for stage in STAGES if stage.name in WHOLE), questions=4.0)
 _FIRST_CHUNK = 90_000  # of the stage's text: no training comes so far
 _CHUNKS = 200
 _CHUNK_TOKENS = 65_536
@@ -37,7 +37,7 @@ def words_of(config: PretrainConfig) -> tuple[str, ...]:
     """Give the words that a training drills before it comes to whole conversations."""
     if config.alike is not None:
         return tuple(word for word in config.alike.split(",") if word)
-    is_drilled = config.first_stage != config.last_stage == STAGES[-1].name
+    is_drilled = config.first_stage not in WHOLE and config.last_stage in WHOLE
     if config.weights is not None or not is_drilled:
         return ()
     return (*WEEKDAYS, *MONTHS, *MODIFIERS, *ANIMALS, *ROOMS)

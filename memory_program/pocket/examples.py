@@ -30,7 +30,6 @@ _SHOWN_EXCERPTS = 0.1  # the share of questions that are answered from verbatim 
 _SHOWN_ALL = 0.01  # the share that is answered from all that was said
 _MOST_SESSIONS = 20  # of a conversation that is shown whole: more do not fit what the model reads
 _COINED = 0.75  # the share of things, foods, jobs and pastimes that are made up, in worlds for training
-_KEPT_EMPTY = 0.4  # the share of empty replies of writers that is kept: most sessions lack most kinds
 
 
 _EVENTS = {"bought", "gift", "read", "cooked", "concert", "plan_concert"}
@@ -171,7 +170,7 @@ def _exchanges(
             coined=_COINED,
         )[0]
         for exchange in exchanges_of(bare(world) if stage.is_bare else world, rng, overlooked):
-            if rng.random() < stage.kept * (_KEPT_EMPTY if is_empty(exchange) else 1.0):
+            if rng.random() < stage.kept * (stage.kept_empty if is_empty(exchange) else 1.0):
                 yield exchange
 
 

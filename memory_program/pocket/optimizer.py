@@ -11,6 +11,7 @@ from memory_program.pocket.model import layers_of
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/
 _ITERATIONS = 5
+_LEAST = 0.02  # of a cycle's first rate: what is left at its end
 
 
 class Muon(torch.optim.Optimizer):
@@ -68,6 +69,22 @@ def orthogonalised(matrices: Tensor) -> Tensor:
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return (x.mT if is_tall else x).to(matrices.dtype)
+
+
+def falling(share: float, cycles: int, decay: float) -> float:
+    """Give what learning rates are multiplied with: it falls to almost nothing in each cycle.
+
+    Cycles begin on the line from 1 to zero, and are as long as one another: warm restarts (Loshchilov and
+    Hutter 2016, https://arxiv.org/abs/1608.03983), with lines for cosines.
+
+    Args:
+        share: how much of the training is done, from 0 to 1.
+        cycles: how many there are.
+        decay: the last share of a cycle, in which it falls.
+    """
+    cycle = min(int(share * cycles), cycles - 1)
+    left = max(_LEAST, cycle + 1 - share * cycles)
+    return (1 - cycle / cycles) * min(1.0, left / decay if decay else 1.0)
 
 
 def multiplies_halves(device: torch.device) -> bool:

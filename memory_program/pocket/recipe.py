@@ -17,7 +17,9 @@ class Stage:
     ``until`` is the share of all tokens at which it ends. Of bare sessions only the turns are left that say
     something to remember: two thirds of the tokens, for the same replies. ``questions`` are asked for each
     session. ``kept`` is the share of a world's exchanges that is used (the rest is thrown away, so that a
-    chunk of text comes from several worlds).
+    chunk of text comes from several worlds), and ``kept_empty`` the share of these that is used where a
+    writer has nothing to do: most sessions lack most kinds. ``aside`` is what the losses on the side are
+    multiplied with.
     """
 
     name: str
@@ -27,19 +29,27 @@ class Stage:
     facts: tuple[int, int] = (1, 1)
     questions: float = 0.0
     kept: float = 1.0
+    kept_empty: float = 0.4
     copies: bool = False
+    aside: float = 1.0
 
 
 STAGES = (
     Stage("copy", 0.001, copies=True),
-    Stage("bare", 0.08, is_bare=True, sessions=(1, 4), facts=(1, 3), questions=5.0),
-    Stage("short", 0.5, sessions=(2, 8), facts=(1, 4), questions=5.0),
-    Stage("full", 1.0, sessions=(4, 32), facts=(2, 5), questions=5.0, kept=0.6),
+    Stage("bare", 0.05, is_bare=True, sessions=(1, 4), facts=(1, 3), questions=5.0),
+    Stage("short", 0.18, sessions=(2, 8), facts=(1, 4), questions=5.0),
+    Stage("full", 0.5, sessions=(4, 32), facts=(2, 5), questions=3.0, kept=0.6),
+    Stage("dense", 1.0, sessions=(4, 32), facts=(2, 7), questions=3.0, kept=0.6, kept_empty=0.2, aside=0.3),
 )
-"""From copying random tokens to whole conversations: what is short is learned in a fraction of the time."""
+"""From copying random tokens to whole conversations: what is short is learned in a fraction of the time. The
+last half has more to say in a session, and what is learned on the side recedes: ten times the loss of replies
+by then."""
+
+WHOLE = ("full", "dense")
+"""The stages of whole conversations."""
 
 
-StageName = Literal["copy", "bare", "short", "full"]
+StageName = Literal["copy", "bare", "short", "full", "dense"]
 
 
 class PretrainConfig(Settings):
@@ -71,7 +81,7 @@ class PretrainConfig(Settings):
     first_stage: StageName = "copy"
     """The stage to begin with, in place of those before it."""
 
-    last_stage: StageName = "full"
+    last_stage: StageName = "dense"
     """The stage beyond which the training does not go: for a short one, "bare" is enough."""
 
     batch_tokens: int = Field(default=4_096, ge=256)
@@ -138,8 +148,11 @@ class PretrainConfig(Settings):
     answer is from how the answer begins, and at the end of a turn that changes something how the line begins
     that it changes."""
 
+    cycles: int = Field(default=2, ge=1)
+    """How many times the learning rates fall to zero; each time they begin lower (of 2, at 1 and at 0.5)."""
+
     decay: float = Field(default=1.0, ge=0, le=1)
-    """The last share of the training, in which the learning rates fall to zero."""
+    """The last share of each cycle, in which the learning rates fall to zero."""
 
     probe_minutes: float = Field(default=5.0, gt=0)
     """Minutes between probes; a checkpoint is written at each."""
@@ -167,14 +180,14 @@ class PretrainConfig(Settings):
 
     @model_validator(mode="after")
     def _drills_what_was_trained(self) -> Self:
-        if self.alike and self.weights is None and self.first_stage == self.last_stage:
+        if self.alike and self.weights is None and self.first_stage in (self.last_stage, *WHOLE):
             raise ConfigError(
                 f"alike={self.alike!r} teaches what was trained before: give weights, or begin with a stage "
                 f"before first_stage={self.first_stage!r}"
             )
-        if self.alike and self.last_stage != STAGES[-1].name:
+        if self.alike and self.last_stage not in WHOLE:
             raise ConfigError(
-                f"alike={self.alike!r} is taught before the stage {STAGES[-1].name!r}, which "
+                f"alike={self.alike!r} is taught before whole conversations, which "
                 f"last_stage={self.last_stage!r} leaves out"
             )
         return self

@@ -21,9 +21,9 @@ from memory_program.pocket.attention import WIDTH, attend, is_available, library
 from memory_program.pocket.drill import drill, words_of
 from memory_program.pocket.layout import Batch
 from memory_program.pocket.model import Shape, layers_of, make_model
-from memory_program.pocket.optimizer import make_optimizers, multiplies_halves
+from memory_program.pocket.optimizer import falling, make_optimizers, multiplies_halves
 from memory_program.pocket.probes import Probe, make_probe, measure
-from memory_program.pocket.recipe import STAGES, PretrainConfig
+from memory_program.pocket.recipe import WHOLE, PretrainConfig
 from memory_program.pocket.rewording import rows_of_both, with_tokens_of
 from memory_program.pocket.side_tasks import NAMES, SideTasks, Streams, filled
 from memory_program.pocket.supply import Supply, tokenizer_of
@@ -124,12 +124,13 @@ class Training:
         began = time.monotonic()
         if not self.progress.scores:
             self._probe()
-        drilled_at = self._supply.first_of(STAGES[-1].name)
+        drilled_at = self._supply.first_of(WHOLE)
         for number, made in self._supply.chunks(self.progress.chunks):
             if number == drilled_at:
                 self._drill()
             started = time.monotonic()
-            loss, *on_the_side = torch.stack([self._step(batch) for batch in made]).mean(0).tolist()
+            aside = self._supply.stage(number).aside
+            loss, *on_the_side = torch.stack([self._step(batch, aside) for batch in made]).mean(0).tolist()
             size = sum(batch.size for batch in made)
             self.progress.chunks = number + 1
             self.progress.tokens += size
@@ -155,8 +156,11 @@ class Training:
         if words:
             self._log(drilled=round(drill(self.model, self.tokenizer, words, self.config.seed), 3))
 
-    def _step(self, batch: Batch) -> Tensor:
-        """Take a step on a batch; give the mean losses: of replies, and of the tasks on the side."""
+    def _step(self, batch: Batch, aside: float) -> Tensor:
+        """Take a step on a batch; give the mean losses: of replies, and of the tasks on the side.
+
+        The latter's weights are multiplied with ``aside``.
+        """
         self.model.train()
         maps = self.optimizers[-1].param_groups[-1]
         is_for_all = not self._maps_begin_anew or self.progress.steps >= _MAPS_STEPS
@@ -174,7 +178,7 @@ class Training:
             logits = self.model.lm_head(streams.last[:, :-1].flatten(0, 1)[filled(places, 0)])
             on_the_side = self.side_tasks.losses(self.model, streams, *questions)
         losses = torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")[: len(places)]
-        (losses.mean() + on_the_side @ self._side_weights).backward()
+        (losses.mean() + aside * (on_the_side @ self._side_weights)).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), _LONGEST_NORM)
         for optimizer in self.optimizers:
             optimizer.step()
@@ -200,10 +204,10 @@ class Training:
         return Streams(after[1], after[count // 2 - 1], after[count * 3 // 4 - 1], body.norm(stream))
 
     def _rate(self) -> float:
-        """What the learning rates are multiplied with: soon 1, and falling to zero at the end."""
+        """What the learning rates are multiplied with."""
         warm = min(1.0, (self.progress.steps + 1) / _WARM_UP_STEPS)
-        left = 1 - self.progress.tokens / self.config.tokens
-        return warm * min(1.0, max(0.02, left) / self.config.decay if self.config.decay else 1.0)
+        config = self.config
+        return warm * falling(self.progress.tokens / config.tokens, config.cycles, config.decay)
 
     # -- probes, checkpoints, log ----------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memory_program.errors import ConfigError
-from memory_program.pocket import drill, training
-from memory_program.pocket.recipe import PretrainConfig
+from memory_program.pocket import drill, supply, training
+from memory_program.pocket.recipe import STAGES, PretrainConfig
 from memory_program.pocket.training import pretrain
 
 pytestmark = pytest.mark.timeout(1200)  # a minute on an idle machine, ten on a busy one
@@ -26,6 +27,7 @@ SMALL = {
     "layers": 3,
     "muon_rate": 0.008,
     "adam_rate": 0.004,
+    "cycles": 1,
     "decay": 0.25,
     # What is asked on the side is learned first, and takes twice the steps that there are.
     "beginning_weight": 0.1,
@@ -100,7 +102,7 @@ def test_a_training_that_was_interrupted_ends_with_the_same_weights(trained, str
     assert [progress.chunks for progress in (begun, gone_on, ended)] == [1, 2, 5]
     assert ended.tokens == log_of(straight)[-1]["tokens"]
     stages = [entry["stage"] for entry in log_of(straight) if "stage" in entry]
-    assert stages == ["copy", "short", "short", "full", "full"]
+    assert stages == ["copy", "full", "full", "dense", "dense"]
     whole, pieced = weights(straight), weights(tmp_path)
     assert all(torch.equal(whole[name], pieced[name]) for name in whole)
 
@@ -159,6 +161,22 @@ def test_asked_at_full_weight_a_network_soon_tells_how_a_line_begins(trained, tm
         entry["side_losses"]["beginnings"] for entry in log_of(tmp_path) if entry.get("stage") == "bare"
     ]
     assert losses[-1] < 0.5 * losses[0]
+
+
+def test_a_stage_says_what_the_losses_on_the_side_count(trained, tmp_path, monkeypatch):
+    def ends(aside: float) -> list[dict[str, torch.Tensor]]:
+        monkeypatch.setattr(supply, "STAGES", tuple(replace(stage, aside=aside) for stage in STAGES))
+        folders = [tmp_path / f"{aside}-{weight}" for weight in (0.5, 5.0)]
+        for out, weight in zip(folders, (0.5, 5.0), strict=True):
+            shutil.copytree(trained / "tokenizer", out / "tokenizer")
+            begun = {**TINY, "first_stage": "bare", "beginning_weight": weight}
+            pretrain(PretrainConfig(out=out, **begun, minutes=1e-6))
+        return [weights(out) for out in folders]
+
+    without, with_more = ends(0.0)
+    assert all(torch.equal(without[name], with_more[name]) for name in without)
+    some, more = ends(1.0)
+    assert not all(torch.equal(some[name], more[name]) for name in some)
 
 
 def test_a_training_that_goes_on_from_a_model_asks_on_the_side_first_and_then_changes_it(

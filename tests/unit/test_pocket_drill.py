@@ -58,7 +58,7 @@ def test_words_that_no_answer_begins_with_cannot_be_drilled(monkeypatch):
 def test_what_is_not_trained_before_or_after_cannot_be_drilled():
     with pytest.raises(ConfigError, match="alike='Monday' teaches what was trained before"):
         PretrainConfig(out=Path("nowhere"), alike="Monday", first_stage="full")
-    with pytest.raises(ConfigError, match="before the stage 'full', which last_stage='short' leaves out"):
+    with pytest.raises(ConfigError, match="before whole conversations, which last_stage='short' leaves out"):
         PretrainConfig(out=Path("nowhere"), alike="Monday", last_stage="short")
 
 

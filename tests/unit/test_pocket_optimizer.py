@@ -1,10 +1,11 @@
-"""Muon does what torch's does, in the precision of the weights."""
+"""Muon does what torch's does, in the precision of the weights; and the rates of a training."""
 
+import pytest
 import torch
 from torch import nn
 
 from memory_program.pocket.model import Shape, make_model
-from memory_program.pocket.optimizer import Muon, make_optimizers, orthogonalised
+from memory_program.pocket.optimizer import Muon, falling, make_optimizers, orthogonalised
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -56,3 +57,17 @@ def test_every_parameter_has_exactly_one_optimizer():
     optimizers = make_optimizers(model, 0.01, 0.001)
     owned = [id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
     assert sorted(owned) == sorted(id(parameter) for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("cycles", "decay", "rates"),
+    [
+        (1, 1.0, {0.0: 1.0, 0.25: 0.75, 0.9: 0.1, 0.999: 0.02, 1.01: 0.02}),
+        (1, 0.25, {0.0: 1.0, 0.75: 1.0, 0.875: 0.5, 1.0: 0.08}),
+        (1, 0.0, {0.0: 1.0, 0.5: 1.0, 1.0: 1.0}),
+        (2, 1.0, {0.0: 1.0, 0.25: 0.5, 0.499: 0.02, 0.5: 0.5, 0.75: 0.25, 1.0: 0.01}),
+        (4, 0.5, {0.0: 1.0, 0.1: 1.0, 0.25: 0.75, 0.3: 0.75, 0.4: 0.6, 0.75: 0.25, 1.0: 0.01}),
+    ],
+)
+def test_rates_fall_to_almost_nothing_in_each_cycle(cycles, decay, rates):
+    assert {share: falling(share, cycles, decay) for share in rates} == pytest.approx(rates)
