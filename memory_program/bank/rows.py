@@ -123,22 +123,26 @@ def embedding_of(connection: Connection) -> tuple[str, int] | None:
 
 
 def unsaved_sessions(
-    connection: Connection, namespace: str, sessions: Mapping[str, IngestedSession]
+    connection: Connection, namespace: str, sessions: Sequence[IngestedSession]
 ) -> list[IngestedSession]:
-    """List the sessions that the database has not.
+    """List those of some sessions that the database has not.
 
     Raises:
         SessionConflictError: it has one under the same id with other content.
     """
+    known: dict[str, str] = {}
     query = select(SESSIONS.c.session_id, SESSIONS.c.fingerprint).where(*_in_force(SESSIONS, namespace))
-    known: dict[str, str] = dict(connection.execute(query).tuples().all())
-    for session_id, ingested in sessions.items():
-        if known.get(session_id, ingested.session.fingerprint) != ingested.session.fingerprint:
+    for start in range(0, len(sessions), _LOOKUP_BATCH):
+        ids = [ingested.session.session_id for ingested in sessions[start : start + _LOOKUP_BATCH]]
+        known.update(connection.execute(query.where(SESSIONS.c.session_id.in_(ids))).tuples().all())
+    for ingested in sessions:
+        session = ingested.session
+        if known.get(session.session_id, session.fingerprint) != session.fingerprint:
             raise SessionConflictError(
-                f"{session_id!r} of namespace {namespace!r} was saved with other content; nothing was "
-                "written: give the new session a number of its own, or use another namespace"
+                f"{session.session_id!r} of namespace {namespace!r} was saved with other content; nothing "
+                "was written: give the new session a number of its own, or use another namespace"
             )
-    return [ingested for session_id, ingested in sessions.items() if session_id not in known]
+    return [ingested for ingested in sessions if ingested.session.session_id not in known]
 
 
 # -- writing -------------------------------------------------------------------------------------

@@ -39,6 +39,8 @@ class MemorySpace:
         """How often the namespace had been written when this was loaded; the store compares it on save."""
         self.saved = MemoryBank(namespace)
         """The bank as the store has it; what the space's own bank has beyond it is what a save writes."""
+        self.saved_sessions: frozenset[str] = frozenset()
+        """The ids of the sessions that the store has."""
         self.snapshot_version = 0
         """The version of which the store holds a snapshot; 0 if it holds none."""
 
@@ -102,6 +104,6 @@ class MemorySpace:
         space = MemorySpace(self.namespace, self.bank.fork(), self.index.fork())
         space.archive = self.archive.fork()
         space.sessions = dict(self.sessions)
-        space.revision, space.saved = self.revision, self.saved
+        space.revision, space.saved, space.saved_sessions = self.revision, self.saved, self.saved_sessions
         space.snapshot_version = self.snapshot_version
         return space

@@ -148,7 +148,7 @@ class BankStore:
             space.index = snapshot.index_of(space.bank)
         else:
             space.index = MemoryIndex(dense)
-        space.saved = space.bank.fork()
+        space.saved, space.saved_sessions = space.bank.fork(), frozenset(space.sessions)
         return space
 
     def bank(self, namespace: str) -> MemoryBank:
@@ -185,6 +185,7 @@ class BankStore:
                 f"the bank of {space.namespace!r} does not begin with the {space.saved.version} operations "
                 "that were saved: use BankStore.rewind to take operations back, or save it under another name"
             )
+        beyond = [one for session_id, one in sessions.items() if session_id not in space.saved_sessions]
         if dense is not None:
             space.index.refresh(bank)
         vectors = dict(dense.unsaved()) if dense is not None else {}
@@ -193,7 +194,7 @@ class BankStore:
         is_due = bool(operations) and bank.version - space.snapshot_version >= grown_by
         snapshot = Snapshot.of(bank, space.index) if is_due else None
         with self._database.writing() as connection:
-            new_sessions = rows.unsaved_sessions(connection, space.namespace, sessions)
+            new_sessions = rows.unsaved_sessions(connection, space.namespace, beyond)
             is_new = bool(operations or new_sessions or space.revision == 0)
             if is_new:
                 rows.advance(connection, space.namespace, space.revision)
@@ -206,7 +207,8 @@ class BankStore:
                 if not self._check_embedding(connection, dense):
                     rows.record_embedding(connection, dense.model, dense.dimension)
                 rows.insert_vectors(connection, space.namespace, vectors)
-        space.saved, space.revision = bank, space.revision + is_new
+        space.saved, space.saved_sessions = bank, frozenset(sessions)
+        space.revision += is_new
         if snapshot is not None:
             space.snapshot_version = snapshot.version
             space.bank.settle(snapshot.state)

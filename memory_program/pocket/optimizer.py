@@ -74,8 +74,8 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 def falling(share: float, cycles: int, decay: float) -> float:
     """Give what learning rates are multiplied with: it falls to almost nothing in each cycle.
 
-    Cycles begin on the line from 1 to zero, and are as long as one another: warm restarts (Loshchilov and
-    Hutter 2016, https://arxiv.org/abs/1608.03983), with lines for cosines.
+    Cycles are as long as one another, and each begins half as high as the one before: warm restarts
+    (Loshchilov and Hutter 2016, https://arxiv.org/abs/1608.03983), with lines for cosines.
 
     Args:
         share: how much of the training is done, from 0 to 1.
@@ -84,7 +84,7 @@ def falling(share: float, cycles: int, decay: float) -> float:
     """
     cycle = min(int(share * cycles), cycles - 1)
     left = max(_LEAST, cycle + 1 - share * cycles)
-    return (1 - cycle / cycles) * min(1.0, left / decay if decay else 1.0)
+    return 0.5**cycle * min(1.0, left / decay if decay else 1.0)
 
 
 def multiplies_halves(device: torch.device) -> bool:

@@ -149,7 +149,7 @@ class PretrainConfig(Settings):
     that it changes."""
 
     cycles: int = Field(default=2, ge=1)
-    """How many times the learning rates fall to zero; each time they begin lower (of 2, at 1 and at 0.5)."""
+    """How many times the learning rates fall to zero; each time they begin half as high."""
 
     decay: float = Field(default=1.0, ge=0, le=1)
     """The last share of each cycle, in which the learning rates fall to zero."""

@@ -232,6 +232,26 @@ def test_a_session_with_other_content_is_refused_and_nothing_is_written(store: B
     assert_same(store.load("test"), first)
 
 
+def test_of_many_sessions_the_last_is_compared_as_well(store: BankStore) -> None:
+    first, second = store.load("test"), store.load("test")
+    remember(first, 501)
+    store.save(first)
+    for number in range(1, 502):
+        remember(second, number, lines=(f"Mara: number {number}",))
+    with pytest.raises(SessionConflictError, match="'session_501' of namespace 'test' was saved with other"):
+        store.save(second)
+
+
+def test_a_fork_of_a_saved_space_saves_what_it_has_beyond_it(store: BankStore) -> None:
+    space = space_of_three_sessions(store)
+    fork = space.fork()
+    remember(fork, 4, "one of 4")
+    store.save(fork)
+    assert_same(store.load("test"), fork)
+    space.adopt(fork)
+    assert list(space.sessions) == ["session_1", "session_2", "session_3", "session_4"]
+
+
 def test_a_bank_that_was_undone_is_refused(store: BankStore) -> None:
     space = store.load("test")
     remember(space, 1, "A fact.", "Another.")
