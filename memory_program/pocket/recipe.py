@@ -36,10 +36,10 @@ class Stage:
 
 STAGES = (
     Stage("copy", 0.001, copies=True),
-    Stage("bare", 0.05, is_bare=True, sessions=(1, 4), facts=(1, 3), questions=5.0),
-    Stage("short", 0.18, sessions=(2, 8), facts=(1, 4), questions=5.0),
+    Stage("bare", 0.055, is_bare=True, sessions=(1, 4), facts=(1, 3), questions=5.0),
+    Stage("short", 0.2, sessions=(2, 8), facts=(1, 4), questions=5.0),
     Stage("full", 0.5, sessions=(4, 32), facts=(2, 5), questions=3.0, kept=0.6),
-    Stage("dense", 1.0, sessions=(4, 32), facts=(2, 7), questions=3.0, kept=0.6, kept_empty=0.2, aside=0.3),
+    Stage("dense", 1.0, sessions=(4, 32), facts=(2, 7), questions=3.0, kept_empty=0.2, aside=0.3),
 )
 """From copying random tokens to whole conversations: what is short is learned in a fraction of the time. The
 last half has more to say in a session, and what is learned on the side recedes: ten times the loss of replies
@@ -64,9 +64,9 @@ class PretrainConfig(Settings):
     seed: int = Field(default=0, ge=0)
     """Seed of the first weights and of all training worlds."""
 
-    tokens: int = Field(default=45_000_000, ge=1000)
+    tokens: int = Field(default=110_000_000, ge=1000)
     """How many tokens to train on; the stages take their shares of it. Two cores that multiply tiles (AMX)
-    learn some 8,000 a second, compiled; an H100 some 400,000."""
+    learn some 7,500 a second, compiled; an H100 some 400,000."""
 
     weights: Path | None = None
     """Go on from the weights (and the tokenizer) of a folder, and not from scratch: a model of an earlier
