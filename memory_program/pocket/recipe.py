@@ -42,8 +42,8 @@ STAGES = (
     Stage("dense", 1.0, sessions=(4, 32), facts=(2, 7), questions=3.0, kept_empty=0.2, aside=0.3),
 )
 """From copying random tokens to whole conversations: what is short is learned in a fraction of the time. The
-last half has more to say in a session, and what is learned on the side recedes: ten times the loss of replies
-by then."""
+last half has more to say in a session, and what is learned on the side recedes: it weighs over twenty times
+the loss of replies by then."""
 
 WHOLE = ("full", "dense")
 """The stages of whole conversations."""
