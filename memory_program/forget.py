@@ -7,12 +7,13 @@ MLflow's runs and traces that quote it are deleted for good, all bytes left are 
 are deleted from the database.
 
 It goes by what was said and remembered, not by where copies should be; for a run without memories, by its
-data, and by name. What others share, MLflow and the pages beside the folder, is deleted if it names the
-conversation or quotes a line of some length: small talk is said everywhere. A line of fewer than twelve
-letters, or a rewording that is in no bank, is found only where the conversation is named beside it. What was
-trained on it stays in weights, and copies elsewhere stay: backups, a tracking server's own files, the data
-themselves, and what was written outside the folder of the run (a saved program with demos, a page at
-``--page`` unless that is beside the folder).
+data, and by name; for trajectories and synthesized questions, by their file of the conversation. What others
+share, MLflow and the pages beside the folder, is deleted if it names the conversation or quotes a line of
+some length: small talk is said everywhere. A line of fewer than twelve letters, or a rewording that is in no
+bank, is found only where the conversation is named beside it. What was trained on it stays in weights, and
+copies elsewhere stay: backups, a tracking server's own files, the data themselves, and what was written
+outside the folder of the run (a saved program with demos, a page at ``--page`` unless that is beside the
+folder).
 """
 
 import json
@@ -32,10 +33,11 @@ from memory_program.bank.forgetting import forget as forget_namespace
 from memory_program.bank.records import session_to_json
 from memory_program.command_line import exit_status
 from memory_program.errors import ConfigError, ForgettingError, RecordError
-from memory_program.forget_mlflow import forget_tracked
+from memory_program.forget_mlflow import Untracked, forget_tracked
+from memory_program.learning.session_lines import file_of, read_lines
 from memory_program.run_folder import CONFIG, held
 from memory_program.telling import Telling, files_in, is_report
-from memory_program.tracking import database_of, tracking_place
+from memory_program.tracking import RECEIPT, database_of, tracking_place
 
 _SQLITE = b"SQLite format 3\0"
 _UNNAMED = frozenset({"calls.jsonl", "proposals.jsonl"})
@@ -50,8 +52,17 @@ class Forgotten:
     databases: list[str] = field(default_factory=list[str])
     lines: int = 0
     files: list[Path] = field(default_factory=list[Path])
-    runs: int = 0
-    traces: int = 0
+    tracking: dict[str, Untracked] = field(default_factory=dict[str, Untracked])
+
+    @property
+    def runs(self) -> int:
+        """How many runs of MLflow were deleted."""
+        return sum(tracked.runs for tracked in self.tracking.values())
+
+    @property
+    def traces(self) -> int:
+        """How many traces of MLflow were deleted."""
+        return sum(tracked.traces for tracked in self.tracking.values())
 
 
 def forget(
@@ -59,15 +70,15 @@ def forget(
 ) -> Forgotten:
     """Forget a conversation in the folders of runs, their databases and MLflow.
 
-    Databases and settings come last, when nothing else is left: they say what to look for, so that the same
-    command, after whatever went wrong, does what is left to do.
+    Databases, settings and the conversation's own lines come last, when nothing else is left: they say what
+    to look for, so that the same command, after whatever went wrong, does what is left to do.
 
     Args:
         namespace: the conversation's id, which all of its banks have; or the whole name of its only bank.
         folders: the folders of the runs.
         db: database of their banks; without it, every banks.sqlite in the folders, and what their settings
             name.
-        tracking_uri: MLflow's address; without it, mlflow.db beside each folder.
+        tracking_uri: MLflow's address; without it, mlflow.db beside each folder, and what its runs note.
 
     Raises:
         ConfigError: a folder is not there, its memories are in a database that is not known, nothing knows
@@ -90,8 +101,11 @@ def forget(
         done.namespaces = [bank for told in in_banks for bank in told.banks]
         _check_named(namespace, done.namespaces)
         telling = _telling(conversation, [*in_banks, *in_data])
+        of_lines = [folder for folder, urls in banks.items() if not urls and _is_of_lines(folder)]
+        lines = [file_of(folder, conversation) for folder in of_lines]
+        notes = [path for folder in folders for path in (folder / CONFIG, *folder.rglob(RECEIPT))]
         sources = [path for url in databases for path in _files_of(url)]
-        sources += [(folder / CONFIG).resolve() for folder in folders]
+        sources += [path.resolve() for path in (*notes, *lines)]
         is_known = bool(done.namespaces or in_data)
         if is_known:
             _forget_copies(namespace, folders, tracking_uri, telling, sources, done)
@@ -103,6 +117,9 @@ def forget(
                 f"namespace {namespace!r} is not in the database of the banks: python -m memory_program.bank "
                 "list names those that are"
             )
+        for path in files_in(*lines):
+            path.unlink()
+            done.files.append(path)
         for path in files_in(*sources):
             _forget_in(path, telling, done)
         _check_clean(namespace, partial(telling.is_in_file, is_in=telling.is_quoted), files_in(*sources))
@@ -137,9 +154,8 @@ def _forget_copies(
         ForgettingError: something is left.
     """
     shared: list[Path] = []
-    for uri, artifacts in dict.fromkeys(tracking_place(folder, tracking_uri) for folder in folders):
-        tracked = forget_tracked(uri, artifacts, telling)
-        done.runs, done.traces = done.runs + tracked.runs, done.traces + tracked.traces
+    for uri, artifacts in _tracking_of(folders, tracking_uri):
+        done.tracking[uri] = forget_tracked(uri, artifacts, telling)
         shared += [place for place in (database_of(uri), artifacts) if place is not None]
     inside = [path for path in files_in(*folders) if path.resolve() not in sources]
     for path in inside:
@@ -185,6 +201,24 @@ def _banks_of(folder: Path) -> list[str]:
     return known
 
 
+def _tracking_of(folders: Sequence[Path], named: str | None) -> list[tuple[str, Path | None]]:
+    """List MLflow's places: the one that is named, or those beside the folders and all that runs note."""
+    places = [tracking_place(folder, named) for folder in folders]
+    if named is None:
+        settings = [_read(folder / CONFIG) for folder in folders]
+        noted = [config.get("tracking_uri") for config in settings if config.get("mlflow", True)]
+        noted += [_read(path).get("uri") for folder in folders for path in sorted(folder.rglob(RECEIPT))]
+        places += [(uri, None) for uri in noted if isinstance(uri, str)]
+    files = {place: database_of(place[0]) for place in places}
+    of_file = {str(file.resolve()) if file else place[0]: place for place, file in reversed(files.items())}
+    return list(of_file.values())[::-1]
+
+
+def _is_of_lines(folder: Path) -> bool:
+    """Whether a folder is no run's, but of trajectories or synthesized questions."""
+    return not (folder / CONFIG).exists() and any(folder.glob("*.jsonl"))
+
+
 def _read(path: Path) -> dict[str, Any]:
     """Read a JSON object; an empty one where there is no file.
 
@@ -213,14 +247,35 @@ def _reports_beside(folders: Iterable[Path]) -> list[Path]:
     return [page for page in sorted(pages) if is_report(page)]
 
 
+def _told_in_lines(folder: Path, conversation: str) -> Told:
+    """Collect what stands in files with a line for each session: trajectories, synthesized questions.
+
+    Raises:
+        ConfigError: the conversation has none.
+        RecordError: one cannot be read.
+    """
+    own, told = file_of(folder, conversation), Told()
+    if not own.is_file():
+        names = ", ".join(sorted(path.stem for path in folder.glob("*.jsonl")))
+        raise ConfigError(f"{str(folder)!r} has no file of conversation {conversation!r}: it has {names}")
+    for path in folder.glob("*.jsonl"):
+        for line in read_lines(path):
+            told.add(line, is_of_it=path == own)
+    return told
+
+
 def _told_in_data(folder: Path, conversation: str) -> Told:
     """Collect what was said in the data of a run that writes no memories; its settings name them.
+
+    A folder without settings may be one of trajectories, or of synthesized questions.
 
     Raises:
         ConfigError: it writes memories, to a database elsewhere, or its data have no such conversation.
         DatasetError: the data cannot be read.
         RecordError: the folder is not that of a run.
     """
+    if _is_of_lines(folder):
+        return _told_in_lines(folder, conversation)
     # DSPy and the rest: what banks tell is read without them
     from memory_program.config import EvaluateConfig
     from memory_program.evaluation.datasets import load_dataset
@@ -295,17 +350,24 @@ def _command(
 
     Args:
         namespace: The conversation's id, or the whole name of its bank if it has one alone.
-        folder: The folder of the run, for example runs/evaluate, or of all runs that share a database.
+        folder: The folder of the run, for example runs/evaluate, or of all runs that share a database; or of
+            trajectories or synthesized questions.
         db: Database of the banks; without it, each banks.sqlite in the folders, and what their settings name.
-        tracking_uri: MLflow's tracking address; without it, mlflow.db beside each folder.
+        tracking_uri: MLflow's tracking address; without it, mlflow.db beside each folder, and what its runs
+            note.
     """
     done = forget(namespace, folder, db, tracking_uri)
     print(f"forgotten: {', '.join(done.namespaces) or namespace}")
     print(f"lines of journals: {done.lines}  runs of MLflow: {done.runs}  traces: {done.traces}")
     for path in done.files:
         print(f"deleted: {path}")
-    places = ", ".join([*map(str, folder), *done.databases])
-    print(f"nothing of it is left in {places}, reports beside, or MLflow")
+    there = {uri: tracked for uri, tracked in done.tracking.items() if tracked.is_there}
+    places = ", ".join([*map(str, folder), *done.databases, *(f"MLflow at {uri}" for uri in there)])
+    print(f"nothing of it is left in {places}, or reports beside")
+    for uri in done.tracking.keys() - there.keys():
+        print(f"no MLflow is at {uri}")
+    for uri in (uri for uri, tracked in there.items() if tracked.is_in_bin):
+        print(f"but {uri} has runs of it in its bin, until whoever keeps it calls mlflow gc")
     print("not looked for: what was written elsewhere (--page, --output), backups, and what weights learned")
 
 

@@ -18,17 +18,21 @@ from memory_program.errors import ForgettingError
 from memory_program.telling import Telling, files_in
 from memory_program.tracking import EXPERIMENT, database_of, import_mlflow
 
+_SERVED = ("http://", "https://", "databricks")
+
 
 @dataclass(frozen=True, slots=True)
 class Untracked:
-    """How many runs and traces were deleted."""
+    """How many runs and traces were deleted; those of a server are in its bin. Not there: no such file."""
 
     runs: int = 0
     traces: int = 0
+    is_in_bin: bool = False
+    is_there: bool = True
 
 
 def forget_tracked(uri: str, artifacts: Path | None, telling: Telling) -> Untracked:
-    """Delete MLflow's runs and traces about a conversation, for good where its database is a file.
+    """Delete MLflow's runs and traces about a conversation, for good unless a server has them.
 
     Of traces any that quotes it; of runs those that name it, as all that a run leaves here do, or quote what
     only it can have told: others share the database, and small talk.
@@ -43,7 +47,7 @@ def forget_tracked(uri: str, artifacts: Path | None, telling: Telling) -> Untrac
     """
     database = database_of(uri)
     if database is not None and not database.exists():
-        return Untracked()
+        return Untracked(is_there=False)
     mlflow = import_mlflow()
     try:
         done = _deleted(mlflow, uri, artifacts, telling)
@@ -91,9 +95,10 @@ def _deleted(mlflow: ModuleType, uri: str, artifacts: Path | None, telling: Tell
         client.delete_logged_model(model_id)
     for run_id in run_ids:
         client.delete_run(run_id)
-    if database_of(uri) is not None:
+    is_served = uri.startswith(_SERVED)
+    if not is_served:
         _empty_bin(uri, run_ids, models)
-    return Untracked(len(runs), len(traces))
+    return Untracked(len(runs), len(traces), is_in_bin=is_served and bool(runs))
 
 
 def _pages(search: Callable[..., Any], **wanted: object) -> Iterator[Any]:  # Any: MLflow has no types

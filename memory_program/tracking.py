@@ -15,7 +15,9 @@ from typing import Any
 from memory_program.errors import TrackingError
 
 EXPERIMENT = "memory-program"
-_RECEIPT = "tracking.json"
+RECEIPT = "tracking.json"
+"""The file in a run's folder that says to which address its results went."""
+
 _MOST_METRICS = 1000  # MLflow takes no more at once
 
 
@@ -227,7 +229,7 @@ def was_logged(folder: Path, uri: str, digest: str) -> bool:
     if database is not None and not database.exists():
         return False
     try:
-        receipt = json.loads((folder / _RECEIPT).read_text(encoding="utf-8"))
+        receipt = json.loads((folder / RECEIPT).read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
         return False
     return receipt.get("uri") == uri and receipt.get("digest") == digest
@@ -236,4 +238,4 @@ def was_logged(folder: Path, uri: str, digest: str) -> bool:
 def note_logged(folder: Path, uri: str, digest: str, run_id: str) -> None:
     """Note that these results went to this address."""
     receipt = {"uri": uri, "digest": digest, "run_id": run_id}
-    (folder / _RECEIPT).write_text(json.dumps(receipt, indent=1) + "\n", encoding="utf-8")
+    (folder / RECEIPT).write_text(json.dumps(receipt, indent=1) + "\n", encoding="utf-8")

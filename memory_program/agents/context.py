@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from memory_program.agents.signatures import NOTHING
+from memory_program.agents.tools import dated
 from memory_program.bank.archive import ScoredTurn
 from memory_program.bank.budget import count_tokens, pack
 from memory_program.bank.dates import spelled_day
@@ -130,12 +131,9 @@ class NoContext:
 
 
 def shown_line(entry: Memory | ScoredTurn) -> str:
-    """Write a turn as a reader sees it, after its date; a memory before its date, where it has one.
-
-    A causal model has read what happened when it comes to the date, and can keep them together.
-    """
+    """Write a memory or a turn as a reader sees it: a memory before its date, a turn after it."""
     if isinstance(entry, Memory):
-        return f"{entry.text} [{spelled_day(entry.happened_at)}]" if entry.happened_at else entry.text
+        return dated(entry)
     return f"[{spelled_day(entry.session.date_time.date())}] {entry.turn.line}"
 
 

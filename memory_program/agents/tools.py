@@ -7,8 +7,9 @@ model is told of them stands in ``signatures.TOOLS``.
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 
 from locomo.conversation import Session
 from locomo.located import NOT_TEXT
-from memory_program.bank.dates import Stretch, resolve_time
+from memory_program.bank.dates import Stretch, find_dates, resolve_time, spelled_day
 from memory_program.bank.lexical import BM25Index
 from memory_program.bank.memory import (
     MEMORY_KINDS,
@@ -167,14 +168,20 @@ class MemoryTools:
         mode: Literal["summarize", "concatenate", "extract_common"],
         text: str = "",
     ) -> str:
-        """Replace two to five memories about the same thing by one; ``concatenate`` needs no text."""
+        """Replace two to five memories about the same thing by one; ``concatenate`` needs no text.
+
+        Days that differ are told in the text: a memory has one date.
+        """
         if not 2 <= len(memory_ids) <= MAX_MERGED:
             raise MemoryOperationError(f"{len(memory_ids)} memory_ids: a merge takes 2 to {MAX_MERGED}")
         old = [self._own(memory_id) for memory_id in memory_ids]
         if len({memory.kind for memory in old}) != 1:
             raise MemoryOperationError("the memories to merge must all be of one kind")
+        days = {memory.happened_at for memory in old if memory.happened_at}
         if mode == "concatenate":
-            text = " ".join(memory.text for memory in old)
+            text = " ".join(dated(memory) if len(days) > 1 else memory.text for memory in old)
+        elif text.strip() and len(days) > 1:
+            text = self._with_days(text, days)
         draft = self._draft(text, old[0].kind)
         return self._applied(self._space.bank.merge(memory_ids, draft, self._by(mode)))
 
@@ -216,6 +223,8 @@ class MemoryTools:
                     f"it occurs {core.count(old_text) if old_text else 0} times"
                 )
             core = core.replace(old_text, text).strip()
+        elif not text:
+            raise MemoryOperationError("text is empty: give the whole profile, not a part of it")
         else:
             core = text
         return self._applied(self._space.bank.edit_core(core, self._by(action)))
@@ -274,6 +283,12 @@ class MemoryTools:
             )
         day = time.first if time and time.is_day else None
         return Draft(timed, kind, day, _cited(self._session, text) if cites else ())
+
+    def _with_days(self, text: str, days: Collection[date]) -> str:
+        """Add the days that a text does not tell."""
+        told = {found.stretch.first for found in find_dates(text, self._session.date_time.date())}
+        untold = ", ".join(spelled_day(day) for day in sorted(days) if day not in told)
+        return f"{text} [{untold}]" if untold else text
 
     def _time(self, expression: str) -> Stretch:
         is_short = len(expression) <= DATE_LIMIT_CHARS  # a longer one takes seconds to be found wrong
@@ -347,6 +362,14 @@ def render_memories(memories: Sequence[Memory]) -> str:
     A causal model has read what a memory says when it comes to the id, and can tell it by that.
     """
     return "\n".join(f"{memory.line} [{memory.memory_id}]" for memory in memories) or "(none)"
+
+
+def dated(memory: Memory) -> str:
+    """Write a memory before its date, where it has one.
+
+    A causal model has read what happened when it comes to the date, and can keep them together.
+    """
+    return f"{memory.text} [{spelled_day(memory.happened_at)}]" if memory.happened_at else memory.text
 
 
 def _explained(error: ValidationError) -> str:

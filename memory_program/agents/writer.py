@@ -28,7 +28,8 @@ from memory_program.bank.space import MemorySpace
 from memory_program.config import WriterMode
 
 MAX_OPERATIONS = 30
-"""The most operations that one session may cause (MemUpdate's episode limit)."""
+"""The most operations that agents may make in one session (MemUpdate's episode limit); those that bring an
+overfull memory back under its budget come on top."""
 
 CONSOLIDATION_BATCH = 40
 """How many of the oldest memories one consolidating call sees."""

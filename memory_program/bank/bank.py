@@ -234,7 +234,9 @@ class MemoryBank:
         return self._supersede(OperationKind.DELETE, (self._live(memory_id),), (), by)
 
     def merge(self, memory_ids: Sequence[str], draft: Draft, by: Provenance) -> Operation:
-        """Replace two or more memories by one: it keeps all sources, and the earliest date if it has none.
+        """Replace two or more memories by one: it keeps all sources, and their date if it has none.
+
+        Where they have different dates it has none of them: its text has to tell which was when.
 
         Raises:
             MemoryOperationError: fewer than two different memories, or one is not live.
@@ -244,8 +246,8 @@ class MemoryBank:
                 f"memory_ids={list(memory_ids)!r} must name at least two different memories"
             )
         old = tuple(self._live(memory_id) for memory_id in memory_ids)
-        dates = [memory.happened_at for memory in old if memory.happened_at]
-        draft = replace(draft, happened_at=draft.happened_at or min(dates, default=None))
+        days = {memory.happened_at for memory in old if memory.happened_at}
+        draft = replace(draft, happened_at=draft.happened_at or (days.pop() if len(days) == 1 else None))
         return self._supersede(OperationKind.MERGE, old, (draft,), by)
 
     def split(self, memory_id: str, drafts: Sequence[Draft], by: Provenance) -> Operation:

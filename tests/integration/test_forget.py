@@ -25,6 +25,7 @@ from memory_program.bank.__main__ import main as bank_command
 from memory_program.bank.forgetting import forget
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcome import SessionRecord
+from memory_program.bank.records import session_to_json
 from memory_program.bank.store import BankStore
 from memory_program.config import EvaluateConfig
 from memory_program.errors import StoreError
@@ -325,7 +326,7 @@ def test_banks_that_the_settings_name_are_forgotten_too(tmp_path: Path, capsys):
     config = EvaluateConfig(systems="memory", db_url=elsewhere)
     (folder / "config.json").write_text(config.model_dump_json())
     assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
-    assert f"banks.sqlite, {elsewhere}, reports beside" in capsys.readouterr().out
+    assert f"banks.sqlite, {elsewhere}, or reports beside" in capsys.readouterr().out
     assert files_with(tmp_path, [SECRET]) == []
 
 
@@ -407,6 +408,66 @@ def test_runs_of_mlflow_that_lie_in_its_bin_already_are_forgotten_for_good(tmp_p
     assert "runs of MLflow: 1 " in capsys.readouterr().out
     assert files_with(folder.parent, [SECRET]) == []
     assert files_with(folder.parent, [KEPT])
+
+
+def test_where_the_runs_note_that_they_were_logged_is_gone_through_as_well(tmp_path: Path, capsys):
+    folder = a_run(tmp_path, alice=SECRET)
+    (tmp_path / "elsewhere").mkdir()
+    noted = {
+        name: f"sqlite:///{tmp_path / 'elsewhere' / name}.db" for name in ("settings", "receipt", "gone")
+    }
+    for name in ("settings", "receipt"):
+        client = mlflow.MlflowClient(tracking_uri=noted[name])
+        experiment = client.create_experiment(EXPERIMENT, (tmp_path / "elsewhere" / name).as_uri())
+        client.log_text(client.create_run(experiment).info.run_id, f"{SECRET}.", "told.txt")
+    (folder / "config.json").write_text(json.dumps({"tracking_uri": noted["settings"], "mlflow": True}))
+    (folder / "ceiling").mkdir()
+    for place, name in ((folder, "receipt"), (folder / "ceiling", "gone")):
+        (place / "tracking.json").write_text(json.dumps({"uri": noted[name], "digest": "0", "run_id": "1"}))
+    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    told = capsys.readouterr().out
+    assert "runs of MLflow: 2 " in told
+    for name in ("settings", "receipt"):
+        assert f"MLflow at {noted[name]}" in told
+    assert f"no MLflow is at {noted['gone']}\n" in told
+    assert files_with(tmp_path, [SECRET]) == []
+
+
+def test_of_mlflow_in_plain_files_nothing_is_left_either(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    folder, uri = a_run(tmp_path, alice=SECRET), (tmp_path / "mlruns").as_uri()
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment(EXPERIMENT)
+    for told in (SECRET, KEPT):
+        client.log_text(client.create_run(experiment).info.run_id, f"{told}.", "told.txt")
+    assert forget_command(["--namespace", "alice", "--folder", str(folder), "--tracking-uri", uri]) == 0
+    assert (files_with(tmp_path, [SECRET]), len(files_with(tmp_path / "mlruns", [KEPT]))) == ([], 1)
+
+
+def test_that_a_server_of_mlflow_keeps_the_runs_in_its_bin_is_told(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setattr("memory_program.forget_mlflow._SERVED", ("sqlite:",))  # a server takes long to start
+    folder = a_run(tmp_path, alice=SECRET)
+    client, experiment = tracked(folder)
+    client.log_text(client.create_run(experiment).info.run_id, json.dumps({"id": "alice"}), "results.json")
+    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "mlflow.db has runs of it in its bin, until whoever keeps it calls mlflow gc" in told
+
+
+def test_trajectories_of_a_conversation_are_forgotten(tmp_path: Path, capsys):
+    folder = tmp_path / "trajectories"
+    folder.mkdir()
+    for name, told in (("alice", SECRET), ("bob", KEPT)):
+        said = json.loads(session_to_json(session(1, f"Alice: {told}.")))
+        lines = [{"session": said, "questions": []}, {"session": {**said, "turns": []}, "questions": []}]
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (folder / "conversations.json").write_text(json.dumps([{"sample_id": "alice"}, {"sample_id": "bob"}]))
+    assert forget_command(["--namespace", "carol", "--folder", str(folder)]) == 2
+    assert "no file of conversation 'carol': it has alice, bob" in capsys.readouterr().err
+    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert f"deleted: {folder / 'alice.jsonl'}" in capsys.readouterr().out
+    assert {path.name for path in folder.iterdir()} - {".lock"} == {"bob.jsonl"}
+    assert KEPT in (folder / "bob.jsonl").read_text()
 
 
 def test_files_of_mlflow_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path, monkeypatch, capsys):

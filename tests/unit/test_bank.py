@@ -192,11 +192,15 @@ def test_an_update_keeps_sources_and_date_of_what_it_replaces() -> None:
     assert bank.get("m1").superseded == 2
 
 
-def test_a_merge_keeps_all_sources_and_the_earliest_date() -> None:
+@pytest.mark.parametrize(
+    ("days", "kept"), [([1, 1], 1), ([None, 1], 1), ([1, 2], None), ([None, None], None)]
+)
+def test_a_merge_keeps_all_sources_and_a_date_that_no_other_contradicts(days, kept) -> None:
     bank = MemoryBank("test")
-    bank.create([fact("A.", "D1:1", at=date(2023, 6, 1)), fact("B.", "D1:2", at=date(2023, 5, 1))], BY)
+    dates = {day: date(2023, 5, day) if day else None for day in (*days, kept)}
+    bank.create([fact("A.", "D1:1", at=dates[days[0]]), fact("B.", "D1:2", at=dates[days[1]])], BY)
     merged = bank.merge(["m1", "m2"], fact("A and B."), BY).created[0]
-    assert (merged.sources, merged.happened_at) == (("D1:1", "D1:2"), date(2023, 5, 1))
+    assert (merged.sources, merged.happened_at) == (("D1:1", "D1:2"), dates[kept])
     assert ids(bank) == ["m3"]
 
 

@@ -139,15 +139,36 @@ def test_concatenate_joins_the_texts_without_the_model(space):
     assert [memory.text for memory in space.bank.live()] == ["Mara likes tea. Mara likes coffee."]
 
 
-def test_a_merge_keeps_the_union_of_sources_and_the_earliest_date(space):
+@pytest.mark.parametrize(
+    ("mode", "text", "after"),
+    [
+        (
+            "concatenate",
+            "",
+            "Mara adopted a dog named Pip. [7 May 2023] Tom is off to Oslo next week. [15 May 2023]",
+        ),
+        ("summarize", "A dog and a trip.", "A dog and a trip. [7 May 2023, 15 May 2023]"),
+        ("summarize", "A dog on 2023-05-07, and a trip.", "A dog on 2023-05-07, and a trip. [15 May 2023]"),
+        ("summarize", "Pip (7 May 2023), Oslo (15 May 2023).", "Pip (7 May 2023), Oslo (15 May 2023)."),
+    ],
+)
+def test_a_merge_keeps_the_union_of_sources_and_every_date(space, mode, text, after):
     tools = semantic(space)
     create(tools, "Mara adopted a dog named Pip.", happened_at="2023-05-07")
     create(tools, "Tom is off to Oslo next week.", happened_at="2023-05-15")
-    merged = {"memory_ids": ["m1", "m2"], "mode": "summarize", "text": "A dog and a trip."}
-    tools.call("merge_memory", merged, ALL_TOOLS)
+    tools.call("merge_memory", {"memory_ids": ["m1", "m2"], "mode": mode, "text": text}, ALL_TOOLS)
     (memory,) = space.bank.live()
     assert memory.sources == ("D1:1", "D1:2")
-    assert memory.happened_at == date(2023, 5, 7)
+    assert (memory.text, memory.happened_at) == (after, None)
+
+
+def test_memories_of_one_day_keep_it_as_their_date(space):
+    tools = semantic(space)
+    create(tools, "Mara adopted a dog.", happened_at="2023-05-07")
+    create(tools, "It is called Pip.", happened_at="2023-05-07")
+    tools.call("merge_memory", {"memory_ids": ["m1", "m2"], "mode": "concatenate"}, ALL_TOOLS)
+    (memory,) = space.bank.live()
+    assert (memory.text, memory.happened_at) == ("Mara adopted a dog. It is called Pip.", date(2023, 5, 7))
 
 
 @pytest.mark.parametrize(
@@ -219,6 +240,7 @@ def test_lines_that_the_profile_has_are_not_appended_again(space):
 
 def test_the_profile_has_a_limit(space):
     tools = MemoryTools(space, SESSION, "core", MemoryKind.CORE)
+    assert "whole profile" in refusal(tools, "edit_core", action="rewrite", text="\n")
     assert "5000" in refusal(tools, "edit_core", action="rewrite", text="x" * 5001)
 
 
