@@ -1,5 +1,7 @@
-"""Files that are written whole or not at all."""
+"""Files and folders that are written whole or not at all."""
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -18,3 +20,22 @@ def write_whole(path: Path, text: str, *, errors: str = "strict") -> None:
     part = file.with_name(f"{file.name}.part")
     part.write_text(text, encoding="utf-8", errors=errors)
     part.replace(file)
+
+
+def write_folder_whole(folder: Path, write: Callable[[Path], object]) -> None:
+    """Write a folder anew, the whole of it or nothing; what was there is deleted once the new one is whole.
+
+    What a killed process leaves beside it has a name that ends in ``.draft``, and is gone with the next call.
+
+    Args:
+        folder: what is written.
+        write: makes the folder whose name it is given, beside that one.
+    """
+    draft, before = (folder.with_name(f"{folder.name}{end}") for end in (".draft", ".before.draft"))
+    shutil.rmtree(draft, ignore_errors=True)
+    write(draft)
+    shutil.rmtree(before, ignore_errors=True)
+    if folder.exists():
+        folder.replace(before)
+    draft.replace(folder)
+    shutil.rmtree(before, ignore_errors=True)

@@ -13,24 +13,28 @@ CONFIG = "config.json"
 
 
 @contextmanager
-def held(folder: Path) -> Generator[None]:
+def held(folder: Path, flag: str = "output_dir") -> Generator[None]:
     """Make the folder of a run, and keep other processes out of it; a killed process lets go of it.
+
+    Args:
+        folder: of the run.
+        flag: the setting that names it.
 
     Raises:
         ConfigError: the folder cannot be written.
         RunInUseError: another process works in it.
     """
-    lock = FileLock(folder / ".lock", timeout=0)
+    named, lock = flag.replace("_", "-"), FileLock(folder / ".lock", timeout=0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as error:
         raise RunInUseError(
-            f"another process is working in {str(folder)!r}: wait for it, or name another --output-dir"
+            f"another process is working in {str(folder)!r}: wait for it, or name another --{named}"
         ) from error
     except OSError as error:
         raise ConfigError(
-            f"output_dir={str(folder)!r} cannot be written ({error.strerror}): name another --output-dir"
+            f"{flag}={str(folder)!r} cannot be written ({error.strerror}): name another --{named}"
         ) from error
     try:
         yield

@@ -35,7 +35,7 @@ class CountingDecoder:
         self.steps = 0
         self.batches: list[int] = []
         self.texts: list[list[int]] = []
-        self.breaks = False
+        self.breaks = self.breaks_for_good = False
 
     def read(self, prompt: Sequence[int]) -> ReadPrompt:
         self.read_by.append(threading.current_thread())
@@ -71,6 +71,8 @@ class CountingDecoder:
         self.texts.pop()
 
     def clear(self) -> None:
+        if self.breaks_for_good:
+            raise RuntimeError("the device is gone")
         self.texts.clear()
 
 

@@ -6,6 +6,7 @@ stand behind this: a reader or a judge outside the student, at temperature 0.
 
 import threading
 from concurrent.futures import Future
+from hashlib import blake2b
 from typing import cast
 
 import dspy
@@ -33,7 +34,7 @@ class AskedOnce:
         """
         self._engine = engine
         self._most = most
-        self._known: dict[str, Future[Response]] = {}
+        self._known: dict[bytes, Future[Response]] = {}
         self._lock = threading.Lock()
 
     def __deepcopy__(self, memo: object) -> "AskedOnce":
@@ -41,20 +42,26 @@ class AskedOnce:
         return self
 
     def complete(self, request: Request) -> Response:
-        """Answer a request; whoever asks it meanwhile waits for the same reply."""
-        key = repr(request)
-        with self._lock:
-            if len(self._known) >= self._most:
-                self._known.clear()
-            is_first = key not in self._known
-            future = self._known.setdefault(key, Future())
-        if not is_first:
-            return future.result()
+        """Answer a request; whoever asks it meanwhile waits for the same reply, and asks if that failed."""
+        key = blake2b(repr(request).encode(), digest_size=16).digest()
+        while True:
+            with self._lock:
+                if len(self._known) >= self._most:
+                    self._known.clear()
+                is_first = key not in self._known
+                future = self._known.setdefault(key, Future())
+            if is_first:
+                return self._ask(key, request, future)
+            if future.exception() is None:
+                return future.result()
+
+    def _ask(self, key: bytes, request: Request, future: Future[Response]) -> Response:
         try:
             future.set_result(self._engine.complete(request))
         except BaseException as error:
             with self._lock:
-                self._known.pop(key, None)
+                if self._known.get(key) is future:
+                    del self._known[key]
             future.set_exception(error)
             raise
         return future.result()

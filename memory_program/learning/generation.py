@@ -179,8 +179,9 @@ class Batcher:
             self._check_open()
             self._changed.wait_for(lambda: self._paused_by is None)
             self._paused_by = threading.get_ident()
-            self._changed.wait_for(lambda: not self._is_writing and not self._taken)
         try:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._is_writing and not self._taken)
             yield
         finally:
             with self._changed:
@@ -212,11 +213,12 @@ class Batcher:
             )
 
     def _start(self) -> None:
-        if not self._workers:
-            work = [self._write, *[self._read_others] * self._readers]
-            self._workers = [threading.Thread(target=each, name="local-engine", daemon=True) for each in work]
-            for worker in self._workers:
-                worker.start()
+        """Start the threads that do not run yet: the system may have refused one before."""
+        work = [self._write, *[self._read_others] * self._readers]
+        for each in work[len(self._workers) :]:
+            worker = threading.Thread(target=each, name="local-engine", daemon=True)
+            worker.start()
+            self._workers.append(worker)
 
     # -- what is to be done ----------------------------------------------------------------------
 
@@ -282,7 +284,26 @@ class Batcher:
     # -- reading and writing ---------------------------------------------------------------------
 
     def _write(self) -> None:
-        _prepare_thread(self._threads)
+        """Write until the batcher is closed, or its decoder cannot go on; then nobody waits any more."""
+        over: Exception = _closed()
+        try:
+            _prepare_thread(self._threads)
+            self._write_all()
+        except Exception as error:  # noqa: BLE001  # told to those who wait, and not to a thread that ends
+            over = ModelError(f"the engine of this process broke down ({error}): make another one")
+            over.__cause__ = error
+        with self._changed:
+            self._is_closed = True
+            texts = [*self._running, *(text for text, _ in self._joining), *self._waiting]
+            texts += [text for group in self._groups.values() for text in group.texts]
+            for waiting in (self._running, self._joining, self._waiting, self._groups):
+                waiting.clear()
+            for text in texts:
+                text.fail(over)
+            self._is_writing = False
+            self._changed.notify_all()
+
+    def _write_all(self) -> None:
         while (turn := self._turn()) is not None:
             try:
                 for group in turn:  # first: what it took would be lost if a text that joins broke the batch
@@ -293,14 +314,6 @@ class Batcher:
                     self._step()
             except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to those who wait
                 self._fail(error)
-        with self._changed:
-            self._fail(_closed())
-            for text in [*self._waiting, *(text for group in self._groups.values() for text in group.texts)]:
-                text.fail(_closed())
-            self._waiting.clear()
-            self._groups.clear()
-            self._is_writing = False
-            self._changed.notify_all()
 
     def _read_others(self) -> None:
         _prepare_thread(self._threads)
@@ -373,9 +386,9 @@ class Batcher:
         texts = [*self._running, *(text for text, _ in self._joining)]
         self._running.clear()
         self._joining.clear()
-        self._decoder.clear()
         for text in texts:
             text.fail(error)
+        self._decoder.clear()
 
 
 def _prepare_thread(threads: int | None) -> None:

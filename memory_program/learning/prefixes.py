@@ -47,6 +47,7 @@ class PrefixCache:
                 if names[index] not in self._blocks:
                     block = slice(index * BLOCK_TOKENS, (index + 1) * BLOCK_TOKENS)
                     self._blocks[names[index]] = values_LKHTD[..., block, :].clone()
+                self._blocks.move_to_end(names[index])  # as above
             while len(self._blocks) > self._max_blocks:
                 self._blocks.popitem(last=False)
 

@@ -181,7 +181,6 @@ class LocalTrainer:
     def _step(self) -> float:
         norm = float(torch.nn.utils.clip_grad_norm_(self._trained, self.settings.max_grad_norm))
         if not norm < float("inf"):  # neither infinite nor no number
-            self._optimizer.zero_grad()
             raise ModelError(
                 f"the gradient of step {self.steps + 1} is {norm}: lower the learning rate (now "
                 f"{self.settings.learning_rate:g}), or go on from the last checkpoint with another seed"
@@ -233,6 +232,7 @@ class LocalTrainer:
             try:
                 yield lambda: time.monotonic() - started
             finally:
+                self._optimizer.zero_grad()  # of a step that failed half-way, too
                 if self.settings.gradient_checkpointing:
                     network.gradient_checkpointing_disable()
 

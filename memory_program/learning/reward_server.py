@@ -180,6 +180,8 @@ def _rewarded(rewarder: ReplyRewarder, item: object) -> Json:
         found = rewarder.reward(episode_from_json(episode), agent, reply)
     except RecordError as error:
         return {**named, "error": str(error)}
+    except RecursionError:
+        return {**named, "error": "the item is nested too deeply to be read"}
     if found.reward is None:
         return {**named, "error": f"no reward can be given: {found.reason}"}
     return {

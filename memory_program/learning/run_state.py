@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from locomo.files import write_folder_whole, write_whole
 from memory_program.errors import ConfigError
 
 Entry = dict[str, Any]  # Any: a JSON object
@@ -45,7 +46,7 @@ class Weights(Protocol):
         ...
 
 
-_LOG = "log.jsonl"
+_LOG, _PROGRESS = "log.jsonl", "progress.json"
 _KEPT = 2  # the last checkpoint, and the one before it
 
 
@@ -87,10 +88,10 @@ class RunState:
         progress = Progress()
         if done:
             trainer.load_state(done[-1])
-            progress = Progress(**json.loads((done[-1] / "progress.json").read_text(encoding="utf-8")))
+            progress = _progress_in(done[-1])
             self._saved = replace(progress)
         kept = [entry for entry in read_log(self.folder) if done and entry["step"] <= progress.step]
-        _write_whole(self._log, "".join(f"{json.dumps(entry)}\n" for entry in kept))
+        write_whole(self._log, "".join(f"{json.dumps(entry)}\n" for entry in kept))
         return progress
 
     def best(self, step: int) -> Path:
@@ -101,17 +102,17 @@ class RunState:
         """Write a checkpoint unless it is there, and forget the older ones but for the last."""
         if progress == self._saved:
             return
-        folder = self._checkpoints / f"{progress.step:06d}"
-        draft = folder.with_suffix(".draft")
-        for old in (draft, folder):
-            if old.exists():
-                shutil.rmtree(old)
-        trainer.save_state(draft)
-        (draft / "progress.json").write_text(json.dumps(asdict(progress)) + "\n", encoding="utf-8")
-        draft.replace(folder)
+
+        def write(draft: Path) -> None:
+            trainer.save_state(draft)
+            (draft / _PROGRESS).write_text(json.dumps(asdict(progress)) + "\n", encoding="utf-8")
+
+        write_folder_whole(self._checkpoints / f"{progress.step:06d}", write)
         self._saved = replace(progress)
-        forgotten = [path for path in self._best.glob("*") if path != self.best(progress.best_step)]
-        for old in (*self._done()[:-_KEPT], *forgotten):
+        for old in self._done()[:-_KEPT]:
+            shutil.rmtree(old)
+        best = {self.best(_progress_in(checkpoint).best_step) for checkpoint in self._done()}
+        for old in set(self._best.glob("*")) - best:
             shutil.rmtree(old)
 
     def log(self, entry: Entry) -> None:
@@ -127,7 +128,7 @@ class RunState:
     def _keep(self, settings: Entry) -> None:
         path = self.folder / "settings.json"
         if not path.exists():
-            _write_whole(path, json.dumps(settings, indent=1) + "\n")
+            write_whole(path, json.dumps(settings, indent=1) + "\n")
             return
         before: Entry = json.loads(path.read_text(encoding="utf-8"))
         changed = [name for name in settings if settings[name] != before.get(name)]
@@ -146,7 +147,5 @@ def read_log(folder: Path) -> list[Entry]:
     return [json.loads(line) for line in lines]
 
 
-def _write_whole(path: Path, text: str) -> None:
-    draft = path.with_name(f"{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+def _progress_in(checkpoint: Path) -> Progress:
+    return Progress(**json.loads((checkpoint / _PROGRESS).read_text(encoding="utf-8")))

@@ -4,6 +4,7 @@ Nothing here writes a prompt. The program runs on a world with the oracle as its
 kept, so that the embedded model learns the very prompts that it will be given.
 """
 
+import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -194,8 +195,8 @@ def _within(examples: Iterator[Example], tokens: int) -> Iterator[Example]:
 
 
 def save_examples(examples: Sequence[Example], path: Path) -> None:
-    """Write examples to a file, whole or not at all."""
-    draft = path.with_suffix(".draft")
+    """Write examples to a file, whole or not at all; another process may be writing the same ones."""
+    draft = path.with_suffix(f".{os.getpid()}.draft")
     with draft.open("wb") as file:
         np.savez(
             file,

@@ -9,9 +9,11 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 from transformers import PreTrainedTokenizerFast
 
+from locomo.files import write_folder_whole
 from locomo.world import generate
 from memory_program.pocket.drill import words_of
 from memory_program.pocket.examples import chunk, load_examples, save_examples, texts_of
@@ -78,7 +80,8 @@ def tokenizer_of(config: PretrainConfig) -> PreTrainedTokenizerFast:
     """
     folder = config.out / "tokenizer"
     if not folder.exists() and config.weights is not None:
-        save_tokenizer(reworded(load_tokenizer(config.weights)), folder)
+        made = reworded(load_tokenizer(config.weights))
+        write_folder_whole(folder, partial(save_tokenizer, made))
     if not folder.exists():
         texts, others = (
             [
@@ -89,7 +92,7 @@ def tokenizer_of(config: PretrainConfig) -> PreTrainedTokenizerFast:
             for held_out in (False, True)
         )
         made = train_tokenizer(texts, others, config.vocabulary, words_of(config))
-        save_tokenizer(made, folder)
+        write_folder_whole(folder, partial(save_tokenizer, made))
     return load_tokenizer(folder)
 
 

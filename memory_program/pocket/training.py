@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from torch import Tensor
 from transformers import AttentionInterface, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-from memory_program.errors import ConfigError
+from locomo.files import write_folder_whole, write_whole
+from memory_program.errors import ConfigError, ModelError
 from memory_program.pocket.asking import UNASKED
 from memory_program.pocket.attention import WIDTH, attend, is_available, library
 from memory_program.pocket.drill import drill, words_of
@@ -28,6 +30,7 @@ from memory_program.pocket.rewording import rows_of_both, with_tokens_of
 from memory_program.pocket.side_tasks import NAMES, SideTasks, Streams, filled
 from memory_program.pocket.supply import Supply, tokenizer_of
 from memory_program.pocket.tokenizer import save_tokenizer
+from memory_program.run_folder import held
 
 _PROBE_SEED = 8_000_000_000_000_000
 _PROBE_SESSIONS = (4, 32)  # as evaluations have: what is right in short prompts is not yet right in long ones
@@ -63,14 +66,16 @@ def pretrain(config: PretrainConfig) -> Progress:
     """Train, or go on training: a folder that holds a checkpoint is taken up where it was left.
 
     Raises:
-        ConfigError: the folder holds a training with other settings; or words to be alike are not tokens.
+        ConfigError: the folder cannot be written, or holds a training with other settings; or words to be
+            alike are not tokens.
+        ModelError: the weights are no numbers any more; the last checkpoint has those before.
+        RunInUseError: another process works in the folder.
     """
-    try:
-        config.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"out={str(config.out)!r} cannot be made a folder ({error.strerror}): name another one"
-        ) from error
+    with held(config.out, "out"):
+        return _pretrain(config)
+
+
+def _pretrain(config: PretrainConfig) -> Progress:
     _keep_settings(config)
     torch.set_num_threads(config.threads)
     # Most of what sharp attention leaves of other tokens is below 1e-38: processors compute with it slowly.
@@ -116,6 +121,7 @@ class Training:
         self._half = torch.autocast(self.device.type, torch.bfloat16, enabled=multiplies_halves(self.device))
         self._held_out: Probe | None = None
         self._since_probe = time.monotonic()
+        self._log_file = config.out / "log.jsonl"
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -136,6 +142,7 @@ class Training:
             self.progress.tokens += size
             elapsed_s = time.monotonic() - started
             self.progress.seconds += elapsed_s
+            self._check_finite()
             self._log(
                 stage=self._supply.stage(number).name,
                 loss=round(loss, 4),
@@ -150,6 +157,14 @@ class Training:
         self._probe()
         self._save_model(self.config.out / "model")
         return self.progress
+
+    def _check_finite(self) -> None:
+        if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
+            raise ModelError(
+                f"the training diverged before step {self.progress.steps}: there are weights that are no "
+                "numbers. Begin again in another folder with lower rates (--muon-rate, --adam-rate); the "
+                f"checkpoint in {str(self.config.out)!r} has the weights before"
+            )
 
     def _drill(self) -> None:
         words = words_of(self.config)
@@ -234,8 +249,11 @@ class Training:
         self._since_probe = time.monotonic()
 
     def _save_model(self, folder: Path) -> None:
-        deepcopy(self.model).half().save_pretrained(folder)
-        save_tokenizer(self.tokenizer, folder)
+        def write(draft: Path) -> None:
+            deepcopy(self.model).half().save_pretrained(draft)
+            save_tokenizer(self.tokenizer, draft)
+
+        write_folder_whole(folder, write)
 
     def _save_checkpoint(self) -> None:
         state = {
@@ -243,15 +261,17 @@ class Training:
             "side_tasks": self.side_tasks.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "progress": {name: getattr(self.progress, name) for name in self.progress.__slots__},
+            "log_bytes": self._log_file.stat().st_size,
         }
         draft = self.config.out / "checkpoint.draft"
         torch.save(state, draft)
         draft.replace(self.config.out / "checkpoint.pt")  # whole or not at all
 
     def resume(self) -> None:
-        """Take up the checkpoint of the folder, if there is one."""
+        """Take up the checkpoint of the folder, if there is one, and cut the log back to it."""
         path = self.config.out / "checkpoint.pt"
         if not path.exists():
+            self._log_file.unlink(missing_ok=True)
             return
         state: dict[str, Any] = torch.load(path, map_location=self.device)  # Any: what torch stores
         self.model.load_state_dict(state["model"])
@@ -259,11 +279,13 @@ class Training:
         for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(kept)
         self.progress = Progress(**state["progress"])
+        if "log_bytes" in state:  # older checkpoints do not say
+            os.truncate(self._log_file, state["log_bytes"])
 
     def _log(self, **entries: object) -> None:
         progress = self.progress
         at = {"tokens": progress.tokens, "steps": progress.steps, "train_s": round(progress.seconds)}
-        with (self.config.out / "log.jsonl").open("a", encoding="utf-8") as log:
+        with self._log_file.open("a", encoding="utf-8") as log:
             log.write(json.dumps({**at, **entries}) + "\n")
 
 
@@ -334,7 +356,7 @@ def _keep_settings(config: PretrainConfig) -> None:
     path = config.out / "config.json"
     lasting = config.model_dump(mode="json", exclude=_FREE)
     if not path.exists():
-        path.write_text(json.dumps(lasting, indent=1) + "\n", encoding="utf-8")
+        write_whole(path, json.dumps(lasting, indent=1) + "\n")
         return
     before = json.loads(path.read_text(encoding="utf-8"))
     changed = sorted(name for name in lasting if lasting[name] != before.get(name))

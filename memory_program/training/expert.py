@@ -1,7 +1,6 @@
 """Before reinforcement: an expert's trajectories, fine-tuning on them, and both for other tools."""
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +9,7 @@ import dspy
 import torch
 from rich.console import Console
 
-from locomo.files import write_whole
+from locomo.files import write_folder_whole, write_whole
 from locomo.world import as_locomo_json
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
@@ -141,12 +140,8 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
             batch=config.batch,
             on_entry=partial(_report, say),
         )
-        draft = config.output_dir / "model.draft"
-        shutil.rmtree(draft, ignore_errors=True)
-        job.save_checkpoint(str(draft))
         result = config.output_dir / "model"
-        shutil.rmtree(result, ignore_errors=True)
-        draft.replace(result)
+        write_folder_whole(result, lambda draft: job.save_checkpoint(str(draft)))
         engine_of(lm).close()
     say(f"saved: {result}")
 

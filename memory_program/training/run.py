@@ -2,12 +2,12 @@
 
 import json
 import logging
-import shutil
 import sys
 from contextlib import ExitStack, closing
 
 from rich.console import Console
 
+from locomo.files import write_folder_whole
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.arbor_train_config import ArborTrainConfig
@@ -160,11 +160,7 @@ def _train(config: TrainConfig, program: MemoryProgram, material: Material, prog
     progress.say(f"training ended: {grpo.ended_by}")
     assert grpo.job is not None, "what was compiled has a job"
     if not (grpo.job.is_ended and config.result.is_dir()):  # else it was brought before the job was ended
-        draft = config.result.with_suffix(".draft")
-        shutil.rmtree(draft, ignore_errors=True)
-        grpo.job.trainer.save_model(draft)
-        shutil.rmtree(config.result, ignore_errors=True)
-        draft.replace(config.result)
+        write_folder_whole(config.result, grpo.job.trainer.save_model)
     grpo.job.terminate()
     program.set_lm(None)  # the evaluation loads what was saved: this makes room for it
 

@@ -117,6 +117,20 @@ def test_in_a_batch_a_broken_item_is_its_own_error(address):
     assert third["reward"] == 0.0
 
 
+def test_an_item_that_is_nested_too_deeply_is_its_own_error(address):
+    for depth in (900, 990, 1000, 1015):
+        deep = {**GOOD, "agent": json.loads("[" * 900 + "]" * 900)}
+        body = (
+            json.dumps({"items": [GOOD, deep]})
+            .replace("[" * 900, "[" * depth)
+            .replace("]" * 900, "]" * depth)
+        )
+        answer = httpx.post(f"{address}/reward", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 200, depth
+        first, second = answer.json()["items"]
+        assert (first["reward"], list(second)) == (0.5, ["error"])
+
+
 @pytest.mark.parametrize(
     ("body", "status", "complaint"),
     [

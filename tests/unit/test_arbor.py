@@ -3,7 +3,10 @@
 import hashlib
 import json
 import math
+import sys
+import threading
 import tomllib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,7 @@ from memory_program.learning.arbor.__main__ import main
 from memory_program.learning.arbor.client import JobStatus, UnknownJobError
 from memory_program.learning.arbor.config import ArborConfig, Devices, read_arbor_config
 from memory_program.learning.arbor.environment import GROUP, prepare, repair, requirements
-from memory_program.learning.arbor.server import check_gpus, gpus_here, serve
+from memory_program.learning.arbor.server import check_gpus, gpus_here, serve, start
 from memory_program.learning.arbor.settings import ArborJobSettings, ArborSettings
 from memory_program.learning.arbor.trainer import ArborTrainer
 from memory_program.learning.arbor.wire import wire_group, zero_sum
@@ -346,6 +349,30 @@ def test_a_server_without_a_password_is_not_opened_to_others_by_chance(tmp_path)
     config = ArborConfig(host="0.0.0.0", storage_path=tmp_path, **GPUS)
     with pytest.raises(ConfigError, match="come through an SSH tunnel, or give --allow-remote"):
         serve(config, print)
+
+
+def test_another_server_at_the_port_is_not_taken_for_the_one_that_is_started(tmp_path):
+    class SomebodyElses(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"paths": {"/v1/fine_tuning/grpo/initialize": {}}}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Keep the test's output clean."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), SomebodyElses) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        config = ArborConfig(port=other.server_port, storage_path=tmp_path, **GPUS)
+        with pytest.raises(ModelError, match=r"answers at .* already: choose another port"):
+            start(config, Path(sys.executable), print)
+        other.shutdown()
+        thread.join()
+    assert not (tmp_path / "server.json").exists()
 
 
 def test_where_no_server_runs_status_and_stop_say_so(tmp_path, capsys):

@@ -1,11 +1,12 @@
 """Files are written whole or not at all, and what stands in their place stays what it is."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from locomo.files import write_whole
+from locomo.files import write_folder_whole, write_whole
 
 
 def test_a_file_is_written_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -43,3 +44,22 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert os.read(reading, 100) == b"told"
     os.close(reading)
     assert path.is_fifo()
+
+
+def test_a_folder_is_written_whole_and_what_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+
+    def write(text: str, draft: Path) -> None:
+        draft.mkdir()
+        (draft / text).write_text(text)
+        if text == "fails":
+            raise OSError("no room")
+
+    for text in ("first", "second"):
+        write_folder_whole(folder, partial(write, text))
+        assert [path.name for path in folder.iterdir()] == [text]
+    with pytest.raises(OSError, match="no room"):
+        write_folder_whole(folder, partial(write, "fails"))
+    assert [path.name for path in folder.iterdir()] == ["second"]
+    write_folder_whole(folder, partial(write, "third"))
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["model", "model/third"]

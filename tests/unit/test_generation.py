@@ -118,6 +118,71 @@ def test_what_breaks_in_the_thread_reaches_all_who_wait_and_the_next_call_works(
     assert batcher.generate(job(1)).tokens == [0, STOP]
 
 
+@pytest.mark.parametrize("readers", [0, 1])
+def test_a_device_that_is_gone_leaves_nobody_waiting(readers: int) -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder, readers=readers)
+    decoder.gate.clear()
+    decoder.breaks = decoder.breaks_for_good = True
+    with ThreadPoolExecutor(9) as threads:
+        texts = [threads.submit(batcher.generate, job(n % 3 + 3)) for n in range(8)]
+        until(lambda: len(decoder.texts) >= 1)
+
+        def pause() -> None:
+            with batcher.paused():
+                pass
+
+        pausing = threads.submit(pause)
+        decoder.gate.set()
+        for text in texts:
+            with pytest.raises((RuntimeError, ModelError), match=r"a layer broke|device is gone|is closed"):
+                text.result(timeout=PATIENCE_S)
+        pausing.exception(timeout=PATIENCE_S)
+    with pytest.raises(ModelError, match="is closed"):
+        batcher.generate(job(1))
+
+
+def test_a_thread_that_the_system_refuses_is_an_error_and_is_asked_for_again(monkeypatch) -> None:
+    batcher, start = make_batcher(CountingDecoder(), readers=1), threading.Thread.start
+    refused = iter([False, True])
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "local-engine" and next(refused, False):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        batcher.generate(job(3))
+    assert batcher.generate(job(1)).tokens == [0, STOP]
+    assert len(batcher._workers) == 2
+    batcher.close()
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_while_it_waits_leaves_nothing_paused() -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder)
+    decoder.gate.clear()
+    caller = threading.get_ident()
+
+    def interrupt() -> None:
+        until(lambda: batcher._paused_by is not None)
+        time.sleep(0.5)
+        signal.pthread_kill(caller, signal.SIGINT)
+
+    with ThreadPoolExecutor(2) as threads:
+        running = threads.submit(batcher.generate, job(3))
+        until(lambda: len(decoder.texts) == 1)
+        interrupting = threads.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt), batcher.paused():
+            pass
+        interrupting.result(timeout=PATIENCE_S)
+        decoder.gate.set()
+        assert running.result(timeout=PATIENCE_S).tokens == [2, 1, 0, STOP]
+    assert batcher.generate(job(1)).tokens == [0, STOP]
+
+
 def test_logits_that_are_no_numbers_are_an_error() -> None:
     batcher = make_batcher(CountingDecoder())
     with pytest.raises(ModelError, match="not numbers"):

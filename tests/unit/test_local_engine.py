@@ -17,7 +17,7 @@ from dspy.lm15 import Config, Message, Request
 from memory_program.errors import ModelError
 from memory_program.learning.decoding import Decoder
 from memory_program.learning.local import LocalEngine, LocalModel, LocalSettings
-from memory_program.learning.prefixes import PrefixCache
+from memory_program.learning.prefixes import BLOCK_TOKENS, PrefixCache
 from memory_program.learning.weights import load_model
 from tests.tiny_model import save_tiny_model
 
@@ -107,6 +107,18 @@ def test_a_batch_that_grows_gives_the_logits_of_each_text_read_alone(
             text.append(token)
         for row, text in enumerate(texts):
             torch.testing.assert_close(logits[row], alone(text), atol=1e-4, rtol=1e-4)
+
+
+def test_the_beginnings_of_prompts_are_kept_longer_than_what_follows_them() -> None:
+    cache, values = PrefixCache(8 * BLOCK_TOKENS), torch.zeros(1, 2, 1, 8 * BLOCK_TOKENS, 1)
+    common = list(range(4 * BLOCK_TOKENS))
+    longer = common + list(range(2000, 2000 + 4 * BLOCK_TOKENS))
+    other = list(range(3000, 3000 + 2 * BLOCK_TOKENS))
+    for prompt in (common, longer, other):
+        cache.longest(prompt)
+        cache.store(prompt, values[..., : len(prompt), :])
+    assert len(cache) == 8 * BLOCK_TOKENS
+    assert (len(cache.longest(longer)), len(cache.longest(other))) == (6, 2)
 
 
 def test_a_text_read_again_gives_the_same_bits_whatever_is_beside_it(engine: LocalEngine) -> None:

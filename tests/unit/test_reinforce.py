@@ -293,6 +293,23 @@ def test_a_gradient_that_is_no_number_stops_and_leaves_the_weights_alone(folder)
     assert learner.reinforce(SAMPLES).grad_norm > 0
 
 
+@pytest.mark.parametrize("step", [LocalTrainer.reinforce, LocalTrainer.imitate])
+def test_a_step_that_fails_half_way_leaves_no_gradients_to_the_next(folder, monkeypatch, step):
+    alone, after = (trainer(folder, batch_tokens=24, max_grad_norm=1e9, beta=0.0) for _ in range(2))
+    passes, logits = iter([False, True]), after._logits
+
+    def fails_second(*arguments: object, **named: object) -> torch.Tensor:
+        if next(passes, False):
+            raise torch.OutOfMemoryError("out of memory")
+        return logits(*arguments, **named)
+
+    monkeypatch.setattr(after, "_logits", fails_second)
+    with pytest.raises(torch.OutOfMemoryError):
+        step(after, [Sample(PROMPT, BAD, 5.0), Sample(PROMPT[:5], GOOD, -5.0)])
+    assert step(after, SAMPLES).grad_norm == step(alone, SAMPLES).grad_norm
+    assert all(torch.equal(weight, weights(alone)[name]) for name, weight in weights(after).items())
+
+
 def test_weights_in_half_precision_are_not_trained_and_adapters_on_them_are(folder):
     with pytest.raises(ModelError, match=r"torch\.bfloat16 would lose small steps"):
         trainer(folder, "bfloat16")

@@ -1,7 +1,10 @@
 """Rollouts, grades and groups, with scripted models: whose call was what, what it is worth, and to whom."""
 
 import json
+import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import dspy
@@ -15,7 +18,7 @@ from memory_program.bank.outcome import Answer
 from memory_program.bank.space import MemorySpace
 from memory_program.errors import ConfigError
 from memory_program.learning.episodes import Episode
-from memory_program.learning.frozen import asked_once
+from memory_program.learning.frozen import AskedOnce, asked_once
 from memory_program.learning.grading import Grader
 from memory_program.learning.groups import Graded, groups_of, training_items
 from memory_program.learning.rewards import RewardRule, Score, answer_score
@@ -256,6 +259,32 @@ def test_a_frozen_model_is_asked_the_same_thing_once():
     ]
     sampled = dspy.LM("test/reader", engine=engine, temperature=1.0, cache=False)
     assert asked_once(sampled) is sampled
+
+
+def test_who_waits_for_a_call_that_fails_asks_again():
+    answers, asked, failing = ScriptedEngine(["fine"]), threading.Semaphore(0), threading.Event()
+
+    class FailsOnce:
+        has_failed = False
+
+        def complete(self, request: lm15.Request) -> lm15.Response:
+            if not self.has_failed:
+                self.has_failed = True
+                asked.release()
+                assert failing.wait(60)
+                raise lm15.ServerError("hiccup")
+            return answers.complete(request)
+
+    engine = AskedOnce(FailsOnce(), 10)
+    request = lm15.Request(model="m", messages=(lm15.Message.user("q"),))
+    with ThreadPoolExecutor(4) as threads:
+        first = threads.submit(engine.complete, request)
+        assert asked.acquire(timeout=60)
+        others = [threads.submit(engine.complete, request) for _ in range(3)]
+        time.sleep(0.2)  # they wait for the first
+        failing.set()
+        assert isinstance(first.exception(timeout=60), lm15.ServerError)
+        assert [other.result(timeout=60).text for other in others] == ["fine"] * 3
 
 
 # grouping

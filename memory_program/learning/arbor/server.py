@@ -104,8 +104,13 @@ def start(
         patience_s: how long the server may take to answer.
 
     Raises:
-        ModelError: it ends, or does not answer in time.
+        ModelError: another one answers at its address; or it ends, or does not answer in time.
     """
+    if is_healthy(config):
+        raise ModelError(
+            f"an Arbor server that was not started from {str(config.storage)!r} answers at {config.url} "
+            "already: choose another port, or give the folder that it was started from"
+        )
     storage = _made(config.storage).resolve()
     own = storage / "config.yaml"
     own.write_text(yaml.safe_dump({"storage_path": str(storage)}), encoding="utf-8")
@@ -123,14 +128,16 @@ def start(
     record = {"pid": process.pid, "url": config.url}
     (storage / _RECORD).write_text(json.dumps(record) + "\n", encoding="utf-8")
     until = time.monotonic() + patience_s
-    while not is_healthy(config):
-        if process.poll() is not None:
+    while True:
+        is_up = is_healthy(config)
+        if process.poll() is not None:  # what answers then is another one
             raise ModelError(f"the server ended while it started: {_last_words(storage / _LOG)}")
+        if is_up:
+            return running
         if time.monotonic() > until:
             stop(config)
             raise ModelError(f"the server has not answered within {patience_s:.0f} s: see {storage / _LOG}")
         time.sleep(_POLL_S)
-    return running
 
 
 def find(config: ArborConfig) -> Running | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from locomo.files import write_whole
 from memory_program.errors import ConfigError, ModelError
 from memory_program.learning.arbor.checkpoints import bring
 from memory_program.learning.arbor.client import ArborClient, Json, UnknownJobError
@@ -228,6 +229,4 @@ def _lost(record: Json) -> str:
 
 
 def _write(path: Path, content: Json) -> None:
-    draft = path.with_name(f"{path.name}.draft")
-    draft.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)  # whole or not at all
+    write_whole(path, json.dumps(content, indent=1) + "\n")
