@@ -27,8 +27,11 @@ PERLTQA_BASE_URL = (
 )
 
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
-_RANGE = re.compile(r"\b(\d{1,2}) ?[-–] ?\d{1,2}(?=,)")
+_DAYS = re.compile(r"(?<![-–\d/.:])(\d{1,2}) ?(?:[-–]|to) ?\d{1,2}(?![-–\d/.:])")
 """The days of ``May 10-15, 2022``: the first of them dates it."""
+
+_UNTIL = re.compile(r" (?:[-–]|to|until) ")
+_HOUR = re.compile(r"\d:\d\d|\d ?[ap]\.?m\b", re.IGNORECASE)
 
 _SPEECH = re.compile(r"\s*([^:\n]{1,40}?)\s*:\s*(.*)", re.DOTALL)
 _REFERENCE = re.compile(r"""[^\s'"\[\],]+""")
@@ -158,6 +161,8 @@ def _dialogues(name: str, person: Located) -> Iterator[_Entry]:
 def event_time(written: str) -> datetime | None:
     """Read a time in free text: a date, a month, else the year in it; None if it names no year.
 
+    Of two times the first one counts.
+
     Example:
         >>> event_time("October 2021")
         datetime.datetime(2021, 10, 1, 0, 0, tzinfo=datetime.timezone.utc)
@@ -167,9 +172,13 @@ def event_time(written: str) -> datetime | None:
     year = _YEAR.search(written)
     if year is None:
         return None
+    told, *until = _UNTIL.split(_DAYS.sub(r"\1", written), maxsplit=1)
+    if until and not _YEAR.search(told):
+        told = f"{told} {year[0]}"
     start = datetime(int(year[0]), 1, 1)
     try:
-        time: datetime = dates.parse(_RANGE.sub(r"\1", written), default=start, fuzzy=True, ignoretz=True)
+        time: datetime = dates.parse(told, default=start, fuzzy=True, ignoretz=True)
+        time = time if _HOUR.search(told) else datetime(time.year, time.month, time.day)
     except (ValueError, OverflowError):  # dateutil's ParserError is a ValueError
         time = start
     return (time if time.year == start.year else start).replace(tzinfo=UTC)

@@ -79,7 +79,9 @@ def select_split(conversations: Iterable[Conversation], split: SplitOrAll) -> li
         return [conversation for conversation in given if split_of(conversation.conversation_id) == split]
     part = split_by_order(given)[split]
     if not part:
-        raise DatasetError(f"{len(given)} conversations are too few for a {split} split: take split 'all'")
+        raise DatasetError(
+            f"{len(given)} conversations are too few for a {split} split: add conversations, or use all"
+        )
     return part
 
 

@@ -102,8 +102,8 @@ class SystemSettings(Settings):
     """How a system writes and reads; what a system has no use for, it ignores."""
 
     top_k: int = Field(default=10, ge=1, le=50)
-    """Memories (and, with the archive, turns) that the reader is shown at most, from 1 to 50. 10 is
-    MemBuilder's number; rankings are recorded up to 50 all the same."""
+    """Memories that the reader is shown at most, from 1 to 50; the archive, and each search of the reader's
+    own, may add as many. 10 is MemBuilder's number; rankings are recorded up to 50 all the same."""
 
     reader_budget: int = Field(default=2000, ge=1)
     """Tokens of context that the reader is shown at most. 2,000 is about what published memory systems use
@@ -312,6 +312,8 @@ class EvaluateConfig(SystemSettings):
                 f"data={str(self.data)!r} says where an official file lies, and dataset={self.dataset!r} has "
                 f"none: leave --data out, or choose --dataset {' or '.join(downloaded)}"
             )
+        if self.traces and not self.mlflow:
+            raise ConfigError("traces=True goes to MLflow, and mlflow=False does without: leave one out")
         if self.program is None and SystemName.OPTIMIZED in self.system_names:
             raise ConfigError(
                 f"system {SystemName.OPTIMIZED.value!r} needs a saved program: name its file with --program"

@@ -43,6 +43,9 @@ class TrajectoriesConfig(SystemSettings):
     data: Path | None = None
     """Path of the official locomo10.json. Without it the file is downloaded once, into a cache."""
 
+    allow_modified: bool = False
+    """Accept a LoCoMo file whose hash is not the official one."""
+
     num_train: int = Field(default=600, ge=1)
     """Sessions with questions to remember, at least; of a file, whatever it has if it has fewer."""
 
@@ -61,7 +64,7 @@ class TrajectoriesConfig(SystemSettings):
     @property
     def material_config(self) -> TrainConfig:
         """The same data, as a training names it."""
-        names = ("dataset", "data", "num_train", "seed")
+        names = ("dataset", "data", "allow_modified", "num_train", "seed")
         return TrainConfig(**{name: getattr(self, name) for name in names})
 
 
@@ -90,10 +93,13 @@ class SynthesizeConfig(Settings):
 
     dataset: str = "sample"
     """What is asked about: "sample" (made-up conversations to learn from), "locomo" (its train split), or the
-    path of a JSON file in LoCoMo's schema (all but its last half). Questions that it has are left out."""
+    path of a JSON file in LoCoMo's schema (all of it). Questions that it has are left out."""
 
     data: Path | None = None
     """Path of the official locomo10.json. Without it the file is downloaded once, into a cache."""
+
+    allow_modified: bool = False
+    """Accept a LoCoMo file whose hash is not the official one."""
 
     num_train: int = Field(default=600, ge=1)
     """Sessions with questions of the dataset to take, at least; where it has none, all of its sessions."""
@@ -110,7 +116,7 @@ class SynthesizeConfig(Settings):
     @property
     def material_config(self) -> TrainConfig:
         """The same data, as a training names it."""
-        names = ("dataset", "data", "num_train", "seed")
+        names = ("dataset", "data", "allow_modified", "num_train", "seed")
         return TrainConfig(**{name: getattr(self, name) for name in names})
 
 

@@ -17,6 +17,7 @@ folder).
 """
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -36,6 +37,7 @@ from memory_program.errors import ConfigError, ForgettingError, RecordError
 from memory_program.forget_mlflow import Untracked, forget_tracked
 from memory_program.learning.session_lines import file_of, read_lines
 from memory_program.run_folder import CONFIG, held
+from memory_program.settings import without_password
 from memory_program.telling import Telling, files_in, is_report
 from memory_program.tracking import RECEIPT, database_of, tracking_place
 
@@ -90,6 +92,8 @@ def forget(
         RunInUseError: another process works in a folder.
     """
     _check_folders(folders)
+    if not namespace.strip():
+        raise ConfigError("namespace is empty: give the id of the conversation that is to be forgotten")
     conversation, done = conversation_of(namespace), Forgotten()
     with ExitStack() as stack:
         for folder in folders:
@@ -290,12 +294,20 @@ def _told_in_data(folder: Path, conversation: str) -> Told:
         for session in one.sessions:
             told.add(json.loads(session_to_json(session)), is_of_it=one.conversation_id == conversation)
     is_known = any(one.conversation_id == conversation for one in known)
-    by_name = Telling(conversation, (), ())  # a run of before, on other data, may have left some of it
-    if not is_known and not any(by_name.is_in_file(path) for path in folder.rglob("*.jsonl")):
+    # a run of before, on other data, may have left some of it
+    if not is_known and not any(_is_about(path, conversation) for path in folder.rglob("*.jsonl")):
         raise ConfigError(
             f"conversation {conversation!r} is neither in banks nor in the data of {str(folder)!r}"
         )
     return told
+
+
+def _is_about(journal: Path, conversation: str) -> bool:
+    """Whether a record of a journal is of a conversation, or of a question or a session of it."""
+    own = re.compile(rf'"conversation_id": ?{re.escape(json.dumps(conversation))}')
+    part = re.compile(rf'"question_id": ?"{re.escape(json.dumps(conversation)[1:-1])}:')
+    with journal.open(encoding="utf-8", errors="replace") as lines:
+        return any(own.search(line) or part.search(line) for line in lines)
 
 
 def _check_clean(namespace: str, is_left_in: Callable[[Path], bool], paths: Iterable[Path]) -> None:
@@ -356,6 +368,8 @@ def _command(
         tracking_uri: MLflow's tracking address; without it, mlflow.db beside each folder, and what its runs
             note.
     """
+    for name, address in (("db", db), ("tracking_uri", tracking_uri)):
+        without_password(name, "the environment (PGPASSWORD, MLFLOW_TRACKING_PASSWORD)", address or "")
     done = forget(namespace, folder, db, tracking_uri)
     print(f"forgotten: {', '.join(done.namespaces) or namespace}")
     print(f"lines of journals: {done.lines}  runs of MLflow: {done.runs}  traces: {done.traces}")

@@ -1,5 +1,6 @@
 """Settings that are checked as they are built, with errors that say what was expected."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,33 +19,36 @@ _PASSWORD = re.compile(
 )
 
 
-def _without_password(name: str, instead: str, value: str) -> str:
-    """Refuse an address with a password in it: settings are written to records, reports and MLflow."""
+PASSWORD_OF_DATABASES = "PGPASSWORD or ~/.pgpass"
+"""Where the password of a database stands."""
+
+_PASSWORD_OF_MLFLOW = (
+    "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or that of a database in PGPASSWORD"
+)
+
+
+def without_password(name: str, instead: str, value: str) -> str:
+    """Refuse an address with a password in it: records, reports and lists of processes would show it.
+
+    Raises:
+        ConfigError: it has one.
+    """
     if _PASSWORD.search(value):
         raise ConfigError(
-            f"{name} holds a password, which every record of the run would repeat: leave it out, and have it "
-            f"in {instead}"
+            f"{name} holds a password, which records and lists of processes would repeat: leave it out, and "
+            f"have it in {instead}"
         )
     return value
 
 
-DatabaseUrl = Annotated[str, AfterValidator(partial(_without_password, "db_url", "PGPASSWORD or ~/.pgpass"))]
+DatabaseUrl = Annotated[str, AfterValidator(partial(without_password, "db_url", PASSWORD_OF_DATABASES))]
 """The URL of the database of the banks, without a password."""
 
-TrackingUri = Annotated[
-    str,
-    AfterValidator(
-        partial(
-            _without_password,
-            "tracking_uri",
-            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or that of a database in PGPASSWORD",
-        )
-    ),
-]
+TrackingUri = Annotated[str, AfterValidator(partial(without_password, "tracking_uri", _PASSWORD_OF_MLFLOW))]
 """MLflow's tracking address, without a password."""
 
 ApiBase = Annotated[
-    str, AfterValidator(partial(_without_password, "api_base", "the key that the environment has for it"))
+    str, AfterValidator(partial(without_password, "api_base", "the key that the environment has for it"))
 ]
 """The address of a server with models, without a password."""
 
@@ -83,10 +87,16 @@ def file_to_write(path: Path, name: str) -> Path:
     """Check the path of a result before the work for it begins.
 
     Raises:
-        ConfigError: it is a folder.
+        ConfigError: it is a folder, or no file can be made there.
     """
     if path.is_dir():
         raise ConfigError(f"{name}={path.as_posix()!r} is a folder: name a file")
+    there = next(parent for parent in path.absolute().parents if parent.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        what = "cannot be written to" if there.is_dir() else "is a file"
+        raise ConfigError(
+            f"{name}={path.as_posix()!r} cannot be made: {there.as_posix()!r} {what}; name another one"
+        )
     return path
 
 

@@ -86,8 +86,9 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
     are; validated and kept is the average, which the noise of single steps hardly moves. 0: no average."""
 
     reward_rule: Literal["outcome", "dense", "delta", "difference"] = "difference"
-    """What a rollout is worth: outcome is the score of the answers; dense (MemBuilder) takes off for length
-    and for invalid calls, by specialist; delta (MemUpdate) is the gain over the memory before the session;
+    """What a rollout is worth: outcome is the score of the answers; dense (MemBuilder) takes off for invalid
+    calls, by specialist, and for length: of the profile, and of memories where a perfect writer's are known
+    (made-up conversations); delta (MemUpdate) is the gain over the memory before the session;
     difference is, for each specialist, the score less what it would be had this one written nothing."""
 
     format_weight: float = Field(default=0.1, ge=0)

@@ -17,7 +17,7 @@ from memory_program.bank.retrieval import MemoryIndex
 from memory_program.bank.store import BankStore
 from memory_program.command_line import exit_status
 from memory_program.errors import ConfigError, StoreError
-from memory_program.settings import file_to_write
+from memory_program.settings import PASSWORD_OF_DATABASES, file_to_write, without_password
 
 
 def show(db: str, namespace: str | None = None, version: int | None = None) -> None:
@@ -28,7 +28,7 @@ def show(db: str, namespace: str | None = None, version: int | None = None) -> N
         namespace: The bank; without it, all banks are named.
         version: Show the bank as it was after so many operations.
     """
-    with BankStore.existing(db) as store:
+    with BankStore.existing(_plain(db)) as store:
         if namespace is None:
             for name in store.namespaces():
                 bank = store.bank(name)
@@ -51,7 +51,7 @@ def search(db: str, namespace: str, query: str, top_k: int = 10) -> None:
         query: What to look for.
         top_k: How many to show at most.
     """
-    with BankStore.existing(db) as store:
+    with BankStore.existing(_plain(db)) as store:
         bank = _bank(store, namespace)
     for hit in MemoryIndex().search(bank, query, top_k):
         _say(f"{hit.score:6.2f}  {_described(hit.memory)}")
@@ -65,7 +65,7 @@ def history(db: str, namespace: str, memory: str) -> None:
         namespace: The bank.
         memory: Id of the memory, for example m12; it may be superseded.
     """
-    with BankStore.existing(db) as store:
+    with BankStore.existing(_plain(db)) as store:
         bank = _bank(store, namespace)
     for operation in bank.history(memory):
         _say_operation(operation, bank.get)
@@ -80,7 +80,7 @@ def diff(db: str, namespace: str, older: int, newer: int | None = None) -> None:
         older: The version to begin with; 0 is the empty bank.
         newer: The version to end with; without it, the last.
     """
-    with BankStore.existing(db) as store:
+    with BankStore.existing(_plain(db)) as store:
         changes = _bank(store, namespace).diff(older, newer)
     if changes.core_before != changes.core_after:
         _say_changes([f"core  {changes.core_before}"], [f"core  {changes.core_after}"])
@@ -98,7 +98,7 @@ def undo(db: str, namespace: str, count: int = 1) -> None:
         namespace: The bank.
         count: How many operations.
     """
-    with BankStore.existing(db) as store:
+    with BankStore.existing(_plain(db)) as store:
         bank = _bank(store, namespace)
         shorter = bank.undo(count)
         store.rewind(namespace, shorter.version)
@@ -117,7 +117,7 @@ def forget(db: str, namespace: str) -> None:
         db: Database of the banks.
         namespace: The bank.
     """
-    forgotten = forget_namespace(db, namespace)
+    forgotten = forget_namespace(_plain(db), namespace)
     if not forgotten.was_known:
         raise ConfigError(f"namespace {namespace!r} is not in the database: list names those that are")
     _say(f"{namespace} is forgotten: {sum(forgotten.rows.values())} rows")
@@ -132,7 +132,7 @@ def export(db: str, namespace: str, out: Path) -> None:
         out: The file to write.
     """
     file_to_write(out, "out")
-    with BankStore.existing(db) as store:
+    with BankStore.existing(_plain(db)) as store:
         _bank(store, namespace)
         document = space_to_json(store.load(namespace))
     try:
@@ -154,10 +154,10 @@ def import_file(db: str, file: Path, namespace: str | None = None) -> None:
     """
     try:
         document: Any = json.loads(file.read_text(encoding="utf-8"))  # Any: whatever the file holds
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreError(f"{str(file)!r} is not JSON ({error}): name a file that export wrote") from error
     space = space_from_json(document, namespace)
-    with BankStore(db) as store:
+    with BankStore(_plain(db)) as store:
         if space.namespace in store.namespaces():
             raise ConfigError(f"namespace {space.namespace!r} is taken: give another one with --namespace")
         store.save(space)
@@ -183,6 +183,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _COMMANDS, args=arguments, prog="python -m memory_program.bank", description=__doc__
         )
     )
+
+
+def _plain(db: str) -> str:
+    """Check that an address has no password in it: whoever lists processes would see it."""
+    return without_password("db", PASSWORD_OF_DATABASES, db)
 
 
 def _bank(store: BankStore, namespace: str) -> MemoryBank:

@@ -1,7 +1,6 @@
 """The verbatim archive: every turn as it was said, found by BM25 over the turn and what surrounds it."""
 
 import math
-import re
 import threading
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
@@ -9,13 +8,14 @@ from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
+import regex
 from immutables import Map
 from numpy.typing import NDArray
 
 from locomo.conversation import Session, Turn
 from memory_program.bank.dates import spelled_day
 from memory_program.bank.lexical import BM25Index
-from memory_program.bank.stems import tokenize
+from memory_program.bank.stems import composed, tokenize
 from memory_program.errors import IndexingError, SessionConflictError
 
 _LINE_WEIGHTS = {0: 4, -1: 2, 1: 1, -2: 1, 2: 1}
@@ -24,7 +24,7 @@ _SESSION_WEIGHT = 0.3
 _SPEAKER_BONUS = 0.2
 _ASKING_PENALTY = 0.2
 
-_WORD = re.compile(r"\w+")
+_WORD = regex.compile(r"[\w--\p{M}]\w*", regex.V1)
 ASKING_WORDS = frozenset(
     _WORD.findall(
         "what when where who whom whose which why how did do does has have had would could should might been "
@@ -71,7 +71,7 @@ def _relative(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
+    return _WORD.findall(composed(text).lower())
 
 
 def _asks(turn: Turn) -> bool:

@@ -15,18 +15,28 @@ from typing import Literal
 from dateparser.date import DateDataParser
 from dateutil.relativedelta import relativedelta
 
-_NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+_NUMBERS = (
+    *("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 _COUNTS = {
     **{word: count for count, word in enumerate(_NUMBERS, start=1)},
+    **{word: 10 * count for count, word in enumerate(_TENS, start=2)},
     **{"a": 1, "an": 1, "couple": 2, "few": 3, "several": 3},
 }
 _MONTH_NAMES = (
     *("January", "February", "March", "April", "May", "June"),
     *("July", "August", "September", "October", "November", "December"),
 )
+_MONTHS = tuple(name[:3].lower() for name in _MONTH_NAMES)
 _SEASONS = {"winter": 12, "spring": 3, "summer": 6, "fall": 9, "autumn": 9}
 
-_COUNT = rf"(?P<count>\d{{1,3}}|(?:a )?(?:couple(?: of)?|few)|several|an?|{'|'.join(_NUMBERS)})"
+_COUNT = (  # not the end of another number: "1.5 years", "half a year", "a hundred and one days"
+    r"(?<![-.,\d])(?<!half )(?<!hundred )(?<!hundred and )"
+    r"(?P<count>\d{1,3}|(?:a )?(?:couple(?: of)?|few)|several|an?"
+    rf"|(?:{'|'.join(_TENS)})(?:[ -](?:{'|'.join(_NUMBERS[:9])}))?|{'|'.join(reversed(_NUMBERS))})"
+)
 _MONTH = (
     r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?"
     r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
@@ -37,14 +47,20 @@ _FULL_WEEKDAY = r"(?P<weekday>mon|tues|wednes|thurs|fri|satur|sun)day"
 _SEASON = rf"(?P<season>{'|'.join(_SEASONS)})"
 _WHICH = r"(?P<which>last|this past|past|this|next|this coming|coming|previous)"
 _YEAR = r"(?P<year>(?:19|20)\d\d)"
-_DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
+_ORDINAL = r"(?P<day>\d{1,2})(?:st|nd|rd|th)"
+_DAY = rf"{_ORDINAL}?"
+_ON = r"(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day,? )?(?:the )?"
+_HOUR = re.compile(
+    r",? (?:at |around |about |by )*(?:\d{1,2}(?::\d\d)? ?[ap]\.?m\.?|\d{1,2}:\d\d|noon|midnight)$"
+    r"|,?(?: in the)? (?:morning|afternoon|evening|night)$",
+    re.IGNORECASE,
+)
 _NUMBERED_MONTH = re.compile(r"(?!0000)\d{4}-(?:0[1-9]|1[0-2])")
 _BESIDE = re.compile(r" (?:before|of|after) ")
 _UNIT = r"(?P<unit>day|week|weekend|month|year)s?"
 _AFTER_PREPOSITION = re.compile(
     r"\b(?:in|on|since|by|until|from|of|during|about|around|early|mid|late)(?: the)?[ -]$", re.IGNORECASE
 )
-_DECADE = re.compile(r"\d0s\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +179,24 @@ def resolve_time(expression: str, anchor: date) -> Stretch | None:
         return _day(datetime.fromisoformat(expression).date())
     except ValueError:
         pass  # most are written in words
-    for mention in find_dates(expression, anchor):
-        if mention.end == len(expression) and _LEADING_WORDS.fullmatch(expression[: mention.start]):
-            return mention.stretch
-    if expression.isdigit() or _DECADE.search(expression):  # dateparser takes the 80s for seconds
+    for said in dict.fromkeys((expression, _HOUR.sub("", expression))):
+        for mention in find_dates(said, anchor):
+            if mention.end == len(said) and _LEADING_WORDS.fullmatch(said[: mention.start]):
+                return mention.stretch
+        if alone := _DAY_ALONE.fullmatch(said):
+            return _day_of_month(alone, anchor)
+    if expression.isdigit() or _MISREAD.search(expression):
         return None
     return _read(expression, anchor)
 
 
+_DAY_ALONE = re.compile(rf"the {_ORDINAL}", re.IGNORECASE)
+_MISREAD = re.compile(
+    r"\d0s\b"  # dateparser takes the 80s for seconds
+    r"|\b(?:before|after|half)\b"  # and of these sees what stands beside them
+    rf"|^(?=.*\d).*\b{_MONTH}\b",  # of "10-12 June" it makes the year 2012
+    re.IGNORECASE,
+)
 _LEADING_WORDS = re.compile(
     r"(?:(?:on|in|around|about|since|by|during|the|early|mid|late|of|end)[ -])*", re.I
 )
@@ -249,7 +275,21 @@ def _beside(what: str, direction: int, anchor: date) -> str:
 
 
 def _named_day(match: re.Match[str], anchor: date) -> Stretch | None:
-    return _day(_closest(match[0], anchor))
+    """``7 May 2023``, ``May 7th``: without a year, the closest to the anchor."""
+    parts = match.groupdict()
+    month = parts["month"]
+    number = int(month) if month.isdecimal() else _MONTHS.index(month[:3].lower()) + 1
+    near = range(anchor.year - 8, anchor.year + 9)  # leap years may be so far apart
+    years = [int(parts["year"])] if parts.get("year") else near
+    days = [found for year in years if (found := _in_calendar(year, number, int(parts["day"])))]
+    return _day(min(days, key=lambda day: abs(day - anchor), default=None))
+
+
+def _in_calendar(year: int, month: int, day: int) -> date | None:
+    try:
+        return date(year, month, day)
+    except ValueError:
+        return None
 
 
 def _day_of_month(match: re.Match[str], anchor: date) -> Stretch | None:
@@ -264,7 +304,8 @@ def _day_of_month(match: re.Match[str], anchor: date) -> Stretch | None:
 
 
 def _told_day(match: re.Match[str], anchor: date) -> Stretch | None:
-    shift = {"yesterday": -1, "last night": -1, "tomorrow": 1, "day before yesterday": -2}
+    shift = {"yesterday": -1, "last night": -1, "tomorrow": 1}
+    shift |= {"day before yesterday": -2, "day after tomorrow": 2}
     return _day(anchor + timedelta(shift.get(match[0].lower(), 0)))
 
 
@@ -281,8 +322,12 @@ def _named_month(match: re.Match[str], anchor: date) -> Stretch | None:
 
 
 def _month_beside(match: re.Match[str], anchor: date) -> Stretch | None:
-    """``last May``, ``next May``; in May itself, last May was a year ago."""
+    """``last May``, ``next May``; in May itself, last May was a year ago. ``this May`` is the year's."""
     direction = _direction(match)
+    if match["which"].lower() == "this":
+        is_verb = match["month"] in ("may", "march")  # "this may be", "this march"
+        number = _MONTHS.index(match["month"][:3].lower()) + 1
+        return None if is_verb else _month(anchor.replace(month=number, day=1))
     day = _first_day(match["month"], anchor, "past" if direction < 0 else "future")
     if day is not None and direction and day.month == anchor.month:
         day = anchor + relativedelta(years=direction)
@@ -336,7 +381,7 @@ def _distance(match: re.Match[str], anchor: date) -> Stretch | None:
     words, unit = match["count"].lower(), match["unit"].lower()
     word = words.removeprefix("a ").removesuffix(" of")
     sign, side = (-1, "before") if match.groupdict().get("ago") else (1, "after")
-    shift = sign * int(_COUNTS.get(word) or word)
+    shift = sign * (int(word) if word.isdecimal() else sum(_COUNTS[part] for part in re.split("[ -]", word)))
     is_vague = word in ("couple", "few", "several")
     if unit in ("day", "week", "weekend"):
         day = anchor + timedelta(shift if unit == "day" else 7 * shift)
@@ -358,12 +403,16 @@ _Reading = Callable[[re.Match[str], date], Stretch | None]
 _RULES: tuple[tuple[re.Pattern[str], _Reading], ...] = tuple(
     (re.compile(rf"\b{pattern}\b", re.IGNORECASE), read)
     for pattern, read in (
-        (r"\d{4}-\d\d-\d\d", _named_day),
-        (rf"{_MONTH}\.? {_DAY},? {_YEAR}", _named_day),
-        (rf"{_MONTH}\.? {_DAY}", _named_day),
-        (rf"{_DAY} (?:of )?{_MONTH},? {_YEAR}", _named_day),
-        (rf"{_DAY} (?:of )?{_MONTH}", _named_day),
-        (r"day before yesterday|yesterday|last night|today|tonight|tomorrow", _told_day),
+        (r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)", _named_day),
+        (r"(?P<day>\d{1,2})\.(?P<month>\d{1,2})\.(?P<year>(?:19|20)\d\d)", _named_day),
+        (rf"{_ON}{_MONTH}\.? (?:the )?{_DAY},? {_YEAR}", _named_day),
+        (rf"{_ON}{_MONTH}\.? (?:the )?{_DAY}", _named_day),
+        (rf"{_ON}{_DAY} (?:of )?{_MONTH},? {_YEAR}", _named_day),
+        (rf"{_ON}{_DAY} (?:of )?{_MONTH}", _named_day),
+        (
+            "day before yesterday|day after tomorrow|yesterday|last night|today|tonight|tomorrow",
+            _told_day,
+        ),
         (r"this (?:morning|afternoon|evening)", _told_day),
         (rf"{_COUNT} {_UNIT} (?P<ago>ago|back)", _distance),
         (rf"in {_COUNT} {_UNIT}", _distance),
@@ -376,7 +425,7 @@ _RULES: tuple[tuple[re.Pattern[str], _Reading], ...] = tuple(
         (rf"{_SEASON},? (?:of )?{_YEAR}", _named_season),
         (rf"(?:in|since|until|by|early|mid|late)[ -]{_MONTH}", _named_month),
         (_FULL_WEEKDAY, _weekday),
-        (r"on the (?P<day>\d{1,2})(?:st|nd|rd|th)", _day_of_month),
+        (rf"on the {_ORDINAL}", _day_of_month),
         (_YEAR, _named_year),
     )
 )

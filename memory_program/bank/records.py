@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from locomo.conversation import Session, Turn
 from memory_program.bank.outcome import CallFailure, Outcome, SessionRecord
@@ -30,10 +30,23 @@ def session_from_json(document: str) -> Session:
     """
     record: dict[str, Any] = json.loads(document)  # Any: a JSON object
     return Session(
-        number=record["number"],
+        number=_number(record, "number"),
         date_time=datetime.fromisoformat(record["date_time"]),
         turns=tuple(map(_turn, record["turns"])),
     )
+
+
+def _number(record: dict[str, Any], name: str) -> int:  # Any: see session_from_json
+    if not isinstance(record[name], int) or isinstance(record[name], bool):
+        raise TypeError(f"{name}={record[name]!r:.80} is no whole number")
+    return record[name]
+
+
+def _texts(record: dict[str, Any], name: str) -> tuple[str, ...]:  # Any: see session_from_json
+    texts = record[name]
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in cast(list[object], texts)):
+        raise TypeError(f"{name}={texts!r:.80} is no list of texts")
+    return tuple(cast(list[str], texts))
 
 
 def _turn(written: dict[str, Any]) -> Turn:  # Any: see session_from_json
@@ -63,9 +76,9 @@ def record_from_json(document: str) -> SessionRecord:
     ]
     return SessionRecord(
         session_id=record["session_id"],
-        operations=record["operations"],
-        tool_calls=record["tool_calls"],
-        tool_errors=tuple(record["tool_errors"]),
+        operations=_number(record, "operations"),
+        tool_calls=_number(record, "tool_calls"),
+        tool_errors=_texts(record, "tool_errors"),
         failures=tuple(failures),
-        left_out=tuple(record["left_out"]),
+        left_out=_texts(record, "left_out"),
     )

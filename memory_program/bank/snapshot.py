@@ -18,7 +18,7 @@ from memory_program.bank.fold import BankState
 from memory_program.bank.postings import PostingColumns
 from memory_program.bank.retrieval import MemoryIndex
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +77,18 @@ class Snapshot:
         }
 
     @classmethod
-    def from_parts(cls, parts: Mapping[str, bytes]) -> "Snapshot":
+    def from_parts(cls, parts: Mapping[str, bytes]) -> "Snapshot | None":
         """Read a snapshot that ``to_parts`` wrote.
+
+        Returns:
+            None for one of an earlier version, which had other words: the log has all that it shows.
 
         Raises:
             ValueError, KeyError, TypeError: it did not.
         """
         head: dict[str, Any] = json.loads(parts["head"])  # Any: a JSON object
+        if head["format"] in range(1, _FORMAT):
+            return None
         if head["format"] != _FORMAT:
             raise ValueError(f"its snapshot is of format {head['format']!r}, not {_FORMAT}")
 

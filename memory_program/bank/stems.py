@@ -2,14 +2,17 @@
 
 import re
 import threading
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
+import regex
 from bm25s.stopwords import STOPWORDS_EN
 from Stemmer import Stemmer
 
 _WORD = re.compile(r"\w\w+")
+_MARKED_WORD = regex.compile(r"[\w--\p{M}]\w+", regex.V1)  # as scripts of India need, whose vowels are marks
 _STOP_WORDS = frozenset(STOPWORDS_EN)
 
 
@@ -24,8 +27,22 @@ _stemmer = _ThreadStemmer()
 
 
 def tokenize(text: str) -> list[str]:
-    """Split a text into stems as bm25s does: words of two characters or more, no stop words, Snowball."""
-    return stem_words(word for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS)
+    """Split a text into stems as bm25s does: words of two characters or more, no stop words, Snowball.
+
+    Deviation: letters and their marks are composed first, and marks that stay are parts of words.
+    """
+    return stem_words(word for word in _words(text) if word not in _STOP_WORDS)
+
+
+def _words(text: str) -> list[str]:
+    if text.isascii():
+        return _WORD.findall(text.lower())
+    return _MARKED_WORD.findall(composed(text).lower())
+
+
+def composed(text: str) -> str:
+    """Write a letter and its marks as one character, where there is one."""
+    return unicodedata.normalize("NFC", text)
 
 
 def stem_words(words: Iterable[str]) -> list[str]:

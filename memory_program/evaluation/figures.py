@@ -71,6 +71,12 @@ def _svg(figure: Figure) -> Markup:
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # numbered anew in each figure: an id may stand once in a page
-    for colour, variable in {**_COLOURS, _INK: "var(--ink)", "#000000": "var(--ink)"}.items():
-        svg = svg.replace(colour, variable)
-    return Markup(svg.replace(_PAPER, "var(--paper)"))
+    return Markup(re.sub(r'style="[^"]*"', lambda style: _in_variables(style[0]), svg))
+
+
+def _in_variables(style: str) -> str:
+    """Name colours by the page's variables, so that it can be dark."""
+    named = {**_COLOURS, _INK: "var(--ink)", "#000000": "var(--ink)", _PAPER: "var(--paper)"}
+    for colour, variable in named.items():
+        style = style.replace(colour, variable)
+    return style

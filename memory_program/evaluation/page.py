@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -92,11 +93,19 @@ class _Board:
         self.questions = list({question.question_id: question for question in asked}.values())
         first, ceilings = runs[0].results, [run.results["ceiling"] for run in runs]
         differences = first if len(runs) == 1 else compared(self.systems, Resampling(first["seed"]))
+        told = {  # what a run compares itself stays as its results have it
+            (prefix + pair["a"], prefix + pair["b"], pair["metric"]): pair
+            for run, prefix in zip(runs, _prefixes(runs), strict=True)
+            for pair in run.results["comparisons"]
+        }
         self.results: Json = {
             "dataset": {**first["dataset"], "questions": len(self.questions)},
             "systems": summaries,
             "ceiling": ceilings[0] if ceilings.count(ceilings[0]) == len(ceilings) else None,
-            "comparisons": differences["comparisons"],
+            "comparisons": [
+                {**told.get((pair["a"], pair["b"], pair["metric"]), pair), "a": pair["a"], "b": pair["b"]}
+                for pair in differences["comparisons"]
+            ],
             "not_compared": differences["not_compared"],
         }
 
@@ -172,7 +181,9 @@ def _tool_tables(results: Json) -> Iterator[Table]:
 def _table(table: Table) -> Json:
     """Take a terminal's table apart for HTML."""
     are_numbers = [column.justify == "right" for column in table.columns]
-    rows = zip(*(column.cells for column in table.columns), strict=True)
+    first, *others = ([str(cell) for cell in column.cells] for column in table.columns)
+    named = accumulate(first, lambda above, name: name or above)  # each row says whose it is
+    rows = zip(named, *others, strict=True)
     return {
         "title": str(table.title),
         "headings": [
@@ -180,8 +191,7 @@ def _table(table: Table) -> Json:
             for column, is_number in zip(table.columns, are_numbers, strict=True)
         ],
         "rows": [
-            [_cell(str(cell), is_number) for cell, is_number in zip(row, are_numbers, strict=True)]
-            for row in rows
+            [_cell(cell, is_number) for cell, is_number in zip(row, are_numbers, strict=True)] for row in rows
         ],
     }
 

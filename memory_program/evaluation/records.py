@@ -153,7 +153,7 @@ class Journal(Generic[RecordT]):
         for number, line in enumerate(content.split(b"\n")[:-1], start=1):
             try:
                 record = self._type.validate_python(json.loads(line))
-            except ValueError as error:  # not JSON, or (ValidationError) not a record
+            except (ValueError, RecursionError) as error:  # not JSON, or (ValidationError) not a record
                 raise RecordError(
                     f"line {number} of {str(self.path)!r} is not a record ({' '.join(str(error).split())}): "
                     "delete that line to have its item done again, or the file to start the stage anew"

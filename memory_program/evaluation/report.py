@@ -10,6 +10,7 @@ from locomo.conversation import HEADLINE_TYPES, Benchmark
 from locomo.files import write_whole
 from memory_program import __version__
 from memory_program.config import EvaluateConfig
+from memory_program.engines import reasons_by_itself
 from memory_program.evaluation.banks import growth, tool_use
 from memory_program.evaluation.diagnosis import Diagnosis, diagnosis_summary
 from memory_program.evaluation.identity import ChosenOn, SystemRun
@@ -146,7 +147,8 @@ def signature(
             parts["build"] = system.settings["build"]
     if system.reader is not None:
         reader = system.read_by or system.reader
-        parts |= {"reader": reader, "temperature": f"{system.temperature:g}"}
+        temperature = "its own" if reasons_by_itself(system.reader) else f"{system.temperature:g}"
+        parts |= {"reader": reader, "temperature": temperature}
         parts |= {"max_searches": system.settings["max_searches"], "program": system.program[:8]}
     parts |= {"top_k": system.settings["top_k"], "reader_budget": system.settings["reader_budget"]}
     if system.settings.get("relevance_floor"):  # older runs showed all that was found

@@ -108,5 +108,5 @@ def _recorded_ceiling(folder: Path) -> Json | None:
     """Take over the ceiling that a run was last reported with; to measure it anew takes the oracle."""
     try:
         return json.loads((folder / RESULTS).read_text(encoding="utf-8"))["ceiling"]
-    except (FileNotFoundError, ValueError, KeyError):  # not reported yet, or not by this version
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # not reported yet, or not by this version
         return None

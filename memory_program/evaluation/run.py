@@ -76,7 +76,6 @@ def evaluate(
         if config.mode is Mode.JUDGE:
             _judge(config, selection, console, models)
             return None
-        _write_config(config)
         return _run(config, selection, console, make, models, ceiling)
 
 
@@ -103,6 +102,10 @@ def _run(
         for system, to_call in zip(systems, estimates, strict=True):
             if to_call:
                 system.connect(models)
+        if config.mode is Mode.FULL:
+            for system in recorded:
+                _judge_model(system, config, models)
+        _write_config(config)  # not earlier: a run that cannot begin leaves the folder as it was
         publisher = stack.enter_context(closing(Publisher(config, selection, console, ceiling)))
         is_finished = all(system.is_finished for system in systems)
         if executor is not None and not is_finished:
@@ -139,6 +142,8 @@ def _judge(config: EvaluateConfig, selection: Selection, console: Console, model
     pairs = zip(config.system_names, missing, strict=True)
     estimates = [estimate_judgements(config, name, count) for name, count in pairs]
     workers = _workers(config, console, recorded, [e for e in estimates if e is not None])
+    for system in recorded:
+        _judge_model(system, config, models)
     _write_config(config)
     for system in recorded:
         write_run(system.folder, system.run)
@@ -153,11 +158,22 @@ def _write_config(config: EvaluateConfig) -> None:
 def _judge_one(
     recorded: RecordedSystem, config: EvaluateConfig, models: ModelMaker, workers: Workers
 ) -> None:
-    judge = recorded.run.judge
-    if judge is not None:
+    if recorded.run.judge is not None:
         stage = JudgeStage(recorded, retry_errors=config.retry_errors)
-        lm = models(judge.model, 0.0) if stage.missing() else None
-        stage.judge(judges_of(config, lm), workers)
+        stage.judge(judges_of(config, _judge_model(recorded, config, models)), workers)
+
+
+def _judge_model(recorded: RecordedSystem, config: EvaluateConfig, models: ModelMaker) -> dspy.LM | None:
+    """Give the model that judges a system's answers, if any has no verdict.
+
+    Raises:
+        ModelError: it cannot be used, or does not answer.
+    """
+    judge = recorded.run.judge
+    answers = recorded.answers()
+    are_to_come = any(answer is None for _, answer in answers)
+    missing = JudgeStage(recorded, retry_errors=config.retry_errors).missing
+    return models(judge.model, 0.0) if judge is not None and (are_to_come or missing()) else None
 
 
 def _workers(

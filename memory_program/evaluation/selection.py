@@ -106,7 +106,7 @@ def _listed(questions: Sequence[Question], path: Path) -> list[Question]:
 
 def _ids_in(path: Path) -> list[str]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"subset_file={str(path)!r} cannot be read ({error}): name a text file") from error
     if not text.lstrip().startswith(("[", "{")):

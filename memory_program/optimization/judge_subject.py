@@ -7,6 +7,7 @@ from locomo.calibration import KnownAnswer, split_known_answers
 from locomo.judge import Judges
 from locomo.rubrics import Rubric, Verdict, gradings_of
 from memory_program import __version__
+from memory_program.embedded import known_as
 from memory_program.evaluation.cost import StageEstimate
 from memory_program.evaluation.datasets import benchmark_of
 from memory_program.evaluation.judge_program import read_judge_program
@@ -110,7 +111,7 @@ class JudgeSubject:
             "answers": dataset["sha256"][:8],
             "v": __version__,
             "split": "val",
-            "model": self._config.model,
+            "model": known_as(self._config.model),
             "prompts": candidate.name[:8],
             "seed": self._config.seed,
         }

@@ -7,6 +7,7 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
 from memory_program.config import SystemName
+from memory_program.embedded import known_as
 from memory_program.evaluation.cost import StageEstimate
 from memory_program.evaluation.live import load_program
 from memory_program.evaluation.scoring import Json
@@ -89,12 +90,14 @@ class MemorySubject:
         parts = {
             "cat": "1-5",
             "n": n,
-            "judge": f"{config.judge}/{config.rubric}" if config.judge is not None else "none",
+            "judge": f"{known_as(config.judge)}/{config.rubric}" if config.judge is not None else "none",
             "data": self._material.dataset.version,
             "v": __version__,
             "split": "val",
+            **({} if config.max_sessions is None else {"max_sessions": config.max_sessions}),
             "examples": "questions" if target is Target.READER else "sessions",
-            "model": config.model,
+            **({} if target is Target.READER else {"episode_questions": config.episode_questions}),
+            "model": known_as(config.model),
             "temperature": f"{config.temperature:g}",
             "prompts": candidate.name[:8],
             "seed": config.seed,

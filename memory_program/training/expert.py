@@ -34,7 +34,7 @@ from memory_program.learning.trajectories import collect, read_trajectories
 from memory_program.learning.weights import load_model
 from memory_program.models import AdaptiveLimiter, check_model, language_model
 from memory_program.run_folder import held
-from memory_program.training.material import Material, read_material
+from memory_program.training.material import Material, read_askable, read_material
 from memory_program.training.models import in_float32
 
 
@@ -91,7 +91,7 @@ def synthesize_questions(config: SynthesizeConfig, console: Console | None = Non
         RecordError: the folder holds something else.
     """
     say = _printing(console)
-    material = read_material(config.material_config)
+    conversations = read_askable(config.material_config)
     lm = language_model(
         config.model,
         api_base=config.api_base,
@@ -101,7 +101,7 @@ def synthesize_questions(config: SynthesizeConfig, console: Console | None = Non
     check_model(lm)
     with held(config.output_dir):
         synthesizer = Synthesizer(lm, answer_score("f1"), config.questions)
-        found = synthesizer.synthesize(material.train, config.output_dir, threads=config.num_threads)
+        found = synthesizer.synthesize(conversations, config.output_dir, threads=config.num_threads)
         path = config.output_dir / "conversations.json"
         samples = as_locomo_json([one.conversation for one in found])
         write_whole(path, json.dumps(samples, indent=1) + "\n")

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from locomo.conversation import Conversation
+from locomo.conversation import Benchmark, Conversation
 from locomo.dataset import Dataset
+from locomo.split_data import SPLITS
 from locomo.world import KINDS, Kind, World, generate
 from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import MemoryKind
@@ -67,6 +68,23 @@ def read_material(config: TrainConfig) -> Material:
             )
     train = _enough(splits["train"], config.num_train)
     return Material(dataset, train, _enough(splits["val"], config.num_val), tuple(splits["test"]))
+
+
+def read_askable(config: TrainConfig) -> tuple[Conversation, ...]:
+    """Read what questions may be written about: what is learned from, or all of a file of one's own.
+
+    Raises:
+        ConfigError: there is nothing to learn from, to choose on, or to test on.
+        DatasetError: the file is missing, modified or not in the schema.
+    """
+    if config.dataset in set(DatasetName):
+        return read_material(config).train
+    dataset = load_dataset(config.data_config)
+    known = {identity for of_split in SPLITS.values() for identity in of_split}
+    ids = {conversation.conversation_id for conversation in dataset.conversations}
+    if dataset.benchmark is not Benchmark.LOCOMO or known & ids:
+        return read_material(config).train
+    return _enough(dataset.conversations, config.num_train)
 
 
 def example_count(conversations: Sequence[Conversation]) -> int:

@@ -18,7 +18,7 @@ from memory_program.bank.bank import MemoryBank
 from memory_program.bank.outcome import CallFailure, Outcome
 from memory_program.bank.store import BankStore
 from memory_program.config import EvaluateConfig
-from memory_program.errors import BudgetExceededError, ConfigError, RecordError, RunInUseError
+from memory_program.errors import BudgetExceededError, ConfigError, ModelError, RecordError, RunInUseError
 from memory_program.evaluation.report import RESULTS
 from memory_program.evaluation.run import evaluate
 from memory_program.evaluation.scoring import Json
@@ -96,6 +96,21 @@ def without_commit(results: Json | None) -> Json:
 
 def _untimed(found: Json) -> Json:
     return {name: value for name, value in found.items() if name != "seconds"}
+
+
+@pytest.mark.parametrize(
+    "refused", [{"mode": "judge"}, {"systems": "rag", "reader_model": "openai/typo"}, {"seed": 4}]
+)
+def test_a_run_whose_model_is_refused_leaves_the_folder_as_it_was(bench, refused):
+    def typo(name: str, temperature: float) -> Any:
+        raise ModelError(f"{name} needs a key")
+
+    bench.run(Quoting())
+    before = {path: path.read_bytes() for path in (bench.folder / "run").rglob("*") if path.is_file()}
+    with pytest.raises(ModelError, match="openai/typo needs a key"):
+        bench.run(Quoting(), typo, **{"judge_model": "openai/typo", **refused})
+    assert {path: path.read_bytes() for path in before} == before
+    assert bench.run(Quoting(), mode="report") is not None
 
 
 def test_a_full_run_scores_every_question_and_writes_the_results(bench):

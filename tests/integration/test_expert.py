@@ -304,7 +304,7 @@ def test_questions_are_synthesized_into_a_dataset(tmp_path):
         )
         synthesize_questions(config, console)
     written = read_dataset(tmp_path / "questions" / "conversations.json")
-    assert [c.conversation_id for c in written.conversations] == ["a", "b"]
+    assert [c.conversation_id for c in written.conversations] == ["a", "b", "c", "d"]
     assert {q.text for c in written.conversations for q in c.questions} == {"Which city did Mara move to?"}
-    assert "2 questions of 2 conversations" in captured.get()
+    assert "4 questions of 4 conversations" in captured.get()
     assert "rejected: none" in captured.get()

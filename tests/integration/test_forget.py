@@ -361,6 +361,23 @@ def test_what_an_earlier_run_on_other_data_left_in_the_folder_is_forgotten_by_it
     assert (folder / "answers.jsonl").read_text() == f"{lines[1]}\n"
 
 
+@pytest.mark.parametrize("named", ["", " ", "ok"])
+def test_what_is_no_conversation_forgets_nothing(tmp_path: Path, capsys, named: str):
+    folder = a_run(tmp_path)
+    data = write_conversations(tmp_path / "codes.json", count=1, sessions=1)
+    config = EvaluateConfig(dataset=str(data), systems="extractive", output_dir=folder)
+    (folder / "config.json").write_text(config.model_dump_json())
+    line = {"conversation_id": "codes-1", "outcome": "ok", "message": "", "question_id": "codes-1:q0"}
+    (folder / "answers.jsonl").write_text(f"{json.dumps(line)}\n")
+    client, experiment = tracked(folder)
+    client.log_text(client.create_run(experiment).info.run_id, json.dumps(line), "answers.jsonl")
+    before = files_with(tmp_path, ["codes-1"])
+    assert forget_command(["--namespace", named, "--folder", str(folder)]) == 2
+    assert "namespace is empty" in (told := capsys.readouterr().err) or "neither in banks nor" in told
+    assert files_with(tmp_path, ["codes-1"]) == before
+    assert len(client.search_runs([experiment])) == 1
+
+
 def test_of_what_others_share_small_talk_deletes_nothing(tmp_path: Path, capsys):
     talk, caption = (
         "Let me know how it goes!",

@@ -158,6 +158,9 @@ def test_several_runs_share_a_page_beside_them_and_are_compared_on_what_both_wer
     cells = [re.findall(r"<t[hd](?: [^>]*)?>([^<]*)", row) for row in page.split("<tr>")]
     (compared,) = (row for row in cells if row[:2] == ["one: extractive", "two: extractive"])
     assert (compared[3], compared[-1]) == ("+0.000", "6")  # the six questions about talk-2 that have answers
+    (within,) = (row for row in cells if row[:2] == ["one: memory", "one: extractive"])
+    (pair,) = json.loads((runs / "one/results.json").read_text())["comparisons"]
+    assert within[4] == f"{pair['low']:+.3f}..{pair['high']:+.3f}"
 
 
 def judged(folder: Path, model: str, verdict: Verdict) -> None:

@@ -26,6 +26,13 @@ def test_a_turn_is_found_by_its_own_words_with_its_session():
     assert (best.turn, best.session) == (dogs.turns[0], dogs)
 
 
+def test_a_word_is_found_however_its_letters_are_written():
+    moved = session(1, "Zoe\u0308: I moved to Zu\u0308rich.", "Ben: Oh.")
+    archive = archive_of(moved, session(2, "Ana: It rains."))
+    assert ids(archive, "Zürich")[0] == "D1:1"
+    assert ids(archive, "Where does Zoë live?")[0] == "D1:1"
+
+
 def test_a_turn_that_shares_nothing_with_the_query_is_not_found():
     archive = archive_of(session(1, "Ana: I adopted a dog."), session(2, "Ana: The garden is dry."))
     assert ids(archive, "adopted dog") == ["D1:1"]

@@ -124,13 +124,20 @@ def test_an_import_overwrites_nothing_and_can_take_another_name(run, tmp_path, d
     assert len(run("list")) == 2
 
 
-def exported(version: object = 0, turn: dict[str, object] | None = None) -> dict[str, object]:
+def exported(
+    version: object = 0,
+    turn: dict[str, object] | None = None,
+    session_: dict[str, object] | None = None,
+    record: dict[str, object] | None = None,
+) -> dict[str, object]:
     """An export of one session without operations, with something changed in it."""
     space = MemorySpace("a")
     space.ingest(session(1, "Ana: Hi."), SessionRecord("session_1"))
     document = space_to_json(space)
     document["sessions"][0]["version"] = version
     document["sessions"][0]["session"]["turns"][0] |= turn or {}
+    document["sessions"][0]["session"] |= session_ or {}
+    document["sessions"][0]["record"] |= record or {}
     return document
 
 
@@ -147,6 +154,10 @@ def exported(version: object = 0, turn: dict[str, object] | None = None) -> dict
         json.dumps(exported(version="x")),
         json.dumps(exported(turn={"text": 5})),
         json.dumps(exported(turn={"speaker": None})),
+        json.dumps(exported(session_={"number": "one"})),
+        json.dumps(exported(record={"operations": "x"})),
+        json.dumps(exported(record={"tool_errors": "abc"})),
+        "[" * 200_000,
     ],
 )
 def test_a_file_that_export_did_not_write_is_refused_and_makes_no_database(tmp_path, capsys, content):
@@ -155,6 +166,16 @@ def test_a_file_that_export_did_not_write_is_refused_and_makes_no_database(tmp_p
     assert main(["import", "--db", f"sqlite:///{tmp_path}/new.sqlite", "--file", str(file)]) == 1
     assert "export" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_an_address_with_a_password_in_it_is_refused(tmp_path, capsys):
+    file = tmp_path / "bank.json"
+    file.write_text("{}")
+    for command in (["list"], ["forget", "--namespace", "a"], ["undo", "--namespace", "a"]):
+        assert main([*command, "--db", "postgresql://me:hunter22@host/banks"]) == 2
+        told = capsys.readouterr().err
+        assert "db holds a password" in told
+        assert "hunter22" not in told
 
 
 def test_what_is_not_there_is_named_with_the_way_out(tmp_path, db, capsys):

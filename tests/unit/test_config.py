@@ -208,6 +208,15 @@ def test_a_page_is_a_file(tmp_path):
     with pytest.raises(ConfigError, match=r"page='.*' is a folder: name a file"):
         EvaluateConfig(page=tmp_path)
     assert EvaluateConfig(page=tmp_path / "both.html").page == tmp_path / "both.html"
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"page='.*/file/a/b.html' cannot be made: '.*/file' is a file"):
+        EvaluateConfig(page=tmp_path / "file" / "a" / "b.html")
+    assert EvaluateConfig(page=tmp_path / "new" / "both.html").page == tmp_path / "new" / "both.html"
+
+
+def test_traces_need_a_place():
+    with pytest.raises(ConfigError, match="traces=True goes to MLflow"):
+        EvaluateConfig(traces=True, mlflow=False)
 
 
 def test_every_setting_says_what_it_means():

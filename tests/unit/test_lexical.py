@@ -68,6 +68,19 @@ def test_the_tokens_are_those_of_bm25s(text: str) -> None:
     assert tokenize(text) == expected[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("Cafe\u0301 in Zu\u0308rich", ["café", "zürich"]),
+        ("CAFÉ in ZÜRICH", ["café", "zürich"]),
+        ("हिन्दी भाषा", ["हिन्दी", "भाषा"]),
+        ("\u2764\ufe0fgreat", ["great"]),
+    ],
+)
+def test_letters_with_marks_are_one_word_however_they_are_written(text: str, tokens: list[str]) -> None:
+    assert tokenize(text) == tokens
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_scores_equal_bm25s_after_any_sequence_of_adds_and_removes(seed: int) -> None:
     rng = random.Random(seed)

@@ -72,7 +72,7 @@ def test_other_conversations_are_split_by_their_order(count, train, val, test):
 def test_a_split_of_ones_own_conversations_is_selected_by_name():
     conversations = conversations_in([sample(f"talk-{n}") for n in range(4)], "talk.json")
     assert [c.conversation_id for c in select_split(conversations, "test")] == ["talk-3"]
-    with pytest.raises(DatasetError, match="2 conversations are too few for a test split: take split 'all'"):
+    with pytest.raises(DatasetError, match="2 conversations are too few for a test split: add conversations"):
         select_split(conversations[:2], "test")
 
 

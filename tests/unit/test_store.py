@@ -616,6 +616,19 @@ def test_a_bank_opened_from_a_snapshot_is_the_bank(store_url: str, seed: int) ->
     assert space.snapshot_version > 0
 
 
+def test_a_snapshot_of_an_earlier_version_is_left_aside_and_made_anew(store_url: str, monkeypatch) -> None:
+    with BankStore(store_url, snapshot_every=4) as store:
+        with monkeypatch.context() as earlier:
+            earlier.setattr("memory_program.bank.snapshot._FORMAT", 1)
+            whole = space_of_three_sessions(store)
+        opened = store.load("test")
+        assert (whole.snapshot_version > 0, opened.snapshot_version) == (True, 0)
+        assert_behaves_as(opened, whole)
+        remember(opened, 4, *(f"fact {place}" for place in range(4)))
+        store.save(opened)
+        assert store.load("test").snapshot_version == opened.bank.version
+
+
 def test_a_snapshot_is_made_when_the_log_has_grown_enough(store_url: str) -> None:
     made: list[int] = []
     with BankStore(store_url, snapshot_every=10) as store:

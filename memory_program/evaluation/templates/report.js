@@ -11,6 +11,13 @@ const make = (tag, attributes = {}, ...children) => {
   return element;
 };
 const at = (id) => document.getElementById(id);
+const decoded = (text) => {
+  try {
+    return decodeURIComponent(text);
+  } catch { // an address that somebody typed
+    return text;
+  }
+};
 
 async function unpacked() {
   const bytes = Uint8Array.from(atob(at("records").textContent), (character) => character.charCodeAt(0));
@@ -97,7 +104,7 @@ class View {
       for (const id of operation.superseded) {
         const old = bank.memories.get(id);
         old.sources.forEach((source) => before.add(source));
-        item.append(make("p", { class: "gone" }, `${id} ${line(old)}`));
+        item.append(make("p", { class: "gone" }, make("small", {}, "was "), `${id} ${line(old)}`));
       }
       for (const created of operation.created) {
         item.append(make("p", {}, `${created.memory_id} ${line(created)}`));
@@ -134,7 +141,8 @@ class View {
         const memory = bank?.memories.get(id);
         const isEvidence = (memory?.sources ?? [id]).some((source) => evidence.has(source));
         const item = memory ? this.memory(memory, bank) : this.turn(id);
-        list.append(make("li", { class: isEvidence ? "evidence" : null }, item));
+        const mark = isEvidence ? make("small", {}, "evidence ") : null;
+        list.append(make("li", { class: isEvidence ? "evidence" : null }, mark, item));
       }
       if (bank?.edits.length) details.append(this.profile(bank.edits));
       details.append(list);
@@ -323,7 +331,8 @@ class Browser {
   follow() {
     const match = /^#question=(\d+)\/(.+)$/.exec(location.hash);
     const board = match && this.boards[match[1]];
-    const question = board?.questions.find((candidate) => candidate.id === decodeURIComponent(match[2]));
+    const id = match && decoded(match[2]);
+    const question = board?.questions.find((candidate) => candidate.id === id);
     if (!question || question === this.chosen) return; // the page may hear of an address late
     this.inputs.board.value = match[1];
     this.fill();
