@@ -288,6 +288,8 @@ class EvaluateConfig(SystemSettings):
                 f"runs={[run.as_posix() for run in self.runs]} are folders to report, and mode is "
                 f"{self.mode.value!r}: add --mode report, or leave them out"
             )
+        if len(set(self.runs)) < len(self.runs):
+            raise ConfigError(f"runs={[run.as_posix() for run in self.runs]} names one twice: name each once")
         fields = type(self).model_fields
         changed = [name for name in fields if getattr(self, name) != fields[name].default]
         of_runs = [name for name in changed if name not in _OF_A_REPORT]

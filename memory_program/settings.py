@@ -5,9 +5,16 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from memory_program.errors import ConfigError
 
@@ -73,6 +80,14 @@ class Settings(BaseModel):
         """Take the line breaks out of the descriptions: whoever shows them wraps them anew."""
         for field in cls.model_fields.values():
             field.description = " ".join((field.description or "").split())
+
+    @model_validator(mode="after")
+    def _names_its_models(self) -> Self:
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if name.endswith("model") and isinstance(value, str) and not value.strip():
+                raise ConfigError(f"{name}={value!r} names no model: name one, or leave it out")
+        return self
 
     def __init__(self, **values: object) -> None:
         """Check the values."""

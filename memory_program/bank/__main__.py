@@ -30,6 +30,8 @@ def show(db: str, namespace: str | None = None, version: int | None = None) -> N
     """
     with BankStore.existing(_plain(db)) as store:
         if namespace is None:
+            if version is not None:
+                raise ConfigError(f"version={version} is of one bank: name it with --namespace")
             for name in store.namespaces():
                 bank = store.bank(name)
                 _say(f"{name}  version: {bank.version}  memories: {len(bank)}")

@@ -156,7 +156,7 @@ def rewrite_sqlite(connection: sqlite3.Connection) -> bool:
 
 
 def check_exists(url: str) -> None:
-    """Refuse the URL of an SQLite file that is not there, and that opening would make.
+    """Refuse the URL of an SQLite file that is not there, or empty, and that opening would make.
 
     Raises:
         StoreError: it is one, or no URL of a database.
@@ -165,6 +165,8 @@ def check_exists(url: str) -> None:
     is_file = parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:")
     if is_file and not Path(str(parsed.database)).is_file():
         raise StoreError(f"no banks are in {parsed.database!r}: give the URL of the database that has them")
+    if is_file and not Path(str(parsed.database)).stat().st_size:
+        raise StoreError(f"{parsed.database!r} is empty: give the URL of the database that has the banks")
 
 
 def _parsed(url: str) -> URL:

@@ -48,6 +48,8 @@ def select(config: EvaluateConfig) -> Selection:
     conversations = _in_split(dataset, config.split)
     named = split_list(config.conversations)
     known = [conversation.conversation_id for conversation in conversations]
+    if config.conversations and not named:
+        raise ConfigError(f"conversations={config.conversations!r} names none: choose from {_first(known)}")
     for conversation_id in named:
         if conversation_id not in known:
             raise ConfigError(

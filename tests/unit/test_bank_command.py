@@ -168,6 +168,15 @@ def test_a_file_that_export_did_not_write_is_refused_and_makes_no_database(tmp_p
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_looking_makes_no_database_of_an_empty_file(tmp_path, db, capsys):
+    (tmp_path / "empty.sqlite").touch()
+    assert main(["list", "--db", f"sqlite:///{tmp_path}/empty.sqlite"]) == 1
+    assert "is empty" in capsys.readouterr().err
+    assert (tmp_path / "empty.sqlite").stat().st_size == 0
+    assert main(["list", "--db", db, "--version", "1"]) == 2
+    assert "version=1 is of one bank" in capsys.readouterr().err
+
+
 def test_an_address_with_a_password_in_it_is_refused(tmp_path, capsys):
     file = tmp_path / "bank.json"
     file.write_text("{}")

@@ -214,6 +214,17 @@ def test_a_page_is_a_file(tmp_path):
     assert EvaluateConfig(page=tmp_path / "new" / "both.html").page == tmp_path / "new" / "both.html"
 
 
+@pytest.mark.parametrize("config", [EvaluateConfig, OptimizeConfig, TrainConfig])
+def test_a_model_that_has_no_name_is_not_taken_for_none(config):
+    with pytest.raises(ConfigError, match="model=' ' names no model: name one, or leave it out"):
+        config(model=" ")
+
+
+def test_a_run_is_reported_once():
+    with pytest.raises(ConfigError, match="names one twice"):
+        EvaluateConfig(mode="report", runs=("runs/a", "runs/a"))
+
+
 def test_traces_need_a_place():
     with pytest.raises(ConfigError, match="traces=True goes to MLflow"):
         EvaluateConfig(traces=True, mlflow=False)
