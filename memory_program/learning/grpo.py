@@ -31,7 +31,7 @@ from memory_program.learning.episodes import Episode, namespace_of, roll_in
 from memory_program.learning.frozen import asked_once
 from memory_program.learning.grading import Grader
 from memory_program.learning.groups import Graded, Grouping, groups_of, training_items
-from memory_program.learning.hyperparameters import GRPOSettings, ReinforceSettings
+from memory_program.learning.hyperparameters import GRPOSettings, ReinforceSettings, weights_of
 from memory_program.learning.provider import LocalProvider
 from memory_program.learning.rewards import AnswerScore, RewardRule
 from memory_program.learning.rollouts import ExpertTokens, Rollout, policy_of, sampling_program, write
@@ -111,7 +111,10 @@ class MemoryGRPO(Teleprompter):
         self.ended_by = ""
         """Why the last ``compile`` took no more steps."""
         self.rule = RewardRule(
-            self.settings.reward_rule, self.settings.length_weight, self.settings.format_weight
+            self.settings.reward_rule,
+            self.settings.length_weight,
+            self.settings.format_weight,
+            weights_of(self.settings.tool_weights),
         )
 
     def compile(  # pyright: ignore[reportIncompatibleMethodOverride]  # conversations, not dspy.Example

@@ -1,5 +1,6 @@
 """How weights are trained: the settings of the optimiser and of the rollouts. Nothing slow is imported."""
 
+import math
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -115,6 +116,10 @@ class GRPOSettings(Settings):
     format_weight: float = Field(default=0.0, ge=0)
     """Added to the reward of a specialist whose calls were all valid. Off: validity is a gate already."""
 
+    tool_weights: str = ""
+    """Added to the reward of a specialist that uses a tool, times the share of its calls that were accepted:
+    for example "merge_memory=0.1,split_memory=0.05". Empty: a tool is worth what its memories are."""
+
     alpha: float = Field(default=4.0, ge=1)
     """Weight of the advantage of the specialist whose new memories were retrieved most; 1 leaves attribution
     out, as does the difference, which needs none."""
@@ -145,6 +150,12 @@ class GRPOSettings(Settings):
     num_threads: int = Field(default=48, ge=1, le=1024)
     """Rollouts written, or read, at once."""
 
+    @field_validator("tool_weights")
+    @classmethod
+    def _are_weights(cls, value: str) -> str:
+        weights_of(value)
+        return value
+
     @field_validator("curriculum")
     @classmethod
     def _counts(cls, value: str) -> str:
@@ -159,3 +170,26 @@ class GRPOSettings(Settings):
     def stages(self) -> list[int]:
         """The curriculum as numbers; empty for none."""
         return [int(stage) for stage in split_list(self.curriculum)]
+
+
+def weights_of(tools: str) -> dict[str, float]:
+    """Read the weights of tools.
+
+    Raises:
+        ConfigError: one is not written as ``tool=number``, or a tool stands twice.
+
+    Example:
+        >>> weights_of("merge_memory=0.1, split_memory=0.05")
+        {'merge_memory': 0.1, 'split_memory': 0.05}
+    """
+    weights: dict[str, float] = {}
+    for part in split_list(tools):
+        name, _, number = part.partition("=")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if not math.isfinite(weight) or name in weights:
+            raise ConfigError(f"tool_weights={tools!r}: write each tool once, as merge_memory=0.1")
+        weights[name] = weight
+    return weights

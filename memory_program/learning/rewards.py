@@ -16,6 +16,7 @@ from locomo.conversation import Question
 from locomo.judge import Judges
 from locomo.metrics import is_abstention
 from locomo.rubrics import Rubric, Verdict
+from memory_program.agents.tools import ALL_TOOLS
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import MemoryKind
 from memory_program.bank.outcome import Answer, Outcome
@@ -220,6 +221,16 @@ class RewardRule:
     length_weight: float = 0.8
     format_weight: float = 0.0
     tool_weights: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def __post_init__(self) -> None:
+        """Refuse weights of tools that there are not.
+
+        Raises:
+            ConfigError: there are some.
+        """
+        unknown = sorted(set(self.tool_weights) - set(ALL_TOOLS))
+        if unknown:
+            raise ConfigError(f"unknown tool {unknown[0]!r}: choose from {', '.join(ALL_TOOLS)}")
 
     @property
     def tells_agents_apart(self) -> bool:

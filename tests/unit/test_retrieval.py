@@ -6,6 +6,7 @@ import threading
 import time
 from datetime import date
 
+import dspy
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -164,6 +165,14 @@ def test_queries_are_embedded_in_batches() -> None:
     index = MemoryIndex(dense_index(embedder, batch_size=2))
     index.search_any(bank_of("sea"), ["dog", "beach", "piano"])
     assert embedder.batches == [["dog", "beach"], ["piano"], ["sea"]]
+
+
+def test_an_embedder_of_dspy_finds_what_shares_a_theme_and_no_word() -> None:
+    embedder = dspy.Embedder(ThemeEmbedder(), caching=False)
+    index = MemoryIndex(DenseIndex(embedder, "themes", 4))
+    found = index.search(bank_of("The sea was calm.", "The piano is old."), "beach", 1)
+    assert [scored.memory.text for scored in found] == ["The sea was calm."]
+    assert not MemoryIndex().search(bank_of("The sea was calm."), "beach", 1)
 
 
 def test_the_core_kind_has_no_memories_to_search() -> None:

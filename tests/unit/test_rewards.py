@@ -9,6 +9,7 @@ from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcome import Answer, Outcome
 from memory_program.errors import ConfigError
+from memory_program.learning.hyperparameters import GRPOSettings
 from memory_program.learning.rewards import (
     BankSize,
     RewardRule,
@@ -132,6 +133,15 @@ def test_format_and_tool_terms_are_off_unless_given():
     assert rule.reward(work, Score(0.5)) == pytest.approx(0.5 + 0.1 + 0.2 * 3 / 4)
     broken = Work(MemoryKind.EPISODIC, is_valid=False, tokens=10)
     assert rule.reward(broken, Score(0.5)) == 0.0
+    with pytest.raises(ConfigError, match="unknown tool 'merge': choose from search_memory"):
+        RewardRule(tool_weights={"merge": 0.1})
+
+
+def test_weights_of_tools_are_written_tool_by_tool():
+    assert GRPOSettings(tool_weights="merge_memory=0.1, delete_memory=-0.2").tool_weights
+    for wrong in ("merge_memory", "merge_memory=x", "merge_memory=nan", "a=1,a=2"):
+        with pytest.raises(ConfigError, match=r"write each tool once, as merge_memory=0\.1"):
+            GRPOSettings(tool_weights=wrong)
 
 
 def test_the_f1_of_an_answer_is_the_official_one():
