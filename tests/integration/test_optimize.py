@@ -140,7 +140,9 @@ def test_the_saved_file_says_what_it_rests_on_and_holds_no_key(
     assert (told["settings"]["optimizer"], told["settings"]["trials"]) == ("bootstrap", 1)
     signature = told["stages"][0]["winner"]["signature"]
     assert signature.startswith("mean(locomo_f1,judge)|cat:1-5|n:8|judge:openai/judge/strict|data:")
-    assert "|split:val|examples:questions|model:openai/task|temperature:0|prompts:" in signature
+    assert (
+        "|split:val|max_sessions:2|examples:questions|model:openai/task|temperature:0|prompts:" in signature
+    )
 
 
 def test_one_folder_is_for_one_process(data: Path, tmp_path: Path) -> None:

@@ -120,7 +120,12 @@ def test_what_the_reader_was_shown_leads_to_the_history_of_each_memory(opened):
     cited = "all => all.map((e) => e.dataset.turn)"
     turns = [item.locator("[data-turn]").evaluate_all(cited) for item in history.all()]
     assert turns == [["D1:1"], ["D2:1"], ["D3:1"], []]
-    assert history.nth(3).locator(".gone").all_inner_texts()[0].startswith("m7 Ana photographed two animals.")
+    assert (
+        history.nth(3)
+        .locator(".gone")
+        .all_inner_texts()[0]
+        .startswith("was m7 Ana photographed two animals.")
+    )
     profile = section.locator(".profile")
     assert f"Profile (edited 2 times) {PROFILES[1]}" in profile.inner_text()
     profile.locator("summary").click()
