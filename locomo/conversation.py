@@ -136,12 +136,12 @@ class Session:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the content: equal for equal sessions, whatever file they came from."""
-        content = [
-            self.number,
-            self.date_time.isoformat(),
-            [[t.turn_id, t.speaker, t.text, t.caption] for t in self.turns],
+        """SHA-256 of what is read or searched: equal for equal sessions, whatever file they came from."""
+        turns = [
+            [t.turn_id, t.speaker, t.text, t.caption, *([] if t.image_query is None else [t.image_query])]
+            for t in self.turns
         ]
+        content = [self.number, self.date_time.isoformat(), turns]
         return hashlib.sha256(json.dumps(content, ensure_ascii=True).encode()).hexdigest()
 
 

@@ -12,16 +12,29 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from locomo.rubrics import Verdict
 from memory_program.agents.program import MemoryProgram, MemorySystem
 from memory_program.agents.writer import MemoryWriter, Proposal
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.outcome import CallFailure, Outcome
 from memory_program.bank.store import BankStore
 from memory_program.config import EvaluateConfig
-from memory_program.errors import BudgetExceededError, ConfigError, ModelError, RecordError, RunInUseError
+from memory_program.errors import (
+    BudgetExceededError,
+    ConfigError,
+    ModelError,
+    RecordError,
+    RunInUseError,
+    StoreError,
+)
+from memory_program.evaluation.identity import identify_judge, read_run, write_run
+from memory_program.evaluation.judging import cases_of
+from memory_program.evaluation.records import JudgeRecord
 from memory_program.evaluation.report import RESULTS
+from memory_program.evaluation.reporting import recorded_systems
 from memory_program.evaluation.run import evaluate
 from memory_program.evaluation.scoring import Json
+from memory_program.evaluation.selection import select
 from memory_program.ledger import CallRecord, Usage, record_call
 from tests.evaluation_samples import (
     Failing,
@@ -546,8 +559,9 @@ def test_a_path_in_brackets_is_printed_whole(bench, tmp_path):
     path.write_bytes(path.read_bytes()[:-40])
     bench.run(Quoting(), output_dir=folder)
     assert f"{path}: an incomplete last line of" in bench.output
+    again = shutil.copytree(folder, folder.with_name("again [final]"))
     console = Console(file=io.StringIO(), width=120)
-    evaluate(EvaluateConfig(mode="report", runs=(folder, folder), mlflow=False), console=console)
+    evaluate(EvaluateConfig(mode="report", runs=(folder, again), mlflow=False), console=console)
     assert f"{folder}: talks: 3 conversations" in console.file.getvalue()
     assert f"report of 2 runs: {folder.parent / 'report.html'}" in console.file.getvalue()
 
@@ -568,3 +582,94 @@ def test_an_unwritable_folder_is_refused_before_anything_is_done(bench, tmp_path
     with pytest.raises(ConfigError, match=r"output_dir=.*file/run' cannot be written .*--output-dir"):
         bench.run(system, output_dir=tmp_path / "file/run")
     assert system.remembered == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "are_remembered"),
+    [({"temperature": 0.7}, True), ({"top_k": 3}, False), ({"reader_budget": 77}, False)],
+)
+def test_other_settings_ask_anew(bench, changed, are_remembered):
+    bench.run_memory(NoteTaking())
+    other = NoteTaking()
+    bench.run_memory(other, **changed)
+    assert len(other.asked) == 3 * QUESTIONS
+    assert len(other.remembered) == (3 * SESSIONS if are_remembered else 0)
+
+
+def test_a_signature_names_what_the_score_depends_on(bench):
+    def signature(results: Json | None) -> str:
+        assert results is not None
+        ((_, system),) = results["systems"].items()
+        return system["signature"]
+
+    assert "|first:4|" in signature(bench.run(Quoting(), num_test=4))
+    assert "|relevance_floor:0.25" in signature(bench.run(Quoting(), relevance_floor=0.25))
+    told = signature(bench.run_memory(NoteTaking(), temperature=0.7, max_turns=2))
+    assert "|temperature:0.7|" in told
+    assert "|writer_mode:specialists|max_turns:2" in told
+    subset, subsets = bench.folder / "subset", set()
+    for ids in ("talk-1", "talk-2"):
+        subset.write_text(ids)
+        subsets.add(signature(bench.run(Quoting(), subset_file=subset)).split("|subset:")[1])
+    assert len(subsets) == 2
+
+
+def test_each_question_tells_how_its_call_went(bench):
+    bench.run(Failing(lambda question: "Who is moving" in question))
+    lines = (bench.folder / "run/extractive/questions.jsonl").read_text().splitlines()
+    assert sum(json.loads(line)["outcome"] == "error" for line in lines) == 3 * SESSIONS
+
+
+def test_a_run_of_one_stage_keeps_the_judge_that_the_folder_had(bench):
+    bench.run(Quoting())
+    folder = bench.folder / "run/extractive"
+    judge = identify_judge(bench.config(judge_model="openai/j"))
+    write_run(folder, replace(read_run(folder), judge=judge))
+    bench.run(Quoting(), mode="answer")
+    assert read_run(folder).judge == judge
+
+
+def test_what_was_paid_is_journalled_before_the_database_may_fail(bench, monkeypatch):
+    class Billed(NoteTaking):
+        def remember(self, space, session):
+            record_call(CallRecord("openai/writer", Usage(calls=1, cost_usd=0.1)))
+            return super().remember(space, session)
+
+    def fails(store: BankStore, space: object) -> None:
+        raise StoreError("disk full")
+
+    settings = {"conversations": "talk-1", "concurrency": 1}
+    with monkeypatch.context() as full:
+        full.setattr(BankStore, "save", fails)
+        with pytest.raises(StoreError):
+            bench.run_memory(Billed(), **settings)
+    results = bench.run_memory(Billed(), **settings)
+    assert results["systems"]["memory"]["usage"]["build"]["calls"] == SESSIONS + 1
+
+
+def test_systems_that_share_banks_share_what_a_retry_made_of_them(bench):
+    program = bench.folder / "program.json"
+    Quoting().save(str(program))
+    settings = {"systems": "memory,optimized", "program": program}
+    bench.run_memory(FailingNotes(lambda session: session == "session_2"), **settings)
+    results = bench.run_memory(NoteTaking(), **settings, retry_errors=True)
+    memory, optimized = (results["systems"][name] for name in ("memory", "optimized"))
+    assert optimized["failures"]["build"]["error"] == 0
+    assert optimized["locomo_f1"] == memory["locomo_f1"]
+
+
+def test_verdicts_that_were_asked_for_twice_were_paid_twice(bench):
+    bench.run(Quoting())
+    config = bench.config(judge_model="openai/j", rubrics="strict")
+    (system,) = recorded_systems(config, select(config))
+    system = replace(system, run=replace(system.run, judge=identify_judge(config)))
+    paid = Usage(calls=1, cost_usd=0.1)
+    for case in cases_of(system):
+        for verdict, outcome in ((None, Outcome.ERROR), (Verdict.CORRECT, Outcome.OK)):
+            found = (case.key, case.question.question_id, case.rubric, verdict, outcome, "", paid, 0.0)
+            system.journals.judgements.add(JudgeRecord(*found))
+    system.journals.close()
+    write_run(system.folder, system.run)
+    results = bench.run(Quoting(), mode="report")
+    twice = pytest.approx(2 * 0.1 * 3 * (QUESTIONS - 1))
+    assert (results["systems"]["extractive"]["cost_usd"], system.spent_usd()) == (twice, twice)

@@ -22,7 +22,8 @@ from sqlalchemy import create_engine, make_url, text
 from locomo.conversation import Session, Turn
 from locomo.dataset import read_dataset
 from memory_program.bank.__main__ import main as bank_command
-from memory_program.bank.forgetting import forget
+from memory_program.bank.dense import DenseIndex
+from memory_program.bank.forgetting import forget, told_of
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcome import SessionRecord
 from memory_program.bank.records import session_to_json
@@ -108,6 +109,22 @@ def _analyse(url: str) -> None:
     with engine.connect() as connection:
         connection.exec_driver_sql("ANALYZE")
     engine.dispose()
+
+
+def test_snapshots_and_vectors_are_forgotten_too(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'bank.sqlite'}"
+    vectors = DenseIndex(lambda texts: [[1.0, 2.0]] * len(texts), "themes", 2)
+    with BankStore(url, vectors, snapshot_every=1) as store:
+        space = store.load("alice")
+        space.bank.create([Draft(SECRET, MemoryKind.SEMANTIC)], Provenance("test"))
+        space.bank.edit_core(f"{KEPT}\n{SECRET}, too", Provenance("test"))
+        store.save(space)
+        assert store.load("alice").snapshot_version == 2
+    assert told_of(url, "alice").texts == {SECRET, KEPT, f"{SECRET}, too"}
+    assert SECRET.encode() in bytes_of("sqlite", url, tmp_path)
+    forgotten = forget(url, "alice").rows
+    assert (forgotten["memory_snapshots"] > 0, forgotten["memory_vectors"]) == (True, 1)
+    assert SECRET.encode() not in bytes_of("sqlite", url, tmp_path)
 
 
 def test_a_reader_in_the_middle_is_named_and_the_same_command_ends_the_work(tmp_path: Path, monkeypatch):

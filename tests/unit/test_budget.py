@@ -154,3 +154,9 @@ def test_what_is_packed_is_what_counting_every_text_would_pack(texts: list[list[
             kept.append(line)
             spent += cost
     assert pack(lines, budget).kept == tuple(kept)
+
+
+def test_of_one_version_the_later_number_is_kept():
+    made = [Memory(f"m{n}", MemoryKind.SEMANTIC, f"fact number {n}", None, (), 1) for n in (9, 10)]
+    packed = fit_memories(made, count_tokens("fact number 10\n"))
+    assert [memory.memory_id for memory in packed.kept] == ["m10"]

@@ -78,10 +78,11 @@ def test_every_part_of_a_session_counts_in_its_fingerprint():
                 replace(HELLO, speaker="Ben"),
                 replace(HELLO, text="Hello"),
                 replace(HELLO, caption="a dog"),
+                replace(HELLO, image_query="a dog"),
             )
         ),
     ]
-    assert len({s.fingerprint for s in [session, *others]}) == 7
+    assert len({s.fingerprint for s in [session, *others]}) == 8
 
 
 def test_questions_do_not_change_what_is_remembered():

@@ -31,6 +31,8 @@ def phrases(text, anchor=FRIDAY):
         ("last Friday", "The Friday before 9 June 2023", (2023, 6, 2), (2023, 6, 2)),
         ("last Tues", "The Tuesday before 9 June 2023", (2023, 6, 6), (2023, 6, 6)),
         ("next Tuesday", "The Tuesday after 9 June 2023", (2023, 6, 13), (2023, 6, 13)),
+        ("next Friday", "The Friday after 9 June 2023", (2023, 6, 16), (2023, 6, 16)),
+        ("in two weeks", "Two weeks after 9 June 2023", (2023, 6, 23), (2023, 6, 23)),
         ("on Monday", "The Monday before 9 June 2023", (2023, 6, 5), (2023, 6, 5)),
         ("last week", "The week before 9 June 2023", (2023, 5, 29), (2023, 6, 4)),
         ("this week", "The week of 9 June 2023", (2023, 6, 5), (2023, 6, 11)),
@@ -252,3 +254,8 @@ def test_only_the_anchor_decides_never_the_clock_of_the_machine(expression, year
 
 def test_a_day_is_spelled_as_answers_spell_it():
     assert spelled_day(date(2023, 5, 7)) == "7 May 2023"
+
+
+def test_the_31st_skips_months_without_one_and_next_may_said_in_may_is_a_year_away():
+    assert resolve_time("on the 31st", date(2023, 6, 30)).first == date(2023, 5, 31)
+    assert resolve_time("next May", date(2023, 5, 20)).phrase == "May 2024"

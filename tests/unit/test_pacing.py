@@ -366,3 +366,17 @@ def _run_together(calls: Sequence[object]) -> None:
     for thread in threads:
         thread.join(timeout=10)
         assert not thread.is_alive()
+
+
+def test_who_is_interrupted_while_waiting_takes_no_slot(monkeypatch):
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    limiter = AdaptiveLimiter(1)
+    with limiter.slot():
+        monkeypatch.setattr("memory_program.pacing.threading.Event", Interrupted)
+        with pytest.raises(KeyboardInterrupt), limiter.slot():
+            pass
+        monkeypatch.undo()
+    assert (limiter._in_flight, list(limiter._waiting)) == (0, [])

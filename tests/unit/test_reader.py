@@ -190,3 +190,10 @@ def test_verbatim_turns_alone_show_no_memory(space):
     context = MemoryContext(with_memories=False, with_archive=True).build(space, ["red bicycle"])
     assert (context.core, context.memories) == ("(none)", "(none)")
     assert {source for item in context.ranked for source in item.sources} <= {"D1:1", "D1:2", "D2:1"}
+
+
+def test_a_second_search_adds_as_many_memories_as_the_first():
+    space = MemorySpace("mara")
+    for text in ("Mara sold a bicycle.", "Tom plays the violin."):
+        space.bank.create([Draft(text, MemoryKind.EPISODIC)], Provenance("test"))
+    assert set(MemoryContext(top_k=1).build(space, ["bicycle", "violin"]).shown) == {"m1", "m2"}

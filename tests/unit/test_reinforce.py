@@ -11,7 +11,7 @@ from dspy import lm15
 from memory_program.errors import ConfigError, ModelError
 from memory_program.learning.hyperparameters import ReinforceSettings
 from memory_program.learning.local import LocalEngine, LocalSettings
-from memory_program.learning.objective import Objective, divergence, entropies_of, logprobs_of
+from memory_program.learning.objective import Objective, TokenTerms, divergence, entropies_of, logprobs_of
 from memory_program.learning.packing import Sample
 from memory_program.learning.reinforce import LocalTrainer
 from memory_program.learning.step_metrics import update_metrics
@@ -319,3 +319,26 @@ def test_weights_in_half_precision_are_not_trained_and_adapters_on_them_are(fold
 def test_an_unknown_setting_is_named():
     with pytest.raises(ConfigError, match="unknown setting 'lora_rank'"):
         ReinforceSettings(lora_rank=3)
+
+
+# the clip and the entropy of the objective, worked out by hand
+
+
+def token_terms(ratios: list[float], advantages: list[float], entropies: list[float]) -> TokenTerms:
+    logprobs, count = torch.tensor(ratios).log().requires_grad_(), len(ratios)
+    nothing = torch.zeros(count)
+    by_token = (torch.tensor(entropies), torch.tensor(advantages), torch.ones(count))
+    return TokenTerms(logprobs, nothing, None, *by_token, count)
+
+
+def test_a_ratio_is_clipped_where_that_makes_the_objective_smaller():
+    terms = token_terms([1.5, 0.5, 1.5, 0.5], [1.0, -1.0, -1.0, 1.0], [0.0] * 4)
+    loss = Objective(clip_low=0.2, clip_high=0.3).loss(terms)
+    assert loss.item() == pytest.approx(-(1.3 - 0.8 - 1.5 + 0.5))
+    loss.backward()
+    assert terms.logprobs.grad.tolist() == pytest.approx([0.0, 0.0, 1.5, -0.5])
+
+
+def test_entropy_is_rewarded():
+    terms = token_terms([1.0, 1.0], [1.0, 1.0], [0.5, 1.5])
+    assert Objective(entropy=0.1).loss(terms).item() == pytest.approx(-2.0 - 0.1 * 2.0 / 2)

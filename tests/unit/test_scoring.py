@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -332,4 +333,18 @@ def test_perltqa_is_scored_by_the_kind_of_memory():
         "social-relationship": None,
         "events": pytest.approx(1 / 3),
         "dialogues": None,
+    }
+
+
+def test_each_rubric_is_compared_by_its_own_verdicts():
+    def judged(lenient: Verdict, strict: Verdict):
+        verdicts = {"lenient": verdict(lenient), "strict": replace(verdict(strict), rubric=Rubric.STRICT)}
+        return [score_question(question(0), record("x"), verdicts)]
+
+    one, other = judged(Verdict.CORRECT, Verdict.CORRECT), judged(Verdict.CORRECT, Verdict.WRONG)
+    pairs = compare({"a": one, "b": other}, ["lenient", "strict"], RESAMPLING)
+    assert {pair["metric"]: pair["difference"] for pair in pairs} == {
+        "locomo_f1": 0,
+        "judge/lenient": 0,
+        "judge/strict": 1,
     }

@@ -332,3 +332,44 @@ def test_an_expression_of_time_that_is_a_novel_is_refused_at_once(space):
         semantic(space), "manage_memory", action="create", text="Mara sang.", happened_at="yesterday " * 5000
     )
     assert "is not a time" in said
+
+
+def test_what_was_deleted_happened_on_another_day_or_is_of_another_kind_is_stored_again(space):
+    tools = MemoryTools(space, SESSION, "generalist")
+    create(tools, "Mara likes tea.", kind="semantic")
+    assert create(tools, "Mara likes tea.", kind="episodic") == "stored as m2"
+    tools.call("delete_memory", {"memory_id": "m1", "reason": "wrong"}, ALL_TOOLS)
+    assert create(tools, "Mara likes tea.", kind="semantic") == "stored as m3"
+    create(tools, "Mara ran a race.", kind="episodic", happened_at="2023-04-01")
+    assert create(tools, "Mara ran a race.", kind="episodic", happened_at="yesterday") == "stored as m5"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("manage_memory", {"action": "update", "memory_id": "m1", "text": "Mara hates tea."}),
+        ("merge_memory", {"memory_ids": ["m1", "m2"], "mode": "concatenate"}),
+        ("split_memory", {"memory_id": "m1", "by": "thematic", "parts": ["Mara.", "Tea."]}),
+    ],
+)
+def test_a_specialist_changes_no_memory_of_another_kind_by_any_tool(space, tool, arguments):
+    create(semantic(space), "Mara likes tea.")
+    create(semantic(space), "Mara likes milk.")
+    episodic = MemoryTools(space, SESSION, "episodic", MemoryKind.EPISODIC)
+    assert "you may only change episodic ones" in refusal(episodic, tool, **arguments)
+    assert episodic.call("search_memory", {"query": "tea"}, ALL_TOOLS).text == "(none)"
+
+
+def test_memories_of_two_kinds_or_too_many_are_not_merged(space):
+    tools = MemoryTools(space, SESSION, "generalist")
+    for number in range(6):
+        create(tools, f"Mara likes tea number {number}.", kind="semantic")
+    create(tools, "Mara ran.", kind="episodic")
+    for names, says in ((["m1", "m7"], "all be of one kind"), ([f"m{n}" for n in range(1, 7)], "2 to 5")):
+        assert says in refusal(tools, "merge_memory", memory_ids=names, mode="concatenate")
+
+
+def test_a_text_may_not_grow_beyond_its_limit_by_the_time_that_it_tells(space):
+    text = "x" * 1999 + "."
+    said = refusal(semantic(space), "manage_memory", action="create", text=text, happened_at="last month")
+    assert "at most 2000" in said

@@ -289,3 +289,22 @@ def test_what_failed_is_asked_for_once_more_only_for_the_sessions_that_are_built
     go_on(writer, space, tmp_path, 1)
     go_on(writer, space, tmp_path, 4, retried=[told.session_id for told in SESSIONS[1:]])
     assert [writer.asked[told.number, "episodic"] for told in SESSIONS] == [1, 2, 2, 2]
+
+
+def test_a_guess_that_never_came_to_be_is_not_taken_for_the_memory_that_has_its_number():
+    def play(number, shown, core):
+        if number == 1:
+            return [create("Mara plans a trip to Oslo."), create("Mara has a dog.")]
+        if number == 2:
+            old = shown.get("Mara plans a trip to Oslo.")
+            return [delete(old)] if old else [create("Mara packs for the trip to Oslo.")]
+        if number == 3:
+            packed, text = (
+                shown.get("Mara packs for the trip to Oslo."),
+                "Mara has packed for the trip to Oslo.",
+            )
+            return [create("Tom slept."), update(packed, text) if packed else create(text)]
+        return []
+
+    space, _, _ = played(play)
+    assert texts(space) == ["Mara has a dog.", "Tom slept.", "Mara has packed for the trip to Oslo."]

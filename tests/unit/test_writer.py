@@ -258,3 +258,39 @@ def test_what_each_agent_did_stands_in_the_prediction():
     assert [result.is_error for result in by_actor["episodic"].results] == [False, True]
     assert len(by_actor["core"].failures) == 1
     assert by_actor["semantic"].results == []
+
+
+def full(memories: int) -> MemorySpace:
+    space = MemorySpace("mara")
+    for number in range(memories):
+        painting = Draft(f"Mara owns the painting number {number}.", MemoryKind.SEMANTIC)
+        space.bank.create([painting], Provenance("test"))
+    return space
+
+
+def test_the_limit_of_operations_is_of_the_session_and_not_of_each_agent():
+    saw, owns = (
+        calls(*(create(f"Mara {does} thing number {n}.") for n in range(20))) for does in ("saw", "owns")
+    )
+    space = MemorySpace("mara")
+    with ScriptedLM(script(episodic=[saw], semantic=[owns])) as lm, dspy.context(lm=lm):
+        record = MemoryProgram().remember(space, SESSION)
+    assert record.operations == len(space.bank) == MAX_OPERATIONS
+
+
+def test_consolidating_sees_the_oldest_and_ends_when_it_saves_nothing():
+    space = full(45)
+    with ScriptedLM(script() | {CONSOLIDATE: [calls()]}) as lm, dspy.context(lm=lm):
+        record = MemoryProgram(MemoryWriter(memory_budget=24)).remember(space, SESSION)
+        (asked,) = [request for request in lm.requests if CONSOLIDATE in request.text]
+    assert record.failures == ()
+    assert "[m1]" in asked.user
+    assert "[m45]" not in asked.user
+
+
+def test_consolidating_creates_nothing():
+    space, reply = full(6), calls(create("Something new.", kind="semantic"))
+    with ScriptedLM(script() | {CONSOLIDATE: [reply]}) as lm, dspy.context(lm=lm):
+        record = MemoryProgram(MemoryWriter(memory_budget=24)).remember(space, SESSION)
+    assert "semantic: Something new." not in written(space)
+    assert len(record.tool_errors) == 1

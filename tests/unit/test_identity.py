@@ -1,0 +1,65 @@
+"""What a record belongs to: whatever changes an answer, a bank or a verdict changes its key."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from locomo.conversation import Benchmark, Category, LongMemEvalType, Question
+from locomo.rubrics import Verdict
+from memory_program.agents.systems import make_system
+from memory_program.bank.outcome import Outcome
+from memory_program.config import EvaluateConfig, SystemName, SystemSettings
+from memory_program.evaluation.identity import JudgeIdentity, SystemIdentity, identify, identify_judge
+from memory_program.evaluation.quality import calibration_cases, judge_quality
+from memory_program.evaluation.records import JudgeRecord
+from memory_program.evaluation.scoring import Resampling
+from memory_program.ledger import Usage
+
+
+def identity(changed: str = "", **settings: object) -> SystemIdentity:
+    system = make_system("memory", SystemSettings())
+    for name, predictor in system.named_predictors():
+        if changed and name.startswith(changed):
+            predictor.signature = predictor.signature.with_instructions("One word.")
+    return identify(system, SystemName.MEMORY, EvaluateConfig(model="openai/m", **settings))
+
+
+def test_other_prompts_of_the_reader_give_other_answers_from_the_same_banks():
+    assert identity("reader").answer != identity().answer
+    assert identity("reader").build == identity().build
+
+
+def test_other_prompts_of_the_writer_give_other_banks():
+    assert identity("writer").build != identity().build
+
+
+@pytest.mark.parametrize("changed", [{"temperature": 0.7}, {"top_k": 3}, {"reader_budget": 77}])
+def test_other_settings_of_the_reader_give_other_answers(changed: dict[str, object]):
+    assert identity(**changed).answer != identity().answer
+    assert (identity(**changed).build == identity().build) is ("temperature" not in changed)
+
+
+def test_a_question_that_is_asked_on_another_day_is_another_one():
+    asked = Question(
+        "q", 0, "How old am I?", LongMemEvalType.TEMPORAL, "3", asked_at=datetime(2023, 5, 1, tzinfo=UTC)
+    )
+    later = replace(asked, asked_at=datetime(2023, 6, 1, tzinfo=UTC))
+    assert identity().answer_key(asked, "bank") != identity().answer_key(later, "bank")
+
+
+def test_a_verdict_belongs_to_the_gold_and_to_the_prompts_of_its_judge():
+    judge, other = (JudgeIdentity("openai/j", {"strict": {"locomo": prompts}}) for prompts in ("a", "b"))
+    asked = Question("c", 0, "When?", Category.SINGLE_HOP, "May")
+    assert judge.key("strict", asked, "x") != judge.key("strict", replace(asked, answer="June"), "x")
+    assert judge.key("strict", asked, "x") != other.key("strict", asked, "x")
+    assert judge.judges_like(judge, "strict")
+    assert not judge.judges_like(other, "strict")
+
+
+def test_a_judge_that_was_tried_on_some_of_the_known_answers_has_no_quality_yet():
+    judge = identify_judge(EvaluateConfig(judge_model="openai/j", rubrics="strict"))
+    assert judge is not None
+    ((rubric, cases),) = calibration_cases(judge, Benchmark.LOCOMO).items()
+    one = JudgeRecord(cases[0].key, "q", rubric, Verdict.CORRECT, Outcome.OK, "", Usage(), 0.0)
+    assert judge_quality(judge, Benchmark.LOCOMO, {one.key: one}, Resampling(0)) == {}
