@@ -52,6 +52,8 @@ def test_an_answer_is_found_by_the_words_of_the_question_before_it():
 def test_a_turn_that_tells_comes_before_the_turn_that_asks():
     archive = archive_of(session(1, "Ben: Did you adopt a dog?", "Ana: I did adopt a dog."))
     assert ids(archive, "adopt dog") == ["D1:2", "D1:1"]
+    alike = archive_of(session(1, "Ben: You adopt a dog?"), session(2, "Ben: You adopt a dog."))
+    assert ids(alike, "adopt dog") == ["D2:1", "D1:1"]
 
 
 def test_the_named_speaker_comes_first():

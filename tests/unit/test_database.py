@@ -29,6 +29,15 @@ def texts(space: MemorySpace) -> list[str]:
     return [memory.text for memory in space.bank.live()]
 
 
+def test_what_is_saved_in_a_file_survives_a_loss_of_power(tmp_path: Path) -> None:
+    with (
+        BankStore(f"sqlite:///{tmp_path / 'bank.sqlite'}") as store,
+        store._database._engine.connect() as connection,
+    ):
+        wanted = {"synchronous": 2, "secure_delete": 1, "journal_mode": "wal"}
+        assert {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in wanted} == wanted
+
+
 @pytest.mark.parametrize("kind", DATABASES)
 def test_a_newer_schema_is_refused_with_the_way_out(kind: str, tmp_path: Path) -> None:
     with empty_database(kind, tmp_path) as url:

@@ -155,6 +155,8 @@ def test_a_turn_that_a_whole_conversation_shows_needs_no_ranking():
 
 def test_a_right_answer_and_a_failed_call_have_no_fault():
     assert fault_of(scored("Oslo", "D1:1")) is None
+    half = scored("Oslo, Norway city", "D1:1", category=Category.SINGLE_HOP)
+    assert (half.locomo_f1, fault_of(half)) == (0.5, None)
     assert fault_of(scored(answered("", outcome=Outcome.ERROR), "D1:1")) is None
 
 
