@@ -107,9 +107,7 @@ def forget(
         telling = _telling(conversation, [*in_banks, *in_data])
         of_lines = [folder for folder, urls in banks.items() if not urls and _is_of_lines(folder)]
         lines = [file_of(folder, conversation) for folder in of_lines]
-        notes = [path for folder in folders for path in (folder / CONFIG, *folder.rglob(RECEIPT))]
-        sources = [path for url in databases for path in _files_of(url)]
-        sources += [path.resolve() for path in (*notes, *lines)]
+        sources = _sources(folders, databases, lines)
         is_known = bool(done.namespaces or in_data)
         if is_known:
             _forget_copies(namespace, folders, tracking_uri, telling, sources, done)
@@ -121,13 +119,31 @@ def forget(
                 f"namespace {namespace!r} is not in the database of the banks: python -m memory_program.bank "
                 "list names those that are"
             )
-        for path in files_in(*lines):
-            path.unlink()
-            done.files.append(path)
-        for path in files_in(*sources):
-            _forget_in(path, telling, done)
-        _check_clean(namespace, partial(telling.is_in_file, is_in=telling.is_quoted), files_in(*sources))
+        _forget_sources(namespace, telling, sources, lines, done)
     return done
+
+
+def _sources(folders: Sequence[Path], databases: Sequence[str], lines: Sequence[Path]) -> list[Path]:
+    """List the files that say what to look for, and where."""
+    notes = [path for folder in folders for path in (folder / CONFIG, *folder.rglob(RECEIPT))]
+    files = [path for url in databases for path in _files_of(url)]
+    return [*files, *(path.resolve() for path in (*notes, *lines))]
+
+
+def _forget_sources(
+    namespace: str, telling: Telling, sources: Sequence[Path], lines: Sequence[Path], done: Forgotten
+) -> None:
+    """Forget the sources, of which the conversation's own ``lines`` go whole.
+
+    Raises:
+        ForgettingError: something is left.
+    """
+    for path in files_in(*lines):
+        path.unlink()
+        done.files.append(path)
+    for path in files_in(*sources):
+        _forget_in(path, telling, done)
+    _check_clean(namespace, partial(telling.is_in_file, is_in=telling.is_quoted), files_in(*sources))
 
 
 def _check_folders(folders: Sequence[Path]) -> None:
@@ -213,9 +229,11 @@ def _tracking_of(folders: Sequence[Path], named: str | None) -> list[tuple[str, 
         noted = [config.get("tracking_uri") for config in settings if config.get("mlflow", True)]
         noted += [_read(path).get("uri") for folder in folders for path in sorted(folder.rglob(RECEIPT))]
         places += [(uri, None) for uri in noted if isinstance(uri, str)]
-    files = {place: database_of(place[0]) for place in places}
-    of_file = {str(file.resolve()) if file else place[0]: place for place, file in reversed(files.items())}
-    return list(of_file.values())[::-1]
+    apart: dict[str, tuple[str, Path | None]] = {}  # one file may have several addresses
+    for uri, artifacts in places:
+        file = database_of(uri)
+        apart.setdefault(str(file.resolve()) if file is not None else uri, (uri, artifacts))
+    return list(apart.values())
 
 
 def _is_of_lines(folder: Path) -> bool:
@@ -303,7 +321,7 @@ def _told_in_data(folder: Path, conversation: str) -> Told:
 
 
 def _is_about(journal: Path, conversation: str) -> bool:
-    """Whether a record of a journal is of a conversation, or of a question or a session of it."""
+    """Whether a record of a journal is of a conversation, or of a question of it."""
     own = re.compile(rf'"conversation_id": ?{re.escape(json.dumps(conversation))}')
     part = re.compile(rf'"question_id": ?"{re.escape(json.dumps(conversation)[1:-1])}:')
     with journal.open(encoding="utf-8", errors="replace") as lines:
