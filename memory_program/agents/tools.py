@@ -6,19 +6,19 @@ model is told of them stands in ``signatures.TOOLS``.
 """
 
 import random
-import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from locomo.conversation import Session
 from locomo.located import NOT_TEXT
-from memory_program.bank.dates import Stretch, find_dates, resolve_time, spelled_day
-from memory_program.bank.lexical import BM25Index
+from memory_program.agents.citing import cited
+from memory_program.agents.rendering import dated, render_memories
+from memory_program.bank.dates import find_dates, resolve_time
+from memory_program.bank.diversity import diverse
 from memory_program.bank.memory import (
     MEMORY_KINDS,
     Draft,
@@ -28,7 +28,7 @@ from memory_program.bank.memory import (
     Provenance,
 )
 from memory_program.bank.space import MemorySpace
-from memory_program.bank.stems import stem_counts
+from memory_program.bank.stretch import Stretch, spelled_day
 from memory_program.errors import MemoryOperationError
 
 MEMORY_LIMIT_CHARS = 2000
@@ -41,8 +41,6 @@ MAX_MERGED = 5
 """The most memories that one merge takes, and the most parts that one split makes (MemUpdate)."""
 
 Kind = Literal["episodic", "semantic", "procedural", ""]
-
-_indexing = threading.Lock()
 
 _checked = validate_call(config=ConfigDict(strict=True, extra="forbid"))
 
@@ -159,7 +157,7 @@ class MemoryTools:
         rng = random.Random(f"{self._space.namespace}:{self._space.bank.version}")
         if mode == "random":
             return render_memories(rng.sample(memories, min(count, len(memories))))
-        return render_memories(_diverse(memories, count))
+        return render_memories(diverse(memories, count))
 
     @_checked
     def merge_memory(
@@ -282,7 +280,7 @@ class MemoryTools:
                 "store several short ones"
             )
         day = time.first if time and time.is_day else None
-        return Draft(timed, kind, day, _cited(self._session, text) if cites else ())
+        return Draft(timed, kind, day, cited(self._session, text) if cites else ())
 
     def _with_days(self, text: str, days: Collection[date]) -> str:
         """Add the days that a text does not tell."""
@@ -319,31 +317,6 @@ class MemoryTools:
         return None
 
 
-@lru_cache(maxsize=8192)  # a build in two phases makes the same memory up to four times
-def _cited(session: Session, text: str) -> tuple[str, ...]:
-    """Name the turns of a session that a text comes from: those that match its words best.
-
-    The model is not asked for turn ids: it would have to copy numbers for every fact. At most three turns are
-    cited, each with at least 0.6 times the best turn's BM25 score.
-    """
-    hits = _index_of_turns(session).search(text, 3)
-    best = [hit.doc_id for hit in hits if hit.score >= 0.6 * hits[0].score]
-    return tuple(session.turns[position].turn_id for position in best)
-
-
-def _index_of_turns(session: Session) -> BM25Index:
-    """Index the turns of a session; its agents, whose replies come together, share one index."""
-    with _indexing:
-        return _new_index_of_turns(session)
-
-
-@lru_cache(maxsize=64)
-def _new_index_of_turns(session: Session) -> BM25Index:
-    index = BM25Index()
-    index.add_all([stem_counts(turn.line) for turn in session.turns])
-    return index
-
-
 READ_TOOLS = ("search_memory", "sample_memory")
 """Tools whose result a model has to see to make use of it: offered when it may take several turns."""
 
@@ -356,22 +329,6 @@ CORE_TOOLS = ("edit_core",)
 ALL_TOOLS = (*READ_TOOLS, *MEMORY_TOOLS, *CORE_TOOLS)
 
 
-def render_memories(memories: Sequence[Memory]) -> str:
-    """Write memories one to a line, each before the id by which a model can name it.
-
-    A causal model has read what a memory says when it comes to the id, and can tell it by that.
-    """
-    return "\n".join(f"{memory.line} [{memory.memory_id}]" for memory in memories) or "(none)"
-
-
-def dated(memory: Memory) -> str:
-    """Write a memory before its date, where it has one.
-
-    A causal model has read what happened when it comes to the date, and can keep them together.
-    """
-    return f"{memory.text} [{spelled_day(memory.happened_at)}]" if memory.happened_at else memory.text
-
-
 def _explained(error: ValidationError) -> str:
     """Write pydantic's findings in one line: which argument, what is wrong."""
     return "; ".join(
@@ -382,22 +339,3 @@ def _explained(error: ValidationError) -> str:
 def _clean_block(text: str) -> str:
     lines = (" ".join(line.split()) for line in NOT_TEXT.sub(" ", text).splitlines())
     return "\n".join(line for line in lines if line)
-
-
-def _diverse(memories: Sequence[Memory], count: int) -> list[Memory]:
-    """Choose memories far from each other: greedy max-min over the Jaccard distance of their words.
-
-    Gonzalez 1985, Theoretical Computer Science 38 (farthest-first traversal); starts at the newest.
-    """
-    words = {memory.memory_id: set(memory.text.lower().split()) for memory in memories}
-    rest, chosen = list(memories), list[Memory]()
-    nearest = dict.fromkeys(words, 0.0)
-    while rest and len(chosen) < count:
-        best = rest[-1] if not chosen else min(rest, key=lambda memory: nearest[memory.memory_id])
-        rest.remove(best)
-        chosen.append(best)
-        for memory in rest:
-            mine, other = words[memory.memory_id], words[best.memory_id]
-            overlap = len(mine & other) / max(1, len(mine | other))
-            nearest[memory.memory_id] = max(nearest[memory.memory_id], overlap)
-    return chosen

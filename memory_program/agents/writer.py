@@ -10,6 +10,7 @@ import dspy
 
 from locomo.conversation import Session
 from memory_program.agents.calls import CallFailedError, predict
+from memory_program.agents.rendering import render_memories
 from memory_program.agents.signatures import NOTHING, SPECIALISTS, Consolidate, WriteAll, with_read_tools
 from memory_program.agents.tools import (
     ALL_TOOLS,
@@ -18,7 +19,6 @@ from memory_program.agents.tools import (
     READ_TOOLS,
     MemoryTools,
     ToolResult,
-    render_memories,
 )
 from memory_program.bank.budget import count_tokens, fit_memories
 from memory_program.bank.memory import Memory, MemoryKind, Operation, Provenance

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.bulk import uncollected
 from memory_program.bank.columns import MemoryColumns
-from memory_program.bank.dates import spelled_day
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.lexical import BM25Index, Hit
 from memory_program.bank.maxscore import best
 from memory_program.bank.memory import MEMORY_KINDS, Memory, MemoryKind, memory_number
 from memory_program.bank.postings import Column, PostingColumns
 from memory_program.bank.stems import stem_counts
+from memory_program.bank.stretch import spelled_day
 from memory_program.errors import ConfigError, IndexingError
 
 _LEXICAL_WEIGHT = 2.0

@@ -2,7 +2,8 @@ from datetime import date
 
 import pytest
 
-from memory_program.bank.dates import find_dates, resolve_date, resolve_time, spelled_day
+from memory_program.bank.dates import find_dates, resolve_date, resolve_time
+from memory_program.bank.stretch import spelled_day
 
 FRIDAY = date(2023, 6, 9)
 

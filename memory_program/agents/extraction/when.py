@@ -9,7 +9,8 @@ import numpy as np
 from memory_program.agents.extraction.features import FAR, TURN_FEATURES, Evidence, Matrix
 from memory_program.agents.extraction.passage import Column, Passage
 from memory_program.agents.extraction.question import QuestionClues
-from memory_program.bank.dates import Stretch, find_dates, spelled_day, spelled_month
+from memory_program.bank.dates import find_dates
+from memory_program.bank.stretch import Stretch, spelled_day, spelled_month
 
 _KINDS = (
     "day",

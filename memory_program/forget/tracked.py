@@ -15,7 +15,7 @@ from typing import Any
 
 from memory_program.bank.database import rewrite_sqlite
 from memory_program.errors import ForgettingError
-from memory_program.telling import Telling, files_in
+from memory_program.forget.telling import Telling, files_in
 from memory_program.tracking import EXPERIMENT, database_of, import_mlflow
 
 _SERVED = ("http://", "https://", "databricks")

@@ -1,0 +1,84 @@
+"""Stretches of time: the days that an expression names, and how answers write them."""
+
+import re
+from dataclasses import dataclass
+from datetime import date
+
+from dateutil.relativedelta import relativedelta
+
+MONTH_NAMES = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+_BESIDE = re.compile(r" (?:before|of|after) ")
+_AFTER_PREPOSITION = re.compile(
+    r"\b(?:in|on|since|by|until|from|of|during|about|around|early|mid|late)(?: the)?[ -]$", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The days that an expression of time names, both ends included, and how an answer writes them."""
+
+    first: date
+    last: date
+    phrase: str
+
+    @property
+    def is_day(self) -> bool:
+        """Whether it is a single day."""
+        return self.first == self.last
+
+    def told_in(self, sentence: str, said: str) -> str:
+        """Let a sentence tell when it was: in place of what was said, if it repeats that, or at its end.
+
+        Example:
+            >>> january = Stretch(date(2023, 1, 1), date(2023, 1, 31), "January 2023")
+            >>> january.told_in("Ana visited Rome.", "last month")
+            'Ana visited Rome in January 2023.'
+            >>> january.told_in("Last month Ana visited Rome.", "last month")
+            'In January 2023 Ana visited Rome.'
+            >>> january.told_in("Ana lives there since last month!", "last month")
+            'Ana lives there since January 2023!'
+        """
+        if self.phrase.casefold() in sentence.casefold():
+            return sentence
+        is_beside = _BESIDE.search(self.phrase)  # "The week before 9 June 2023"
+        told = self.phrase[0].lower() + self.phrase[1:] if is_beside else f"in {self.phrase}"
+        repeated = re.search(rf"\b{re.escape(said)}\b", sentence, re.IGNORECASE)
+        if repeated is None:
+            body = sentence.rstrip(".!?")
+            return f"{body} {told}{sentence[len(body) :]}"
+        if _AFTER_PREPOSITION.search(sentence[: repeated.start()]):
+            told = told.removeprefix("in ")
+        if repeated.start() == 0:
+            told = told[0].upper() + told[1:]
+        return f"{sentence[: repeated.start()]}{told}{sentence[repeated.end() :]}"
+
+
+def spelled_day(day: date) -> str:
+    """Write a day as answers write it: ``7 May 2023``."""
+    return f"{day.day} {MONTH_NAMES[day.month - 1]} {day.year}"
+
+
+def spelled_month(day: date) -> str:
+    """Write a day's month as answers write it: ``May 2023``."""
+    return f"{MONTH_NAMES[day.month - 1]} {day.year}"
+
+
+def day_of(day: date | None) -> Stretch | None:
+    """Give the stretch of one day."""
+    return None if day is None else Stretch(day, day, spelled_day(day))
+
+
+def month_of(day: date | None) -> Stretch | None:
+    """Give the month of a day."""
+    if day is None:
+        return None
+    first = day.replace(day=1)
+    return Stretch(first, first + relativedelta(months=1, days=-1), spelled_month(first))
+
+
+def year_of(year: int) -> Stretch | None:
+    """Give a year, if the calendar has it."""
+    return Stretch(date(year, 1, 1), date(year, 12, 31), str(year)) if 1 <= year <= 9999 else None
