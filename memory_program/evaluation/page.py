@@ -124,7 +124,7 @@ class _Board:
                 *(line for name, system in systems.items() for line in warnings(name, system)),
                 *incomparable(self.results),
             ],
-            "tables": [_table(table) for table in (*tables(self.results), *_tool_tables(self.results))],
+            "tables": [_table(table) for table in (*tables(self.results), *_bank_tables(self.results))],
             "figures": [{"title": title, "svg": svg} for title, svg in svg_figures(self.results)],
             "examples": list(self._examples()),
             "signatures": [system["signature"] for system in systems.values()],
@@ -163,9 +163,21 @@ def _prefixes(runs: Sequence[ReportedRun]) -> list[str]:
     return [f"{name}: " for name in shown]
 
 
-def _tool_tables(results: Json) -> Iterator[Table]:
-    """Lay out who did what to the banks, for each system that has any."""
+def _bank_tables(results: Json) -> Iterator[Table]:
+    """Lay out how banks grew and who did what to them, for each system that has any."""
     for name, system in results["systems"].items():
+        growth: Sequence[Mapping[str, float]] = system["growth"]
+        if growth:
+            table = Table(title=f"Growth of the banks of {name}: means after so many sessions")
+            table.add_column("sessions")
+            for column in ("banks", "live memories", "tokens"):
+                table.add_column(column, justify="right")
+            for point in growth:
+                session = int(point["session"])
+                if session & (session - 1) == 0 or point is growth[-1]:  # 1, 2, 4, 8 and so on, and the last
+                    banks, memories, tokens = point["conversations"], point["memories"], point["tokens"]
+                    table.add_row(f"{session}", f"{banks:,}", f"{memories:,.1f}", f"{tokens:,.0f}")
+            yield table
         tools: Mapping[str, Mapping[str, int]] = system["tools"]
         if tools:
             columns = list(next(iter(tools.values())))

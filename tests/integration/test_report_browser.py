@@ -166,13 +166,19 @@ def test_an_example_of_a_fault_opens_its_question_with_the_shares_beside_it(open
     assert unquote(opened.page.url).endswith(f"#question=0/{chosen.get_attribute('data-question')}")
 
 
-def test_tool_use_growth_and_every_figure_are_drawn(opened):
+def test_tool_use_growth_and_every_figure_are_drawn(opened, folder):
     assert cells(opened.page, "Tool use of memory", "notes") == {
         "agent": "notes",
         **{"create": "18", "update": "2", "delete": "2", "merge": "2", "split": "0", "edit_core": "0"},
         "refused": "2",
     }
     assert cells(opened.page, "Tool use of memory", "profile")["edit_core"] == "4"
+    growth = json.loads((folder / "one/results.json").read_text())["systems"]["memory"]["growth"]
+    for sessions, memories in ((1, "3.0"), (2, "5.0"), (3, "7.0")):
+        grown = cells(opened.page, "Growth of the banks of memory", str(sessions))
+        tokens = f"{growth[sessions - 1]['tokens']:,.0f}"
+        named = {"sessions": str(sessions), "banks": "2", "live memories": memories, "tokens": tokens}
+        assert grown == named
     titles = opened.page.locator("figcaption").all_inner_texts()
     assert titles == [
         "F1 by category, with intervals",
@@ -197,6 +203,10 @@ def test_everything_can_be_reached_and_read_by_keyboard(opened):
     page, keyboard = opened.page, opened.page.keyboard
     keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the questions"
+    keyboard.press("/")  # is the browser's own key outside of the questions
+    keyboard.press("j")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the questions"
+    assert page.locator("#question h3").count() == 0
     keyboard.press("Enter")
     page.wait_for_url("**#questions")  # the browser goes there in its own time
     keyboard.press("/")

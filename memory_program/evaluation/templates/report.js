@@ -237,7 +237,7 @@ class Browser {
     );
     at("filters").addEventListener("submit", (event) => event.preventDefault());
     at("more").addEventListener("click", () => { this.limit += PAGE; this.list(); });
-    document.addEventListener("keydown", (event) => this.key(event));
+    at("questions").addEventListener("keydown", (event) => this.key(event)); // nowhere else: WCAG 2.1.4
     window.addEventListener("hashchange", () => this.follow());
     this.fill();
     this.follow();
