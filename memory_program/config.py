@@ -57,6 +57,14 @@ _SPLITS: Mapping[str, tuple[Split, ...]] = {
 _LOCOMO_SPLITS: tuple[Split, ...] = ("all", "train", "val", "test")
 
 
+_OF_DATASETS: Mapping[str, tuple[str, tuple[DatasetName, ...]]] = {
+    "data": ("says where an official file lies", tuple(name for name in DatasetName if name.is_downloaded)),
+    "allow_modified": ("accepts another hash than the official file's", (DatasetName.LOCOMO,)),
+    "worlds": ("counts conversations that are made up from a seed", (DatasetName.WORLD,)),
+}
+"""What a setting is for, and which datasets have that."""
+
+
 _OF_A_REPORT = ("mode", "runs", "page", "mlflow", "tracking_uri")
 """What may be set where runs are reported: their own settings say the rest."""
 
@@ -308,12 +316,14 @@ class EvaluateConfig(SystemSettings):
             raise ConfigError(
                 f"dataset {self.dataset!r} has no split {self.split!r}: choose from {', '.join(splits)}"
             )
-        downloaded = [name.value for name in DatasetName if name.is_downloaded]
-        if self.data is not None and self.dataset not in downloaded:
-            raise ConfigError(
-                f"data={str(self.data)!r} says where an official file lies, and dataset={self.dataset!r} has "
-                f"none: leave --data out, or choose --dataset {' or '.join(downloaded)}"
-            )
+        for name, (purpose, of_datasets) in _OF_DATASETS.items():
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default and self.dataset not in of_datasets:
+                shown = value.as_posix() if isinstance(value, Path) else value
+                raise ConfigError(
+                    f"{name}={shown!r} {purpose}, and dataset={self.dataset!r} has none: leave "
+                    f"--{name.replace('_', '-')} out, or choose --dataset {' or '.join(of_datasets)}"
+                )
         if self.traces and not self.mlflow:
             raise ConfigError("traces=True goes to MLflow, and mlflow=False does without: leave one out")
         if self.program is None and SystemName.OPTIMIZED in self.system_names:

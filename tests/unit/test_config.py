@@ -133,7 +133,17 @@ def test_the_embedded_model_judges_only_where_it_is_named_as_judge():
         ({"systems": "optimized"}, "system 'optimized' needs a saved program: name its file with --program"),
         (
             {"dataset": "own.json", "data": "x.json"},
-            "data='x.json' says where an official file lies, and dataset='own.json' has none",
+            "data='x.json' says where an official file lies, and dataset='own.json' has none: leave --data "
+            "out, or choose --dataset locomo or longmemeval or perltqa",
+        ),
+        (
+            {"worlds": 5},
+            "worlds=5 counts conversations that are made up from a seed, and dataset='sample' has none: "
+            "leave --worlds out, or choose --dataset world",
+        ),
+        (
+            {"dataset": "world", "allow_modified": True},
+            "allow_modified=True accepts another hash than the official file's, and dataset='world' has none",
         ),
         ({"worlds": 0}, "worlds=0 must be at least 1"),
         ({"mode": "judge"}, "mode='judge' needs a judge: name one with --judge-model or --model"),
