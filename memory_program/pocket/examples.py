@@ -171,7 +171,7 @@ def _exchanges(
             coined=_COINED,
         )[0]
         for exchange in exchanges_of(bare(world) if stage.is_bare else world, rng, overlooked):
-            if rng.random() < stage.kept * (stage.kept_empty if is_empty(exchange) else 1.0):
+            if rng.random() < (stage.kept_empty if is_empty(exchange) else 1.0):
                 yield exchange
 
 

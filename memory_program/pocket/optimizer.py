@@ -11,7 +11,7 @@ from memory_program.pocket.model import layers_of
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/
 _ITERATIONS = 5
-_LEAST = 0.02  # of a cycle's first rate: what is left at its end
+_LEAST = 0.02  # of a line's first rate: what is left at its end
 
 
 class Muon(torch.optim.Optimizer):
@@ -71,20 +71,19 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     return (x.mT if is_tall else x).to(matrices.dtype)
 
 
-def falling(share: float, cycles: int, decay: float) -> float:
-    """Give what learning rates are multiplied with: it falls to almost nothing in each cycle.
+def falling(share: float, restart: float) -> float:
+    """Give what learning rates are multiplied with: twice it falls in a line, to almost nothing.
 
-    Cycles are as long as one another, and each begins half as high as the one before: warm restarts
-    (Loshchilov and Hutter 2016, https://arxiv.org/abs/1608.03983), with lines for cosines.
+    A warm restart (Loshchilov and Hutter 2016, https://arxiv.org/abs/1608.03983), with lines for cosines; the
+    second line begins half as high as the first.
 
     Args:
         share: how much of the training is done, from 0 to 1.
-        cycles: how many there are.
-        decay: the last share of a cycle, in which it falls.
+        restart: the share at which it begins again; with 1 it falls once.
     """
-    cycle = min(int(share * cycles), cycles - 1)
-    left = max(_LEAST, cycle + 1 - share * cycles)
-    return 0.5**cycle * min(1.0, left / decay if decay else 1.0)
+    if share < restart:
+        return max(_LEAST, 1 - share / restart)
+    return 0.5 * max(_LEAST, (1 - share) / (1 - restart)) if restart < 1 else _LEAST
 
 
 def multiplies_halves(device: torch.device) -> bool:

@@ -16,10 +16,8 @@ class Stage:
 
     ``until`` is the share of all tokens at which it ends. Of bare sessions only the turns are left that say
     something to remember: two thirds of the tokens, for the same replies. ``questions`` are asked for each
-    session. ``kept`` is the share of a world's exchanges that is used (the rest is thrown away, so that a
-    chunk of text comes from several worlds), and ``kept_empty`` the share of these that is used where a
-    writer has nothing to do: most sessions lack most kinds. ``aside`` is what the losses on the side are
-    multiplied with.
+    session. ``kept_empty`` is the share of exchanges that is used where a writer has nothing to do: most
+    sessions lack most kinds. ``aside`` is what the losses on the side are multiplied with.
     """
 
     name: str
@@ -28,28 +26,25 @@ class Stage:
     sessions: tuple[int, int] = (1, 1)
     facts: tuple[int, int] = (1, 1)
     questions: float = 0.0
-    kept: float = 1.0
     kept_empty: float = 0.4
     copies: bool = False
     aside: float = 1.0
 
 
 STAGES = (
-    Stage("copy", 0.001, copies=True),
-    Stage("bare", 0.055, is_bare=True, sessions=(1, 4), facts=(1, 3), questions=5.0),
-    Stage("short", 0.2, sessions=(2, 8), facts=(1, 4), questions=5.0),
-    Stage("full", 0.5, sessions=(4, 32), facts=(2, 5), questions=3.0, kept=0.6),
-    Stage("dense", 1.0, sessions=(4, 32), facts=(2, 7), questions=3.0, kept_empty=0.2, aside=0.3),
+    Stage("copy", 0.0015, copies=True),
+    Stage("bare", 0.075, is_bare=True, sessions=(1, 4), facts=(1, 3), questions=5.0),
+    Stage("short", 0.2475, sessions=(2, 8), facts=(1, 4), questions=5.0),
+    Stage("full", 1.0, sessions=(4, 32), facts=(2, 7), questions=3.0, kept_empty=0.2, aside=0.3),
 )
-"""From copying random tokens to whole conversations: what is short is learned in a fraction of the time. The
-last half has more to say in a session, and what is learned on the side recedes: it weighs over twenty times
-the loss of replies by then."""
+"""From copying random tokens to whole conversations: what is short is learned in a fraction of the time. Of
+whole ones sessions say much, and what is learned on the side recedes: it weighs over twenty times the loss of
+replies by then."""
 
-WHOLE = ("full", "dense")
-"""The stages of whole conversations."""
+StageName = Literal["copy", "bare", "short", "full"]
 
-
-StageName = Literal["copy", "bare", "short", "full", "dense"]
+WHOLE: StageName = "full"
+"""The stage of whole conversations."""
 
 
 class PretrainConfig(Settings):
@@ -64,7 +59,7 @@ class PretrainConfig(Settings):
     seed: int = Field(default=0, ge=0)
     """Seed of the first weights and of all training worlds."""
 
-    tokens: int = Field(default=110_000_000, ge=1000)
+    tokens: int = Field(default=80_000_000, ge=1000)
     """How many tokens to train on; the stages take their shares of it. Two cores that multiply tiles (AMX)
     learn some 7,500 a second, compiled; an H100 some 400,000."""
 
@@ -81,7 +76,7 @@ class PretrainConfig(Settings):
     first_stage: StageName = "copy"
     """The stage to begin with, in place of those before it."""
 
-    last_stage: StageName = "dense"
+    last_stage: StageName = "full"
     """The stage beyond which the training does not go: for a short one, "bare" is enough."""
 
     batch_tokens: int = Field(default=4_096, ge=256)
@@ -148,11 +143,9 @@ class PretrainConfig(Settings):
     answer is from how the answer begins, and at the end of a turn that changes something how the line begins
     that it changes."""
 
-    cycles: int = Field(default=2, ge=1)
-    """How many times the learning rates fall to zero; each time they begin half as high."""
-
-    decay: float = Field(default=1.0, ge=0, le=1)
-    """The last share of each cycle, in which the learning rates fall to zero."""
+    restart: float = Field(default=0.75, gt=0, le=1)
+    """The share of the training at which the learning rates, fallen to nothing, begin again, half as high: a
+    warm restart. With 1 they fall once."""
 
     probe_minutes: float = Field(default=5.0, gt=0)
     """Minutes between probes; a checkpoint is written at each."""
@@ -180,12 +173,12 @@ class PretrainConfig(Settings):
 
     @model_validator(mode="after")
     def _drills_what_was_trained(self) -> Self:
-        if self.alike and self.weights is None and self.first_stage in (self.last_stage, *WHOLE):
+        if self.alike and self.weights is None and self.first_stage in (self.last_stage, WHOLE):
             raise ConfigError(
                 f"alike={self.alike!r} teaches what was trained before: give weights, or begin with a stage "
                 f"before first_stage={self.first_stage!r}"
             )
-        if self.alike and self.last_stage not in WHOLE:
+        if self.alike and self.last_stage != WHOLE:
             raise ConfigError(
                 f"alike={self.alike!r} is taught before whole conversations, which "
                 f"last_stage={self.last_stage!r} leaves out"

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -59,9 +59,9 @@ class Supply:
         asked = self._config.questions
         return stage if asked is None else replace(stage, questions=asked)
 
-    def first_of(self, stages: Collection[str]) -> int | None:
-        """Say which chunk is the first of some stages; None if the training leaves them out."""
-        return next((number for number in range(self._count) if self.stage(number).name in stages), None)
+    def first_of(self, stage: str) -> int | None:
+        """Say which chunk is the first of a stage; None if the training leaves it out."""
+        return next((number for number in range(self._count) if self.stage(number).name == stage), None)
 
     def _submitted(self, pool: ProcessPoolExecutor, number: int) -> Future[list[Batch]]:
         return pool.submit(_batches_of, self._config, number, self._text_of(number), self.stage(number))

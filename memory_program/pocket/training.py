@@ -221,8 +221,7 @@ class Training:
     def _rate(self) -> float:
         """What the learning rates are multiplied with."""
         warm = min(1.0, (self.progress.steps + 1) / _WARM_UP_STEPS)
-        config = self.config
-        return warm * falling(self.progress.tokens / config.tokens, config.cycles, config.decay)
+        return warm * falling(self.progress.tokens / self.config.tokens, self.config.restart)
 
     # -- probes, checkpoints, log ----------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memory_program.errors import ConfigError
 from memory_program.pocket import drill, supply, training
+from memory_program.pocket.optimizer import falling
 from memory_program.pocket.recipe import STAGES, PretrainConfig
 from memory_program.pocket.training import pretrain
 
@@ -27,8 +28,7 @@ SMALL = {
     "layers": 3,
     "muon_rate": 0.008,
     "adam_rate": 0.004,
-    "cycles": 1,
-    "decay": 0.25,
+    "restart": 1.0,
     # What is asked on the side is learned first, and takes twice the steps that there are.
     "beginning_weight": 0.1,
     "content_weight": 0.0,
@@ -36,7 +36,8 @@ SMALL = {
     "evidence_weight": 0.0,
     "answer_weight": 0.0,
     "alike": "",
-}  # three quarters of a minute on two cores
+    "threads": 1,  # a test runs on every core
+}  # a minute
 TINY = {
     "tokens": 5_000,
     "chunk_tokens": 1_000,
@@ -76,6 +77,13 @@ def test_in_less_than_a_minute_the_loss_falls_and_the_copy_probe_rises(trained):
     assert probes[-1]["tokens"] > probes[0]["tokens"] + 0.2
 
 
+def test_learning_rates_fall_with_the_tokens(trained):
+    warm = [e for e in log_of(trained) if "rate" in e and e["steps"] > training._WARM_UP_STEPS]
+    left = [falling(entry["tokens"] / SMALL["tokens"], SMALL["restart"]) for entry in warm]
+    assert [entry["rate"] for entry in warm] == pytest.approx(left, abs=1e-4)
+    assert left[0] > 0.3 > 0.1 > left[-1]
+
+
 def test_what_comes_out_is_a_model_and_a_tokenizer_that_transformers_loads(trained):
     for folder in (trained / "model", trained / "best"):
         model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
@@ -102,7 +110,7 @@ def test_a_training_that_was_interrupted_ends_with_the_same_weights(trained, str
     assert [progress.chunks for progress in (begun, gone_on, ended)] == [1, 2, 5]
     assert ended.tokens == log_of(straight)[-1]["tokens"]
     stages = [entry["stage"] for entry in log_of(straight) if "stage" in entry]
-    assert stages == ["copy", "full", "full", "dense", "dense"]
+    assert stages == ["copy", "short", "full", "full", "full"]
     whole, pieced = weights(straight), weights(tmp_path)
     assert all(torch.equal(whole[name], pieced[name]) for name in whole)
 
@@ -155,12 +163,27 @@ def test_text_that_is_used_twice_is_made_once_by_however_many_processes(trained,
 
 def test_asked_at_full_weight_a_network_soon_tells_how_a_line_begins(trained, tmp_path):
     shutil.copytree(trained / "tokenizer", tmp_path / "tokenizer")
-    weighed = {**SMALL, "beginning_weight": 1.0, "tokens": 72_000, "layers": 2, "decay": 0.0, "probe_size": 1}
+    weighed = {**SMALL, "beginning_weight": 1.0, "tokens": 72_000, "layers": 2, "probe_size": 1}
     pretrain(PretrainConfig(out=tmp_path, **weighed))
     losses = [
         entry["side_losses"]["beginnings"] for entry in log_of(tmp_path) if entry.get("stage") == "bare"
     ]
     assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_compiled_steps_are_the_steps_of_the_plain_network(trained, tmp_path):
+    ended = {}
+    for compiled in (False, True):
+        out = tmp_path / f"compiled-{compiled}"
+        shutil.copytree(trained / "tokenizer", out / "tokenizer")
+        begun = {**TINY, "batch_tokens": 512, "first_stage": "bare", "beginning_weight": 1.0}
+        pretrain(PretrainConfig(out=out, **begun, compile=compiled, minutes=1e-6))
+        (ended[compiled],) = (entry for entry in log_of(out) if "loss" in entry)
+    plain, compiled = ended[False], ended[True]
+    assert compiled["loss"] == pytest.approx(plain["loss"], rel=0.02)
+    assert compiled["side_losses"] == pytest.approx(plain["side_losses"], rel=0.02)
+    assert compiled["steps"] == plain["steps"] > 1
 
 
 def test_a_stage_says_what_the_losses_on_the_side_count(trained, tmp_path, monkeypatch):
