@@ -68,9 +68,7 @@ def forget(
         StoreError: a database is in use, or fails.
         RunInUseError: another process works in a folder.
     """
-    _check_folders(folders)
-    if not namespace.strip():
-        raise ConfigError("namespace is empty: give the id of the conversation that is to be forgotten")
+    _check_asked(namespace, folders)
     conversation, done = conversation_of(namespace), Forgotten()
     with ExitStack() as stack:
         for folder in folders:
@@ -158,12 +156,14 @@ def _telling(conversation: str, told: Sequence[Told]) -> Telling:
     return Telling(conversation, texts, others, {text for one in told for text in one.captions})
 
 
-def _check_folders(folders: Sequence[Path]) -> None:
+def _check_asked(namespace: str, folders: Sequence[Path]) -> None:
     if not folders:
         raise ConfigError("folder names none: give the --output-dir of a run")
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f"there is no folder {str(folder)!r}: name the --output-dir of a run")
+    if not namespace.strip():
+        raise ConfigError("namespace is empty: give the id of the conversation that is to be forgotten")
 
 
 def _check_named(namespace: str, banks: Sequence[str]) -> None:
