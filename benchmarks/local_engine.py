@@ -1,8 +1,8 @@
 """Tokens per second of the in-process engine, beside transformers' own ways to generate, in one run.
 
-The requests are the program's own: what its writer and its reader ask about a generated conversation. Every
-way answers them greedily, twice, with the ways in turn, and its best time counts, since other programs
-may use the machine.
+The requests are the program's own: what its writer and its reader ask about generated conversations, enough
+that the last replies, with fewer and fewer beside them, count little. Every way answers them greedily, twice,
+with the ways in turn, and its best time counts, since other programs may use the machine.
 
 Run it with ``python benchmarks/local_engine.py --help``.
 """
@@ -39,8 +39,11 @@ class Benchmark:
     model: str = POCKET
     """The embedded model, or "local:" and a folder or hub id of a model made for chat."""
 
+    conversations: int = 4
+    """How many are generated."""
+
     sessions: int = 8
-    """Sessions of the conversation."""
+    """Sessions of each."""
 
     concurrency: int = 16
     """How many threads ask the engine at once, and how many texts transformers batches."""
@@ -52,7 +55,7 @@ class Benchmark:
     """Processor threads of each way."""
 
     seed: int = 1
-    """Of the conversation."""
+    """Of the conversations."""
 
 
 def main(benchmark: Benchmark) -> None:
@@ -167,8 +170,8 @@ def _rounding(
     decoder = Decoder(network.to(dtype).eval(), engine.model.kv_shape, PrefixCache(4096))
     choose = random.Random(0)
     texts = [list(prompt) for prompt in prompts]
-    for text in texts:
-        decoder.begin(decoder.read(text))
+    for read in decoder.read(texts):
+        decoder.begin(read)
     shares, largest = [0.0], 0.0
     for _ in range(8):
         new = [choose.randrange(engine.model.tokenizer.vocab_size) for _ in texts]
@@ -183,12 +186,13 @@ def _rounding(
 
 
 def _requests(benchmark: Benchmark) -> list[Request]:
-    size = benchmark.sessions
-    (world,) = generate(benchmark.seed, sessions=(size, size), held_out=True)
+    size, choose = benchmark.sessions, random.Random(benchmark.seed)
+    worlds = generate(benchmark.seed, benchmark.conversations, sessions=(size, size), held_out=True)
     config = Config(temperature=0.0, max_tokens=benchmark.most_tokens)
     return [
         Request("local:benchmark", (Message.user(call.user),), system=call.system, config=config)
-        for call in exchanges_of(world, random.Random(benchmark.seed))
+        for world in worlds
+        for call in exchanges_of(world, choose)
     ]
 
 

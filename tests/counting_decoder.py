@@ -31,19 +31,24 @@ class CountingDecoder:
         self.reading = threading.Event()
         self.reading.set()
         self.prompts: list[list[int]] = []
+        self.read_together: list[int] = []
         self.read_by: list[threading.Thread] = []
         self.steps = 0
         self.batches: list[int] = []
         self.texts: list[list[int]] = []
         self.breaks = self.breaks_for_good = False
 
-    def read(self, prompt: Sequence[int]) -> ReadPrompt:
+    def read(self, prompts: Sequence[Sequence[int]]) -> list[ReadPrompt]:
         self.read_by.append(threading.current_thread())
         assert self.reading.wait(timeout=PATIENCE_S)
-        self.prompts.append(list(prompt))
-        if prompt[-1] == UNREADABLE:
+        self.read_together.append(len(prompts))
+        self.prompts += map(list, prompts)
+        if any(prompt[-1] == UNREADABLE for prompt in prompts):
             raise MemoryError("no room")
-        return ReadPrompt(tuple(prompt), len(prompt) - 1, _after(prompt[-1]), torch.empty(0))
+        return [
+            ReadPrompt(tuple(prompt), len(prompt) - 1, _after(prompt[-1]), torch.empty(0))
+            for prompt in prompts
+        ]
 
     def begin(self, read: ReadPrompt) -> None:
         self.texts.append(list(read.tokens))

@@ -5,7 +5,6 @@ begin alike share a stem, whose keys and values lie in memory once: one matrix p
 them (Juravsky et al. 2024, "Hydragen", arXiv 2402.05099, section 3.2).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,10 +16,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from memory_program.learning.leaves import Bucket
+
 ATTENTION = "growing_texts"
 """The name of this attention, as transformers' ``attn_implementation``."""
-
-_FIRST_CAPACITY, _CAPACITY_STEP = 256, 64
 
 
 class Pass(Protocol):
@@ -54,34 +53,53 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
 class ReadingPass:
-    """The next tokens of one text; ``values_LKHTD`` holds what was computed before them, and has room."""
+    """The next tokens of some texts, which lie one after the other as if they were one."""
 
-    def __init__(self, values_LKHTD: Tensor, first: int, end: int) -> None:
-        """Read the tokens from ``first`` up to ``end``."""
-        self._values_LKHTD = values_LKHTD
-        self._first, self._end = first, end
-        self._mask: Tensor | None = None
-        if first and end - first > 1:
-            positions = torch.arange(end, device=values_LKHTD.device)
-            is_later = positions > positions[first:, None]
-            self._mask = _masked(is_later, values_LKHTD.dtype)
+    def __init__(self, pieces: Sequence["Piece"]) -> None:
+        """Read these pieces of different texts."""
+        self._pieces = pieces
+        self._sizes = [piece.end - piece.first for piece in pieces]
+        self._masks = [_later_hidden(piece) for piece in pieces]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """See ``Pass``."""
-        kept_KHTD = self._values_LKHTD[layer]
-        for kept_HTD, new_NHTD in zip(kept_KHTD, (key, value), strict=True):
-            kept_HTD[:, self._first : self._end] = new_NHTD[0]
-        keys, values = kept_KHTD[:, None, :, : self._end]
-        attended = F.scaled_dot_product_attention(
-            query,
-            keys,
-            values,
-            attn_mask=self._mask,
-            is_causal=not self._first,
-            scale=scaling,
-            enable_gqa=query.shape[1] != keys.shape[1],
-        )
-        return attended.transpose(1, 2)
+        new = zip(*(part.split(self._sizes, dim=2) for part in (query, key, value)), strict=True)
+        attended: list[Tensor] = []
+        for piece, mask, (query_of_it, *both) in zip(self._pieces, self._masks, new, strict=True):
+            kept_KHTD = piece.values_LKHTD[layer]
+            for kept_HTD, new_NHTD in zip(kept_KHTD, both, strict=True):
+                kept_HTD[:, piece.first : piece.end] = new_NHTD[0]
+            keys, values = kept_KHTD[:, None, :, : piece.end]
+            attended_NHTD = F.scaled_dot_product_attention(
+                query_of_it,
+                keys,
+                values,
+                attn_mask=mask,
+                is_causal=not piece.first,
+                scale=scaling,
+                enable_gqa=query.shape[1] != keys.shape[1],
+            )
+            attended.append(attended_NHTD.transpose(1, 2))
+        return torch.cat(attended, dim=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The tokens of one text from ``first`` up to ``end``, to be read."""
+
+    values_LKHTD: Tensor
+    """What was computed before them, with room for them."""
+
+    first: int
+    end: int
+
+
+def _later_hidden(piece: Piece) -> Tensor | None:
+    """Make a mask where torch's own for texts without a beginning does not do."""
+    if not piece.first or piece.end - piece.first == 1:
+        return None
+    positions = torch.arange(piece.end, device=piece.values_LKHTD.device)
+    return _masked(positions > positions[piece.first :, None], piece.values_LKHTD.dtype)
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -96,65 +114,13 @@ class Stem:
         return self.values_LKHTD.shape[3]
 
 
-class LeafCache:
-    """Keys and values of what each text has beyond its stem, in slots, each from the left.
-
-    ``values_LKNHTD`` holds layers, keys or values, slots (texts), heads, tokens, and the width of a head. It
-    has few tokens more than the longest leaf, so that a step reads one stream: a processor takes half as much
-    time again to read the same numbers with gaps between the heads.
-    """
-
-    def __init__(self, kv_shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> None:
-        """Make room for one short leaf; it grows with what is kept."""
-        self._kv_shape = kv_shape
-        self._memory = self._spare = torch.zeros(0, dtype=dtype, device=device)
-        self.values_LKNHTD = self._room(1, _CAPACITY_STEP)
-
-    def clear(self) -> None:
-        """Forget everything, numbers that are none included."""
-        if self._memory.device.type == "cpu":  # there, memory that is new costs more than to clear it
-            self._memory.zero_()
-            self._spare.zero_()
-        else:  # and here, whatever changes the weights meanwhile needs it
-            self._memory = self._spare = self._memory.new_zeros(0)
-            self.values_LKNHTD = self._room(1, _CAPACITY_STEP)
-
-    def fit(self, tokens: int, texts: int) -> None:
-        """Make room for so many leaves of ``tokens`` tokens, and for few more; what is there is kept."""
-        old = self.values_LKNHTD
-        _, _, slots, _, capacity, _ = old.shape
-        wanted = math.ceil(tokens / _CAPACITY_STEP) * _CAPACITY_STEP
-        if texts > slots or not wanted <= capacity <= wanted + _CAPACITY_STEP:
-            kept = (..., slice(min(texts, slots)), slice(None), slice(min(wanted, capacity)), slice(None))
-            self.values_LKNHTD = self._room(slots if texts <= slots else 2 * slots, wanted)
-            self.values_LKNHTD[kept] = old[kept]
-
-    def _room(self, slots: int, tokens: int) -> Tensor:
-        """Give numbers, whatever they are: masked tokens have weight 0, and 0 times what is none is not 0."""
-        layers, heads, width = self._kv_shape
-        room = self._spare
-        least = layers * 2 * slots * heads * width * max(_FIRST_CAPACITY, 1 << (tokens - 1).bit_length())
-        if len(room) < least:
-            room = room.new_zeros(least)
-        # two in turn: to move within one needs an order, and to take a new one costs a step
-        self._spare = self._memory if room.device.type == "cpu" else self._spare
-        self._memory = room
-        shape = (layers, 2, slots, heads, tokens, width)
-        return room[: math.prod(shape)].view(shape)
-
-
 class GrowingPass:
-    """The next token of each text."""
+    """The next token of each text, bucket by bucket."""
 
-    def __init__(self, leaves: LeafCache, lengths: Sequence[int], stems: Sequence[Stem | None]) -> None:
-        """Append a token to the leaves, which have these lengths, each behind its stem if it has one."""
-        texts, device = len(lengths), leaves.values_LKNHTD.device
-        self._kept_LKNHTD = leaves.values_LKNHTD[:, :, :texts]
-        self._texts = torch.arange(texts, device=device)
-        self._positions = torch.tensor(lengths, device=device)
-        capacity = leaves.values_LKNHTD.shape[4]
-        is_later = torch.arange(capacity, device=device) > self._positions[:, None]
-        self._mask_N_1_1_T = _masked(is_later, torch.float32)[:, None, None]
+    def __init__(self, buckets: Sequence[Bucket], stems: Sequence[Stem | None]) -> None:
+        """Append a token to each leaf of the buckets, in their order, each behind its stem if it has one."""
+        self._parts = [_GrowingPart(bucket) for bucket in buckets]
+        device = buckets[0].values_LNHTD.device
         rows: dict[Stem, list[int]] = {}
         for row, stem in enumerate(stems):
             if stem is not None:
@@ -163,31 +129,60 @@ class GrowingPass:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """See ``Pass``."""
-        kept_KNHTD = self._kept_LKNHTD[layer]
-        kept_KNHTD[:, self._texts, :, self._positions] = torch.stack((key[:, :, 0], value[:, :, 0]), dim=1)
-        keys, values = kept_KNHTD
-        texts, heads, _, width = keys.shape
+        texts, heads, _, width = key.shape
         query_N_H_R_D = query.reshape(texts, heads, -1, width) * scaling  # R query heads share keys
-        attended, shares, scores = _weighed(query_N_H_R_D, keys, values, self._mask_N_1_1_T)
-        weight = _weight(shares, scores) if self._rows else scores
+        sizes = [len(part) for part in self._parts]
+        new = zip(*(part.split(sizes) for part in (query_N_H_R_D, key[:, :, 0], value[:, :, 0])), strict=True)
+        parts = [part.attend(layer, *of_part) for part, of_part in zip(self._parts, new, strict=True)]
+        attended = torch.cat([of_part for of_part, _, _ in parts])
+        if self._rows:
+            weight = torch.cat([_weight(shares, scores) for _, shares, scores in parts])
+            self._add_stems(layer, query_N_H_R_D, attended, weight)
+        return attended.to(query.dtype).view(texts, 1, -1, width)
+
+    def _add_stems(self, layer: int, query_N_H_R_D: Tensor, attended: Tensor, weight: Tensor) -> None:
+        """Put what the texts attend to in their stems into what they attend to in their leaves."""
         for stem, rows in self._rows.items():
             stem_keys, stem_values = stem.values_LKHTD[layer]
             of_stem = query_N_H_R_D[rows].transpose(0, 1)  # the texts become rows of one matrix for each head
             shape = of_stem.shape
-            of_stem, *both = _weighed(of_stem.flatten(1, 2), stem_keys, stem_values)
+            of_stem, *both = _weighed(of_stem.flatten(1, 2), stem_keys.mT, stem_values)
             of_stem = of_stem.view(shape).transpose(0, 1)
             stem_weight = _weight(*both).view(*shape[:3], 1).transpose(0, 1)
             # what both parts weigh in one softmax: e^a / (e^a + e^b) is the sigmoid of a - b
             share = torch.sigmoid(stem_weight - weight[rows])
             attended[rows] = torch.lerp(attended[rows], of_stem, share)
-        return attended.to(query.dtype).view(texts, 1, -1, width)
+
+
+class _GrowingPart:
+    """The next token of each text of one bucket."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        texts, device = len(bucket.leaves), bucket.values_LNHTD.device
+        self._keys_LNHDT, self._values_LNHTD = bucket.keys_LNHDT[:, :texts], bucket.values_LNHTD[:, :texts]
+        self._texts = torch.arange(texts, device=device)
+        self._positions = torch.tensor([leaf.tokens for leaf in bucket.leaves], device=device)
+        is_later = torch.arange(bucket.capacity, device=device) > self._positions[:, None]
+        self._mask_N_1_1_T = _masked(is_later, torch.float32)[:, None, None]
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def attend(
+        self, layer: int, query_N_H_R_D: Tensor, key_N_H_D: Tensor, value_N_H_D: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Keep what a layer computed of new tokens; see ``_weighed`` for what it gives."""
+        keys_NHDT, values_NHTD = self._keys_LNHDT[layer], self._values_LNHTD[layer]
+        keys_NHDT[self._texts, :, :, self._positions] = key_N_H_D
+        values_NHTD[self._texts, :, self._positions] = value_N_H_D
+        return _weighed(query_N_H_R_D, keys_NHDT, values_NHTD, self._mask_N_1_1_T)
 
 
 def _weighed(
-    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
+    queries: Tensor, keys_by_column: Tensor, values: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Give the mean of the values by attention, the share of each in it, and the scores, in float32."""
-    scores = queries.float() @ keys.float().mT
+    scores = queries.float() @ keys_by_column.float()
     if mask is not None:
         scores += mask
     shares = scores.softmax(dim=-1)

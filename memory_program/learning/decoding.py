@@ -1,7 +1,6 @@
 """A batch of texts that grow token by token, and what of them is in memory.
 
-A text is a stem, which it may share with others, and a leaf of its own in a slot. Slots lie one after the
-other, so that a text can join or leave without moving the others.
+A text is a stem, which it may share with others, and a leaf of its own.
 """
 
 from collections.abc import Sequence
@@ -12,10 +11,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from memory_program.learning.attention import GrowingPass, LeafCache, Pass, ReadingPass, Stem
+from memory_program.learning.attention import GrowingPass, Pass, Piece, ReadingPass, Stem
+from memory_program.learning.leaves import Leaf, Leaves
 from memory_program.learning.prefixes import PrefixCache
 
-_CHUNK_TOKENS = 512  # of a prompt at once, since the mask grows with chunk times context
+PASS_TOKENS = 512
+"""Of a prompt at once, since the mask grows with them times the context; of short prompts at once, too, since
+more would let the first one wait."""
+
 _SHARED_TOKENS = 256  # a shorter beginning is copied for each text: a stem costs more than it saves
 _LONG_TOKENS = 512  # a longer prompt is a stem of its own: the leaves are padded to the longest
 
@@ -36,6 +39,20 @@ class ReadPrompt:
     """What the network keeps of it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """A text of which the beginning is known."""
+
+    tokens: Sequence[int]
+    known: int
+    values_LKHTD: Tensor
+
+    def piece(self, done: int) -> Piece:
+        """Give what comes next when so many unknown tokens are done."""
+        first = self.known + done
+        return Piece(self.values_LKHTD, first, min(first + PASS_TOKENS, len(self.tokens)))
+
+
 @dataclass(slots=True)
 class _Text:
     """A text in its slot."""
@@ -47,7 +64,12 @@ class _Text:
     """Those after its prompt, as one row."""
 
     stem: Stem | None
-    leaf_tokens: int
+    leaf: Leaf
+
+    @property
+    def tokens(self) -> int:
+        """How many there are by now."""
+        return _length(self.stem) + self.leaf.tokens
 
 
 class Decoder:
@@ -64,26 +86,26 @@ class Decoder:
         self._network = network
         self._kv_shape = kv_shape
         self._prefixes = prefixes
-        self._leaves = LeafCache(kv_shape, network.dtype, network.device)
+        self._leaves = Leaves(kv_shape, network.dtype, network.device)
         self._texts: list[_Text] = []  # by slot
         self._shared: WeakValueDictionary[tuple[int, ...], Stem] = WeakValueDictionary()
 
-    def read(self, prompt: Sequence[int]) -> ReadPrompt:
-        """Read a prompt, from where it is not known any more."""
-        blocks = self._prefixes.longest(prompt[:-1])  # the last one is computed: its logits are wanted
-        known = sum(block.shape[-2] for block in blocks)
-        values_LKHTD = self._room(len(prompt))
-        if blocks:
-            values_LKHTD[..., :known, :] = torch.cat(blocks, dim=-2)
-        logits = self._read(prompt, known, values_LKHTD)
-        self._prefixes.store(prompt, values_LKHTD)
-        return ReadPrompt(tuple(prompt), known, logits, values_LKHTD)
+    def read(self, prompts: Sequence[Sequence[int]]) -> list[ReadPrompt]:
+        """Read prompts together, each from where it is not known any more."""
+        texts = [self._known(prompt) for prompt in prompts]
+        rows = self._read(texts)
+        for text in texts:
+            self._prefixes.store(text.tokens, text.values_LKHTD)
+        return [
+            ReadPrompt(tuple(text.tokens), text.known, logits, text.values_LKHTD)
+            for text, logits in zip(texts, rows, strict=True)
+        ]
 
     def begin(self, read: ReadPrompt) -> None:
         """Begin a text in the next slot."""
         stem = self._stem(read)
-        leaf_LKHTD = read.values_LKHTD[..., _length(stem) :, :]
-        self._add(_Text(read.tokens, read.logits, stem, leaf_LKHTD.shape[-2]), leaf_LKHTD)
+        leaf = self._leaves.add(read.values_LKHTD[..., _length(stem) :, :].unbind(1))
+        self._texts.append(_Text(read.tokens, read.logits, stem, leaf))
 
     def begin_alike(self, prompt: Sequence[int]) -> Tensor:
         """Begin a text in the next slot as one that is there began, eight rollouts for example.
@@ -95,44 +117,37 @@ class Decoder:
             KeyError: no text began with this prompt.
         """
         tokens = tuple(prompt)
-        for slot, twin in enumerate(self._texts):
+        for twin in self._texts:
             if twin.prompt == tokens:
                 length = len(tokens) - _length(twin.stem)
-                leaf_LKHTD = self._leaves.values_LKNHTD[:, :, slot, :, :length]
-                self._add(replace(twin, leaf_tokens=length), leaf_LKHTD)
+                leaf = self._leaves.add([part[..., :length, :] for part in twin.leaf.parts_LHTD])
+                self._texts.append(replace(twin, leaf=leaf))
                 return twin.logits
         raise KeyError(tokens)
 
-    def _add(self, text: _Text, leaf_LKHTD: Tensor) -> None:
-        slot = len(self._texts)
-        longest = max(text.leaf_tokens for text in (*self._texts, text))
-        self._leaves.fit(longest + 1, slot + 1)
-        self._leaves.values_LKNHTD[:, :, slot, :, : text.leaf_tokens] = leaf_LKHTD
-        self._texts.append(text)
-
     def step(self, tokens: Sequence[int]) -> Tensor:
         """Append one token to each text; gives the logits after it, one row for each text."""
-        lengths, stems = [text.leaf_tokens for text in self._texts], [text.stem for text in self._texts]
-        self._leaves.fit(max(lengths) + 1, len(tokens))
-        positions = [length + _length(stem) for length, stem in zip(lengths, stems, strict=True)]
-        growing = GrowingPass(self._leaves, lengths, stems)
-        logits = self._run(growing, torch.tensor(tokens)[:, None], torch.tensor(positions)[:, None])
-        for text in self._texts:
-            text.leaf_tokens += 1
-        return logits
+        self._leaves.make_room()
+        slot_of = {text.leaf: slot for slot, text in enumerate(self._texts)}
+        slots = [slot_of[leaf] for leaf in self._leaves]
+        growing = GrowingPass(self._leaves.buckets, [self._texts[slot].stem for slot in slots])
+        new = torch.tensor([(tokens[slot], self._texts[slot].tokens) for slot in slots])
+        logits = self._run(growing, new[:, :1], new[:, 1:], 1)[:, 0]
+        for leaf in self._leaves:
+            leaf.tokens += 1
+        rows = sorted(range(len(slots)), key=slots.__getitem__)
+        return logits[rows]
 
     def reread(self, tokens: Sequence[int]) -> Tensor:
         """Compute the logits after a text from its tokens alone, whatever is beside it or known of it."""
-        return self._read(tokens, 0, self._room(len(tokens)))
+        return self._read([_Unread(tokens, 0, self._room(len(tokens)))])[0]
 
     def end(self, slot: int) -> None:
         """Give a slot free; the last text moves there."""
+        self._leaves.remove(self._texts[slot].leaf)
         last = self._texts.pop()
-        if slot == len(self._texts):
-            return
-        leaves = self._leaves.values_LKNHTD[..., : last.leaf_tokens, :]
-        leaves[:, :, slot] = leaves[:, :, len(self._texts)]
-        self._texts[slot] = last
+        if slot < len(self._texts):
+            self._texts[slot] = last
 
     def clear(self) -> None:
         """Forget all texts, half-written ones too, and what was kept of prompts."""
@@ -159,29 +174,51 @@ class Decoder:
             (layers, 2, heads, tokens, width), dtype=self._network.dtype, device=self._network.device
         )
 
-    def _read(self, tokens: Sequence[int], known: int, values_LKHTD: Tensor) -> Tensor:
-        """Compute a text from its token ``known`` on."""
-        logits = torch.empty(0)
-        for first in range(known, len(tokens), _CHUNK_TOKENS):
-            chunk = torch.tensor([tokens[first : first + _CHUNK_TOKENS]])
-            end = first + chunk.shape[1]
-            reading = ReadingPass(values_LKHTD, first, end)
-            logits = self._run(reading, chunk, torch.arange(first, end)[None])
-        return logits
+    def _known(self, prompt: Sequence[int]) -> "_Unread":
+        blocks = self._prefixes.longest(prompt[:-1])  # the last one is computed: its logits are wanted
+        known = sum(block.shape[-2] for block in blocks)
+        values_LKHTD = self._room(len(prompt))
+        if blocks:
+            values_LKHTD[..., :known, :] = torch.cat(blocks, dim=-2)
+        return _Unread(prompt, known, values_LKHTD)
+
+    def _read(self, texts: Sequence["_Unread"]) -> list[Tensor]:
+        """Compute texts from what is known of them on; gives the logits after each, as one row."""
+        rows = [torch.empty(0)] * len(texts)
+        most = max(len(text.tokens) - text.known for text in texts)
+        for done in range(0, most, PASS_TOKENS):
+            unread = {row: text for row, text in enumerate(texts) if text.known + done < len(text.tokens)}
+            pieces = [text.piece(done) for text in unread.values()]
+            of_texts = zip(pieces, unread.values(), strict=True)
+            tokens = [torch.tensor(text.tokens[piece.first : piece.end]) for piece, text in of_texts]
+            positions = [torch.arange(piece.first, piece.end) for piece in pieces]
+            last = torch.tensor([len(of_text) for of_text in tokens]).cumsum(0) - 1
+            reading = ReadingPass(pieces)
+            logits = self._run(reading, torch.cat(tokens)[None], torch.cat(positions)[None], last)
+            for row, of_text in zip(unread, logits[0].split(1), strict=True):
+                rows[row] = of_text
+        return rows
 
     @torch.no_grad()  # and not inference_mode, whose tensors could not take part in training later
-    def _run(self, growing: Pass, tokens_N_T: Tensor, positions_N_T: Tensor) -> Tensor:
-        """Run the network over new tokens of some texts; gives the logits after the last, in float32."""
+    def _run(self, growing: Pass, tokens_N_T: Tensor, positions_N_T: Tensor, kept: Tensor | int) -> Tensor:
+        """Run the network over new tokens; gives the logits after those that ``kept`` names, in float32.
+
+        Args:
+            growing: what the tokens attend to.
+            tokens_N_T: the new tokens.
+            positions_N_T: where each is in its text.
+            kept: their places on the second axis; a number counts from its end.
+        """
         device = self._network.device
         output = self._network(
             input_ids=tokens_N_T.to(device),
             attention_mask=torch.empty(1, 1, 1, 1, device=device),  # one is there, so that none is made
             position_ids=positions_N_T.to(device),
             use_cache=False,
-            logits_to_keep=1,
+            logits_to_keep=kept,
             growing=growing,
         )
-        return output.logits[:, -1].float()
+        return output.logits.float()
 
 
 def _length(stem: Stem | None) -> int:

@@ -1,10 +1,10 @@
 """Continuous batching: texts that many threads ask for grow together, one token each at a time.
 
 A text joins between two steps and leaves when it ends, as in Orca (Yu et al. 2022, OSDI, section 3,
-"iteration-level scheduling"). Prompts are read one by one, by other threads if there are any: two batches
-side by side would disturb each other more, since Python lets one thread run between two products, and a step
-has many small ones where a prompt has few large ones. Zhong et al. 2024 ("DistServe", OSDI) part the two for
-the same reason.
+"iteration-level scheduling"). Prompts are read by other threads if there are any, short ones together: two
+batches side by side would disturb each other more, since Python lets one thread run between two products, and
+a step has many small ones where prompts have few large ones. Zhong et al. 2024 ("DistServe", OSDI) part the
+two for the same reason.
 """
 
 import math
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from memory_program.errors import ModelError
-from memory_program.learning.decoding import Decoder, ReadPrompt
+from memory_program.learning.decoding import PASS_TOKENS, Decoder, ReadPrompt
 from memory_program.learning.sampling import Choice, Sampling, choose, gumbel_noise
 
 _MOST_WAITING = 0.5
@@ -228,13 +228,15 @@ class Batcher:
         in_groups = sum(len(group.texts) for group in self._groups.values())
         return len(self._running) + len(self._joining) + in_groups
 
-    def _take(self) -> _Group | None:
-        """Take the next prompt to be read; texts that wait for one that is taken already come with it."""
+    def _take(self) -> list[_Group]:
+        """Take the next prompts to be read; texts that wait for one that is taken already come with it."""
         running = {text.job.prompt for text in self._running}
+        taken, room = list[_Group](), PASS_TOKENS
         for text in list(self._waiting):
-            if self._paused_by is not None or self._taken >= self._slots:
-                break
             prompt = text.job.prompt
+            is_one_too_many = bool(taken) and prompt not in self._groups and len(prompt) > room
+            if self._paused_by is not None or self._taken >= self._slots or is_one_too_many:
+                break
             if prompt in running:
                 continue  # nothing has to be read: the writer begins them alike
             self._waiting.remove(text)
@@ -242,8 +244,9 @@ class Batcher:
                 self._groups[prompt].texts.append(text)
             elif not text.future.cancelled():
                 self._groups[prompt] = _Group(prompt, [text])
-                return self._groups[prompt]
-        return None
+                taken.append(self._groups[prompt])
+                room -= len(prompt)
+        return taken
 
     def _take_read(self) -> None:
         """Let the texts whose prompts are known join."""
@@ -262,22 +265,22 @@ class Batcher:
             while not self._is_closed:
                 self._take_read()
                 is_short = len(self._waiting) > _MOST_WAITING * (len(self._running) + len(self._joining))
-                group = self._take() if is_short or not self._readers else None
-                self._is_writing = bool(group or self._taken)
-                if self._is_writing and (group or self._running or self._joining):
+                groups = self._take() if is_short or not self._readers else []
+                self._is_writing = bool(self._taken)
+                if groups or self._running or self._joining:
                     if self._waiting:
                         self._changed.notify_all()  # who reads may take the next
-                    return [group] if group else []
+                    return groups
                 self._changed.notify_all()  # somebody may wait for a pause
                 self._changed.wait()
             return None
 
-    def _next_group(self) -> _Group | None:
-        """Wait for a prompt to read beside the writer; None when it is time to stop."""
+    def _next_groups(self) -> list[_Group] | None:
+        """Wait for prompts to read beside the writer; None when it is time to stop."""
         with self._changed:
             while not self._is_closed:
-                if self._is_writing and (group := self._take()):  # a writer with nothing else to do reads
-                    return group
+                if self._is_writing and (groups := self._take()):  # a writer with nothing else to do reads
+                    return groups
                 self._changed.wait()
             return None
 
@@ -306,8 +309,8 @@ class Batcher:
     def _write_all(self) -> None:
         while (turn := self._turn()) is not None:
             try:
-                for group in turn:  # first: what it took would be lost if a text that joins broke the batch
-                    self._read(group)
+                if turn:  # first: what it took would be lost if a text that joins broke the batch
+                    self._read(turn)
                 while self._joining:
                     self._begin()
                 if not turn and self._running:
@@ -317,21 +320,29 @@ class Batcher:
 
     def _read_others(self) -> None:
         _prepare_thread(self._threads)
-        while (group := self._next_group()) is not None:
-            self._read(group)
+        while (groups := self._next_groups()) is not None:
+            self._read(groups)
 
-    def _read(self, group: _Group) -> None:
-        read, failed = None, None
+    def _read(self, groups: list[_Group]) -> None:
         try:
-            read = self._decoder.read(group.prompt)
+            reads = self._decoder.read([group.prompt for group in groups])
         except Exception as error:  # noqa: BLE001  # a prompt that does not fit the memory fails alone
-            failed = error
+            if len(groups) > 1:
+                for group in groups:
+                    self._read([group])
+            else:
+                self._give_up(groups[0], error)
+            return
         with self._changed:
-            group.read = read
-            if failed is not None:
-                self._groups.pop(group.prompt, None)
-                for text in group.texts:
-                    text.fail(failed)
+            for group, read in zip(groups, reads, strict=True):
+                group.read = read
+            self._changed.notify_all()
+
+    def _give_up(self, group: _Group, error: Exception) -> None:
+        with self._changed:
+            self._groups.pop(group.prompt, None)
+            for text in group.texts:
+                text.fail(error)
             self._changed.notify_all()
 
     def _begin(self) -> None:

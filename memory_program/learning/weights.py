@@ -18,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from memory_program.errors import ModelError
 from memory_program.learning.attention import ATTENTION
-from memory_program.learning.linear import use_onednn
+from memory_program.learning.linear import onednn_is_faster, use_onednn
 
 DeviceName = Literal["cpu", "cuda"]
 DtypeName = Literal["float32", "bfloat16"]
@@ -81,7 +81,7 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMod
         raise ModelError(f"{source!r} has no tokenizer: one of {', '.join(_TOKENIZER_FILES)} belongs in it")
     network = _load_network(source, folder, dtype).eval()
     network.to(device)  # pyright: ignore[reportArgumentType]  # a decorator hides its signature
-    if device == "cpu":
+    if device == "cpu" and onednn_is_faster():
         use_onednn(network)
     tokenizer = _load_tokenizer(source, folder)
     vocabulary = len(cast(torch.nn.Embedding, network.get_input_embeddings()).weight)

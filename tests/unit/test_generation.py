@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from memory_program.errors import ModelError
-from memory_program.learning.decoding import ReadPrompt
+from memory_program.learning.decoding import PASS_TOKENS, ReadPrompt
 from memory_program.learning.generation import Batcher, Continuation, Job, Rounding
 from memory_program.learning.sampling import Sampling
 from tests.counting_decoder import (
@@ -331,9 +331,9 @@ def test_a_seed_decides_a_sampled_text() -> None:
 
 def test_a_batcher_computes_on_threads_of_its_own_and_leaves_others_as_they_are() -> None:
     class Asked(CountingDecoder):
-        def read(self, prompt: Sequence[int]) -> ReadPrompt:
+        def read(self, prompts: Sequence[Sequence[int]]) -> list[ReadPrompt]:
             seen.append(torch.get_num_threads())
-            return super().read(prompt)
+            return super().read(prompts)
 
     def of_a_new_thread() -> int:
         with ThreadPoolExecutor(1) as threads:
@@ -409,6 +409,47 @@ def test_a_prompt_that_a_reader_cannot_read_fails_alone() -> None:
         assert decoder.read_by[0] is not decoder.read_by[1]
         decoder.gate.set()
         assert good.result(timeout=PATIENCE_S).tokens == [2, 1, 0, STOP]
+
+
+@pytest.mark.parametrize("readers", [0, 1])
+def test_short_prompts_that_wait_are_read_together_and_long_ones_alone(readers: int) -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder, slots=8, readers=readers)
+    decoder.reading.clear()
+    with ThreadPoolExecutor(8) as threads:
+        texts = [threads.submit(batcher.generate, job(8))]
+        until(lambda: len(decoder.read_by) == 1)
+        if readers:  # both who may read are at it
+            texts.append(threads.submit(batcher.generate, job(7)))
+            until(lambda: len(decoder.read_by) == 2)
+        waiting = [job(n) for n in (1, 2, 3)] + [job(*[4] * PASS_TOKENS, n) for n in (1, 2)]
+        for count, each in enumerate(waiting, start=1):  # in this order
+            texts.append(threads.submit(batcher.generate, each))
+            until(lambda count=count: len(batcher._waiting) == count)
+        decoder.reading.set()
+        assert [len(text.result(timeout=PATIENCE_S).tokens) for text in texts[-5:]] == [2, 3, 4, 2, 3]
+    assert sorted(decoder.read_together[1 + readers :]) == [1, 1, 3]
+
+
+@pytest.mark.parametrize("readers", [0, 1])
+def test_of_prompts_that_are_read_together_one_that_cannot_be_read_fails_alone(readers: int) -> None:
+    decoder = CountingDecoder()
+    batcher = make_batcher(decoder, slots=8, readers=readers)
+    decoder.gate.clear()
+    decoder.reading.clear()
+    with ThreadPoolExecutor(8) as threads:
+        first = [threads.submit(batcher.generate, job(8 - n)) for n in range(1 + readers)]
+        until(lambda: len(decoder.read_by) == 1 + readers)
+        good, bad, better = [threads.submit(batcher.generate, job(n)) for n in (3, UNREADABLE, 2)]
+        until(lambda: len(batcher._waiting) == 3)
+        decoder.reading.set()
+        decoder.gate.set()
+        with pytest.raises(MemoryError, match="no room"):
+            bad.result(timeout=PATIENCE_S)
+        assert good.result(timeout=PATIENCE_S).tokens == [2, 1, 0, STOP]
+        assert better.result(timeout=PATIENCE_S).tokens == [1, 0, STOP]
+        assert all(text.result(timeout=PATIENCE_S).has_ended for text in first)
+    assert 3 in decoder.read_together
 
 
 def test_a_pause_waits_for_a_prompt_that_is_being_read() -> None:

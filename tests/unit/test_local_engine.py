@@ -83,7 +83,7 @@ def test_a_batch_that_grows_gives_the_logits_of_each_text_read_alone(
     texts = [common + tokens(3), common + tokens(455), common + tokens(1100), common + tokens(9), tokens(1)]
     known: list[int] = []
     for text in texts:
-        read = decoder.read(text)
+        (read,) = decoder.read([text])
         decoder.begin(read)
         logits = read.logits
         known.append(read.known_tokens)
@@ -109,6 +109,28 @@ def test_a_batch_that_grows_gives_the_logits_of_each_text_read_alone(
             torch.testing.assert_close(logits[row], alone(text), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_prompts_that_are_read_together_get_the_logits_of_each_read_alone(
+    architecture: str, tmp_path: Path
+) -> None:
+    save_tiny_model(tmp_path, architecture, max_position_embeddings=2048)
+    model = load_model(str(tmp_path), "cpu", torch.float32)
+    together, alone = (Decoder(model.network, model.kv_shape, PrefixCache(512)) for _ in range(2))
+    random = torch.Generator().manual_seed(0)
+    # one whose beginning is known, one of which a single token is not, short ones, one read in three pieces
+    lengths = [70, 33, 1, 20, 1100]
+    prompts = [torch.randint(384, (length,), generator=random).tolist() for length in lengths]
+    for decoder in (together, alone):
+        decoder.read([prompts[0][:50]])
+        decoder.read([prompts[1][:32]])
+    reads = together.read(prompts)
+    assert [read.known_tokens for read in reads] == [48, 32, 0, 0, 0]
+    for read, prompt in zip(reads, prompts, strict=True):
+        (expected,) = alone.read([prompt])
+        torch.testing.assert_close(read.logits, expected.logits, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(read.values_LKHTD, expected.values_LKHTD, atol=1e-4, rtol=1e-4)
+
+
 def test_the_beginnings_of_prompts_are_kept_longer_than_what_follows_them() -> None:
     cache, values = PrefixCache(8 * BLOCK_TOKENS), torch.zeros(1, 2, 1, 8 * BLOCK_TOKENS, 1)
     common = list(range(4 * BLOCK_TOKENS))
@@ -124,9 +146,8 @@ def test_the_beginnings_of_prompts_are_kept_longer_than_what_follows_them() -> N
 def test_a_text_read_again_gives_the_same_bits_whatever_is_beside_it(engine: LocalEngine) -> None:
     decoder = Decoder(engine.model.network, engine.model.kv_shape, PrefixCache(64))
     texts = [[n % 300 for n in range(start, start + 40)] for start in (0, 90, 180)]
-    reads = [decoder.read(text) for text in texts]
-    alone = reads[0].logits
-    for read in reads:
+    (alone,) = (read.logits for read in decoder.read(texts[:1]))
+    for read in decoder.read(texts):
         decoder.begin(read)
     decoder.step([1, 2, 3])
     assert torch.equal(decoder.reread(texts[0]), alone)

@@ -1,0 +1,140 @@
+"""Keys and values of what each text has beyond its stem, in buckets of about one length.
+
+A step of a batch reads all of them. In one rectangle, as wide as the longest text, half of what it reads is
+padding, and of a small model that is most of what a step costs on a processor.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_SMALLEST_TOKENS = {"cpu": 64, "cuda": 512}
+"""Of a bucket: each bucket has products of its own, which cost a GPU more than padding does."""
+
+
+@dataclass(slots=True, eq=False)
+class Leaf:
+    """What one text has beyond its stem."""
+
+    bucket: "Bucket"
+    slot: int
+    tokens: int
+
+    @property
+    def parts_LHTD(self) -> tuple[Tensor, Tensor]:
+        """Its keys and its values, where they lie: layers, heads, tokens, width of a head."""
+        keys_LNHDT, values_LNHTD = self.bucket.keys_LNHDT, self.bucket.values_LNHTD
+        return keys_LNHDT[:, self.slot, :, :, : self.tokens].mT, values_LNHTD[:, self.slot, :, : self.tokens]
+
+
+class Bucket:
+    """Leaves of up to ``capacity`` tokens, in slots that lie one after the other, each from the left.
+
+    Both hold layers, slots (texts) and heads; of a head, its keys lie by column, since a processor multiplies
+    one query with them twice as fast as with rows.
+    """
+
+    def __init__(self, keys_LNHDT: Tensor, values_LNHTD: Tensor) -> None:
+        """Use this memory, which is doubled where it is too small."""
+        self.keys_LNHDT, self.values_LNHTD = keys_LNHDT, values_LNHTD
+        self.leaves: list[Leaf] = []
+
+    @property
+    def capacity(self) -> int:
+        """How many tokens a leaf may have."""
+        return self.values_LNHTD.shape[3]
+
+    def insert(self, leaf: Leaf, parts_LHTD: Sequence[Tensor]) -> None:
+        """Copy a leaf to the next slot."""
+        slot = len(self.leaves)
+        if slot == self.values_LNHTD.shape[1]:
+            # zeros, since masked tokens have weight 0, and 0 times what is no number is none
+            both = (self.keys_LNHDT, self.values_LNHTD)
+            grown = [torch.cat((room, torch.zeros_like(room)), dim=1) for room in both]
+            self.keys_LNHDT, self.values_LNHTD = grown
+        leaf.bucket, leaf.slot = self, slot
+        self.leaves.append(leaf)
+        for room, part in zip(leaf.parts_LHTD, parts_LHTD, strict=True):
+            room.copy_(part)
+
+    def remove(self, slot: int) -> None:
+        """Give a slot free; the last leaf moves there."""
+        last = self.leaves.pop()
+        if slot < len(self.leaves):
+            parts_LHTD = last.parts_LHTD
+            last.slot = slot
+            self.leaves[slot] = last
+            for room, part in zip(last.parts_LHTD, parts_LHTD, strict=True):
+                room.copy_(part)
+
+
+class Leaves:
+    """The leaves of all texts of a batch."""
+
+    def __init__(self, kv_shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> None:
+        """Make room when the first leaf comes.
+
+        Args:
+            kv_shape: layers, heads, and the width of a head.
+            dtype: of the keys and values.
+            device: where they lie.
+        """
+        self._kv_shape, self._dtype, self._device = kv_shape, dtype, device
+        self._buckets: dict[int, Bucket] = {}  # by capacity
+
+    def __iter__(self) -> Iterator[Leaf]:
+        """Give the leaves, bucket by bucket."""
+        return (leaf for bucket in self.buckets for leaf in bucket.leaves)
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        """Those that hold something."""
+        return [bucket for bucket in self._buckets.values() if bucket.leaves]
+
+    def add(self, parts_LHTD: Sequence[Tensor]) -> Leaf:
+        """Copy a leaf, its keys and its values, and leave room for one token more."""
+        tokens = parts_LHTD[0].shape[-2]
+        bucket = self._fitting(tokens + 1)
+        leaf = Leaf(bucket, len(bucket.leaves), tokens)
+        bucket.insert(leaf, parts_LHTD)
+        return leaf
+
+    def remove(self, leaf: Leaf) -> None:
+        """Give free what a leaf takes."""
+        leaf.bucket.remove(leaf.slot)
+
+    def make_room(self) -> None:
+        """Move the leaves that have no room for one token more."""
+        for leaf in [leaf for leaf in self if leaf.tokens == leaf.bucket.capacity]:
+            outgrown, slot = leaf.bucket, leaf.slot
+            self._fitting(leaf.tokens + 1).insert(leaf, leaf.parts_LHTD)
+            outgrown.remove(slot)
+
+    def clear(self) -> None:
+        """Forget all leaves, numbers that are none included."""
+        if self._device.type != "cpu":  # whatever changes the weights meanwhile needs the memory
+            self._buckets.clear()
+        for bucket in self._buckets.values():  # and here, memory that is new costs more than to clear it
+            bucket.leaves.clear()
+            bucket.keys_LNHDT.zero_()
+            bucket.values_LNHTD.zero_()
+
+    def _fitting(self, tokens: int) -> Bucket:
+        capacity = _capacity(tokens, _SMALLEST_TOKENS[self._device.type])
+        if capacity not in self._buckets:
+            layers, heads, width = self._kv_shape
+            zeros = torch.zeros(layers, 1, heads, capacity * width, dtype=self._dtype, device=self._device)
+            rows, columns = (capacity, width), (width, capacity)
+            self._buckets[capacity] = Bucket(
+                zeros.unflatten(-1, columns).clone(), zeros.unflatten(-1, rows).clone()
+            )
+        return self._buckets[capacity]
+
+
+def _capacity(tokens: int, smallest: int) -> int:
+    """Choose a power of two, or the middle between two: at most a third of a leaf is padding."""
+    power = max(smallest, 1 << (tokens - 1).bit_length())
+    middle = power // 4 * 3
+    return middle if tokens <= middle and power > smallest else power
