@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from memory_program.learning.linear import OneDnnLinear, use_onednn
+from memory_program.learning.linear import OneDnnLinear, onednn_is_faster, use_onednn
 
 
 @pytest.fixture
@@ -70,3 +70,17 @@ def test_a_kind_of_linear_layer_of_its_own_stays() -> None:
     network = nn.Sequential(Doubled(4, 4))
     use_onednn(network)
     assert type(network[0]) is Doubled
+
+
+@pytest.mark.parametrize(
+    ("processor", "expected"),
+    [
+        ({"architecture": "x86_64", "cpu_name": "AMD EPYC 9R14", "avx512_f": True}, True),
+        ({"architecture": "x86_64", "cpu_name": "Intel Xeon", "avx512_f": True}, False),
+        ({"architecture": "x86_64", "cpu_name": "AMD EPYC 7R13", "avx512_f": False}, False),
+        ({"architecture": "aarch64"}, False),
+    ],
+)
+def test_onednn_is_for_wide_processors_of_other_makers(monkeypatch, processor, expected) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: processor)
+    assert onednn_is_faster() is expected
