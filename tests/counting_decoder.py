@@ -39,9 +39,9 @@ class CountingDecoder:
         self.breaks = self.breaks_for_good = False
 
     def read(self, prompts: Sequence[Sequence[int]]) -> list[ReadPrompt]:
+        self.read_together.append(len(prompts))
         self.read_by.append(threading.current_thread())
         assert self.reading.wait(timeout=PATIENCE_S)
-        self.read_together.append(len(prompts))
         self.prompts += map(list, prompts)
         if any(prompt[-1] == UNREADABLE for prompt in prompts):
             raise MemoryError("no room")

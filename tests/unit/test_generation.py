@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 import torch
@@ -415,19 +415,14 @@ def test_a_prompt_that_a_reader_cannot_read_fails_alone() -> None:
 def test_short_prompts_that_wait_are_read_together_and_long_ones_alone(readers: int) -> None:
     decoder = CountingDecoder()
     batcher = make_batcher(decoder, slots=8, readers=readers)
-    decoder.reading.clear()
     with ThreadPoolExecutor(8) as threads:
-        texts = [threads.submit(batcher.generate, job(8))]
-        until(lambda: len(decoder.read_by) == 1)
-        if readers:  # both who may read are at it
-            texts.append(threads.submit(batcher.generate, job(7)))
-            until(lambda: len(decoder.read_by) == 2)
-        waiting = [job(n) for n in (1, 2, 3)] + [job(*[4] * PASS_TOKENS, n) for n in (1, 2)]
-        for count, each in enumerate(waiting, start=1):  # in this order
+        occupy_who_reads(decoder, batcher, threads, readers)
+        texts: list[Future[Continuation]] = []
+        for each in [job(n) for n in (1, 2, 3)] + [job(*[4] * PASS_TOKENS, n) for n in (1, 2)]:
             texts.append(threads.submit(batcher.generate, each))
-            until(lambda count=count: len(batcher._waiting) == count)
+            until(lambda: len(batcher._waiting) == len(texts))  # in this order
         decoder.reading.set()
-        assert [len(text.result(timeout=PATIENCE_S).tokens) for text in texts[-5:]] == [2, 3, 4, 2, 3]
+        assert [len(text.result(timeout=PATIENCE_S).tokens) for text in texts] == [2, 3, 4, 2, 3]
     assert sorted(decoder.read_together[1 + readers :]) == [1, 1, 3]
 
 
@@ -435,21 +430,29 @@ def test_short_prompts_that_wait_are_read_together_and_long_ones_alone(readers: 
 def test_of_prompts_that_are_read_together_one_that_cannot_be_read_fails_alone(readers: int) -> None:
     decoder = CountingDecoder()
     batcher = make_batcher(decoder, slots=8, readers=readers)
-    decoder.gate.clear()
-    decoder.reading.clear()
     with ThreadPoolExecutor(8) as threads:
-        first = [threads.submit(batcher.generate, job(8 - n)) for n in range(1 + readers)]
-        until(lambda: len(decoder.read_by) == 1 + readers)
+        first = occupy_who_reads(decoder, batcher, threads, readers)
         good, bad, better = [threads.submit(batcher.generate, job(n)) for n in (3, UNREADABLE, 2)]
         until(lambda: len(batcher._waiting) == 3)
         decoder.reading.set()
-        decoder.gate.set()
         with pytest.raises(MemoryError, match="no room"):
             bad.result(timeout=PATIENCE_S)
         assert good.result(timeout=PATIENCE_S).tokens == [2, 1, 0, STOP]
         assert better.result(timeout=PATIENCE_S).tokens == [1, 0, STOP]
         assert all(text.result(timeout=PATIENCE_S).has_ended for text in first)
-    assert 3 in decoder.read_together
+    assert decoder.read_together[1 + readers :] == [3, 1, 1, 1]
+
+
+def occupy_who_reads(
+    decoder: CountingDecoder, batcher: Batcher, threads: ThreadPoolExecutor, readers: int
+) -> list[Future[Continuation]]:
+    """Give the writer and each reader a prompt, at which they stay until ``decoder.reading`` is set."""
+    decoder.reading.clear()
+    texts: list[Future[Continuation]] = []
+    for number in range(1 + readers):
+        texts.append(threads.submit(batcher.generate, job(8 - number)))
+        until(lambda: len(decoder.read_by) == len(texts))
+    return texts
 
 
 def test_a_pause_waits_for_a_prompt_that_is_being_read() -> None:
