@@ -32,8 +32,8 @@ class Leaf:
 class Bucket:
     """Leaves of up to ``capacity`` tokens, in slots that lie one after the other, each from the left.
 
-    Both hold layers, slots (texts) and heads; of a head, its keys lie by column, since a processor multiplies
-    one query with them twice as fast as with rows.
+    Keys and values are two areas of layers, slots (texts) and heads. The keys of a head lie by column, since
+    a processor multiplies one query with columns up to twice as fast as with rows.
     """
 
     def __init__(self, keys_LNHDT: Tensor, values_LNHTD: Tensor) -> None:
@@ -54,20 +54,20 @@ class Bucket:
             both = (self.keys_LNHDT, self.values_LNHTD)
             grown = [torch.cat((room, torch.zeros_like(room)), dim=1) for room in both]
             self.keys_LNHDT, self.values_LNHTD = grown
-        leaf.bucket, leaf.slot = self, slot
         self.leaves.append(leaf)
-        for room, part in zip(leaf.parts_LHTD, parts_LHTD, strict=True):
-            room.copy_(part)
+        self._place(leaf, slot, parts_LHTD)
 
     def remove(self, slot: int) -> None:
         """Give a slot free; the last leaf moves there."""
         last = self.leaves.pop()
         if slot < len(self.leaves):
-            parts_LHTD = last.parts_LHTD
-            last.slot = slot
             self.leaves[slot] = last
-            for room, part in zip(last.parts_LHTD, parts_LHTD, strict=True):
-                room.copy_(part)
+            self._place(last, slot, last.parts_LHTD)
+
+    def _place(self, leaf: Leaf, slot: int, parts_LHTD: Sequence[Tensor]) -> None:
+        leaf.bucket, leaf.slot = self, slot
+        for room, part in zip(leaf.parts_LHTD, parts_LHTD, strict=True):
+            room.copy_(part)
 
 
 class Leaves:
@@ -125,16 +125,16 @@ class Leaves:
         capacity = _capacity(tokens, _SMALLEST_TOKENS[self._device.type])
         if capacity not in self._buckets:
             layers, heads, width = self._kv_shape
-            zeros = torch.zeros(layers, 1, heads, capacity * width, dtype=self._dtype, device=self._device)
-            rows, columns = (capacity, width), (width, capacity)
-            self._buckets[capacity] = Bucket(
-                zeros.unflatten(-1, columns).clone(), zeros.unflatten(-1, rows).clone()
+            keys_LNHDT, values_LNHTD = (
+                torch.zeros(layers, 1, heads, *of_head, dtype=self._dtype, device=self._device)
+                for of_head in ((width, capacity), (capacity, width))
             )
+            self._buckets[capacity] = Bucket(keys_LNHDT, values_LNHTD)
         return self._buckets[capacity]
 
 
 def _capacity(tokens: int, smallest: int) -> int:
-    """Choose a power of two, or the middle between two: at most a third of a leaf is padding."""
+    """Choose a power of two, or the middle between two: past the smallest, a third is padding at most."""
     power = max(smallest, 1 << (tokens - 1).bit_length())
     middle = power // 4 * 3
     return middle if tokens <= middle and power > smallest else power
