@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from bm25s.stopwords import STOPWORDS_EN
+
+from memory_program.bank.stems import STOP_WORDS
 
 CHUNK = 10_000
 NAMES = ("Caroline", "Melanie")
@@ -25,7 +26,7 @@ def vocabulary(size: int = 20_000) -> list[str]:
     """Make up words, the most frequent first: English stop words, then pronounceable syllables."""
     rng = random.Random(0)
     syllables = ["".join(pair) for pair in itertools.product("bdfgklmnprstvz", "aeiou")]
-    words = dict.fromkeys(str(word) for word in STOPWORDS_EN)
+    words = dict.fromkeys(STOP_WORDS)
     while len(words) < size:
         words["".join(rng.choices(syllables, k=rng.randint(2, 4)))] = None
     return list(words)

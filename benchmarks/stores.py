@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from bm25s.stopwords import STOPWORDS_EN
+
+from memory_program.bank.stems import STOP_WORDS
 
 DIMENSION = 64
 
@@ -83,7 +84,7 @@ class Fts5(Store):
 
     def search(self, query: str, top_k: int) -> int:
         """Rank the rows that hold any of the words."""
-        words = " OR ".join(f'"{word}"' for word in query.split() if word.lower() not in STOPWORDS_EN)
+        words = " OR ".join(f'"{word}"' for word in query.split() if word.lower() not in STOP_WORDS)
         rows = self.connection.execute(
             "SELECT rowid FROM memories WHERE memories MATCH ? ORDER BY rank LIMIT ?", (words, top_k)
         )

@@ -8,12 +8,20 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 import regex
-from bm25s.stopwords import STOPWORDS_EN
 from Stemmer import Stemmer
 
 _WORD = re.compile(r"\w\w+")
 _MARKED_WORD = regex.compile(r"[\w--\p{M}]\w+", regex.V1)  # as scripts of India need, whose vowels are marks
-_STOP_WORDS = frozenset(STOPWORDS_EN)
+
+STOP_WORDS = (
+    *("a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no"),
+    *("not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this"),
+    *("to", "was", "will", "with"),
+)
+"""English words that nothing is found by: those of Lucene and bm25s. Importing them from the latter would
+start JAX where it is installed, which takes three quarters of a GPU's memory."""
+
+_STOP_WORDS = frozenset(STOP_WORDS)
 
 
 class _ThreadStemmer(threading.local):

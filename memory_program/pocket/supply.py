@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
 
@@ -15,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from locomo.files import write_folder_whole
 from locomo.world import generate
+from memory_program.errors import ModelError
 from memory_program.pocket.drill import words_of
 from memory_program.pocket.examples import chunk, load_examples, save_examples, texts_of
 from memory_program.pocket.layout import Batch, batches
@@ -36,19 +38,19 @@ class Supply:
         self._count = max(1, config.tokens // config.chunk_tokens)
 
     def chunks(self, first: int) -> Iterator[tuple[int, list[Batch]]]:
-        """Give chunk after chunk from a number on, in batches; the next ones are made meanwhile."""
-        workers = self._config.workers
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, context, _end_with, (os.getpid(),)) as pool:
-            ahead = deque(
-                self._submitted(pool, number)
-                for number in range(first, min(first + 2 * workers, self._count))
-            )
-            for number in range(first, self._count):
-                made = ahead.popleft().result()
-                if number + 2 * workers < self._count:
-                    ahead.append(self._submitted(pool, number + 2 * workers))
-                yield number, made
+        """Give chunk after chunk from a number on, in batches; the next ones are made meanwhile.
+
+        Raises:
+            ModelError: a process that makes them was ended from outside.
+        """
+        try:
+            yield from self._chunks(first)
+        except BrokenProcessPool as error:
+            raise ModelError(
+                f"one of the {self._config.workers} processes that make text was ended from outside, for "
+                "want of memory perhaps: fewer --workers take less. The same command goes on from the last "
+                "checkpoint"
+            ) from error
 
     def stage(self, number: int) -> Stage:
         """Say to which stage a chunk belongs."""
@@ -62,6 +64,20 @@ class Supply:
     def first_of(self, stage: str) -> int | None:
         """Say which chunk is the first of a stage; None if the training leaves it out."""
         return next((number for number in range(self._count) if self.stage(number).name == stage), None)
+
+    def _chunks(self, first: int) -> Iterator[tuple[int, list[Batch]]]:
+        workers = self._config.workers
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(workers, context, _end_with, (os.getpid(),)) as pool:
+            ahead = deque(
+                self._submitted(pool, number)
+                for number in range(first, min(first + 2 * workers, self._count))
+            )
+            for number in range(first, self._count):
+                made = ahead.popleft().result()
+                if number + 2 * workers < self._count:
+                    ahead.append(self._submitted(pool, number + 2 * workers))
+                yield number, made
 
     def _submitted(self, pool: ProcessPoolExecutor, number: int) -> Future[list[Batch]]:
         return pool.submit(_batches_of, self._config, number, self._text_of(number), self.stage(number))

@@ -1,6 +1,7 @@
 """The recipe, run for real on a small setting: it learns, and takes up where it was left."""
 
 import json
+import multiprocessing
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from memory_program.errors import ConfigError
+from memory_program.errors import ConfigError, ModelError
 from memory_program.pocket import drill, supply, training
 from memory_program.pocket.optimizer import falling
 from memory_program.pocket.recipe import STAGES, PretrainConfig
@@ -219,3 +220,15 @@ def test_a_training_that_goes_on_from_a_model_asks_on_the_side_first_and_then_ch
 def test_weights_of_another_shape_are_refused(trained, tmp_path):
     with pytest.raises(ConfigError, match="of another shape: give its width, layers and inner"):
         pretrain(PretrainConfig(out=tmp_path, **{**TINY, "weights": trained / "model"}))
+
+
+def test_a_process_that_makes_text_and_is_killed_is_told_of(tmp_path: Path) -> None:
+    config = PretrainConfig(out=tmp_path, **{**TINY, "tokens": 200_000})
+    supply.tokenizer_of(config)
+    others = set(multiprocessing.active_children())
+    chunks = supply.Supply(config).chunks(0)
+    assert next(chunks)[0] == 0
+    for process in set(multiprocessing.active_children()) - others:
+        process.kill()
+    with pytest.raises(ModelError, match="one of the 1 processes that make text was ended from outside"):
+        list(chunks)

@@ -7,11 +7,12 @@ from collections import Counter
 import bm25s
 import numpy as np
 import pytest
+from bm25s.stopwords import STOPWORDS_EN
 from Stemmer import Stemmer
 
 from memory_program.bank.lexical import BM25Index
 from memory_program.bank.maxscore import best
-from memory_program.bank.stems import tokenize
+from memory_program.bank.stems import STOP_WORDS, tokenize
 from memory_program.errors import IndexingError
 
 WORDS = """
@@ -66,6 +67,10 @@ def test_the_tokens_are_those_of_bm25s(text: str) -> None:
         [text], stopwords="english", stemmer=Stemmer("english"), return_ids=False, show_progress=False
     )
     assert tokenize(text) == expected[0]
+
+
+def test_the_stop_words_are_those_of_bm25s() -> None:
+    assert STOP_WORDS == STOPWORDS_EN
 
 
 @pytest.mark.parametrize(

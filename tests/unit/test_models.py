@@ -1,5 +1,6 @@
 """What is refused before LiteLLM is asked; what needs LiteLLM is in tests/integration/test_models.py."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -83,3 +84,20 @@ def test_a_number_out_of_range_is_refused_by_its_name(settings: dict[str, Any]) 
 def test_neither_litellm_nor_torch_is_imported_before_a_model_is_made() -> None:
     check = "import sys, memory_program.models; sys.exit(bool({'litellm', 'torch'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_no_module_starts_jax_which_would_take_most_of_a_gpu(tmp_path: Path) -> None:
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").touch()
+    (tmp_path / "jax" / "lax.py").touch()
+    check = (
+        "import importlib, pkgutil, sys, locomo, memory_program\n"
+        "for root in (locomo, memory_program):\n"
+        "    for module in pkgutil.walk_packages(root.__path__, root.__name__ + '.'):\n"
+        "        if not module.name.endswith('__main__'):\n"
+        "            importlib.import_module(module.name)\n"
+        "assert 'memory_program.pocket.training' in sys.modules\n"
+        "assert 'jax' not in sys.modules"
+    )
+    paths = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    subprocess.run([sys.executable, "-c", check], check=True, env={**os.environ, "PYTHONPATH": paths})
