@@ -68,7 +68,8 @@ def pretrain(config: PretrainConfig) -> Progress:
     Raises:
         ConfigError: the folder cannot be written, or holds a training with other settings; or words to be
             alike are not tokens.
-        ModelError: the weights are no numbers any more; the last checkpoint has those before.
+        ModelError: the weights are no numbers any more, or a process that makes text was ended; the last
+            checkpoint has the weights before.
         RunInUseError: another process works in the folder.
     """
     with held(config.out, "out"):
