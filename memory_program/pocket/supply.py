@@ -47,9 +47,9 @@ class Supply:
             yield from self._chunks(first)
         except BrokenProcessPool as error:
             raise ModelError(
-                f"one of the {self._config.workers} processes that make text was ended from outside, for "
-                "want of memory perhaps: fewer --workers take less. The same command goes on from the last "
-                "checkpoint"
+                "a process that makes text was ended from outside, for want of memory perhaps "
+                f"(workers={self._config.workers}). The same command, with fewer --workers if need be, "
+                "goes on from the last checkpoint"
             ) from error
 
     def stage(self, number: int) -> Stage:
