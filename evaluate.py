@@ -2,8 +2,8 @@
 
 import sys
 
-from memory_program.command_line import exit_status, parse_flags
-from memory_program.config import EvaluateConfig
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.command_line import exit_status, parse_flags
 
 
 def main() -> None:
@@ -11,8 +11,8 @@ def main() -> None:
     config = parse_flags(EvaluateConfig)
 
     # DSPy and the rest: --help does not wait for them
-    from memory_program.evaluation.run import evaluate
-    from memory_program.learning.ceiling import measure_ceiling
+    from memory_program.evaluation.evaluation_run import evaluate
+    from memory_program.evaluation.oracle_eval import measure_ceiling
 
     evaluate(config, ceiling=measure_ceiling(config))
 

@@ -2,15 +2,17 @@
 
 import sys
 
-from memory_program.command_line import exit_status, parse_flags
-from memory_program.optimize_config import OptimizeConfig
+from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.core.command_line import exit_status, parse_flags
 
 
 def main() -> None:
     """Read the flags, look for better prompts, and save the best."""
     config = parse_flags(OptimizeConfig)
 
-    from memory_program.optimization.run import optimize  # DSPy and the rest: --help does not wait for them
+    from memory_program.optimization.optimization_run import (
+        optimize,  # DSPy and the rest: --help does not wait for them
+    )
 
     optimize(config)
 

@@ -14,21 +14,26 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from memory_program.arbor_train_config import train_config_type
-from memory_program.command_line import exit_status, named_mode, parse_flags
-from memory_program.expert_config import ExportConfig, FineTuneConfig, SynthesizeConfig, TrajectoriesConfig
-from memory_program.pocket.recipe import PretrainConfig
-from memory_program.settings import Settings
-from memory_program.train_config import ReevaluateConfig, TrainConfig
+from memory_program.configs.arbor_config import train_config_type
+from memory_program.configs.sft_config import (
+    ExportConfig,
+    FineTuneConfig,
+    SynthesizeConfig,
+    TrajectoriesConfig,
+)
+from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
+from memory_program.core.command_line import exit_status, named_mode, parse_flags
+from memory_program.core.settings import Settings
+from recipes.pocket.recipe import PretrainConfig
 
 MODES: dict[str, tuple[type[Settings], str]] = {
-    "train": (TrainConfig, "memory_program.training.run:train"),
-    "evaluate": (ReevaluateConfig, "memory_program.training.run:evaluate_again"),
-    "trajectories": (TrajectoriesConfig, "memory_program.training.expert:collect_trajectories"),
-    "synthesize": (SynthesizeConfig, "memory_program.training.expert:synthesize_questions"),
-    "sft": (FineTuneConfig, "memory_program.training.expert:fine_tune_writer"),
-    "export": (ExportConfig, "memory_program.training.expert:export"),
-    "pretrain": (PretrainConfig, "memory_program.pocket.training:pretrain"),
+    "train": (TrainConfig, "memory_program.rl.training_run:train"),
+    "evaluate": (ReevaluateConfig, "memory_program.rl.training_run:evaluate_again"),
+    "trajectories": (TrajectoriesConfig, "memory_program.sft.sft_commands:collect_trajectories"),
+    "synthesize": (SynthesizeConfig, "memory_program.sft.sft_commands:synthesize_questions"),
+    "sft": (FineTuneConfig, "memory_program.sft.sft_commands:fine_tune_writer"),
+    "export": (ExportConfig, "memory_program.sft.sft_commands:export"),
+    "pretrain": (PretrainConfig, "recipes.pocket.pretraining:pretrain"),
 }
 """For each mode its flags, and the function that takes them; imported late, since it needs torch."""
 

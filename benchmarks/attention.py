@@ -18,10 +18,10 @@ from rich.table import Table
 from torch import Tensor
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from memory_program.command_line import exit_status
-from memory_program.errors import ConfigError
-from memory_program.pocket.attention import WIDTH, attend, is_available
-from memory_program.pocket.training import keep_freed_memory
+from memory_program.core.command_line import exit_status
+from memory_program.core.errors import ConfigError
+from recipes.pocket.amx_attention import WIDTH, attend, is_available
+from recipes.pocket.pretraining import keep_freed_memory
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from locomo.conversation import Conversation
-from memory_program.config import BuildOrder, EvaluateConfig
+from locomo.types import Conversation
+from memory_program.configs.evaluate_config import BuildOrder, EvaluateConfig
 from memory_program.evaluation.datasets import DATASETS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -26,10 +26,10 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the tests have the server and the models
 
-from locomo.world import as_locomo_json
-from memory_program.command_line import exit_status, parse_flags
-from memory_program.errors import ConfigError, MemoryProgramError
-from memory_program.settings import Settings, split_list
+from memory_program.core.command_line import exit_status, parse_flags
+from memory_program.core.errors import ConfigError, MemoryProgramError
+from memory_program.core.settings import Settings, split_list
+from memory_program.worlds import as_locomo_json
 from tests import evaluation_samples, optimization_samples
 from tests.killed_runs import (
     CHECKOUT,

@@ -21,13 +21,13 @@ from dspy.lm15 import Config, Message, Request
 from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
-from locomo.world import generate
-from memory_program.embedded import POCKET, source_of
-from memory_program.learning.decoding import Decoder
-from memory_program.learning.local import LocalEngine, LocalSettings
-from memory_program.learning.prefixes import PrefixCache
-from memory_program.learning.weights import LoadedModel
-from memory_program.pocket.examples import exchanges_of
+from memory_program.inference.decoder import Decoder
+from memory_program.inference.engine import LocalEngine, LocalSettings
+from memory_program.inference.loading import LoadedModel
+from memory_program.inference.prefix_cache import PrefixCache
+from memory_program.models.model_names import POCKET, source_of
+from memory_program.worlds import generate
+from recipes.pocket.examples import exchanges_of
 
 _ROUNDS = 2
 

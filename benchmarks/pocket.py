@@ -27,20 +27,20 @@ from rich.table import Table
 
 from locomo.metrics import is_abstention
 from locomo.statistics import clustered_interval
-from locomo.world import Kind
 from memory_program.agents.signatures import SPECIALISTS
-from memory_program.command_line import exit_status, parse_flags
-from memory_program.config import DatasetName, EvaluateConfig
+from memory_program.configs.evaluate_config import DatasetName, EvaluateConfig
+from memory_program.core.command_line import exit_status, parse_flags
+from memory_program.core.settings import Settings
 from memory_program.evaluation.datasets import worlds_of
-from memory_program.evaluation.run import evaluate
-from memory_program.evaluation.scoring import Json, Resampling
-from memory_program.evaluation.table import spelled_interval
-from memory_program.learning.agreement import Recorder, Tally, agreement, gold_operations
-from memory_program.learning.ceiling import ORACLE, measure_ceiling
-from memory_program.learning.oracle import Exchange, Oracle, oracle_lm
-from memory_program.learning.rendered import signature_of
-from memory_program.models import AdaptiveLimiter, language_model
-from memory_program.settings import Settings
+from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.evaluation.oracle_eval import ORACLE, measure_ceiling
+from memory_program.evaluation.report.score_tables import spelled_interval
+from memory_program.evaluation.scoring.question_scores import Json, Resampling
+from memory_program.models.factory import AdaptiveLimiter, language_model
+from memory_program.worlds import Kind
+from memory_program.worlds.oracle import Exchange, Oracle, oracle_lm
+from memory_program.worlds.oracle_agreement import Recorder, Tally, agreement, gold_operations
+from memory_program.worlds.rendered_prompts import signature_of
 
 _COMMON = 0.01  # a word that a smaller share of texts has is no wording: it names a thing
 

@@ -19,17 +19,17 @@ from rich.progress import track
 from rich.table import Table
 
 from locomo.statistics import clustered_interval
-from locomo.world import KINDS, Action, World
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.writer import MemoryWriter, kind_of
 from memory_program.bank.budget import count_tokens
-from memory_program.bank.retrieval import ScoredMemory, above_floor
+from memory_program.bank.memory_search import ScoredMemory, above_floor
 from memory_program.bank.space import MemorySpace
-from memory_program.command_line import exit_status, parse_flags
-from memory_program.config import DatasetName, EvaluateConfig
+from memory_program.configs.evaluate_config import DatasetName, EvaluateConfig
+from memory_program.core.command_line import exit_status, parse_flags
+from memory_program.core.settings import Settings
 from memory_program.evaluation.datasets import worlds_of
-from memory_program.learning.oracle import oracle_lm
-from memory_program.settings import Settings
+from memory_program.worlds import KINDS, Action, World
+from memory_program.worlds.oracle import oracle_lm
 
 FLOORS = (0.0, 0.2, 0.3, 0.4, 0.5)
 """Shares of the best score; what scores less is not shown."""

@@ -21,15 +21,15 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 from rich.console import Console
 
-from locomo.conversation import Session
-from locomo.world import as_locomo_json, generate
+from locomo.types import Session
 from memory_program.agents.program import MemorySystem
 from memory_program.agents.systems import make_system
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
-from memory_program.bank.outcome import Answer, RankedItem, SessionRecord
+from memory_program.bank.outcomes import Answer, RankedItem, SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.config import EvaluateConfig, SystemSettings
-from memory_program.evaluation.run import evaluate
+from memory_program.configs.evaluate_config import EvaluateConfig, SystemSettings
+from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.worlds import as_locomo_json, generate
 
 HISTORIES, TURNS = 10, 500
 SIZE_TARGET_BYTES = 5_000_000

@@ -25,11 +25,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from memory_program.command_line import exit_status, parse_flags
-from memory_program.errors import ConfigError
-from memory_program.learning.run_state import read_log
-from memory_program.settings import Settings, split_list
-from memory_program.training.card import spelled_difference
+from memory_program.core.checkpoints import read_log
+from memory_program.core.command_line import exit_status, parse_flags
+from memory_program.core.errors import ConfigError
+from memory_program.core.settings import Settings, split_list
+from memory_program.rl.model_card import spelled_difference
 
 TRAIN = Path(__file__).parents[1] / "train.py"
 NO_LIMIT_MINUTES = 24 * 60

@@ -28,23 +28,23 @@ from transformers import TrainerCallback
 
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
-from memory_program.command_line import exit_status, parse_flags
-from memory_program.config import SystemName
-from memory_program.embedded import POCKET_BASE, source_of
-from memory_program.learning.credit import group_advantages
-from memory_program.learning.groups import messages_of
-from memory_program.learning.grpo import MemoryGRPO
-from memory_program.learning.hyperparameters import GRPOSettings, ReinforceSettings
-from memory_program.learning.local import LocalEngine, LocalModel, LocalSettings
-from memory_program.learning.packing import Sample
-from memory_program.learning.provider import engine_of
-from memory_program.learning.reinforce import LocalTrainer
-from memory_program.learning.rewards import answer_score
-from memory_program.learning.run_state import Entry
-from memory_program.models import language_model
-from memory_program.settings import Settings
-from memory_program.train_config import TrainConfig
-from memory_program.training.material import Material, read_material
+from memory_program.configs.evaluate_config import SystemName
+from memory_program.configs.train_config import TrainConfig
+from memory_program.configs.trainer_config import GRPOSettings, ReinforceSettings
+from memory_program.core.checkpoints import Entry
+from memory_program.core.command_line import exit_status, parse_flags
+from memory_program.core.settings import Settings
+from memory_program.inference.engine import LocalEngine, LocalModel, LocalSettings
+from memory_program.models.factory import language_model
+from memory_program.models.model_names import POCKET_BASE, source_of
+from memory_program.rl.backends.local_backend import engine_of
+from memory_program.rl.credit import group_advantages
+from memory_program.rl.groups import messages_of
+from memory_program.rl.grpo import MemoryGRPO
+from memory_program.rl.rewards import answer_score
+from memory_program.rl.trainer.packing import Sample
+from memory_program.rl.trainer.policy_step import LocalTrainer
+from memory_program.rl.training_data import Material, read_material
 
 
 class Benchmark(Settings):

@@ -17,19 +17,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from locomo.conversation import Category, Conversation, Question
-from locomo.dataset import load_locomo
+from locomo.locomo import load_locomo
 from locomo.metrics import locomo_f1
-from locomo.split_data import select_split
-from memory_program.agents.extraction import ranking
-from memory_program.agents.extraction.features import Evidence, Matrix, span_features
-from memory_program.agents.extraction.question import Asked, read_question
-from memory_program.agents.extraction.ranking import SPAN_KINDS, Weights
-from memory_program.agents.extraction.when import date_candidates, date_features
-from memory_program.agents.extractive import READ_TURNS, extract_answer
+from locomo.splits import select_split
+from locomo.types import Category, Conversation, Question
+from memory_program.agents.baselines import span_ranking as ranking
+from memory_program.agents.baselines.date_answers import date_candidates, date_features
+from memory_program.agents.baselines.extractive import READ_TURNS, extract_answer
+from memory_program.agents.baselines.question_analysis import Asked, read_question
+from memory_program.agents.baselines.span_features import Evidence, Matrix, span_features
+from memory_program.agents.baselines.span_ranking import SPAN_KINDS, Weights
 from memory_program.bank.archive import Archive
 
-OUTPUT = Path(__file__).parents[1] / "memory_program/agents/extractive.json"
+OUTPUT = Path(__file__).parents[1] / "memory_program/agents/baselines/extractive.json"
 
 KEPT_ZEROS = 0.25
 """Of the candidates that share nothing with the gold, the share that is sampled; the softmax is corrected."""

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from memory_program.config import EvaluateConfig
-from memory_program.evaluation.page import PAGE
-from memory_program.evaluation.run import evaluate
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.evaluation.report.report_page import PAGE
 
 IMAGES = Path(__file__).parent / "images"
 

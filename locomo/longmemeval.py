@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from locomo.conversation import Benchmark, Conversation, LongMemEvalType, Question, Session, Turn
-from locomo.dataset import Dataset, read_json
 from locomo.downloads import download
 from locomo.errors import DatasetError
-from locomo.located import NOT_TEXT, Located, refuse_doubled
+from locomo.json_at import NOT_TEXT, Located, refuse_doubled
+from locomo.locomo import Dataset, read_json
+from locomo.types import Benchmark, Conversation, LongMemEvalType, Question, Session, Turn
 
 LONGMEMEVAL_URL = (
     "https://huggingface.co/datasets/xiaowu0162/longmemeval-cleaned/resolve/main/longmemeval_s_cleaned.json"

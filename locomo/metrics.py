@@ -15,9 +15,9 @@ import numpy as np
 # The scorer's word boundary is that of this module: it differs from re's after about 30,000 characters.
 import regex
 
-from locomo.conversation import Category
 from locomo.errors import ScoringError
 from locomo.stemming import stem
+from locomo.types import Category
 
 ABSTENTIONS = ("no information available", "not mentioned")
 """The phrases by which the official scorer knows that an answer abstains."""

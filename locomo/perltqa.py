@@ -15,10 +15,10 @@ from pathlib import Path
 
 from dateutil import parser as dates
 
-from locomo.conversation import Benchmark, Conversation, PerltqaMemory, Question, Session, Turn, group_of
-from locomo.dataset import Dataset, read_json
 from locomo.downloads import download
-from locomo.located import Located
+from locomo.json_at import Located
+from locomo.locomo import Dataset, read_json
+from locomo.types import Benchmark, Conversation, PerltqaMemory, Question, Session, Turn, group_of
 
 MEMORY_FILE, QA_FILE = "perltmem_en_v2.json", "perltqa_en_v2.json"
 PERLTQA_BASE_URL = (

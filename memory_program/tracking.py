@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from memory_program.errors import TrackingError
+from memory_program.core.errors import TrackingError
 
 EXPERIMENT = "memory-program"
 RECEIPT = "tracking.json"

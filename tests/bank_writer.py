@@ -11,10 +11,10 @@ import sys
 from sqlalchemy import Engine, event
 
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
-from memory_program.bank.outcome import SessionRecord
+from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
-from memory_program.errors import ConflictError
+from memory_program.core.errors import ConflictError
 from tests.conversations import session
 
 OPERATIONS = 60

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from locomo.conversation import Session, Turn
+from locomo.types import Session, Turn
 
 
 def session(number: int, *lines: str, day: int = 8) -> Session:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from memory_program.learning.decoding import ReadPrompt
-from memory_program.learning.generation import Batcher, Job, Rounding
-from memory_program.learning.sampling import Sampling
+from memory_program.inference.batcher import Batcher, Job, Rounding
+from memory_program.inference.decoder import ReadPrompt
+from memory_program.inference.sampling import Sampling
 
 STOP = 9
 PATIENCE_S = 60.0  # nothing takes a second; a busy machine may make it wait

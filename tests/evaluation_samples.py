@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from locomo.conversation import Session
+from locomo.types import Session
 from memory_program.agents.program import MemorySystem
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
-from memory_program.bank.outcome import Answer, CallFailure, Outcome, RankedItem, SessionRecord
+from memory_program.bank.outcomes import Answer, CallFailure, Outcome, RankedItem, SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.config import SystemSettings
-from memory_program.ledger import CallRecord, Usage, record_call
+from memory_program.configs.evaluate_config import SystemSettings
+from memory_program.models.usage import CallRecord, Usage, record_call
 
 ANIMALS = ("badger", "cormorant", "dolphin", "ermine", "falcon", "gecko", "heron", "ibex", "jackal", "koala")
 CITIES = ("Oslo", "Porto", "Quito", "Riga", "Seoul", "Turin", "Utrecht", "Vienna", "Warsaw", "Yerevan")

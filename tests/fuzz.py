@@ -25,19 +25,19 @@ with atheris.instrument_imports(
 ):
     from dspy.utils.exceptions import AdapterParseError
 
-    from locomo.dataset import decode_json
     from locomo.errors import DatasetError
-    from locomo.judge import parse_verdict
-    from locomo.neutral import neutralised
-    from locomo.schema import conversations_in
-    from memory_program.agents.adapter import ADAPTER
+    from locomo.judge.judge import parse_verdict
+    from locomo.locomo import decode_json
+    from locomo.locomo_schema import conversations_in
+    from locomo.prompt_markers import neutralised
+    from memory_program.agents.chat_adapter import ADAPTER
     from memory_program.agents.signatures import AnswerOrSearch, WriteAll
     from memory_program.agents.tools import ALL_TOOLS, MemoryTools
     from memory_program.bank.bank import MemoryBank
-    from memory_program.bank.dates import find_dates, resolve_date
+    from memory_program.bank.dates.resolve import find_dates, resolve_date
     from memory_program.bank.exchange import space_from_json
     from memory_program.bank.space import MemorySpace
-    from memory_program.errors import StoreError
+    from memory_program.core.errors import StoreError
 
 from tests.conversations import session
 from tests.hostile_samples import injections

@@ -9,8 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 
 import locomo
-from locomo.conversation import Category, Conversation
-from locomo.dataset import read_dataset
+from locomo.locomo import read_dataset
+from locomo.types import Category, Conversation
 from tests.competent_model import Prompt, calls_json, chat_format
 
 HOSTILE = Path(locomo.__file__).with_name("hostile.json")

@@ -12,11 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from locomo.calibration import AnswerKind, KnownAnswer, known_answers, split_known_answers
-from locomo.conversation import Benchmark
-from locomo.judge import Judges
-from locomo.rubrics import Rubric, Verdict, gradings_of
-from memory_program.optimize_config import OptimizeConfig
+from locomo.judge.calibration import AnswerKind, KnownAnswer, known_answers, split_known_answers
+from locomo.judge.judge import Judges
+from locomo.judge.rubrics import Rubric, Verdict, gradings_of
+from locomo.types import Benchmark
+from memory_program.configs.optimize_config import OptimizeConfig
 from tests.competent_model import Prompt
 from tests.optimization_samples import Steerable, is_lucky, is_odd
 

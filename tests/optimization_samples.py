@@ -21,16 +21,16 @@ from typing import Any
 
 import dspy
 
-from locomo.conversation import Conversation
-from locomo.dataset import read_dataset
+from locomo.locomo import read_dataset
 from locomo.metrics import locomo_f1
+from locomo.types import Conversation
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.bank.space import MemorySpace
-from memory_program.evaluation.live import ModelMaker
-from memory_program.models import AdaptiveLimiter, language_model
-from memory_program.optimization.cases import split_conversations
-from memory_program.optimize_config import OptimizeConfig
+from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.evaluation.stages.system_runner import ModelMaker
+from memory_program.models.factory import AdaptiveLimiter, language_model
+from memory_program.optimization.dev_examples import split_conversations
 from tests.competent_model import NOT_MENTIONED, Prompt, calls_json, chat_format, content_words
 
 READER_CURE = "Answer with the code alone."

@@ -4,9 +4,9 @@ from functools import lru_cache
 
 from transformers import PreTrainedTokenizerFast
 
-from locomo.world import generate
-from memory_program.pocket.examples import texts_of
-from memory_program.pocket.tokenizer import train_tokenizer
+from memory_program.worlds import generate
+from recipes.pocket.examples import texts_of
+from recipes.pocket.pocket_tokenizer import train_tokenizer
 
 
 @lru_cache

@@ -6,14 +6,14 @@ from typing import Any
 
 from rich.console import Console
 
-from locomo.conversation import Session
+from locomo.types import Session
 from memory_program.agents.program import MemorySystem
 from memory_program.agents.systems import make_system
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
-from memory_program.bank.outcome import SessionRecord
+from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.config import EvaluateConfig, SystemSettings
-from memory_program.evaluation.run import evaluate
+from memory_program.configs.evaluate_config import EvaluateConfig, SystemSettings
+from memory_program.evaluation.evaluation_run import evaluate
 from tests.evaluation_samples import NoteTaking, write_conversations
 
 LATEST = "What Ana photographed last, and the animals before."

@@ -12,9 +12,9 @@ import threading
 import time
 from pathlib import Path
 
-from memory_program.command_line import exit_status
-from memory_program.optimization.run import optimize
-from memory_program.optimize_config import OptimizeConfig
+from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.core.command_line import exit_status
+from memory_program.optimization.optimization_run import optimize
 from tests.optimization_samples import impatient
 
 

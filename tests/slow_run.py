@@ -16,10 +16,10 @@ from pathlib import Path
 import dspy
 from dspy.lm15 import Request, Response
 
-from memory_program.config import EvaluateConfig
+from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.evaluation.datasets import worlds_of
-from memory_program.evaluation.run import evaluate
-from memory_program.learning.oracle import Oracle, OracleEngine, lm_of
+from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.worlds.oracle import Oracle, OracleEngine, lm_of
 from tests.evaluation_samples import NoteTaking, Quoting, maker
 
 SYSTEMS = {"memory": NoteTaking, "rag": Quoting}

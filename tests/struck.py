@@ -11,7 +11,7 @@ from pathlib import Path
 
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
-from memory_program.errors import StoreError
+from memory_program.core.errors import StoreError
 from tests import bank_writer
 from tests.conftest import CHECKOUT
 from tests.killed_runs import Toll

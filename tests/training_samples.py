@@ -14,16 +14,16 @@ import dspy
 import torch
 from dspy.lm15 import Message, Request, Response, TextPart, Usage
 
-from locomo.conversation import Category, Conversation, Question
-from memory_program.agents.adapter import ADAPTER
+from locomo.types import Category, Conversation, Question
+from memory_program.agents.chat_adapter import ADAPTER
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.reader import QAReader
 from memory_program.agents.signatures import NOTHING, SPECIALISTS
 from memory_program.agents.writer import spelled_date
-from memory_program.learning.hyperparameters import ReinforceSettings
-from memory_program.learning.local import LocalEngine, LocalModel, LocalSettings
-from memory_program.learning.packing import Sample
-from memory_program.learning.reinforce import LocalTrainer
+from memory_program.configs.trainer_config import ReinforceSettings
+from memory_program.inference.engine import LocalEngine, LocalModel, LocalSettings
+from memory_program.rl.trainer.packing import Sample
+from memory_program.rl.trainer.policy_step import LocalTrainer
 from tests.competent_model import Prompt, competent_reply
 from tests.conversations import session
 from tests.tiny_model import save_tiny_model

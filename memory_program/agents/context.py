@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from memory_program.agents.rendering import dated
+from memory_program.agents.memory_lines import dated
 from memory_program.agents.signatures import NOTHING
 from memory_program.bank.archive import ScoredTurn
 from memory_program.bank.budget import count_tokens, pack
+from memory_program.bank.dates.date_span import spelled_day
 from memory_program.bank.memory import Memory
-from memory_program.bank.outcome import RankedItem
-from memory_program.bank.retrieval import above_floor, reciprocal_rank_fusion
+from memory_program.bank.memory_search import above_floor, reciprocal_rank_fusion
+from memory_program.bank.outcomes import RankedItem
 from memory_program.bank.space import MemorySpace
-from memory_program.bank.stretch import spelled_day
 
 RANKING_DEPTH = 50
 """How far rankings go, so that recall can be measured up to 50; the reader is shown the first of them."""

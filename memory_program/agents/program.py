@@ -7,11 +7,11 @@ from typing import Any
 
 import dspy
 
-from locomo.conversation import Session
+from locomo.types import Session
 from memory_program.agents.context import MemoryContext
 from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
-from memory_program.bank.outcome import Answer, SessionRecord
+from memory_program.bank.outcomes import Answer, SessionRecord
 from memory_program.bank.space import MemorySpace
 
 

@@ -2,10 +2,10 @@
 
 import dspy
 
-from memory_program.agents.calls import CallFailedError, predict
 from memory_program.agents.context import ContextBuilder, ReaderContext
+from memory_program.agents.predict_call import CallFailedError, predict
 from memory_program.agents.signatures import AnswerOrSearch, AnswerQuestion
-from memory_program.bank.outcome import Answer
+from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
 
 

@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 import dspy
 
-from memory_program.agents.baselines import ReaderOnly
+from memory_program.agents.baselines.extractive import ExtractiveSystem
+from memory_program.agents.baselines.reader_only import ReaderOnly
 from memory_program.agents.context import MemoryContext, NoContext, WholeConversation
-from memory_program.agents.extractive import ExtractiveSystem
 from memory_program.agents.program import MemoryProgram, MemorySystem
 from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
-from memory_program.config import SystemSettings
-from memory_program.errors import ConfigError
+from memory_program.configs.evaluate_config import SystemSettings
+from memory_program.core.errors import ConfigError
 
 
 def _memory(settings: SystemSettings) -> MemorySystem:

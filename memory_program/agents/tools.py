@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
-from locomo.conversation import Session
-from locomo.located import NOT_TEXT
-from memory_program.agents.citing import cited
-from memory_program.agents.rendering import dated, render_memories
-from memory_program.bank.dates import find_dates, resolve_time
+from locomo.json_at import NOT_TEXT
+from locomo.types import Session
+from memory_program.agents.citations import cited
+from memory_program.agents.memory_lines import dated, render_memories
+from memory_program.bank.dates.date_span import Stretch, spelled_day
+from memory_program.bank.dates.resolve import find_dates, resolve_time
 from memory_program.bank.diversity import diverse
 from memory_program.bank.memory import (
     MEMORY_KINDS,
@@ -28,8 +29,7 @@ from memory_program.bank.memory import (
     Provenance,
 )
 from memory_program.bank.space import MemorySpace
-from memory_program.bank.stretch import Stretch, spelled_day
-from memory_program.errors import MemoryOperationError
+from memory_program.core.errors import MemoryOperationError
 
 MEMORY_LIMIT_CHARS = 2000
 """The longest text of one memory. A memory is a fact, not a transcript."""

@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from locomo.conversation import Session
+from locomo.types import Session
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.tools import READ_TOOLS, MemoryTools, ToolResult
 from memory_program.agents.writer import MemoryWriter, Proposal, kind_of
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Memory, Operation
-from memory_program.bank.outcome import SessionRecord
+from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.stems import tokenize
-from memory_program.errors import UnknownMemoryError
+from memory_program.core.errors import UnknownMemoryError
 
 TOUCHING_SHARE = 0.2
 """A session touches a memory if it says this share of the memory's stems, the speakers' names left out.

@@ -8,9 +8,9 @@ from typing import Any
 
 import dspy
 
-from locomo.conversation import Session
-from memory_program.agents.calls import CallFailedError, predict
-from memory_program.agents.rendering import render_memories
+from locomo.types import Session
+from memory_program.agents.memory_lines import render_memories
+from memory_program.agents.predict_call import CallFailedError, predict
 from memory_program.agents.signatures import NOTHING, SPECIALISTS, Consolidate, WriteAll, with_read_tools
 from memory_program.agents.tools import (
     ALL_TOOLS,
@@ -22,10 +22,10 @@ from memory_program.agents.tools import (
 )
 from memory_program.bank.budget import count_tokens, fit_memories
 from memory_program.bank.memory import Memory, MemoryKind, Operation, Provenance
-from memory_program.bank.outcome import CallFailure, SessionRecord
-from memory_program.bank.retrieval import above_floor
+from memory_program.bank.memory_search import above_floor
+from memory_program.bank.outcomes import CallFailure, SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.config import WriterMode
+from memory_program.configs.evaluate_config import WriterMode
 
 MAX_OPERATIONS = 30
 """The most operations that agents may make in one session (MemUpdate's episode limit); those that bring an

@@ -8,16 +8,16 @@ from typing import Any
 
 import tyro
 
-from locomo.files import write_whole
+from locomo.atomic_files import write_whole
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.exchange import space_from_json, space_to_json
 from memory_program.bank.forgetting import forget as forget_namespace
 from memory_program.bank.memory import Memory, Operation
-from memory_program.bank.retrieval import MemoryIndex
+from memory_program.bank.memory_search import MemoryIndex
 from memory_program.bank.store import BankStore
-from memory_program.command_line import exit_status
-from memory_program.errors import ConfigError, StoreError
-from memory_program.settings import PASSWORD_OF_DATABASES, file_to_write, without_password
+from memory_program.core.command_line import exit_status
+from memory_program.core.errors import ConfigError, StoreError
+from memory_program.core.settings import PASSWORD_OF_DATABASES, file_to_write, without_password
 
 
 def show(db: str, namespace: str | None = None, version: int | None = None) -> None:

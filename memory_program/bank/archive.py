@@ -12,11 +12,11 @@ import regex
 from immutables import Map
 from numpy.typing import NDArray
 
-from locomo.conversation import Session, Turn
+from locomo.types import Session, Turn
+from memory_program.bank.dates.date_span import spelled_day
 from memory_program.bank.lexical import BM25Index
 from memory_program.bank.stems import composed, tokenize
-from memory_program.bank.stretch import spelled_day
-from memory_program.errors import IndexingError, SessionConflictError
+from memory_program.core.errors import IndexingError, SessionConflictError
 
 _LINE_WEIGHTS = {0: 4, -1: 2, 1: 1, -2: 1, 2: 1}
 _DATE_WEIGHT = 2

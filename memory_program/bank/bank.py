@@ -19,7 +19,7 @@ from memory_program.bank.memory import (
     Provenance,
     memory_number,
 )
-from memory_program.errors import MemoryOperationError, UnknownMemoryError
+from memory_program.core.errors import MemoryOperationError, UnknownMemoryError
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import tiktoken
 
 from memory_program.bank.bulk import uncollected
 from memory_program.bank.memory import Memory, memory_number
-from memory_program.errors import ConfigError
+from memory_program.core.errors import ConfigError
 
 EncodingName = Literal["cl100k_base", "o200k_base"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memory_program.bank.memory import MEMORY_KINDS, Memory, memory_number
-from memory_program.errors import MemoryOperationError
+from memory_program.core.errors import MemoryOperationError
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import numpy as np
 from immutables import Map
 from numpy.typing import ArrayLike, NDArray
 
-from memory_program.errors import ConfigError, EmbeddingMismatchError
+from memory_program.core.errors import ConfigError, EmbeddingMismatchError
 
 Embed = Callable[[list[str]], ArrayLike]
 """A function from texts to one vector each, shape (texts, dimension); a ``dspy.Embedder`` is one."""

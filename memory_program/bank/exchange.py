@@ -5,9 +5,14 @@ from typing import Any
 
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import operation_from_json, operation_to_json
-from memory_program.bank.records import record_from_json, record_to_json, session_from_json, session_to_json
+from memory_program.bank.record_json import (
+    record_from_json,
+    record_to_json,
+    session_from_json,
+    session_to_json,
+)
 from memory_program.bank.space import IngestedSession, MemorySpace
-from memory_program.errors import StoreError
+from memory_program.core.errors import StoreError
 
 FORMAT = "memory-program/1"
 

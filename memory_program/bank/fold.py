@@ -12,7 +12,7 @@ from immutables import Map
 from memory_program.bank.bulk import uncollected
 from memory_program.bank.columns import NO_MEMORIES, MemoryColumns
 from memory_program.bank.memory import MEMORY_KINDS, Memory, Operation, memory_number
-from memory_program.errors import MemoryOperationError, UnknownMemoryError
+from memory_program.core.errors import MemoryOperationError, UnknownMemoryError
 
 
 @dataclass(frozen=True, slots=True)

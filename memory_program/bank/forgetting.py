@@ -14,8 +14,8 @@ from typing import cast
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, select
 
-from memory_program.bank.database import Database, check_exists
-from memory_program.bank.schema import META, NAMESPACES, OPERATIONS, SESSIONS
+from memory_program.bank.db_engine import Database, check_exists
+from memory_program.bank.db_schema import META, NAMESPACES, OPERATIONS, SESSIONS
 
 _SETTINGS = re.compile(r"[0-9a-f]{12}/(?=.)")
 _CAPTIONS = frozenset({"caption", "image_query"})

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from memory_program.bank.maxscore import WeightedTerm, best, contenders
 from memory_program.bank.postings import NO_POSTINGS, Column, Posting, PostingColumns, postings_of
 from memory_program.bank.stems import stem_counts, tokenize
-from memory_program.errors import IndexingError
+from memory_program.core.errors import IndexingError
 
 _DocId = TypeVar("_DocId")
 _READ_SHARE = 8  # where more than an eighth would have to be read, to score all is faster

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memory_program.bank.postings import Posting
-from memory_program.errors import IndexingError
+from memory_program.core.errors import IndexingError
 
 _SLACK = 1e-9  # bounds are added up in another order than scores
 

@@ -7,7 +7,7 @@ from datetime import date
 from enum import StrEnum
 from typing import Any
 
-from memory_program.errors import MemoryOperationError
+from memory_program.core.errors import MemoryOperationError
 
 CORE_LIMIT_CHARS = 5000
 """The most that the core block may hold, in characters (MemBuilder, arXiv 2601.05488, section 3)."""

@@ -9,11 +9,16 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, s
 from sqlalchemy.exc import IntegrityError
 
 from memory_program.bank.bulk import uncollected
+from memory_program.bank.db_schema import META, NAMESPACES, OPERATIONS, SESSIONS, SNAPSHOTS, VECTORS
 from memory_program.bank.memory import Operation, operation_from_json, operation_to_json
-from memory_program.bank.records import record_from_json, record_to_json, session_from_json, session_to_json
-from memory_program.bank.schema import META, NAMESPACES, OPERATIONS, SESSIONS, SNAPSHOTS, VECTORS
+from memory_program.bank.record_json import (
+    record_from_json,
+    record_to_json,
+    session_from_json,
+    session_to_json,
+)
 from memory_program.bank.space import IngestedSession
-from memory_program.errors import ConflictError, SessionConflictError
+from memory_program.core.errors import ConflictError, SessionConflictError
 
 _LOOKUP_BATCH = 500
 _PIECE_BYTES = 32 * 2**20  # of a snapshot in one row; both databases refuse rows of more than a gigabyte

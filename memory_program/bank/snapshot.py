@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.columns import MemoryColumns
 from memory_program.bank.fold import BankState
+from memory_program.bank.memory_search import MemoryIndex
 from memory_program.bank.postings import PostingColumns
-from memory_program.bank.retrieval import MemoryIndex
 
 _FORMAT = 2
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from locomo.conversation import Session
+from locomo.types import Session
 from memory_program.bank.archive import Archive
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.outcome import SessionRecord
-from memory_program.bank.retrieval import MemoryIndex
-from memory_program.errors import ConflictError, SessionConflictError
+from memory_program.bank.memory_search import MemoryIndex
+from memory_program.bank.outcomes import SessionRecord
+from memory_program.core.errors import ConflictError, SessionConflictError
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from sqlalchemy import Connection
 from memory_program.bank import rows
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.bulk import uncollected
-from memory_program.bank.database import Database, check_exists
+from memory_program.bank.db_engine import Database, check_exists
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.memory import Operation
-from memory_program.bank.retrieval import MemoryIndex
+from memory_program.bank.memory_search import MemoryIndex
 from memory_program.bank.snapshot import Snapshot
 from memory_program.bank.space import MemorySpace
-from memory_program.errors import (
+from memory_program.core.errors import (
     ConfigError,
     ConflictError,
     EmbeddingMismatchError,

@@ -5,12 +5,12 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from locomo.conversation import Benchmark
-from locomo.dataset import Dataset, load_locomo, read_dataset
+from locomo.locomo import Dataset, load_locomo, read_dataset
 from locomo.longmemeval import load_longmemeval
 from locomo.perltqa import load_perltqa
-from locomo.world import SAMPLE_FILE, World, as_locomo_json, generate, sample_worlds
-from memory_program.config import DatasetName, EvaluateConfig
+from locomo.types import Benchmark
+from memory_program.configs.evaluate_config import DatasetName, EvaluateConfig
+from memory_program.worlds import SAMPLE_FILE, World, as_locomo_json, generate, sample_worlds
 
 
 def load_dataset(config: EvaluateConfig) -> Dataset:
@@ -49,7 +49,7 @@ DATASETS: Mapping[str, Callable[[EvaluateConfig], Dataset]] = {
     DatasetName.SAMPLE: lambda _: read_dataset(SAMPLE_FILE),
     DatasetName.WORLD: _world,
 }
-"""Every dataset that is known by name. To add one: a reader into locomo.conversation's types, a name in the
+"""Every dataset that is known by name. To add one: a reader into locomo.types's types, a name in the
 config, and a line here; what a signature shows of it is its ``Dataset.version``."""
 
 _WORLDS: Mapping[str, Callable[[EvaluateConfig], list[World]]] = {

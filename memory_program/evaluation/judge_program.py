@@ -7,14 +7,14 @@ from pathlib import Path
 
 import dspy
 
-from locomo.conversation import Benchmark
-from locomo.judge import Judges
-from locomo.rubrics import Rubric, gradings_of
-from memory_program.config import EvaluateConfig
-from memory_program.errors import ConfigError
+from locomo.judge.judge import Judges
+from locomo.judge.rubrics import Rubric, gradings_of
+from locomo.types import Benchmark
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.errors import ConfigError
+from memory_program.core.settings import split_list
 from memory_program.evaluation.datasets import benchmark_of
-from memory_program.evaluation.scoring import Json
-from memory_program.settings import split_list
+from memory_program.evaluation.scoring.question_scores import Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import tyro
 
-from memory_program.command_line import exit_status
-from memory_program.forget.everywhere import forget
-from memory_program.settings import without_password
+from memory_program.core.command_line import exit_status
+from memory_program.core.settings import without_password
+from memory_program.forget.run_eraser import forget
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from memory_program.optimization.calls import PaidCalls, StopReason
+from memory_program.optimization.call_journal import PaidCalls, StopReason
 
 ResultT = TypeVar("ResultT")
 

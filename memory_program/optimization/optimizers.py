@@ -14,8 +14,8 @@ import dspy
 from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
 from dspy.teleprompt.simba_utils import append_a_demo
 
-from memory_program.optimization.bench import Bench
-from memory_program.optimize_config import OptimizeConfig, Optimizer, Target
+from memory_program.configs.optimize_config import OptimizeConfig, Optimizer, Target
+from memory_program.optimization.candidate_evaluator import Bench
 
 DEMO_THRESHOLD = 0.6
 """The score from which an attempt is good enough to be shown as a demo."""

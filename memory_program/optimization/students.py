@@ -5,16 +5,16 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import LMError
 
-from locomo.judge import Judges
+from locomo.judge.judge import Judges
 from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
-from memory_program.bank.outcome import Answer, SessionRecord
+from memory_program.bank.outcomes import Answer, SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.learning.rewards import AnswerScore
-from memory_program.optimization.bench import Bench
-from memory_program.optimization.cases import JudgeCase, MemoryCase
-from memory_program.optimization.prompts import fingerprint, prompts_of
-from memory_program.optimization.scoring import Attempt, JudgeAttempt, MemoryAttempt
+from memory_program.optimization.candidate_evaluator import Bench
+from memory_program.optimization.candidate_metric import Attempt, JudgeAttempt, MemoryAttempt
+from memory_program.optimization.dev_examples import JudgeCase, MemoryCase
+from memory_program.optimization.prompt_text import fingerprint, prompts_of
+from memory_program.rl.rewards import AnswerScore
 
 
 class AttemptPrediction(dspy.Prediction):

@@ -20,16 +20,16 @@ import dspy
 import pytest
 import torch
 
-from memory_program.errors import ConfigError, ModelError
-from memory_program.learning.arbor import server
-from memory_program.learning.arbor.client import ArborClient, UnknownJobError
-from memory_program.learning.arbor.config import ArborConfig, Devices
-from memory_program.learning.arbor.environment import repair
-from memory_program.learning.arbor.provider import ArborReinforceJob, arbor_model
-from memory_program.learning.arbor.settings import ArborJobSettings
-from memory_program.learning.arbor.wire import zero_sum
-from memory_program.learning.credit import Credited, weighted_advantages
-from memory_program.learning.weights import load_model
+from memory_program.configs.arbor_settings import ArborJobSettings
+from memory_program.core.errors import ConfigError, ModelError
+from memory_program.inference.loading import load_model
+from memory_program.rl.backends.arbor import arbor_server as server
+from memory_program.rl.backends.arbor.arbor_backend import ArborReinforceJob, arbor_model
+from memory_program.rl.backends.arbor.arbor_client import ArborClient, UnknownJobError
+from memory_program.rl.backends.arbor.arbor_environment import repair
+from memory_program.rl.backends.arbor.arbor_wire import zero_sum
+from memory_program.rl.backends.arbor.arbor_yaml import ArborConfig, Devices
+from memory_program.rl.credit import Credited, weighted_advantages
 from tests.conftest import CHECKOUT
 from tests.tiny_model import save_tiny_model
 
@@ -269,7 +269,7 @@ def test_the_command_says_how_the_server_is(arbor, tmp_path):
         "inference: {gpu_ids: [1]}\ntraining: {gpu_ids: [0]}\n",
         encoding="utf-8",
     )
-    command = [sys.executable, "-m", "memory_program.learning.arbor", "status", "--config", str(path)]
+    command = [sys.executable, "-m", "memory_program.rl.backends.arbor", "status", "--config", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"Arbor at {arbor.config.url} answers: process ")
 

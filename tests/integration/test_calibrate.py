@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from locomo.calibration import AnswerKind, KnownAnswer, known_answers
-from locomo.conversation import Benchmark
-from locomo.rubrics import Rubric, Verdict
-from memory_program.bank.outcome import Outcome
-from memory_program.config import EvaluateConfig
-from memory_program.errors import BudgetExceededError
-from memory_program.evaluation.identity import identify_judge
-from memory_program.evaluation.quality import calibration_cases, calibration_journal
-from memory_program.evaluation.records import JudgeRecord
-from memory_program.evaluation.run import evaluate
-from memory_program.evaluation.scoring import Json
-from memory_program.ledger import Usage
-from memory_program.models import language_model
+from locomo.judge.calibration import AnswerKind, KnownAnswer, known_answers
+from locomo.judge.rubrics import Rubric, Verdict
+from locomo.types import Benchmark
+from memory_program.bank.outcomes import Outcome
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.errors import BudgetExceededError
+from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.evaluation.item_records import JudgeRecord
+from memory_program.evaluation.scoring.judge_errors import calibration_cases, calibration_journal
+from memory_program.evaluation.scoring.question_scores import Json
+from memory_program.evaluation.scoring.score_signature import identify_judge
+from memory_program.models.factory import language_model
+from memory_program.models.usage import Usage
 from tests.competent_model import Prompt, chat_format
 from tests.evaluation_samples import write_conversations
 from tests.model_server import Behaviour, ModelServer, always

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 from rich.console import Console
 
-from memory_program.config import EvaluateConfig
+from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.evaluation.datasets import DATASETS
 from tests.conftest import CHECKOUT
 

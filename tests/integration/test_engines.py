@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from memory_program.models import AdaptiveLimiter, language_model
+from memory_program.models.factory import AdaptiveLimiter, language_model
 from tests.model_server import ModelServer
 
 REPLY = (
@@ -103,7 +103,7 @@ def test_a_proxy_of_the_environment_is_used_unless_the_address_is_excepted(
 def test_a_server_of_ones_own_is_called_without_litellm() -> None:
     with ModelServer() as server:
         script = (
-            "import sys; from memory_program.models import language_model; "
+            "import sys; from memory_program.models.factory import language_model; "
             f"language_model('openai/test', api_base={server.url!r})('hello'); "
             "sys.exit('litellm' in sys.modules)"
         )

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from memory_program.config import EvaluateConfig
-from memory_program.evaluation.run import evaluate
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.evaluation.evaluation_run import evaluate
 
 pytestmark = pytest.mark.dataset
 

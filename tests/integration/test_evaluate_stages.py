@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from locomo.rubrics import Verdict
+from locomo.judge.rubrics import Verdict
 from memory_program.agents.program import MemoryProgram, MemorySystem
 from memory_program.agents.writer import MemoryWriter, Proposal
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.outcome import CallFailure, Outcome
+from memory_program.bank.outcomes import CallFailure, Outcome
 from memory_program.bank.store import BankStore
-from memory_program.config import EvaluateConfig
-from memory_program.errors import (
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.errors import (
     BudgetExceededError,
     ConfigError,
     ModelError,
@@ -27,15 +27,15 @@ from memory_program.errors import (
     RunInUseError,
     StoreError,
 )
-from memory_program.evaluation.identity import identify_judge, read_run, write_run
-from memory_program.evaluation.judging import cases_of
-from memory_program.evaluation.records import JudgeRecord
-from memory_program.evaluation.report import RESULTS
-from memory_program.evaluation.reporting import recorded_systems
-from memory_program.evaluation.run import evaluate
-from memory_program.evaluation.scoring import Json
-from memory_program.evaluation.selection import select
-from memory_program.ledger import CallRecord, Usage, record_call
+from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.evaluation.item_records import JudgeRecord
+from memory_program.evaluation.question_selection import select
+from memory_program.evaluation.report.results_json import RESULTS
+from memory_program.evaluation.report.write_reports import recorded_systems
+from memory_program.evaluation.scoring.question_scores import Json
+from memory_program.evaluation.scoring.score_signature import identify_judge, read_run, write_run
+from memory_program.evaluation.stages.judge_stage import cases_of
+from memory_program.models.usage import CallRecord, Usage, record_call
 from tests.evaluation_samples import (
     Failing,
     FailingNotes,

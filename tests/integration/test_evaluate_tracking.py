@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from memory_program.config import EvaluateConfig
-from memory_program.errors import TrackingError
-from memory_program.evaluation.run import evaluate
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.errors import TrackingError
+from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.tracking import EXPERIMENT, import_mlflow
 from tests.evaluation_samples import Quoting, maker, write_conversations
 

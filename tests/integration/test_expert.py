@@ -14,32 +14,32 @@ import torch
 from dspy import lm15
 from rich.console import Console
 
-from locomo.dataset import read_dataset
-from locomo.world import as_locomo_json
+from locomo.locomo import read_dataset
 from memory_program.agents.program import MemoryProgram
-from memory_program.errors import ConfigError, ModelError, RecordError
-from memory_program.expert_config import (
+from memory_program.configs.sft_config import (
     ExportConfig,
     FineTuneConfig,
     SynthesizeConfig,
     TrajectoriesConfig,
 )
-from memory_program.learning.episode_json import episode_from_json
-from memory_program.learning.export import write_verl
-from memory_program.learning.hyperparameters import ReinforceSettings
-from memory_program.learning.replies import ReplyRewarder
-from memory_program.learning.rewards import RewardRule, answer_score
-from memory_program.learning.run_state import read_log
-from memory_program.learning.sft import examples_of, lessons_of
-from memory_program.learning.trajectories import collect, read_trajectories
-from memory_program.learning.weights import load_model
-from memory_program.models import language_model
-from memory_program.training.expert import (
+from memory_program.configs.trainer_config import ReinforceSettings
+from memory_program.core.checkpoints import read_log
+from memory_program.core.errors import ConfigError, ModelError, RecordError
+from memory_program.inference.loading import load_model
+from memory_program.models.factory import language_model
+from memory_program.rl.episode_json import episode_from_json
+from memory_program.rl.rewards import RewardRule, answer_score
+from memory_program.serving.reply_rewards import ReplyRewarder
+from memory_program.sft.exports import write_verl
+from memory_program.sft.sft_commands import (
     collect_trajectories,
     export,
     fine_tune_writer,
     synthesize_questions,
 )
+from memory_program.sft.sft_training import examples_of, lessons_of
+from memory_program.sft.trajectories import collect, read_trajectories
+from memory_program.worlds import as_locomo_json
 from tests.competent_model import Prompt, chat_format
 from tests.conversations import session
 from tests.model_server import ModelServer

@@ -11,11 +11,11 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from locomo.conversation import ANSWERABLE
-from locomo.dataset import LOCOMO_SHA256, load_locomo
+from locomo.locomo import LOCOMO_SHA256, load_locomo
 from locomo.metrics import evidence_recall, locomo_f1
-from locomo.split_data import split_of
-from memory_program.agents.extractive import ExtractiveSystem
+from locomo.splits import split_of
+from locomo.types import ANSWERABLE
+from memory_program.agents.baselines.extractive import ExtractiveSystem
 from memory_program.bank.space import MemorySpace
 
 pytestmark = pytest.mark.dataset
@@ -82,7 +82,9 @@ def test_answers_are_nearly_as_good_where_nothing_was_fitted(answers, split, lea
 
 
 def test_the_weights_say_that_they_were_fitted_on_train_alone():
-    record = json.loads(files("memory_program.agents").joinpath("extractive.json").read_text("utf-8"))
+    record = json.loads(
+        files("memory_program.agents.baselines").joinpath("extractive.json").read_text("utf-8")
+    )
     assert record["provenance"] == {
         "command": "python benchmarks/tune_extractive.py --seed 0",
         "data_sha256": LOCOMO_SHA256,

@@ -14,18 +14,18 @@ from typing import Any
 import dspy
 import pytest
 
-from locomo.conversation import Session
-from locomo.judge import Judge
-from locomo.rubrics import Rubric, Verdict
+from locomo.judge.judge import Judge
+from locomo.judge.rubrics import Rubric, Verdict
+from locomo.types import Session
 from memory_program.agents.context import MemoryContext
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.reader import QAReader
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.outcome import Outcome, SessionRecord
+from memory_program.bank.outcomes import Outcome, SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
-from memory_program.ledger import metered
-from memory_program.models import AdaptiveLimiter, language_model
+from memory_program.models.factory import AdaptiveLimiter, language_model
+from memory_program.models.usage import metered
 from tests.competent_model import NOT_MENTIONED, Prompt
 from tests.conversations import session
 from tests.model_server import Behave, Behaviour, ModelServer, always, at_random

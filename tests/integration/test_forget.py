@@ -19,19 +19,19 @@ import mlflow
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from locomo.conversation import Session, Turn
-from locomo.dataset import read_dataset
+from locomo.locomo import read_dataset
+from locomo.types import Session, Turn
 from memory_program.bank.__main__ import main as bank_command
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.forgetting import forget, told_of
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
-from memory_program.bank.outcome import SessionRecord
-from memory_program.bank.records import session_to_json
+from memory_program.bank.outcomes import SessionRecord
+from memory_program.bank.record_json import session_to_json
 from memory_program.bank.store import BankStore
-from memory_program.config import EvaluateConfig
-from memory_program.errors import StoreError
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.errors import StoreError
 from memory_program.forget.__main__ import main as forget_command
-from memory_program.forget.telling import Telling
+from memory_program.forget.quote_matcher import Telling
 from memory_program.tracking import EXPERIMENT
 from tests.conftest import CHECKOUT
 from tests.conversations import session
@@ -182,7 +182,7 @@ def test_a_conversation_called_one_is_not_named_by_every_number():
 
 
 def test_a_long_line_is_found_across_the_end_of_a_piece_however_it_is_escaped(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("memory_program.forget.telling._PIECE_BYTES", 30_000)
+    monkeypatch.setattr("memory_program.forget.quote_matcher._PIECE_BYTES", 30_000)
     told = "Она спрятала золото под липой. " * 160
     path = tmp_path / "log.jsonl"
     path.write_text("x" * 6_000 + json.dumps({"text": told}))
@@ -190,7 +190,7 @@ def test_a_long_line_is_found_across_the_end_of_a_piece_however_it_is_escaped(tm
 
 
 def test_a_copy_in_a_file_is_known_wherever_a_piece_that_is_read_ends(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("memory_program.forget.telling._PIECE_BYTES", 1)
+    monkeypatch.setattr("memory_program.forget.quote_matcher._PIECE_BYTES", 1)
     told = "Zoë hid the gold under the lindén"
     path = tmp_path / "log.txt"
     path.write_text(f"before {told} after", encoding="utf-8")
@@ -479,7 +479,9 @@ def test_of_mlflow_in_plain_files_nothing_is_left_either(tmp_path: Path, monkeyp
 
 
 def test_that_a_server_of_mlflow_keeps_the_runs_in_its_bin_is_told(tmp_path: Path, monkeypatch, capsys):
-    monkeypatch.setattr("memory_program.forget.tracked._SERVED", ("sqlite:",))  # a server takes long to start
+    monkeypatch.setattr(
+        "memory_program.forget.mlflow_eraser._SERVED", ("sqlite:",)
+    )  # a server takes long to start
     folder = a_run(tmp_path, alice=SECRET)
     client, experiment = tracked(folder)
     client.log_text(client.create_run(experiment).info.run_id, json.dumps({"id": "alice"}), "results.json")

@@ -12,12 +12,12 @@ from dspy import lm15
 
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.memory import MemoryKind
-from memory_program.errors import ConfigError, ModelError
-from memory_program.learning.grpo import MemoryGRPO
-from memory_program.learning.hyperparameters import GRPOSettings, ReinforceSettings
-from memory_program.learning.local import LocalModel, LocalSettings
-from memory_program.learning.rewards import answer_score
-from memory_program.learning.validation import Validation
+from memory_program.configs.trainer_config import GRPOSettings, ReinforceSettings
+from memory_program.core.errors import ConfigError, ModelError
+from memory_program.inference.engine import LocalModel, LocalSettings
+from memory_program.rl.grpo import MemoryGRPO
+from memory_program.rl.rewards import answer_score
+from memory_program.rl.validation import Validation
 from tests.training_samples import RuledReader, one_thread, save_half_taught, student, talk
 
 EASY = {
@@ -210,7 +210,7 @@ def test_training_stops_when_validation_no_longer_rises(folder, tmp_path):
 
 def test_a_validation_in_which_much_was_lost_is_not_the_best(folder, tmp_path, monkeypatch):
     seen = iter([Validation(0.5, 20, 0, {}), Validation(1.0, 1, 19, {}), Validation(0.75, 18, 2, {})])
-    monkeypatch.setattr("memory_program.learning.grpo.validate", lambda *_args, **_settings: next(seen))
+    monkeypatch.setattr("memory_program.rl.grpo.validate", lambda *_args, **_settings: next(seen))
     grpo(tmp_path, num_train_steps=2, val_every=1, rollouts=2).compile(
         student(folder), trainset=TRAIN, valset=VAL
     )

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from locomo.conversation import Conversation
-from memory_program.agents.adapter import ADAPTER
+from locomo.types import Conversation
+from memory_program.agents.chat_adapter import ADAPTER
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.signatures import SPECIALISTS, AnswerQuestion, WriteAll
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.store import BankStore
-from memory_program.models import language_model
+from memory_program.models.factory import language_model
 from tests import hostile_samples as hostile
 from tests.competent_model import Prompt, competent_reply
 from tests.model_server import ModelServer

@@ -21,14 +21,14 @@ from transformers import (
     StableLmForCausalLM,
 )
 
-from memory_program.errors import ModelError
-from memory_program.learning.weights import load_model
-from memory_program.models import language_model
+from memory_program.core.errors import ModelError
+from memory_program.inference.loading import load_model
+from memory_program.models.factory import language_model
 from tests.model_hub import hub_of
 from tests.tiny_model import save_tiny_model
 
 ASK = """
-from memory_program.models import language_model
+from memory_program.models.factory import language_model
 lm = language_model("local:owner/tiny", max_tokens=4)
 print(repr(lm("Who adopted the turtle?")[0]))
 """

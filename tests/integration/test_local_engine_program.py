@@ -12,9 +12,9 @@ import pytest
 import torch
 from dspy.utils.exceptions import ContextWindowExceededError, LMUnsupportedFeatureError
 
-from memory_program.learning.local import LocalModel
-from memory_program.ledger import metered
-from memory_program.models import check_model, language_model
+from memory_program.inference.engine import LocalModel
+from memory_program.models.factory import check_model, language_model
+from memory_program.models.usage import metered
 from tests.tiny_model import save_tiny_model
 
 QUESTIONS = [f"What did Nate and Joanna say about the garden on the {n}. of June?" for n in range(16)]
@@ -145,7 +145,7 @@ def test_a_saved_program_finds_its_model_again(lm: dspy.LM, folder: Path, tmp_pa
 )
 def test_the_interpreter_ends_without_closing_the_engine(folder: Path, ending: str) -> None:
     program = (
-        "from memory_program.models import language_model\n"
+        "from memory_program.models.factory import language_model\n"
         f"lm = language_model('local:{folder}', max_tokens=4)\nlm('Hello')\n"
         f"print('done', flush=True)\n{ending}\n"
     )
@@ -163,7 +163,7 @@ def test_the_interpreter_ends_without_closing_the_engine(folder: Path, ending: s
 
 def test_calls_that_wait_while_the_main_thread_ends_are_finished(folder: Path) -> None:
     program = (
-        "import threading\nfrom memory_program.models import language_model\n"
+        "import threading\nfrom memory_program.models.factory import language_model\n"
         f"lm = language_model('local:{folder}', max_tokens=30)\n"
         # in one piece: replies end together, and print() writes the end of a line by itself
         "def ask(n): print(str(len(lm(f'Hello {n}'))) + chr(10), end='', flush=True)\n"

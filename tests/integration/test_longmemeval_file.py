@@ -3,8 +3,8 @@
 import json
 from collections import Counter
 
-from locomo.conversation import LongMemEvalType, questions_of
 from locomo.longmemeval import load_longmemeval, membuilder_split
+from locomo.types import LongMemEvalType, questions_of
 
 
 def test_real_instances_are_read_whole(longmemeval_path):

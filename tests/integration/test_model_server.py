@@ -16,9 +16,9 @@ from typing import Any
 import dspy
 import pytest
 
-from memory_program.errors import ModelError
-from memory_program.ledger import metered
-from memory_program.models import AdaptiveLimiter, check_model, language_model
+from memory_program.core.errors import ModelError
+from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
+from memory_program.models.usage import metered
 from tests.competent_model import Prompt
 from tests.model_server import Behaviour, ModelServer, always, at_random, scripted
 
@@ -283,7 +283,7 @@ def test_a_model_that_takes_its_time_is_told_of(
         url, lm = server.url, model(server, first_wait_s=1.0, max_retries=3)
         check_model(lm)
     assert "has not answered" not in caplog.text
-    monkeypatch.setattr("memory_program.models._PATIENCE_S", 0.05)
+    monkeypatch.setattr("memory_program.models.factory._PATIENCE_S", 0.05)
     with pytest.raises(ModelError, match="does not answer"):
         check_model(lm)
     assert f"'openai/test' at {url} has not answered yet" in caplog.text

@@ -13,12 +13,12 @@ import pytest
 from rich.console import Console
 
 from memory_program.agents.systems import make_system
-from memory_program.config import SystemSettings
-from memory_program.errors import RunInUseError
-from memory_program.evaluation.scoring import Json
-from memory_program.optimization.run import optimize
-from memory_program.optimize_config import OptimizeConfig
-from memory_program.run_folder import held
+from memory_program.configs.evaluate_config import SystemSettings
+from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.core.errors import RunInUseError
+from memory_program.core.run_folder import held
+from memory_program.evaluation.scoring.question_scores import Json
+from memory_program.optimization.optimization_run import optimize
 from tests.model_server import ModelServer
 from tests.optimization_samples import (
     BAD_ADVICE,

@@ -13,14 +13,14 @@ from dspy.lm15 import Message, Request, Response, TextPart
 from dspy.lm15 import Usage as Tokens
 from rich.console import Console
 
-from locomo.world import sample_worlds
-from memory_program.config import EvaluateConfig
-from memory_program.evaluation.live import ModelMaker
-from memory_program.evaluation.run import evaluate
-from memory_program.learning.oracle import Oracle
-from memory_program.optimization.run import optimize
-from memory_program.optimize_config import OptimizeConfig
-from memory_program.pacing import AdaptiveLimiter, PacedEngine, RetryPolicy
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.evaluation.stages.system_runner import ModelMaker
+from memory_program.models.rate_limit import AdaptiveLimiter, PacedEngine, RetryPolicy
+from memory_program.optimization.optimization_run import optimize
+from memory_program.worlds import sample_worlds
+from memory_program.worlds.oracle import Oracle
 from tests.optimization_samples import is_odd
 from tests.scripted_lm import fields
 

@@ -10,16 +10,16 @@ from dspy.lm15 import Message, Request, Response, TextPart
 from dspy.lm15 import Usage as Tokens
 from rich.console import Console
 
-from locomo.conversation import Question
+from locomo.types import Question
 from memory_program.agents.systems import make_system
-from memory_program.bank.outcome import Answer
-from memory_program.errors import ConfigError, ModelError, OptimizationError
-from memory_program.evaluation.live import ModelMaker
-from memory_program.evaluation.scoring import Json
-from memory_program.learning.rewards import AnswerScore
-from memory_program.optimization.run import optimize
-from memory_program.optimize_config import OptimizeConfig
-from memory_program.pacing import AdaptiveLimiter, PacedEngine, RetryPolicy
+from memory_program.bank.outcomes import Answer
+from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.core.errors import ConfigError, ModelError, OptimizationError
+from memory_program.evaluation.scoring.question_scores import Json
+from memory_program.evaluation.stages.system_runner import ModelMaker
+from memory_program.models.rate_limit import AdaptiveLimiter, PacedEngine, RetryPolicy
+from memory_program.optimization.optimization_run import optimize
+from memory_program.rl.rewards import AnswerScore
 from tests.competent_model import Prompt
 from tests.model_server import Behave, Behaviour, ModelServer, always
 from tests.optimization_samples import Steerable, impatient, quick, write_conversations

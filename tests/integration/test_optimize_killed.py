@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from memory_program.optimization.run import optimize
-from memory_program.optimize_config import OptimizeConfig
+from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.optimization.optimization_run import optimize
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
 from tests.optimization_samples import Steerable, impatient, quick, write_conversations

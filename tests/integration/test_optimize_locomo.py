@@ -6,16 +6,16 @@ from pathlib import Path
 import dspy
 import pytest
 
-from locomo.split_data import SPLITS
+from locomo.splits import SPLITS
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
-from memory_program.config import SystemName
-from memory_program.optimization.calls import PaidCalls
-from memory_program.optimization.cases import Case, Cases, MemoryCase
-from memory_program.optimization.preparation import RollIn, read_material
-from memory_program.optimization.remembered import remembered
-from memory_program.optimize_config import OptimizeConfig, Target
+from memory_program.configs.evaluate_config import SystemName
+from memory_program.configs.optimize_config import OptimizeConfig, Target
+from memory_program.optimization.call_journal import PaidCalls
+from memory_program.optimization.dev_data import RollIn, read_material
+from memory_program.optimization.dev_examples import Case, Cases, MemoryCase
+from memory_program.optimization.reply_cache import remembered
 from tests.model_server import ModelServer
 from tests.optimization_samples import impatient
 

@@ -7,7 +7,7 @@ import dspy
 from rich.console import Console
 
 from memory_program.bank.space import MemorySpace
-from memory_program.optimization.run import optimize
+from memory_program.optimization.optimization_run import optimize
 from memory_program.tracking import EXPERIMENT, import_mlflow
 from tests.model_server import ModelServer
 from tests.optimization_samples import (

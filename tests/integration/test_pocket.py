@@ -12,13 +12,13 @@ from safetensors import safe_open
 from transformers import AutoTokenizer
 
 from locomo.metrics import locomo_f1
-from locomo.world import sample_worlds
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import set_models
 from memory_program.bank.space import MemorySpace
-from memory_program.learning.oracle import oracle_lm
-from memory_program.models import language_model
-from memory_program.pocket.tokenizer import fixed_texts
+from memory_program.models.factory import language_model
+from memory_program.worlds import sample_worlds
+from memory_program.worlds.oracle import oracle_lm
+from recipes.pocket.pocket_tokenizer import fixed_texts
 from tests.browser import Opened
 
 pytestmark = pytest.mark.timeout(900)  # three minutes on an idle machine

@@ -12,11 +12,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from memory_program.errors import ConfigError, ModelError
-from memory_program.pocket import drill, supply, training
-from memory_program.pocket.optimizer import falling
-from memory_program.pocket.recipe import STAGES, PretrainConfig
-from memory_program.pocket.training import pretrain
+from memory_program.core.errors import ConfigError, ModelError
+from recipes.pocket import data_loader as supply
+from recipes.pocket import first_token_finetune as drill
+from recipes.pocket import pretraining as training
+from recipes.pocket.optimizer import falling
+from recipes.pocket.pretraining import pretrain
+from recipes.pocket.recipe import STAGES, PretrainConfig
 
 pytestmark = pytest.mark.timeout(1200)  # a minute on an idle machine, ten on a busy one
 ROOT = Path(__file__).parents[2]

@@ -23,16 +23,16 @@ from rich.console import Console
 from sqlalchemy import make_url
 
 from memory_program.agents.systems import make_system
-from memory_program.bank.outcome import Outcome
+from memory_program.bank.outcomes import Outcome
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
-from memory_program.config import EvaluateConfig, SystemSettings
-from memory_program.errors import ClusterError, ConfigError, ConflictError
-from memory_program.evaluation import remote_system
-from memory_program.evaluation.ray_executor import RayExecutor, check_reach, shared_url
-from memory_program.evaluation.remote_system import RemoteSystem
-from memory_program.evaluation.run import evaluate
-from memory_program.models import language_model
+from memory_program.configs.evaluate_config import EvaluateConfig, SystemSettings
+from memory_program.core.errors import ClusterError, ConfigError, ConflictError
+from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.evaluation.stages import ray_system as remote_system
+from memory_program.evaluation.stages.ray_executor import RayExecutor, check_reach, shared_url
+from memory_program.evaluation.stages.ray_system import RemoteSystem
+from memory_program.models.factory import language_model
 from tests.conftest import CHECKOUT
 from tests.databases import DATABASES, POSTGRES_URL, empty_database
 from tests.evaluation_samples import write_conversations

@@ -15,11 +15,11 @@ import pytest
 from rich.console import Console
 
 from memory_program.bank.__main__ import main as bank_command
-from memory_program.command_line import parse_flags
-from memory_program.config import EvaluateConfig, SystemName, SystemSettings
-from memory_program.optimization.run import optimize
-from memory_program.optimize_config import OptimizeConfig
-from memory_program.settings import Settings
+from memory_program.configs.evaluate_config import EvaluateConfig, SystemName, SystemSettings
+from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.core.command_line import parse_flags
+from memory_program.core.settings import Settings
+from memory_program.optimization.optimization_run import optimize
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
 from tests.optimization_samples import Steerable, impatient, quick, write_conversations
@@ -35,8 +35,8 @@ COMMANDS = [
     if part.strip().startswith(("python ", "pip "))
 ]
 TABLES: dict[str, tuple[type[Settings], set[str]]] = {  # what makes each table, and what the others have
-    "memory_program/config.py": (EvaluateConfig, set()),
-    "memory_program/optimize_config.py": (OptimizeConfig, set(SystemSettings.model_fields)),
+    "memory_program/configs/evaluate_config.py": (EvaluateConfig, set()),
+    "memory_program/configs/optimize_config.py": (OptimizeConfig, set(SystemSettings.model_fields)),
 }
 
 
@@ -107,7 +107,7 @@ def test_the_tests_are_one_command():
 
 
 def test_the_made_up_dataset_of_the_readme_is_evaluated(tmp_path):
-    wanted = [c for c in COMMANDS if "locomo.world" in c or "sample.json" in c]
+    wanted = [c for c in COMMANDS if "memory_program.worlds" in c or "sample.json" in c]
     assert len(wanted) == 2
     for command in wanted:
         python, *arguments = shlex.split(command.replace("evaluate.py", str(CHECKOUT / "evaluate.py")))

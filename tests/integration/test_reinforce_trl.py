@@ -7,10 +7,10 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from memory_program.learning.hyperparameters import ReinforceSettings
-from memory_program.learning.local import LocalEngine, LocalSettings
-from memory_program.learning.packing import Sample
-from memory_program.learning.reinforce import LocalTrainer
+from memory_program.configs.trainer_config import ReinforceSettings
+from memory_program.inference.engine import LocalEngine, LocalSettings
+from memory_program.rl.trainer.packing import Sample
+from memory_program.rl.trainer.policy_step import LocalTrainer
 from tests.tiny_model import save_tiny_model
 
 PROMPTS = [tuple(range(10, 31)), tuple(range(40, 52))]  # of different lengths

@@ -9,8 +9,8 @@ from urllib.parse import unquote
 import pytest
 from playwright.sync_api import Browser, Locator, Page
 
-from memory_program.config import EvaluateConfig
-from memory_program.evaluation.run import evaluate
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.evaluation.evaluation_run import evaluate
 from tests.browser import Opened
 from tests.evaluation_samples import conversation
 from tests.report_samples import LATEST, PROFILES, evaluated

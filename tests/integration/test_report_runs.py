@@ -15,23 +15,23 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from locomo.rubrics import Verdict
-from memory_program.bank.outcome import Outcome
+from locomo.judge.rubrics import Verdict
+from memory_program.bank.outcomes import Outcome
 from memory_program.bank.store import BankStore
-from memory_program.command_line import parse_flags
-from memory_program.config import EvaluateConfig
-from memory_program.errors import ConfigError, RecordError
-from memory_program.evaluation.browsing import Room
-from memory_program.evaluation.identity import identify_judge, write_run
-from memory_program.evaluation.judging import cases_of
-from memory_program.evaluation.page import write_page
-from memory_program.evaluation.records import JudgeRecord
-from memory_program.evaluation.reporting import recorded_systems, report, settings_of
-from memory_program.evaluation.run import evaluate
-from memory_program.evaluation.scoring import Json
-from memory_program.evaluation.selection import select
-from memory_program.learning.ceiling import measure_ceiling
-from memory_program.ledger import Usage
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.command_line import parse_flags
+from memory_program.core.errors import ConfigError, RecordError
+from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.evaluation.item_records import JudgeRecord
+from memory_program.evaluation.oracle_eval import measure_ceiling
+from memory_program.evaluation.question_selection import select
+from memory_program.evaluation.report.answer_browser import Room
+from memory_program.evaluation.report.report_page import write_page
+from memory_program.evaluation.report.write_reports import recorded_systems, report, settings_of
+from memory_program.evaluation.scoring.question_scores import Json
+from memory_program.evaluation.scoring.score_signature import identify_judge, write_run
+from memory_program.evaluation.stages.judge_stage import cases_of
+from memory_program.models.usage import Usage
 from memory_program.tracking import EXPERIMENT, import_mlflow
 from tests.report_samples import evaluated
 

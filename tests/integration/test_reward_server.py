@@ -14,13 +14,13 @@ import pytest
 import uvicorn
 
 from memory_program.bank.space import MemorySpace
-from memory_program.errors import ConfigError
-from memory_program.learning import verl_reward
-from memory_program.learning.episode_json import episode_to_json
-from memory_program.learning.episodes import Episode
-from memory_program.learning.replies import ReplyRewarder
-from memory_program.learning.reward_server import Limits, RewardServerConfig, make_app, serve
-from memory_program.learning.rewards import RewardRule, answer_score
+from memory_program.core.errors import ConfigError
+from memory_program.rl.episode_json import episode_to_json
+from memory_program.rl.episodes import Episode
+from memory_program.rl.rewards import RewardRule, answer_score
+from memory_program.serving import verl_reward
+from memory_program.serving.reply_rewards import ReplyRewarder
+from memory_program.serving.reward_server import Limits, RewardServerConfig, make_app, serve
 from tests.training_samples import reader_by_rules, reply, talk
 
 pytestmark = pytest.mark.timeout(1200)  # ten seconds on an idle machine, minutes on a busy one

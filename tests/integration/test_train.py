@@ -14,16 +14,16 @@ import mlflow
 import pytest
 from rich.console import Console
 
-from locomo.dataset import read_dataset
-from locomo.world import as_locomo_json
+from locomo.locomo import read_dataset
 from memory_program.agents.program import MemoryProgram
-from memory_program.command_line import parse_flags
-from memory_program.config import EvaluateConfig
-from memory_program.errors import ConfigError, ModelError
-from memory_program.learning.run_state import read_log
-from memory_program.models import language_model
-from memory_program.train_config import ReevaluateConfig, TrainConfig
-from memory_program.training.run import evaluate_again, train
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
+from memory_program.core.checkpoints import read_log
+from memory_program.core.command_line import parse_flags
+from memory_program.core.errors import ConfigError, ModelError
+from memory_program.models.factory import language_model
+from memory_program.rl.training_run import evaluate_again, train
+from memory_program.worlds import as_locomo_json
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
 from tests.training_samples import one_thread, save_half_taught, talk

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from locomo.world import as_locomo_json
-from memory_program.arbor_train_config import ArborTrainConfig
-from memory_program.command_line import parse_flags
-from memory_program.errors import ConfigError, ModelError
-from memory_program.learning.run_state import read_log
-from memory_program.training.run import train
+from memory_program.configs.arbor_config import ArborTrainConfig
+from memory_program.core.checkpoints import read_log
+from memory_program.core.command_line import parse_flags
+from memory_program.core.errors import ConfigError, ModelError
+from memory_program.rl.training_run import train
+from memory_program.worlds import as_locomo_json
 from tests.arbor_server import ArborServer
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
@@ -129,6 +129,6 @@ def test_without_a_server_one_line_says_how_to_start_one(tmp_path):
     assert done.returncode == 2
     assert done.stderr == (
         "error: no Arbor server answers at http://127.0.0.1:1/v1: start one with: "
-        "python -m memory_program.learning.arbor serve --config arbor.yaml\n"
+        "python -m memory_program.rl.backends.arbor serve --config arbor.yaml\n"
     )
     assert list(tmp_path.iterdir()) == [tmp_path / "arbor.yaml"]

@@ -4,7 +4,7 @@ import dspy
 import pytest
 from dspy.utils.exceptions import AdapterParseError
 
-from memory_program.agents.adapter import ADAPTER, TruncatedReplyError
+from memory_program.agents.chat_adapter import ADAPTER, TruncatedReplyError
 from memory_program.agents.signatures import AnswerQuestion, WriteCore
 from tests.scripted_lm import fields
 

@@ -6,14 +6,14 @@ import dspy
 import pytest
 from dspy.lm15 import Message, Request
 
-from locomo.world import Action, generate
-from memory_program.agents.adapter import ADAPTER
+from memory_program.agents.chat_adapter import ADAPTER
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.signatures import SPECIALISTS, AnswerQuestion
 from memory_program.bank.space import MemorySpace
-from memory_program.learning.agreement import Recorder, Tally, agreement, gold_operations
-from memory_program.learning.oracle import Exchange, Oracle, OracleEngine, lm_of
-from memory_program.learning.rendered import render
+from memory_program.worlds import Action, generate
+from memory_program.worlds.oracle import Exchange, Oracle, OracleEngine, lm_of
+from memory_program.worlds.oracle_agreement import Recorder, Tally, agreement, gold_operations
+from memory_program.worlds.rendered_prompts import render
 
 STORED = "[2023-05-01] Ana has a dog called Pip. [m3]\nAna lives in Oslo. [m7]\nAna lives in Oslo. [m9]"
 CORE = "Ana is a nurse."

@@ -11,19 +11,19 @@ from dspy.utils.exceptions import AdapterParseError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from locomo.judge import parse_verdict
-from locomo.rubrics import Verdict
-from locomo.schema import conversations_in
-from memory_program.agents.adapter import ADAPTER
+from locomo.judge.judge import parse_verdict
+from locomo.judge.rubrics import Verdict
+from locomo.locomo_schema import conversations_in
+from memory_program.agents.chat_adapter import ADAPTER
 from memory_program.agents.signatures import WriteAll
 from memory_program.agents.tools import ALL_TOOLS, MemoryTools
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.dates import resolve_date
+from memory_program.bank.dates.resolve import resolve_date
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
-from memory_program.bank.outcome import SessionRecord
+from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
-from memory_program.errors import MemoryOperationError
+from memory_program.core.errors import MemoryOperationError
 from tests.conversations import session
 from tests.scripted_lm import fields
 

@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memory_program.arbor_train_config import ArborTrainConfig, train_config_type
-from memory_program.command_line import parse_flags
-from memory_program.errors import ConfigError, ModelError
-from memory_program.learning.arbor.__main__ import main
-from memory_program.learning.arbor.client import JobStatus, UnknownJobError
-from memory_program.learning.arbor.config import ArborConfig, Devices, read_arbor_config
-from memory_program.learning.arbor.environment import GROUP, prepare, repair, requirements
-from memory_program.learning.arbor.server import check_gpus, gpus_here, serve, start
-from memory_program.learning.arbor.settings import ArborJobSettings, ArborSettings
-from memory_program.learning.arbor.trainer import ArborTrainer
-from memory_program.learning.arbor.wire import wire_group, zero_sum
-from memory_program.learning.hyperparameters import ReinforceSettings
-from memory_program.train_config import TrainConfig
+from memory_program.configs.arbor_config import ArborTrainConfig, train_config_type
+from memory_program.configs.arbor_settings import ArborJobSettings, ArborSettings
+from memory_program.configs.train_config import TrainConfig
+from memory_program.configs.trainer_config import ReinforceSettings
+from memory_program.core.command_line import parse_flags
+from memory_program.core.errors import ConfigError, ModelError
+from memory_program.rl.backends.arbor.__main__ import main
+from memory_program.rl.backends.arbor.arbor_client import JobStatus, UnknownJobError
+from memory_program.rl.backends.arbor.arbor_environment import GROUP, prepare, repair, requirements
+from memory_program.rl.backends.arbor.arbor_server import check_gpus, gpus_here, serve, start
+from memory_program.rl.backends.arbor.arbor_trainer import ArborTrainer
+from memory_program.rl.backends.arbor.arbor_wire import wire_group, zero_sum
+from memory_program.rl.backends.arbor.arbor_yaml import ArborConfig, Devices, read_arbor_config
 from tests.conftest import CHECKOUT
 
 EXAMPLE = CHECKOUT / "deploy" / "arbor.yaml"
@@ -381,7 +381,7 @@ def test_where_no_server_runs_status_and_stop_say_so(tmp_path, capsys):
     assert main(["stop", "--config", str(path)]) == 0
     status, stop = capsys.readouterr().out.splitlines()
     assert status.endswith(
-        "start one with: python -m memory_program.learning.arbor serve --config arbor.yaml"
+        "start one with: python -m memory_program.rl.backends.arbor serve --config arbor.yaml"
     )
     assert stop.startswith("no server runs")
 
@@ -440,7 +440,7 @@ def test_an_environment_that_is_up_to_date_is_not_made_again(tmp_path):
 
 def test_the_rented_machine_starts_the_server_and_trains_on_it():
     task = yaml.safe_load((CHECKOUT / "deploy" / "arbor-sky.yaml").read_text(encoding="utf-8"))
-    assert "memory_program.learning.arbor serve --config deploy/arbor.yaml" in task["run"]
+    assert "memory_program.rl.backends.arbor serve --config deploy/arbor.yaml" in task["run"]
     assert "train.py --backend arbor --arbor-config deploy/arbor.yaml" in task["run"]
     assert all(kind.endswith(":2") for kind in task["resources"]["accelerators"])
 

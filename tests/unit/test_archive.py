@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from locomo.conversation import Session, Turn
+from locomo.types import Session, Turn
 from memory_program.bank.archive import Archive
-from memory_program.errors import IndexingError, SessionConflictError
+from memory_program.core.errors import IndexingError, SessionConflictError
 from tests.conversations import session
 
 

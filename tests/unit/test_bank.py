@@ -22,7 +22,7 @@ from memory_program.bank.memory import (
     OperationKind,
     Provenance,
 )
-from memory_program.errors import MemoryOperationError, UnknownMemoryError
+from memory_program.core.errors import MemoryOperationError, UnknownMemoryError
 
 BY = Provenance("semantic", "session_1", "because")
 SEMANTIC = MemoryKind.SEMANTIC

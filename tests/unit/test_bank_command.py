@@ -11,7 +11,7 @@ import pytest
 from memory_program.bank.__main__ import main
 from memory_program.bank.exchange import space_to_json
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
-from memory_program.bank.outcome import SessionRecord
+from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from tests.conversations import session

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from locomo.conversation import Conversation
+from locomo.types import Conversation
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
-from memory_program.bank.outcome import SessionRecord
-from memory_program.config import EvaluateConfig, SystemName
-from memory_program.evaluation.banks import banks_of, database_url, growth, kept_by, tool_use
-from memory_program.evaluation.identity import SystemIdentity
-from memory_program.evaluation.records import BuildRecord
-from memory_program.ledger import Usage
+from memory_program.bank.outcomes import SessionRecord
+from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
+from memory_program.evaluation.item_records import BuildRecord
+from memory_program.evaluation.scoring.bank_growth import banks_of, database_url, growth, kept_by, tool_use
+from memory_program.evaluation.scoring.score_signature import SystemIdentity
+from memory_program.models.usage import Usage
 from tests.conversations import session
 
 LONG = Conversation("long", ("Mara", "Tom"), (session(1, "Mara: Hi."), session(2, "Tom: Ho.", day=9)), ())

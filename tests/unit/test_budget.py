@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from memory_program.bank.budget import EncodingName, count_tokens, fit_memories, pack
 from memory_program.bank.memory import Memory, MemoryKind
-from memory_program.errors import ConfigError
+from memory_program.core.errors import ConfigError
 
 PROSE = "Melanie said: “I'm off to the café,\n\n  see you on 7 May 2023!”  🏖️ 東京 "
 

@@ -5,7 +5,7 @@ from datetime import date
 
 import pytest
 
-from locomo.calibration import (
+from locomo.judge.calibration import (
     AnswerKind,
     KnownAnswer,
     known_answers,
@@ -13,10 +13,10 @@ from locomo.calibration import (
     spelled,
     split_known_answers,
 )
-from locomo.calibration_items import ITEMS, Count, Month
-from locomo.conversation import Benchmark
+from locomo.judge.calibration_items import ITEMS, Count, Month
+from locomo.judge.rubrics import Grading, Rubric, Verdict, grading_of, gradings_of
 from locomo.metrics import is_abstention
-from locomo.rubrics import Grading, Rubric, Verdict, grading_of, gradings_of
+from locomo.types import Benchmark
 
 RIGHT, WRONG = Verdict.CORRECT, Verdict.WRONG
 

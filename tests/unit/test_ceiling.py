@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from memory_program.config import EvaluateConfig
-from memory_program.learning.ceiling import measure_ceiling
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.evaluation.oracle_eval import measure_ceiling
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from locomo.errors import DatasetError
-from memory_program.command_line import exit_status, parse_flags
-from memory_program.config import EvaluateConfig, Mode
-from memory_program.errors import BudgetExceededError, ConfigError, ModelError, RecordError, StoreError
+from memory_program.configs.evaluate_config import EvaluateConfig, Mode
+from memory_program.core.command_line import exit_status, parse_flags
+from memory_program.core.errors import BudgetExceededError, ConfigError, ModelError, RecordError, StoreError
 
 EVALUATE = Path(__file__).parents[2] / "evaluate.py"
 
@@ -119,7 +119,7 @@ def test_success_is_status_0():
 @pytest.mark.parametrize("size", [1, 1_000_000])
 def test_a_reader_of_the_output_that_goes_away_is_no_error(size):
     code = (
-        "import sys, time; from memory_program.command_line import exit_status; "
+        "import sys, time; from memory_program.core.command_line import exit_status; "
         f"sys.exit(exit_status(lambda: (time.sleep(0.5), print('x' * {size}))))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -129,8 +129,8 @@ def test_a_reader_of_the_output_that_goes_away_is_no_error(size):
 
 def test_an_error_is_told_although_nobody_reads_the_output():
     code = (
-        "import sys, time; from memory_program.command_line import exit_status\n"
-        "from memory_program.errors import StoreError\n"
+        "import sys, time; from memory_program.core.command_line import exit_status\n"
+        "from memory_program.core.errors import StoreError\n"
         "def fail(): time.sleep(0.5); print('x'); raise StoreError('locked')\n"
         "sys.exit(exit_status(fail))"
     )

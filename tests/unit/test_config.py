@@ -4,15 +4,15 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
+from locomo.judge.rubrics import Rubric
 from locomo.longmemeval import MemBuilderSplit
-from locomo.rubrics import Rubric
-from locomo.split_data import SplitOrAll
+from locomo.splits import SplitOrAll
 from memory_program.agents.systems import SYSTEMS
-from memory_program.config import EvaluateConfig, SystemName, SystemSettings
-from memory_program.errors import ConfigError
-from memory_program.optimize_config import OptimizeConfig
-from memory_program.settings import split_list
-from memory_program.train_config import TrainConfig
+from memory_program.configs.evaluate_config import EvaluateConfig, SystemName, SystemSettings
+from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.configs.train_config import TrainConfig
+from memory_program.core.errors import ConfigError
+from memory_program.core.settings import split_list
 
 LOCOMO = {"dataset": "locomo"}
 

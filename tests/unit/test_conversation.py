@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from locomo_samples import question, sample
 
-from locomo.conversation import (
+from locomo.locomo_schema import conversations_in
+from locomo.types import (
     ANSWERABLE,
     Category,
     LongMemEvalType,
@@ -17,7 +18,6 @@ from locomo.conversation import (
     Turn,
     questions_of,
 )
-from locomo.schema import conversations_in
 
 HELLO = Turn("D1:1", "Ana", "Hello\nthere")
 NOON = datetime(2023, 5, 8, 12, tzinfo=UTC)

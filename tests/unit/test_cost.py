@@ -1,9 +1,9 @@
 import pytest
 
-from locomo.conversation import Conversation
-from memory_program.config import EvaluateConfig, SystemName
-from memory_program.errors import BudgetExceededError, ConfigError
-from memory_program.evaluation.cost import (
+from locomo.types import Conversation
+from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
+from memory_program.core.errors import BudgetExceededError, ConfigError
+from memory_program.evaluation.stages.cost_estimate import (
     StageEstimate,
     check_affordable,
     described,
@@ -11,7 +11,7 @@ from memory_program.evaluation.cost import (
     estimate_build,
     estimate_judgements,
 )
-from memory_program.ledger import price_of
+from memory_program.models.usage import price_of
 from tests.conversations import session
 
 MODEL = "openai/gpt-4.1-mini"

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from locomo.conversation import Category, Conversation, Question
+from locomo.types import Category, Conversation, Question
 from memory_program.bank.space import MemorySpace
-from memory_program.errors import ConfigError
-from memory_program.learning.curriculum import Curriculum
-from memory_program.learning.hyperparameters import GRPOSettings
+from memory_program.configs.trainer_config import GRPOSettings
+from memory_program.core.errors import ConfigError
+from memory_program.rl.curriculum import Curriculum
 from tests.conversations import session
 
 SESSIONS = tuple(session(n, f"Mara: This is talk number {n}.", day=n) for n in range(1, 5))

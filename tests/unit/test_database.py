@@ -11,7 +11,7 @@ import pytest
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
-from memory_program.errors import ConfigError, SchemaVersionError, StoreError
+from memory_program.core.errors import ConfigError, SchemaVersionError, StoreError
 from tests.databases import DATABASES, NO_POSTGRES, POSTGRES_URL, empty_database, execute
 
 

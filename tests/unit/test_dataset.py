@@ -7,8 +7,8 @@ import pytest
 from file_server import served
 from locomo_samples import sample, write
 
-from locomo.dataset import LOCOMO_SHA256, Dataset, load_locomo, read_conversations, read_dataset
 from locomo.errors import DatasetError
+from locomo.locomo import LOCOMO_SHA256, Dataset, load_locomo, read_conversations, read_dataset
 
 
 def test_a_file_of_ones_own_is_named_after_itself_and_hashed(tmp_path):

@@ -5,12 +5,12 @@ import json
 import pytest
 from locomo_samples import sample, write
 
-from locomo.conversation import HEADLINE_TYPES, Benchmark
 from locomo.errors import DatasetError
-from locomo.world import SAMPLE_FILE, as_locomo_json, generate, sample_worlds
-from memory_program.config import DatasetName, EvaluateConfig
+from locomo.types import HEADLINE_TYPES, Benchmark
+from memory_program.configs.evaluate_config import DatasetName, EvaluateConfig
 from memory_program.evaluation.datasets import DATASETS, load_dataset, worlds_of
-from memory_program.evaluation.selection import select
+from memory_program.evaluation.question_selection import select
+from memory_program.worlds import SAMPLE_FILE, as_locomo_json, generate, sample_worlds
 
 
 def test_every_name_of_the_config_can_be_loaded():

@@ -2,8 +2,8 @@ from datetime import date
 
 import pytest
 
-from memory_program.bank.dates import find_dates, resolve_date, resolve_time
-from memory_program.bank.stretch import spelled_day
+from memory_program.bank.dates.date_span import spelled_day
+from memory_program.bank.dates.resolve import find_dates, resolve_date, resolve_time
 
 FRIDAY = date(2023, 6, 9)
 

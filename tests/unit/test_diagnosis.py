@@ -2,12 +2,13 @@
 
 import pytest
 
-from locomo.conversation import Category, Conversation, Question
-from locomo.rubrics import Rubric, Verdict
+from locomo.judge.rubrics import Rubric, Verdict
+from locomo.types import Category, Conversation, Question
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
-from memory_program.bank.outcome import Answer, Outcome, RankedItem
-from memory_program.evaluation.diagnosis import (
+from memory_program.bank.outcomes import Answer, Outcome, RankedItem
+from memory_program.evaluation.item_records import AnswerRecord, JudgeRecord
+from memory_program.evaluation.scoring.error_types import (
     Diagnosis,
     Fault,
     Kept,
@@ -16,9 +17,8 @@ from memory_program.evaluation.diagnosis import (
     kept_of,
     turns_carried,
 )
-from memory_program.evaluation.records import AnswerRecord, JudgeRecord
-from memory_program.evaluation.scoring import ScoredQuestion, score_question
-from memory_program.ledger import Usage
+from memory_program.evaluation.scoring.question_scores import ScoredQuestion, score_question
+from memory_program.models.usage import Usage
 from tests.conversations import session
 
 BY = Provenance("semantic", "session_1")

@@ -5,8 +5,8 @@ import shlex
 
 import pytest
 
-from memory_program.command_line import parse_flags
-from memory_program.config import EvaluateConfig
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.command_line import parse_flags
 from tests.conftest import CHECKOUT
 
 PAGES = sorted((CHECKOUT / "docs").glob("*.md"))
@@ -24,7 +24,7 @@ def test_every_evaluation_in_the_docs_has_valid_flags(command):
 
 
 def test_every_part_of_a_signature_is_explained():
-    source = (CHECKOUT / "memory_program/evaluation/report.py").read_text(encoding="utf-8")
+    source = (CHECKOUT / "memory_program/evaluation/report/results_json.py").read_text(encoding="utf-8")
     body = source.partition("def signature(")[2].partition("\ndef ")[0]
     parts = {*re.findall(r'"(\w+)": ', body), *re.findall(r'parts\["(\w+)"\]', body)}
     assert {"judge", "calibration", "top_k", "subset"} <= parts

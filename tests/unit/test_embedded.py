@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from memory_program.config import EvaluateConfig
-from memory_program.embedded import POCKET, POCKET_BASE, is_embedded, known_as, source_of
-from memory_program.evaluation.identity import identify_judge
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.evaluation.scoring.score_signature import identify_judge
+from memory_program.models.model_names import POCKET, POCKET_BASE, is_embedded, known_as, source_of
 from tests.weights import write_model
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from locomo.conversation import Category, Conversation, Question, Session
-from locomo.dataset import load_locomo, read_dataset
-from locomo.split_data import select_split
+from locomo.locomo import load_locomo, read_dataset
+from locomo.splits import select_split
+from locomo.types import Category, Conversation, Question, Session
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
-from memory_program.bank.outcome import SessionRecord
+from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
-from memory_program.learning.episodes import (
+from memory_program.rl.episodes import (
     episodes_of,
     namespace_of,
     questions_by_session,

@@ -3,11 +3,17 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from locomo.conversation import Session, Turn
-from memory_program.agents.extraction.features import SPAN_FEATURES, TURN_FEATURES, Evidence, span_features
-from memory_program.agents.extraction.passage import Column, excerpts_of, passage_of
-from memory_program.agents.extraction.question import Asked, read_question
-from memory_program.agents.extraction.ranking import (
+from locomo.types import Session, Turn
+from memory_program.agents.baselines.candidate_spans import Column, excerpts_of, passage_of
+from memory_program.agents.baselines.date_answers import DATE_FEATURES, date_candidates, date_features
+from memory_program.agents.baselines.question_analysis import Asked, read_question
+from memory_program.agents.baselines.span_features import (
+    SPAN_FEATURES,
+    TURN_FEATURES,
+    Evidence,
+    span_features,
+)
+from memory_program.agents.baselines.span_ranking import (
     DOUBT_FEATURES,
     SPAN_KINDS,
     Weights,
@@ -16,10 +22,9 @@ from memory_program.agents.extraction.ranking import (
     probabilities,
     span_candidates,
 )
-from memory_program.agents.extraction.when import DATE_FEATURES, date_candidates, date_features
-from memory_program.agents.extraction.words import WordClass
+from memory_program.agents.baselines.word_classes import WordClass
 from memory_program.bank.archive import Archive
-from memory_program.errors import ConfigError
+from memory_program.core.errors import ConfigError
 from tests.conversations import session
 
 

@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from memory_program.agents.extraction.ranking import Weights
-from memory_program.agents.extractive import ABSTENTION, ExtractiveSystem, fitted_weights
+from memory_program.agents.baselines.extractive import ABSTENTION, ExtractiveSystem, fitted_weights
+from memory_program.agents.baselines.span_ranking import Weights
 from memory_program.bank.space import MemorySpace
-from memory_program.errors import ConfigError, SessionConflictError
+from memory_program.core.errors import ConfigError, SessionConflictError
 from tests.conversations import session
 
 ANA_AND_BEN = (

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from memory_program.evaluation.figures import SERIES, svg_figures
+from memory_program.evaluation.report.figures import SERIES, svg_figures
 from tests.unit.test_plots import results
 
 GROWTH = [{"session": n, "memories": 3.0 * n, "tokens": 40.0 * n, "conversations": 2} for n in (1, 2, 3)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from locomo.files import write_folder_whole, write_whole
+from locomo.atomic_files import write_folder_whole, write_whole
 
 
 def test_a_file_is_written_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 import torch
 
-from memory_program.errors import ModelError
-from memory_program.learning.decoding import PASS_TOKENS, ReadPrompt
-from memory_program.learning.generation import Batcher, Continuation, Job, Rounding
-from memory_program.learning.sampling import Sampling
+from memory_program.core.errors import ModelError
+from memory_program.inference.batcher import Batcher, Continuation, Job, Rounding
+from memory_program.inference.decoder import PASS_TOKENS, ReadPrompt
+from memory_program.inference.sampling import Sampling
 from tests.counting_decoder import (
     PATIENCE_S,
     POISONOUS,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from memory_program.errors import ConfigError, ModelError
-from memory_program.train_config import TrainConfig
-from memory_program.training.hub import check_hub, push
+from memory_program.configs.train_config import TrainConfig
+from memory_program.core.errors import ConfigError, ModelError
+from memory_program.rl.hub_upload import check_hub, push
 from tests.model_hub import hub_of
 
 
@@ -52,6 +52,6 @@ def test_what_is_no_repository_is_refused_before_a_training(name):
 
 def test_without_a_token_nothing_begins(monkeypatch, tmp_path):
     monkeypatch.delenv("HF_TOKEN")
-    monkeypatch.setattr("memory_program.training.hub.get_token", lambda: None)
+    monkeypatch.setattr("memory_program.rl.hub_upload.get_token", lambda: None)
     with pytest.raises(ConfigError, match="run 'hf auth login', or set HF_TOKEN"):
         check_hub("owner/tiny")

@@ -5,16 +5,21 @@ from datetime import UTC, datetime
 
 import pytest
 
-from locomo.conversation import Benchmark, Category, LongMemEvalType, Question
-from locomo.rubrics import Verdict
+from locomo.judge.rubrics import Verdict
+from locomo.types import Benchmark, Category, LongMemEvalType, Question
 from memory_program.agents.systems import make_system
-from memory_program.bank.outcome import Outcome
-from memory_program.config import EvaluateConfig, SystemName, SystemSettings
-from memory_program.evaluation.identity import JudgeIdentity, SystemIdentity, identify, identify_judge
-from memory_program.evaluation.quality import calibration_cases, judge_quality
-from memory_program.evaluation.records import JudgeRecord
-from memory_program.evaluation.scoring import Resampling
-from memory_program.ledger import Usage
+from memory_program.bank.outcomes import Outcome
+from memory_program.configs.evaluate_config import EvaluateConfig, SystemName, SystemSettings
+from memory_program.evaluation.item_records import JudgeRecord
+from memory_program.evaluation.scoring.judge_errors import calibration_cases, judge_quality
+from memory_program.evaluation.scoring.question_scores import Resampling
+from memory_program.evaluation.scoring.score_signature import (
+    JudgeIdentity,
+    SystemIdentity,
+    identify,
+    identify_judge,
+)
+from memory_program.models.usage import Usage
 
 
 def identity(changed: str = "", **settings: object) -> SystemIdentity:

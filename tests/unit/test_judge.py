@@ -11,9 +11,9 @@ import dspy
 import pytest
 from scripted_lm import ScriptedLM, Truncated, fields
 
-from locomo.conversation import Benchmark, Category, LongMemEvalType, PerltqaMemory, Question
-from locomo.judge import Judge, Judgement, Judges, parse_verdict
-from locomo.rubrics import Grading, Rubric, Verdict, grading_of, gradings_of, instruction
+from locomo.judge.judge import Judge, Judgement, Judges, parse_verdict
+from locomo.judge.rubrics import Grading, Rubric, Verdict, grading_of, gradings_of, instruction
+from locomo.types import Benchmark, Category, LongMemEvalType, PerltqaMemory, Question
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "judge"
 ASKED = {"question": "When did Ana hike?", "gold": "7 May 2023", "prediction": "The day before 8 May"}

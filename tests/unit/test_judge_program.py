@@ -4,14 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from locomo.calibration import known_answers
-from locomo.conversation import Benchmark
-from locomo.rubrics import Grading, Rubric, Verdict, instruction
+from locomo.judge.calibration import known_answers
+from locomo.judge.rubrics import Grading, Rubric, Verdict, instruction
+from locomo.types import Benchmark
 from memory_program.agents.systems import make_system
-from memory_program.bank.outcome import Outcome
-from memory_program.config import EvaluateConfig, SystemName
-from memory_program.errors import ConfigError
-from memory_program.evaluation.identity import (
+from memory_program.bank.outcomes import Outcome
+from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
+from memory_program.core.errors import ConfigError
+from memory_program.evaluation.item_records import JudgeRecord
+from memory_program.evaluation.judge_program import judges_of, read_judge_program
+from memory_program.evaluation.scoring.judge_errors import calibration_cases, cited, judge_quality
+from memory_program.evaluation.scoring.question_scores import Resampling
+from memory_program.evaluation.scoring.score_signature import (
     JudgeIdentity,
     SystemRun,
     identify,
@@ -19,11 +23,7 @@ from memory_program.evaluation.identity import (
     read_run,
     write_run,
 )
-from memory_program.evaluation.judge_program import judges_of, read_judge_program
-from memory_program.evaluation.quality import calibration_cases, cited, judge_quality
-from memory_program.evaluation.records import JudgeRecord
-from memory_program.evaluation.scoring import Resampling
-from memory_program.ledger import Usage
+from memory_program.models.usage import Usage
 from tests.judge_samples import write_judge
 from tests.scripted_lm import ScriptedLM, fields
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from memory_program.learning.leaves import Leaf, Leaves
+from memory_program.inference.kv_cache import Leaf, Leaves
 
 LAYERS, HEADS, WIDTH = 2, 3, 4
 

@@ -13,7 +13,7 @@ from Stemmer import Stemmer
 from memory_program.bank.lexical import BM25Index
 from memory_program.bank.maxscore import best
 from memory_program.bank.stems import STOP_WORDS, tokenize
-from memory_program.errors import IndexingError
+from memory_program.core.errors import IndexingError
 
 WORDS = """
 alice alice's bob dog dogs adopted running run runs painting the of and was Oslo café 東京 naïve x 7 42 happy

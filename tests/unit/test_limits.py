@@ -1,8 +1,8 @@
 import pytest
 
-from memory_program.errors import BudgetExceededError
-from memory_program.evaluation.limits import HOPELESS_AFTER, Limits
-from memory_program.ledger import Usage
+from memory_program.core.errors import BudgetExceededError
+from memory_program.evaluation.stages.limits import HOPELESS_AFTER, Limits
+from memory_program.models.usage import Usage
 
 NOTHING = Usage()
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from memory_program.learning.linear import OneDnnLinear, onednn_is_faster, use_onednn
+from memory_program.inference.linear import OneDnnLinear, onednn_is_faster, use_onednn
 
 
 @pytest.fixture

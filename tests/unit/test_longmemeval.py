@@ -8,9 +8,9 @@ from file_server import served
 from locomo_samples import write
 from longmemeval_samples import instance, instances, said
 
-from locomo.conversation import Benchmark, LongMemEvalType
 from locomo.errors import DatasetError
 from locomo.longmemeval import load_longmemeval, membuilder_split
+from locomo.types import Benchmark, LongMemEvalType
 
 
 def read(tmp_path, *listed):

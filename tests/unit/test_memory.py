@@ -18,7 +18,7 @@ from memory_program.bank.memory import (
     operation_from_json,
     operation_to_json,
 )
-from memory_program.errors import MemoryOperationError
+from memory_program.core.errors import MemoryOperationError
 
 ANY_TEXT = st.text(st.characters(), max_size=30)  # NUL bytes and lone surrogates included
 

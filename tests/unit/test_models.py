@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from memory_program.errors import ConfigError, ModelError
-from memory_program.models import language_model
+from memory_program.core.errors import ConfigError, ModelError
+from memory_program.models.factory import language_model
 
 
 @pytest.mark.parametrize("name", ["local:", "local:/", "local: "])
@@ -82,7 +82,9 @@ def test_a_number_out_of_range_is_refused_by_its_name(settings: dict[str, Any]) 
 
 
 def test_neither_litellm_nor_torch_is_imported_before_a_model_is_made() -> None:
-    check = "import sys, memory_program.models; sys.exit(bool({'litellm', 'torch'} & set(sys.modules)))"
+    check = (
+        "import sys, memory_program.models.factory; sys.exit(bool({'litellm', 'torch'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
@@ -96,7 +98,7 @@ def test_no_module_starts_jax_which_would_take_most_of_a_gpu(tmp_path: Path) -> 
         "    for module in pkgutil.walk_packages(root.__path__, root.__name__ + '.'):\n"
         "        if not module.name.endswith('__main__'):\n"
         "            importlib.import_module(module.name)\n"
-        "assert 'memory_program.pocket.training' in sys.modules\n"
+        "assert 'recipes.pocket.pretraining' in sys.modules\n"
         "assert 'jax' not in sys.modules"
     )
     paths = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])

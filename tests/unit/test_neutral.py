@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locomo.neutral import neutralised
+from locomo.prompt_markers import neutralised
 
 MARKER = "[[ ## answer ## ]]"
 

@@ -6,19 +6,25 @@ from pathlib import Path
 import dspy
 import pytest
 
-from locomo.conversation import Category, Conversation, Question
-from memory_program.bank.outcome import Answer, Outcome
+from locomo.types import Category, Conversation, Question
+from memory_program.bank.outcomes import Answer, Outcome
 from memory_program.bank.space import MemorySpace
-from memory_program.errors import ModelError
-from memory_program.learning.rewards import AnswerScore
-from memory_program.optimization.bench import PATIENCE, Bench, Candidate
-from memory_program.optimization.calls import PaidCalls, RunStopped, StopReason
-from memory_program.optimization.cases import Case, MemoryCase
-from memory_program.optimization.prompts import Prompt, fingerprint
-from memory_program.optimization.scoring import MemoryAttempt
-from memory_program.optimization.selection import FINALISTS, choose, compared, finalists, val_interval
+from memory_program.core.errors import ModelError
+from memory_program.optimization.call_journal import PaidCalls, RunStopped, StopReason
+from memory_program.optimization.candidate_evaluator import PATIENCE, Bench, Candidate
+from memory_program.optimization.candidate_metric import MemoryAttempt
+from memory_program.optimization.candidate_selection import (
+    FINALISTS,
+    choose,
+    compared,
+    finalists,
+    val_interval,
+)
+from memory_program.optimization.dev_examples import Case, MemoryCase
+from memory_program.optimization.failure_count import Tally
+from memory_program.optimization.prompt_text import Prompt, fingerprint
 from memory_program.optimization.students import AttemptPrediction
-from memory_program.optimization.tally import Tally
+from memory_program.rl.rewards import AnswerScore
 from tests.conversations import session
 
 LOST = "lost"

@@ -11,11 +11,11 @@ import pytest
 from dspy.lm15 import Message, Request, Response, ServerError, TextPart
 from dspy.lm15 import Usage as Tokens
 
-from memory_program.ledger import metered
-from memory_program.optimization.calls import PaidCalls, RunStopped, StopReason
-from memory_program.optimization.remembered import RememberedLM, remembered
-from memory_program.optimization.tally import Tally
-from memory_program.pacing import AdaptiveLimiter, PacedEngine, RetryPolicy
+from memory_program.models.rate_limit import AdaptiveLimiter, PacedEngine, RetryPolicy
+from memory_program.models.usage import metered
+from memory_program.optimization.call_journal import PaidCalls, RunStopped, StopReason
+from memory_program.optimization.failure_count import Tally
+from memory_program.optimization.reply_cache import RememberedLM, remembered
 
 MODEL = "openai/gpt-4.1-mini"  # listed at $0.40 and $1.60 a million tokens
 CALL_USD = (1000 * 0.40 + 100 * 1.60) / 1e6

@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from locomo.calibration import known_answers
-from locomo.conversation import Benchmark, Category, Conversation, Question
-from locomo.dataset import Dataset, read_dataset
-from locomo.rubrics import Rubric, Verdict
-from locomo.split_data import SPLITS
+from locomo.judge.calibration import known_answers
+from locomo.judge.rubrics import Rubric, Verdict
+from locomo.locomo import Dataset, read_dataset
+from locomo.splits import SPLITS
+from locomo.types import Benchmark, Category, Conversation, Question
 from memory_program.bank.space import MemorySpace
-from memory_program.errors import ConfigError
-from memory_program.learning.episodes import episodes_of
-from memory_program.optimization.cases import (
+from memory_program.core.errors import ConfigError
+from memory_program.optimization.dev_examples import (
     answer_cases,
     episode_cases,
     has_score,
     question_cases,
     split_conversations,
 )
+from memory_program.rl.episodes import episodes_of
 from tests.conversations import session
 from tests.optimization_samples import write_conversations
 

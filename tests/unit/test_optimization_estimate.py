@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from memory_program.optimization.memory_subject import MemorySubject
-from memory_program.optimize_config import OptimizeConfig
+from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.optimization.memory_target import MemorySubject
 from tests.optimization_samples import quick, write_conversations
 
 

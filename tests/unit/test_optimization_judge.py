@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 from dspy.lm15 import ServerError
 
-from locomo.calibration import AnswerKind, known_answers
-from locomo.conversation import Benchmark
-from locomo.judge import Judges
-from locomo.rubrics import Rubric, Verdict, instruction
-from memory_program.errors import ConfigError
-from memory_program.optimization.bench import Bench
-from memory_program.optimization.calls import PaidCalls
-from memory_program.optimization.cases import JudgeCase
-from memory_program.optimization.judge_subject import JudgeSubject
-from memory_program.optimization.scoring import JudgeAttempt
+from locomo.judge.calibration import AnswerKind, known_answers
+from locomo.judge.judge import Judges
+from locomo.judge.rubrics import Rubric, Verdict, instruction
+from locomo.types import Benchmark
+from memory_program.configs.optimize_config import OptimizeConfig, Target
+from memory_program.core.errors import ConfigError
+from memory_program.optimization.call_journal import PaidCalls
+from memory_program.optimization.candidate_evaluator import Bench
+from memory_program.optimization.candidate_metric import JudgeAttempt
+from memory_program.optimization.dev_examples import JudgeCase
+from memory_program.optimization.judge_target import JudgeSubject
 from memory_program.optimization.students import JudgeStudent
-from memory_program.optimize_config import OptimizeConfig, Target
 from tests.judge_samples import quick_judge, untouched_questions, write_judge
 from tests.scripted_lm import ScriptedLM, fields
 

@@ -5,10 +5,10 @@ import json
 import dspy
 from dspy.lm15 import Message, Request, Response, TextPart, Usage
 
-from locomo.conversation import Session
+from locomo.types import Session
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.space import MemorySpace
-from memory_program.optimization.prompts import fingerprint, instruction_diff, prompts_of, put
+from memory_program.optimization.prompt_text import fingerprint, instruction_diff, prompts_of, put
 from tests.conversations import session
 from tests.scripted_lm import fields
 

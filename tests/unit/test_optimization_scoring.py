@@ -3,14 +3,14 @@
 import pytest
 from dspy.lm15 import ServerError
 
-from locomo.conversation import Category, Conversation, Question
-from locomo.rubrics import Rubric
+from locomo.judge.rubrics import Rubric
+from locomo.types import Category, Conversation, Question
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
-from memory_program.bank.outcome import Answer, CallFailure, Outcome, RankedItem, SessionRecord
+from memory_program.bank.outcomes import Answer, CallFailure, Outcome, RankedItem, SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.learning.rewards import AnswerScore, answer_score
-from memory_program.optimization.cases import MemoryCase
-from memory_program.optimization.scoring import MemoryAttempt
+from memory_program.optimization.candidate_metric import MemoryAttempt
+from memory_program.optimization.dev_examples import MemoryCase
+from memory_program.rl.rewards import AnswerScore, answer_score
 from tests.conversations import session
 from tests.scripted_lm import Reply, ScriptedLM, fields
 

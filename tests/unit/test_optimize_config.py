@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from memory_program.command_line import parse_flags
-from memory_program.config import SystemSettings
-from memory_program.errors import ConfigError
-from memory_program.optimize_config import OptimizeConfig, Optimizer, Target
+from memory_program.configs.evaluate_config import SystemSettings
+from memory_program.configs.optimize_config import OptimizeConfig, Optimizer, Target
+from memory_program.core.command_line import parse_flags
+from memory_program.core.errors import ConfigError
 
 OPTIMIZE = Path(__file__).parents[2] / "optimize.py"
 

@@ -5,17 +5,17 @@ from functools import lru_cache
 
 import pytest
 
-from locomo.conversation import Category, Question
 from locomo.metrics import locomo_f1
-from locomo.world import Action, World, generate
+from locomo.types import Category, Question
 from memory_program.agents.context import ReaderContext, shown_line, spelled_day
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.signatures import NOT_MENTIONED, NOTHING, SPECIALISTS, AnswerQuestion, Consolidate
 from memory_program.agents.writer import MemoryWriter, WriterMode, spelled_date
 from memory_program.bank.space import MemorySpace
-from memory_program.errors import OracleError
-from memory_program.learning.oracle import Exchange, Oracle, oracle_lm
-from memory_program.learning.rendered import render
+from memory_program.core.errors import OracleError
+from memory_program.worlds import Action, World, generate
+from memory_program.worlds.oracle import Exchange, Oracle, oracle_lm
+from memory_program.worlds.rendered_prompts import render
 
 GOLD_OF_A_TRAP = "nothing of the kind was said"
 

@@ -11,9 +11,9 @@ import pytest
 from dspy import lm15
 from dspy.lm15 import Message, Request, Response, TextPart, Usage
 
-from memory_program.errors import ConfigError
-from memory_program.ledger import metered
-from memory_program.pacing import AdaptiveLimiter, PacedEngine, RetryPolicy
+from memory_program.core.errors import ConfigError
+from memory_program.models.rate_limit import AdaptiveLimiter, PacedEngine, RetryPolicy
+from memory_program.models.usage import metered
 
 REQUEST = Request(model="openai/test", messages=(Message.user("hello"),))
 
@@ -375,7 +375,7 @@ def test_who_is_interrupted_while_waiting_takes_no_slot(monkeypatch):
 
     limiter = AdaptiveLimiter(1)
     with limiter.slot():
-        monkeypatch.setattr("memory_program.pacing.threading.Event", Interrupted)
+        monkeypatch.setattr("memory_program.models.rate_limit.threading.Event", Interrupted)
         with pytest.raises(KeyboardInterrupt), limiter.slot():
             pass
         monkeypatch.undo()

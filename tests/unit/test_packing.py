@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from memory_program.learning.packing import Sample, pack
+from memory_program.rl.trainer.packing import Sample, pack
 
 LONG, SHORT = (1, 2, 3, 4), (5, 6)
 

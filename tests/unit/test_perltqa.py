@@ -6,9 +6,9 @@ import pytest
 from file_server import served
 from perltqa_samples import item, memory, questions, write_perltqa
 
-from locomo.conversation import Benchmark, PerltqaMemory
 from locomo.errors import DatasetError
 from locomo.perltqa import QA_FILE, event_time, load_perltqa, perltqa_conversations
+from locomo.types import Benchmark, PerltqaMemory
 
 
 def read_one(known=None, asked=None):

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from locomo.conversation import ANSWERABLE
-from memory_program.evaluation.plots import (
+from locomo.types import ANSWERABLE
+from memory_program.evaluation.report.plots import (
     bank_growth,
     cost_against_score,
     score_by_category,

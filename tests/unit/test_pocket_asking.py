@@ -7,11 +7,11 @@ import pytest
 
 from memory_program.agents.context import ReaderContext
 from memory_program.agents.signatures import NOT_MENTIONED, SPECIALISTS, AnswerQuestion
-from memory_program.learning.oracle import Exchange
-from memory_program.learning.rendered import render
-from memory_program.pocket.asking import UNASKED, Questions, questions_about
-from memory_program.pocket.examples import encoded
-from memory_program.pocket.lines import Example, Marks
+from memory_program.worlds.oracle import Exchange
+from memory_program.worlds.rendered_prompts import render
+from recipes.pocket.aux_targets import UNASKED, Questions, questions_about
+from recipes.pocket.example import Example, Marks
+from recipes.pocket.examples import encoded
 from tests.pocket_samples import small_tokenizer
 
 SESSION = "Mara: Hello Tom!\nTom: I bought a white bicycle yesterday.\nMara: I live in Oslo."

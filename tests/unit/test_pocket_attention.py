@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from memory_program.errors import ConfigError
-from memory_program.pocket import attention
-from memory_program.pocket.attention import WIDTH, attend, is_available, library
-from memory_program.pocket.model import Shape, layers_of, make_model
-from memory_program.pocket.training import in_tiles
+from memory_program.core.errors import ConfigError
+from recipes.pocket import amx_attention as attention
+from recipes.pocket.amx_attention import WIDTH, attend, is_available, library
+from recipes.pocket.pocket_model import Shape, layers_of, make_model
+from recipes.pocket.pretraining import in_tiles
 
 needs_tiles = pytest.mark.skipif(not is_available(), reason="this processor does not multiply tiles (AMX)")
 

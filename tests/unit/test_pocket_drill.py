@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from memory_program.errors import ConfigError
-from memory_program.pocket import drill
-from memory_program.pocket.drill import teach_answers, words_of
-from memory_program.pocket.lines import Example
-from memory_program.pocket.model import Shape, make_model
-from memory_program.pocket.recipe import PretrainConfig
-from memory_program.pocket.tokenizer import END
+from memory_program.core.errors import ConfigError
+from recipes.pocket import first_token_finetune as drill
+from recipes.pocket.example import Example
+from recipes.pocket.first_token_finetune import teach_answers, words_of
+from recipes.pocket.pocket_model import Shape, make_model
+from recipes.pocket.pocket_tokenizer import END
+from recipes.pocket.recipe import PretrainConfig
 from tests.pocket_samples import small_tokenizer
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")

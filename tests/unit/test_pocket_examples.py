@@ -6,11 +6,12 @@ from functools import lru_cache
 
 import torch
 
-from locomo.world import World, generate, is_held_out
-from locomo.world.catalogue import SCHEMAS
 from memory_program.agents.signatures import NOT_MENTIONED
-from memory_program.learning.oracle import Exchange
-from memory_program.pocket.examples import (
+from memory_program.worlds import World, generate, is_held_out
+from memory_program.worlds.catalogue import SCHEMAS
+from memory_program.worlds.oracle import Exchange
+from recipes.pocket.example import Example
+from recipes.pocket.examples import (
     SMALL_THINGS,
     bare,
     chunk,
@@ -20,11 +21,10 @@ from memory_program.pocket.examples import (
     overlooking,
     save_examples,
 )
-from memory_program.pocket.lines import Example
-from memory_program.pocket.model import Shape, make_model
-from memory_program.pocket.probes import Probe, make_probe, measure
-from memory_program.pocket.recipe import STAGES
-from memory_program.pocket.tokenizer import END, chat_text
+from recipes.pocket.pocket_model import Shape, make_model
+from recipes.pocket.pocket_tokenizer import END, chat_text
+from recipes.pocket.probes import Probe, make_probe, measure
+from recipes.pocket.recipe import STAGES
 from tests.pocket_samples import small_tokenizer
 
 BARE = STAGES[1]

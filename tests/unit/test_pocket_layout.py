@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from memory_program.pocket.examples import chunk
-from memory_program.pocket.layout import Batch, Layout, batches, grouped
-from memory_program.pocket.lines import Example, Marks
-from memory_program.pocket.model import Shape, make_model
-from memory_program.pocket.recipe import STAGES
+from recipes.pocket.example import Example, Marks
+from recipes.pocket.examples import chunk
+from recipes.pocket.pocket_model import Shape, make_model
+from recipes.pocket.recipe import STAGES
+from recipes.pocket.token_layout import Batch, Layout, batches, grouped
 from tests.pocket_samples import small_tokenizer
 
 

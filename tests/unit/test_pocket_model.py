@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from memory_program.pocket.model import Shape, make_model
+from recipes.pocket.pocket_model import Shape, make_model
 
 VOCABULARY = 1000
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from memory_program.pocket.model import Shape, make_model
-from memory_program.pocket.optimizer import Muon, falling, make_optimizers, orthogonalised
+from recipes.pocket.optimizer import Muon, falling, make_optimizers, orthogonalised
+from recipes.pocket.pocket_model import Shape, make_model
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -3,10 +3,10 @@
 import random
 from itertools import groupby
 
-from locomo.world import generate
-from memory_program.pocket.examples import encoded, exchanges_of
-from memory_program.pocket.lines import Example
-from memory_program.pocket.renaming import Pieces, renamed
+from memory_program.worlds import generate
+from recipes.pocket.example import Example
+from recipes.pocket.examples import encoded, exchanges_of
+from recipes.pocket.token_permutation import Pieces, renamed
 from tests.pocket_samples import small_tokenizer
 
 

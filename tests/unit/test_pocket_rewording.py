@@ -7,10 +7,10 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from memory_program.errors import ConfigError
-from memory_program.pocket.model import Shape, make_model
-from memory_program.pocket.rewording import begin_alike, reworded, with_tokens_of
-from memory_program.pocket.tokenizer import END, fixed_texts
+from memory_program.core.errors import ConfigError
+from recipes.pocket.pocket_model import Shape, make_model
+from recipes.pocket.pocket_tokenizer import END, fixed_texts
+from recipes.pocket.vocab_migration import begin_alike, reworded, with_tokens_of
 from tests.pocket_samples import small_tokenizer
 
 QUESTION, AGAIN = "\n\n[[ ## question ## ]]\n", "\n\n[[ ## question_again ## ]]\n"

@@ -5,9 +5,9 @@ import math
 import torch
 from transformers import LlamaForCausalLM
 
-from memory_program.pocket.asking import UNASKED
-from memory_program.pocket.model import Shape, make_model
-from memory_program.pocket.side_tasks import NAMES, SideTasks, Streams
+from recipes.pocket.aux_losses import NAMES, SideTasks, Streams
+from recipes.pocket.aux_targets import UNASKED
+from recipes.pocket.pocket_model import Shape, make_model
 
 WIDTH, VOCABULARY, LENGTH = 256, 40, 6
 ASKED = {

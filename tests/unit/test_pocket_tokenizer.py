@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from memory_program.agents.signatures import SPECIALISTS, AnswerQuestion, Consolidate, WriteAll
-from memory_program.learning.rendered import render
-from memory_program.pocket.tokenizer import END, chat_text, fixed_texts, save_tokenizer, train_tokenizer
+from memory_program.worlds.rendered_prompts import render
+from recipes.pocket.pocket_tokenizer import END, chat_text, fixed_texts, save_tokenizer, train_tokenizer
 from tests.pocket_samples import small_tokenizer
 
 TOLD = (*SPECIALISTS.values(), AnswerQuestion)

@@ -11,7 +11,7 @@ import dspy
 import pytest
 
 from memory_program.agents import signatures
-from memory_program.agents.adapter import ADAPTER
+from memory_program.agents.chat_adapter import ADAPTER
 from memory_program.agents.signatures import SPECIALISTS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "prompts"

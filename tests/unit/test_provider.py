@@ -9,10 +9,10 @@ import torch
 from dspy import lm15
 from dspy.clients.utils_finetune import TrainDataFormat
 
-from memory_program.errors import ConfigError, ModelError
-from memory_program.learning.local import LocalModel, LocalSettings
-from memory_program.learning.packing import Sample
-from memory_program.learning.provider import LocalProvider, LocalReinforceJob, engine_of
+from memory_program.core.errors import ConfigError, ModelError
+from memory_program.inference.engine import LocalModel, LocalSettings
+from memory_program.rl.backends.local_backend import LocalProvider, LocalReinforceJob, engine_of
+from memory_program.rl.trainer.packing import Sample
 from tests.tiny_model import save_tiny_model
 
 MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Who has a turtle?"}]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from locomo.conversation import LongMemEvalType, Question
-from memory_program.bank.outcome import RankedItem
-from memory_program.evaluation.retrieval import RETRIEVAL_KEYS, retrieval_scores
+from locomo.types import LongMemEvalType, Question
+from memory_program.bank.outcomes import RankedItem
+from memory_program.evaluation.scoring.recall import RETRIEVAL_KEYS, retrieval_scores
 
 
 def asked(evidence: tuple[str, ...], sessions: tuple[str, ...] = ()) -> Question:

@@ -7,15 +7,15 @@ import dspy
 import pytest
 from dspy.lm15 import ServerError
 
-from locomo.conversation import Session, Turn
-from memory_program.agents.baselines import ReaderOnly
+from locomo.types import Session, Turn
+from memory_program.agents.baselines.reader_only import ReaderOnly
 from memory_program.agents.context import MemoryContext, NoContext, ReaderContext, WholeConversation
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.reader import QAReader
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
-from memory_program.bank.outcome import Outcome, SessionRecord
+from memory_program.bank.outcomes import Outcome, SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.learning.rendered import fields_of
+from memory_program.worlds.rendered_prompts import fields_of
 from tests.conversations import session
 from tests.scripted_lm import ScriptedLM, fields
 

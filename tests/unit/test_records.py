@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from locomo.rubrics import Rubric, Verdict
-from memory_program.bank.outcome import Answer, CallFailure, Outcome, RankedItem, SessionRecord
-from memory_program.errors import RecordError
-from memory_program.evaluation.records import (
+from locomo.judge.rubrics import Rubric, Verdict
+from memory_program.bank.outcomes import Answer, CallFailure, Outcome, RankedItem, SessionRecord
+from memory_program.core.errors import RecordError
+from memory_program.evaluation.item_records import (
     AnswerRecord,
     BuildRecord,
     Journal,
@@ -16,7 +16,7 @@ from memory_program.evaluation.records import (
     JudgeRecord,
     content_hash,
 )
-from memory_program.ledger import Usage
+from memory_program.models.usage import Usage
 
 
 def answer(key: str, text: str = "7 May 2023") -> AnswerRecord:

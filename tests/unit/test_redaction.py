@@ -4,7 +4,7 @@ import traceback
 
 import pytest
 
-from memory_program.redaction import redact, redacted
+from memory_program.core.redaction import redact, redacted
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import pytest
 import torch
 from dspy import lm15
 
-from memory_program.errors import ConfigError, ModelError
-from memory_program.learning.hyperparameters import ReinforceSettings
-from memory_program.learning.local import LocalEngine, LocalSettings
-from memory_program.learning.objective import Objective, TokenTerms, divergence, entropies_of, logprobs_of
-from memory_program.learning.packing import Sample
-from memory_program.learning.reinforce import LocalTrainer
-from memory_program.learning.step_metrics import update_metrics
+from memory_program.configs.trainer_config import ReinforceSettings
+from memory_program.core.errors import ConfigError, ModelError
+from memory_program.inference.engine import LocalEngine, LocalSettings
+from memory_program.rl.step_metrics import update_metrics
+from memory_program.rl.trainer.objective import Objective, TokenTerms, divergence, entropies_of, logprobs_of
+from memory_program.rl.trainer.packing import Sample
+from memory_program.rl.trainer.policy_step import LocalTrainer
 from tests.tiny_model import save_tiny_model
 
 PROMPT = tuple(range(40, 60))

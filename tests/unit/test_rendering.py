@@ -3,7 +3,7 @@
 import dspy
 import pytest
 
-from locomo.judge import GradeAnswer
+from locomo.judge.judge import GradeAnswer
 from locomo.rendering import RenderOnceAdapter
 from memory_program.agents.signatures import (
     SPECIALISTS,

@@ -6,11 +6,11 @@ import pytest
 
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.space import MemorySpace
-from memory_program.errors import RecordError
-from memory_program.learning.episode_json import episode_from_json, episode_to_json
-from memory_program.learning.episodes import Episode
-from memory_program.learning.replies import AGENTS, ReplyRewarder
-from memory_program.learning.rewards import RewardRule, answer_score
+from memory_program.core.errors import RecordError
+from memory_program.rl.episode_json import episode_from_json, episode_to_json
+from memory_program.rl.episodes import Episode
+from memory_program.rl.rewards import RewardRule, answer_score
+from memory_program.serving.reply_rewards import AGENTS, ReplyRewarder
 from tests.training_samples import REPLIES, reader_by_rules, reply, talk
 
 CONVERSATION = talk("talk")

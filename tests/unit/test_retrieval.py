@@ -15,8 +15,8 @@ from memory_program.bank.bank import MemoryBank
 from memory_program.bank.dense import DenseIndex, digest
 from memory_program.bank.lexical import Hit
 from memory_program.bank.memory import MEMORY_KINDS, Draft, Memory, MemoryKind, Provenance
-from memory_program.bank.retrieval import MemoryIndex, document_of, reciprocal_rank_fusion
-from memory_program.errors import ConfigError, EmbeddingMismatchError, IndexingError
+from memory_program.bank.memory_search import MemoryIndex, document_of, reciprocal_rank_fusion
+from memory_program.core.errors import ConfigError, EmbeddingMismatchError, IndexingError
 
 BY = Provenance("semantic")
 WORDS = (

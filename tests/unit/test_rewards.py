@@ -3,14 +3,14 @@
 import pytest
 from dspy import lm15
 
-from locomo.conversation import Category, Question
-from locomo.rubrics import Rubric
+from locomo.judge.rubrics import Rubric
+from locomo.types import Category, Question
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
-from memory_program.bank.outcome import Answer, Outcome
-from memory_program.errors import ConfigError
-from memory_program.learning.hyperparameters import GRPOSettings
-from memory_program.learning.rewards import (
+from memory_program.bank.outcomes import Answer, Outcome
+from memory_program.configs.trainer_config import GRPOSettings
+from memory_program.core.errors import ConfigError
+from memory_program.rl.rewards import (
     BankSize,
     RewardRule,
     Score,

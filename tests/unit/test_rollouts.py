@@ -11,18 +11,18 @@ import dspy
 import pytest
 from dspy import lm15
 
-from locomo.conversation import Category, Conversation, Question
+from locomo.types import Category, Conversation, Question
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.memory import MemoryKind
-from memory_program.bank.outcome import Answer
+from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
-from memory_program.errors import ConfigError
-from memory_program.learning.episodes import Episode
-from memory_program.learning.frozen import AskedOnce, asked_once
-from memory_program.learning.grading import Grader
-from memory_program.learning.groups import Graded, groups_of, training_items
-from memory_program.learning.rewards import RewardRule, Score, answer_score
-from memory_program.learning.rollouts import Rollout, policy_of, sampling_program, write
+from memory_program.core.errors import ConfigError
+from memory_program.models.memoized import AskedOnce, asked_once
+from memory_program.rl.episodes import Episode
+from memory_program.rl.grading import Grader
+from memory_program.rl.groups import Graded, groups_of, training_items
+from memory_program.rl.rewards import RewardRule, Score, answer_score
+from memory_program.rl.rollouts import Rollout, policy_of, sampling_program, write
 from tests.conversations import session
 from tests.scripted_lm import ScriptedEngine, Truncated, fields
 

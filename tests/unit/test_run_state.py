@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from memory_program.learning.run_state import RunState
+from memory_program.core.checkpoints import RunState
 
 
 class Killed(BaseException):

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_program.learning.sampling import Choice, Sampling, choose, gumbel_noise
+from memory_program.inference.sampling import Choice, Sampling, choose, gumbel_noise
 
 GREEDY = Sampling(temperature=0.0)
 LOGITS = [2.0, 1.0, 0.0, -1.0, -2.0]

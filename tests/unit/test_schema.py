@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import pytest
 from locomo_samples import question, sample, turn
 
-from locomo.conversation import Category
 from locomo.errors import DatasetError
-from locomo.schema import conversations_in
+from locomo.locomo_schema import conversations_in
+from locomo.types import Category
 
 
 def read(document):

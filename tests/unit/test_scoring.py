@@ -4,11 +4,11 @@ from itertools import count
 
 import pytest
 
-from locomo.conversation import Category, LongMemEvalType, PerltqaMemory, Question
-from locomo.rubrics import Rubric, Verdict
-from memory_program.bank.outcome import Answer, CallFailure, Outcome, RankedItem, SessionRecord
-from memory_program.evaluation.records import AnswerRecord, BuildRecord, JudgeRecord
-from memory_program.evaluation.scoring import (
+from locomo.judge.rubrics import Rubric, Verdict
+from locomo.types import Category, LongMemEvalType, PerltqaMemory, Question
+from memory_program.bank.outcomes import Answer, CallFailure, Outcome, RankedItem, SessionRecord
+from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, JudgeRecord
+from memory_program.evaluation.scoring.question_scores import (
     Json,
     Resampling,
     ScoredQuestion,
@@ -16,7 +16,7 @@ from memory_program.evaluation.scoring import (
     score_question,
     summarise,
 )
-from memory_program.ledger import Usage
+from memory_program.models.usage import Usage
 
 RESAMPLING = Resampling(seed=0)
 

@@ -4,9 +4,9 @@ import pytest
 from locomo_samples import question, sample, write
 
 from locomo.errors import DatasetError
-from memory_program.config import EvaluateConfig
-from memory_program.errors import ConfigError
-from memory_program.evaluation.selection import select
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.errors import ConfigError
+from memory_program.evaluation.question_selection import select
 
 
 @pytest.fixture

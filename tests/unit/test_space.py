@@ -4,10 +4,10 @@ import pytest
 
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
-from memory_program.bank.outcome import SessionRecord
-from memory_program.bank.retrieval import MemoryIndex
+from memory_program.bank.memory_search import MemoryIndex
+from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.errors import ConflictError, SessionConflictError
+from memory_program.core.errors import ConflictError, SessionConflictError
 from tests.conversations import session
 
 BY = Provenance("semantic", "session_1")

@@ -7,8 +7,8 @@ import pytest
 from locomo_samples import sample
 
 from locomo.errors import DatasetError
-from locomo.schema import conversations_in
-from locomo.split_data import QUESTIONS, SPLITS, main, select_split, split_by_order, split_of
+from locomo.locomo_schema import conversations_in
+from locomo.splits import QUESTIONS, SPLITS, main, select_split, split_by_order, split_of
 
 
 def test_every_conversation_is_in_exactly_one_split():
@@ -53,7 +53,7 @@ def test_a_missing_file_ends_the_command_with_an_error(tmp_path, capsys):
 
 def test_the_command_starts_without_what_it_does_not_need():
     heavy = ("numpy", "dspy", "pooch", "nltk", "torch")
-    code = f"import sys, locomo.split_data; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, locomo.splits; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -1,10 +1,10 @@
 """What a step is watched by: a model may call tools that do not exist, and rollouts may be lost."""
 
 from memory_program.bank.memory import MemoryKind
-from memory_program.learning.groups import Graded, Grouping
-from memory_program.learning.rewards import Score, Work
-from memory_program.learning.rollouts import Rollout
-from memory_program.learning.step_metrics import Stopwatch, rollout_metrics, update_metrics
+from memory_program.rl.groups import Graded, Grouping
+from memory_program.rl.rewards import Score, Work
+from memory_program.rl.rollouts import Rollout
+from memory_program.rl.step_metrics import Stopwatch, rollout_metrics, update_metrics
 from tests.unit.test_rollouts import episode
 
 

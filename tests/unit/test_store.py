@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from locomo.conversation import Session, Turn
+from locomo.types import Session, Turn
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.memory import MEMORY_KINDS, Draft, MemoryKind, Provenance
-from memory_program.bank.outcome import CallFailure, Outcome, SessionRecord
+from memory_program.bank.outcomes import CallFailure, Outcome, SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore, RetractedOperation
-from memory_program.errors import (
+from memory_program.core.errors import (
     ConfigError,
     ConflictError,
     EmbeddingMismatchError,

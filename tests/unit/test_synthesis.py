@@ -8,13 +8,13 @@ import dspy
 import pytest
 from dspy import lm15
 
-from locomo.conversation import Category, Conversation
-from locomo.dataset import read_dataset
-from locomo.world import as_locomo_json
-from memory_program.errors import RecordError
-from memory_program.learning.rewards import answer_score
-from memory_program.learning.session_lines import append_line, read_lines
-from memory_program.learning.synthesis import Synthesizer
+from locomo.locomo import read_dataset
+from locomo.types import Category, Conversation
+from memory_program.core.errors import RecordError
+from memory_program.rl.rewards import answer_score
+from memory_program.sft.question_synthesis import Synthesizer
+from memory_program.sft.session_lines import append_line, read_lines
+from memory_program.worlds import as_locomo_json
 from tests.competent_model import chat_format
 from tests.conversations import session
 

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from locomo.conversation import ANSWERABLE, Category, LongMemEvalType, Question
-from locomo.rubrics import Rubric, Verdict
-from memory_program.bank.outcome import Answer, Outcome, RankedItem
-from memory_program.evaluation.diagnosis import Diagnosis, Fault, diagnosis_summary, is_wrong
-from memory_program.evaluation.records import AnswerRecord, JudgeRecord
-from memory_program.evaluation.scoring import Resampling, compare, score_question, summarise
-from memory_program.evaluation.table import print_results, tables, warnings
-from memory_program.ledger import Usage
+from locomo.judge.rubrics import Rubric, Verdict
+from locomo.types import ANSWERABLE, Category, LongMemEvalType, Question
+from memory_program.bank.outcomes import Answer, Outcome, RankedItem
+from memory_program.evaluation.item_records import AnswerRecord, JudgeRecord
+from memory_program.evaluation.report.score_tables import print_results, tables, warnings
+from memory_program.evaluation.scoring.error_types import Diagnosis, Fault, diagnosis_summary, is_wrong
+from memory_program.evaluation.scoring.question_scores import Resampling, compare, score_question, summarise
+from memory_program.models.usage import Usage
 
 SYSTEMS = ("memory", "rag", "full-context", "no-memory", "extractive")
 

@@ -6,20 +6,20 @@ import sys
 import pytest
 from rich.console import Console
 
-from locomo.world import is_held_out, sample_worlds
 from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import MemoryKind
 from memory_program.bank.space import MemorySpace
-from memory_program.command_line import named_mode, parse_flags
-from memory_program.errors import ConfigError
-from memory_program.learning.episodes import Episode
-from memory_program.train_config import TrainConfig
-from memory_program.training.card import model_card, spelled_difference
-from memory_program.training.comparison import comparison_table, validation_difference
-from memory_program.training.material import example_count, read_material
-from memory_program.training.models import terms_of
-from memory_program.training.progress import step_line, validation_line, validation_summary
-from memory_program.training.publish import curves_of
+from memory_program.configs.train_config import TrainConfig
+from memory_program.core.command_line import named_mode, parse_flags
+from memory_program.core.errors import ConfigError
+from memory_program.rl.base_comparison import comparison_table, validation_difference
+from memory_program.rl.episodes import Episode
+from memory_program.rl.mlflow_training import curves_of
+from memory_program.rl.model_card import model_card, spelled_difference
+from memory_program.rl.training_data import example_count, read_material
+from memory_program.rl.training_models import terms_of
+from memory_program.rl.training_progress import step_line, validation_line, validation_summary
+from memory_program.worlds import is_held_out, sample_worlds
 from tests.conftest import CHECKOUT
 
 STEP = {

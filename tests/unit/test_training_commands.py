@@ -5,9 +5,9 @@ import shlex
 
 import pytest
 
-from memory_program.arbor_train_config import train_config_type
-from memory_program.command_line import named_mode, parse_flags
-from memory_program.train_config import TrainConfig
+from memory_program.configs.arbor_config import train_config_type
+from memory_program.configs.train_config import TrainConfig
+from memory_program.core.command_line import named_mode, parse_flags
 from tests.conftest import CHECKOUT
 from train import MODES, main
 
@@ -42,6 +42,6 @@ def test_help_says_what_every_mode_is_for(arguments, capsys, monkeypatch):
 
 def test_the_readme_shows_both_backends():
     assert any("--backend arbor" in command for command in COMMANDS)
-    assert "python -m memory_program.learning.arbor serve --config arbor.yaml" in README
+    assert "python -m memory_program.rl.backends.arbor serve --config arbor.yaml" in README
     commands = re.findall(r"^sky (\w+)", README, re.MULTILINE)
     assert {"launch", "status", "start", "down"} <= set(commands)

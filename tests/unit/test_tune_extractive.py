@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.tune_extractive import choose_limit, fit_logistic, fit_softmax, score
-from locomo.conversation import Category, Question
-from memory_program.agents.extraction.question import Asked
+from locomo.types import Category, Question
+from memory_program.agents.baselines.question_analysis import Asked
 
 
 def example(kind, features, values):

@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from locomo.conversation import Session
-from locomo.world import World, generate
+from locomo.types import Session
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.tools import ALL_TOOLS, MemoryTools
 from memory_program.agents.two_phase import Ask, remember_all
 from memory_program.agents.writer import MemoryWriter, Proposal, ProposedCall, kind_of
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Memory
-from memory_program.bank.outcome import CallFailure, Outcome
+from memory_program.bank.outcomes import CallFailure, Outcome
 from memory_program.bank.space import MemorySpace
-from memory_program.evaluation.limits import Limits
-from memory_program.evaluation.proposing import Proposer, proposals_journal
-from memory_program.evaluation.workers import Workers
-from memory_program.learning.oracle import oracle_lm
+from memory_program.evaluation.stages.limits import Limits
+from memory_program.evaluation.stages.propose_stage import Proposer, proposals_journal
+from memory_program.evaluation.stages.workers import Workers
+from memory_program.worlds import World, generate
+from memory_program.worlds.oracle import oracle_lm
 from tests.conversations import session
 
 Call = tuple[str, dict[str, Any]]

@@ -7,12 +7,12 @@ import dspy
 import pytest
 from dspy import lm15
 
-from locomo.conversation import Category, Conversation, Question
+from locomo.types import Category, Conversation, Question
 from memory_program.agents.program import MemoryProgram
-from memory_program.learning.grading import Grader
-from memory_program.learning.rewards import RewardRule, answer_score
-from memory_program.learning.rollouts import sampling_program
-from memory_program.learning.validation import Validation, validate
+from memory_program.rl.grading import Grader
+from memory_program.rl.rewards import RewardRule, answer_score
+from memory_program.rl.rollouts import sampling_program
+from memory_program.rl.validation import Validation, validate
 from tests.conversations import session
 from tests.scripted_lm import fields
 

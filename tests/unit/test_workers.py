@@ -7,10 +7,10 @@ import dspy
 import pytest
 from rich.console import Console
 
-from memory_program.agents.calls import predict
-from memory_program.evaluation.limits import Limits
-from memory_program.evaluation.workers import Workers
-from memory_program.ledger import Usage
+from memory_program.agents.predict_call import predict
+from memory_program.evaluation.stages.limits import Limits
+from memory_program.evaluation.stages.workers import Workers
+from memory_program.models.usage import Usage
 from tests.scripted_lm import ScriptedLM, fields
 
 

@@ -8,16 +8,16 @@ from itertools import pairwise
 
 import pytest
 
-from locomo.conversation import Category
 from locomo.errors import WorldError
-from locomo.world import KINDS, PROPORTIONS, Action, World, generate, is_held_out
-from locomo.world.catalogue import SCHEMAS
-from locomo.world.chat import DISTRACTORS, REACTIONS, sentence
-from locomo.world.consequences import CONSEQUENCES
-from locomo.world.mentions import spelled
-from locomo.world.schema import fill
-from locomo.world.vocabulary import open_word
-from memory_program.bank.dates import resolve_time
+from locomo.types import Category
+from memory_program.bank.dates.resolve import resolve_time
+from memory_program.worlds import KINDS, PROPORTIONS, Action, World, generate, is_held_out
+from memory_program.worlds.catalogue import SCHEMAS
+from memory_program.worlds.consequences import CONSEQUENCES
+from memory_program.worlds.mentions import spelled
+from memory_program.worlds.small_talk import DISTRACTORS, REACTIONS, sentence
+from memory_program.worlds.vocabulary import open_word
+from memory_program.worlds.world_schema import fill
 
 WORD = re.compile(r"[\w'-]+")
 

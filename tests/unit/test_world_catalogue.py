@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from locomo.world import chat
-from locomo.world.catalogue import SCHEMAS, TOLD
-from locomo.world.chat import DISTRACTORS, second_person, sentence
-from locomo.world.schema import KINDS, WHEN, Schema, fields_of, fill
-from locomo.world.vocabulary import VOCABULARIES, Vocabulary, is_held_out, open_word, with_article
-from locomo.world.words import CRAFTS, FIRST_NAMES, HOBBIES, INGREDIENTS, JOBS, THINGS, TOWNS
+from memory_program.worlds import small_talk as chat
+from memory_program.worlds.catalogue import SCHEMAS, TOLD
+from memory_program.worlds.small_talk import DISTRACTORS, second_person, sentence
+from memory_program.worlds.vocabulary import VOCABULARIES, Vocabulary, is_held_out, open_word, with_article
+from memory_program.worlds.word_lists import CRAFTS, FIRST_NAMES, HOBBIES, INGREDIENTS, JOBS, THINGS, TOWNS
+from memory_program.worlds.world_schema import KINDS, WHEN, Schema, fields_of, fill
 
 OPEN_LISTS = (THINGS, INGREDIENTS, JOBS, HOBBIES, CRAFTS, FIRST_NAMES, TOWNS)
 ALL = pytest.mark.parametrize("schema", SCHEMAS.values(), ids=list(SCHEMAS))

@@ -1,4 +1,4 @@
-"""``python -m locomo.world``: the file is the same everywhere, and the benchmark's reader takes it."""
+"""``python -m memory_program.worlds``: the file is the same everywhere, and the benchmark's reader takes it."""
 
 import json
 import os
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from locomo.dataset import read_conversations
-from locomo.world import as_locomo_json, generate
-from locomo.world.__main__ import main
+from locomo.locomo import read_conversations
+from memory_program.worlds import as_locomo_json, generate
+from memory_program.worlds.__main__ import main
 
 
 def test_the_written_file_is_read_back_as_the_same_conversations(tmp_path: Path) -> None:
@@ -24,7 +24,17 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process(tmp_path: Path) -
     for hash_seed in ("1", "2"):
         path = tmp_path / f"{hash_seed}.json"
         subprocess.run(
-            [sys.executable, "-m", "locomo.world", "--seed", "7", "--conversations", "2", "--out", str(path)],
+            [
+                sys.executable,
+                "-m",
+                "memory_program.worlds",
+                "--seed",
+                "7",
+                "--conversations",
+                "2",
+                "--out",
+                str(path),
+            ],
             check=True,
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
         )
@@ -66,7 +76,7 @@ def test_an_unwritable_place_is_an_error(tmp_path: Path, capsys: pytest.CaptureF
     assert "name another file by --out" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module", ["locomo.world", "locomo.split_data"])
+@pytest.mark.parametrize("module", ["memory_program.worlds", "locomo.splits"])
 def test_a_reader_of_the_output_that_goes_away_is_no_error(module: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", module, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -5,8 +5,8 @@ from datetime import date, timedelta
 
 import pytest
 
-from locomo.world.mentions import Mention, future_mention, mention_on, past_mention, shifted, spelled
-from memory_program.bank.dates import resolve_date
+from memory_program.bank.dates.resolve import resolve_date
+from memory_program.worlds.mentions import Mention, future_mention, mention_on, past_mention, shifted, spelled
 
 FRIDAY = date(2023, 6, 9)
 

@@ -11,9 +11,9 @@ from memory_program.agents.writer import MAX_OPERATIONS, MemoryWriter
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.budget import fit_memories
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
-from memory_program.bank.outcome import Outcome
+from memory_program.bank.outcomes import Outcome
 from memory_program.bank.space import MemorySpace
-from memory_program.errors import SessionConflictError
+from memory_program.core.errors import SessionConflictError
 from tests.conversations import session
 from tests.scripted_lm import ScriptedLM, Truncated, fields
 

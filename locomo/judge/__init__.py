@@ -1,0 +1,1 @@
+"""LLM judge: rubrics, verdicts, and the judge's measured error rates."""

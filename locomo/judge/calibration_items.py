@@ -1,0 +1,478 @@
+"""The built-in questions that judges are tried on, made up for the purpose; ``calibration`` makes answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from locomo.types import Category, LongMemEvalType, PerltqaMemory, QuestionType
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """A month of a year, as precisely as some golds tell a time."""
+
+    year: int
+    month: int
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number of something, named in the plural."""
+
+    number: int
+    things: str
+
+
+Gold = str | tuple[str, ...] | date | Month | Count
+"""A text, a list (in no order), a day, a month or a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A question, its gold, and what answers are made of beside what rules make of the gold.
+
+    ``said`` is right in words that no rule finds; ``other`` is something else of the same sort;
+    ``of_another`` is true of somebody else; ``vague`` would fit many golds; ``outdated`` held before the last
+    change. Of a preference the gold describes good replies, ``said`` are some, ``other`` go against it, and
+    ``vague`` are the same for any user.
+    """
+
+    category: QuestionType
+    question: str
+    gold: Gold
+    other: Sequence[str] = ()
+    of_another: str = ""
+    vague: Sequence[str] = ()
+    said: Sequence[str] = ()
+    outdated: str = ""
+    must_abstain: bool = False
+
+
+_LOCOMO = (
+    Item(
+        Category.TEMPORAL,
+        "When did Nora run her first half marathon?",
+        date(2023, 5, 7),
+        of_another="19 August 2023",
+        vague=("A while ago", "On some weekend"),
+    ),
+    Item(
+        Category.TEMPORAL,
+        "When did Nora's sister come to visit?",
+        date(2023, 3, 31),
+        of_another="12 June 2023",
+        vague=("Recently", "When it suited both of them"),
+    ),
+    Item(
+        Category.TEMPORAL,
+        "When did Theo move into the flat by the harbour?",
+        Month(2022, 11),
+        of_another="July 2021",
+        vague=("Some time ago", "Before he met Nora's friends"),
+    ),
+    Item(
+        Category.TEMPORAL,
+        "When will Theo take his sailing exam?",
+        Month(2023, 12),
+        of_another="May 2024",
+        vague=("Soon", "When he is ready"),
+    ),
+    Item(
+        Category.SINGLE_HOP,
+        "What breed is Nora's dog?",
+        "a whippet",
+        other=("a greyhound", "a beagle"),
+        of_another="a border collie",
+        vague=("Some kind of dog", "A lovely one"),
+    ),
+    Item(
+        Category.SINGLE_HOP,
+        "Where did Theo grow up?",
+        "in Ghent",
+        other=("in Bruges", "in Utrecht"),
+        of_another="in Porto",
+        vague=("Somewhere in Europe", "In a town"),
+        said=("Ghent is where he spent his childhood.",),
+    ),
+    Item(
+        Category.SINGLE_HOP,
+        "Which instrument is Nora learning to play?",
+        "the cello",
+        other=("the violin", "the clarinet"),
+        of_another="the trumpet",
+        vague=("A musical instrument", "One that she likes"),
+    ),
+    Item(
+        Category.SINGLE_HOP,
+        "Who lent Theo the tent?",
+        "his neighbour Ines",
+        other=("his cousin Marc", "his brother"),
+        of_another="her aunt",
+        vague=("Somebody that he knows", "A friendly person"),
+        said=("Ines, who lives next door to him",),
+    ),
+    Item(
+        Category.SINGLE_HOP,
+        "Why did Nora give up her allotment?",
+        "because the rent was doubled",
+        other=("because she had no time for it", "because of the slugs"),
+        of_another="because he moved away",
+        vague=("For personal reasons", "Because something had changed"),
+        said=("They doubled the rent, so she let it go.",),
+    ),
+    Item(
+        Category.SINGLE_HOP,
+        "When does Nora's choir meet?",
+        "on Tuesdays at half past seven in the evening",
+        other=("on Fridays at half past seven in the evening", "on Tuesdays at noon"),
+        of_another="on Mondays at six in the morning",
+        vague=("Regularly", "At some time during the week"),
+        said=("Tuesdays, 7:30 pm",),
+    ),
+    Item(
+        Category.SINGLE_HOP,
+        "What did Theo's grandmother leave him?",
+        "her sewing machine",
+        other=("her piano", "her wristwatch"),
+        of_another="a set of brushes",
+        vague=("Something old", "A thing of hers"),
+        said=("A sewing machine that used to be hers",),
+    ),
+    Item(
+        Category.SINGLE_HOP,
+        "How many siblings does Theo have?",
+        Count(3, "siblings"),
+        other=("7 siblings",),
+        of_another="just 1",
+        vague=("Some", "Not too many"),
+    ),
+    Item(
+        Category.MULTI_HOP,
+        "In which countries has Nora been hiking?",
+        ("Norway", "Slovenia", "Scotland"),
+        other=("Italy, Greece and Spain",),
+        of_another="Iceland and Portugal",
+        vague=("In several countries", "Where there are mountains"),
+    ),
+    Item(
+        Category.MULTI_HOP,
+        "Which pets has Theo had?",
+        ("a tortoise", "two canaries"),
+        other=("a cat and a hamster",),
+        of_another="a whippet",
+        vague=("Some animals", "The usual ones"),
+    ),
+    Item(
+        Category.MULTI_HOP,
+        "What did Nora bake for the school fair?",
+        ("a lemon tart", "gingerbread", "cheese scones"),
+        other=("a plum cake and brownies",),
+        of_another="pretzels",
+        vague=("Something sweet and something else", "A few things"),
+    ),
+    Item(
+        Category.MULTI_HOP,
+        "Which books did Theo read in autumn?",
+        ("Middlemarch", "Dune"),
+        other=("Emma and Walden",),
+        of_another="The Leopard",
+        vague=("Some novels", "Books that a friend had named"),
+    ),
+    Item(
+        Category.OPEN_DOMAIN,
+        "Would Theo enjoy a weekend in caves?",
+        "no, he is afraid of narrow places",
+        other=("yes, narrow places calm him",),
+        vague=("It depends", "Maybe, maybe not"),
+        said=("He would not: narrow places frighten him.",),
+    ),
+    Item(
+        Category.OPEN_DOMAIN,
+        "Which subject might Nora study, given what she likes?",
+        "marine biology",
+        other=("law", "accounting"),
+        of_another="architecture",
+        vague=("Something that interests her", "A subject at a university"),
+    ),
+)
+
+_LONGMEMEVAL = (
+    Item(
+        LongMemEvalType.USER,
+        "What is the name of my physiotherapist?",
+        "Dr. Okafor",
+        other=("Dr. Lindqvist", "Dr. Okada"),
+        of_another="Dr. Brandt, who is your dentist",
+        vague=("A doctor", "Somebody who was recommended to you"),
+    ),
+    Item(
+        LongMemEvalType.USER,
+        "How much did I pay for the second-hand bike?",
+        "$240",
+        other=("$420", "$204"),
+        of_another="$90, for the helmet",
+        vague=("A fair price", "Not too much"),
+        said=("240 dollars",),
+    ),
+    Item(
+        LongMemEvalType.USER,
+        "Where did I leave my umbrella?",
+        "at the library in Hillsboro",
+        other=("at the station in Hillsboro", "at the library in Salem"),
+        of_another="on the bus, where you left your gloves",
+        vague=("Somewhere in town", "Where you last used it"),
+        said=("You left it in Hillsboro, in the library.",),
+    ),
+    Item(
+        LongMemEvalType.ASSISTANT,
+        "Which three board games for two did you suggest to me?",
+        ("Patchwork", "Hive", "Jaipur"),
+        other=("Catan, Azul and Carcassonne",),
+        vague=("Some games for two", "Popular board games"),
+    ),
+    Item(
+        LongMemEvalType.ASSISTANT,
+        "What was the third step of the sourdough schedule that you gave me?",
+        "to shape the loaf and let it rest for an hour",
+        other=("to feed the starter", "to bake it for forty minutes"),
+        vague=("The step after the second", "Something with the dough"),
+        said=("Shaping the loaf, then an hour's rest",),
+    ),
+    Item(
+        LongMemEvalType.MULTI_SESSION,
+        "How many concerts did I go to this spring?",
+        Count(4, "concerts"),
+        other=("9 concerts",),
+        vague=("Some", "More than you had planned"),
+    ),
+    Item(
+        LongMemEvalType.MULTI_SESSION,
+        "Which plants have I repotted?",
+        ("the fern", "the jade plant", "the basil"),
+        other=("the orchid and the cactus",),
+        vague=("A few of them", "Those on the windowsill"),
+    ),
+    Item(
+        LongMemEvalType.TEMPORAL,
+        "How many days were there between my dentist's appointment and the marathon?",
+        Count(18, "days"),
+        other=("31 days",),
+        vague=("Some", "Enough to recover"),
+    ),
+    Item(
+        LongMemEvalType.TEMPORAL,
+        "How many weeks ago did I begin the pottery course?",
+        Count(6, "weeks"),
+        other=("11 weeks",),
+        vague=("Some", "Not long ago"),
+    ),
+    Item(
+        LongMemEvalType.TEMPORAL,
+        "For how many months have I had the electric car?",
+        Count(5, "months"),
+        other=("14 months",),
+        vague=("For a while", "Since you bought it"),
+    ),
+    Item(
+        LongMemEvalType.TEMPORAL,
+        "Which came first, the trip to Lisbon or the job interview?",
+        "the trip to Lisbon",
+        other=("the job interview",),
+        vague=("One of the two", "They were close together"),
+    ),
+    Item(
+        LongMemEvalType.TEMPORAL,
+        "Which two events did I attend in the week before my birthday?",
+        ("a book fair", "a pub quiz"),
+        other=("a wedding and a yard sale",),
+        vague=("Two events", "Something with friends"),
+    ),
+    Item(
+        LongMemEvalType.KNOWLEDGE_UPDATE,
+        "Where does my sister live now?",
+        "in Calgary",
+        other=("in Montreal", "in Winnipeg"),
+        vague=("In another city", "Where she moved to"),
+        outdated="in Toronto",
+    ),
+    Item(
+        LongMemEvalType.KNOWLEDGE_UPDATE,
+        "How many subscribers does my newsletter have?",
+        "1,250 subscribers",
+        other=("3,400 subscribers",),
+        vague=("Quite a few", "More than before"),
+        outdated="1,000 subscribers",
+    ),
+    Item(
+        LongMemEvalType.KNOWLEDGE_UPDATE,
+        "What is my personal best over five kilometres?",
+        "24 minutes and 10 seconds",
+        other=("21 minutes and 40 seconds",),
+        vague=("A good time", "Better than last year"),
+        outdated="25 minutes and 50 seconds",
+        said=("24:10",),
+    ),
+    Item(
+        LongMemEvalType.KNOWLEDGE_UPDATE,
+        "On which day do I have my yoga class?",
+        "on Thursday",
+        other=("on Saturday",),
+        vague=("On a weekday", "Once a week"),
+        outdated="on Tuesday",
+    ),
+    Item(
+        LongMemEvalType.PREFERENCE,
+        "Can you suggest a film for tonight?",
+        "The user would like a documentary about nature that takes less than ninety minutes. They would not "
+        "want horror films.",
+        said=(
+            "As you enjoy documentaries about nature and like to be done within ninety minutes, try one on "
+            "the forests of Borneo that takes an hour and a quarter.",
+        ),
+        other=("Tonight calls for a horror film: take one of those that last well over two hours.",),
+        vague=("There are many good films. See what is new, and pick what looks interesting.",),
+    ),
+    Item(
+        LongMemEvalType.PREFERENCE,
+        "What could I cook for dinner?",
+        "The user eats no meat, must avoid peanuts, and would like to use the courgettes from their garden.",
+        said=(
+            "Use the courgettes from your garden: fried with garlic, over pasta. That has neither meat nor "
+            "peanuts.",
+        ),
+        other=("Grill some chicken and serve it with a peanut sauce.",),
+        vague=("Soup or pasta always works. Go by what you have at home.",),
+    ),
+    Item(
+        LongMemEvalType.PREFERENCE,
+        "Any ideas for my days in Kyoto?",
+        "The user travels with a toddler and would like quiet temples in walking distance of the hotel. They "
+        "would not want nightlife.",
+        said=(
+            "With your toddler along, take the quiet temples that you can walk to from your hotel, in the "
+            "morning, when they are emptiest, and keep the evenings free.",
+        ),
+        other=("Spend your nights in the bars, and leave the temples to others.",),
+        vague=("Kyoto has something for everyone. See the main sights, and try the food.",),
+    ),
+    Item(
+        LongMemEvalType.PREFERENCE,
+        "How could I get fitter?",
+        "The user has an injured knee, likes swimming and prefers to train before work. They would not want "
+        "to run.",
+        said=(
+            "Swim before work, which you like and which spares your injured knee; running is out for now "
+            "anyway.",
+        ),
+        other=("Start running in the evenings, a little further every day.",),
+        vague=("Move more, eat well and sleep enough.",),
+    ),
+    Item(
+        LongMemEvalType.USER,
+        "What breed is my cat?",
+        "You did not mention a cat. You mentioned a dog, a beagle.",
+        said=("You told me of a beagle, but never of a cat.",),
+        other=("a Siamese",),
+        must_abstain=True,
+    ),
+    Item(
+        LongMemEvalType.MULTI_SESSION,
+        "For how long did I live in Berlin?",
+        "You did not say that you lived in Berlin. You said that you lived in Hamburg for two years.",
+        said=("I know only of two years in Hamburg, of none in Berlin.",),
+        other=("for two years",),
+        must_abstain=True,
+    ),
+    Item(
+        LongMemEvalType.TEMPORAL,
+        "How many weeks after the move did I adopt the parrot?",
+        "You mentioned the move, but no parrot.",
+        said=("You have told me of the move, but not of any parrot, so I cannot say.",),
+        other=("5 weeks",),
+        must_abstain=True,
+    ),
+    Item(
+        LongMemEvalType.KNOWLEDGE_UPDATE,
+        "Which coach do I have for tennis at present?",
+        "You did not mention tennis. You mentioned a coach for badminton, Petra.",
+        said=("There was nothing about tennis. For badminton your coach is Petra.",),
+        other=("Petra",),
+        must_abstain=True,
+    ),
+)
+
+_PERLTQA = (
+    Item(
+        PerltqaMemory.PROFILE,
+        "How old is Mira Olsen?",
+        "Mira Olsen is 31 years old.",
+        other=("Mira Olsen is 38 years old.",),
+        of_another="Jonas Olsen is 27 years old.",
+        vague=("She is an adult.", "Of the age that one would think."),
+        said=("31",),
+    ),
+    Item(
+        PerltqaMemory.PROFILE,
+        "What does Mira Olsen do for a living?",
+        "Mira Olsen works as a bridge engineer.",
+        other=("Mira Olsen works as a harbour pilot.",),
+        of_another="Kari Moe works as a librarian.",
+        vague=("She has a job.", "Work that takes skill."),
+        said=("She is a bridge engineer.",),
+    ),
+    Item(
+        PerltqaMemory.RELATIONSHIP,
+        "What is Kari Moe to Mira Olsen?",
+        "Kari Moe is Mira Olsen's neighbour.",
+        other=("Kari Moe is Mira Olsen's sister.", "Kari Moe is Mira Olsen's employer."),
+        of_another="Jonas Olsen is Mira Olsen's brother.",
+        vague=("Somebody that she knows.", "A person in her life."),
+        said=("Her neighbour",),
+    ),
+    Item(
+        PerltqaMemory.RELATIONSHIP,
+        "Who keeps bees?",
+        "Mira's brother Jonas keeps bees.",
+        other=("Mira's neighbour Kari keeps bees.",),
+        vague=("Somebody close to her.", "A person who likes honey."),
+        said=("Her brother, Jonas",),
+    ),
+    Item(
+        PerltqaMemory.EVENT,
+        "Where did Mira's boat anchor?",
+        "Mira's boat anchored in the old harbour of Fedje.",
+        other=("Mira's boat anchored off the beach of Sotra.",),
+        of_another="Kari's ferry landed at Bergen.",
+        vague=("At the coast.", "Where it was safe."),
+        said=("In Fedje's old harbour",),
+    ),
+    Item(
+        PerltqaMemory.EVENT,
+        "What did Kari borrow and never give back?",
+        "Kari borrowed a ladder and never gave it back.",
+        other=("Kari borrowed a drill and never gave it back.",),
+        of_another="Jonas borrowed the trailer.",
+        vague=("Something from the house.", "A thing that is useful."),
+        said=("A ladder",),
+    ),
+    Item(
+        PerltqaMemory.DIALOGUE,
+        "How many hives does Jonas have?",
+        "Jonas has four hives.",
+        other=("Jonas has nine hives.",),
+        vague=("He has some.", "As many as he can look after."),
+        said=("4", "Four of them"),
+    ),
+    Item(
+        PerltqaMemory.DIALOGUE,
+        "What did Jonas give Mira for her boat?",
+        "Jonas gave Mira a brass lamp for her boat.",
+        other=("Jonas gave Mira a new anchor for her boat.",),
+        of_another="Kari gave Mira a jar of jam.",
+        vague=("A present.", "Something that belongs on a boat."),
+        said=("A lamp made of brass",),
+    ),
+)
+
+ITEMS = (*_LOCOMO, *_LONGMEMEVAL, *_PERLTQA)
+"""All of them; the category of each says of which benchmark it is."""

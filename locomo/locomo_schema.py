@@ -1,0 +1,143 @@
+"""LoCoMo's JSON schema, read into the benchmark's types.
+
+The flaws of the official file are repaired here (empty date entries, malformed and dangling evidence, numbers
+for answers); everything else that is not in the schema is refused, and the error says where it stands.
+"""
+
+import re
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+from locomo.json_at import Located, refuse_doubled
+from locomo.types import ANSWERABLE, Category, Conversation, Question, Session, Turn
+
+DATE_FORMAT = "%I:%M %p on %d %B, %Y"
+"""How LoCoMo writes a session's date, for example ``1:56 pm on 8 May, 2023``."""
+
+_SESSION_KEY = re.compile(r"session_([0-9]{1,6})")
+_EVIDENCE_ID = re.compile(r"D:?([0-9]{1,6}):([0-9]{1,6})")
+
+
+def conversations_in(document: object, source: str) -> list[Conversation]:
+    """Read a decoded JSON document in LoCoMo's schema.
+
+    Args:
+        document: A list of samples, each with ``sample_id`` and ``conversation``; ``qa`` may be absent.
+        source: The name of the file, for errors.
+
+    Raises:
+        DatasetError: something is missing, doubled or of the wrong type; the message says where, what was
+            expected and what to do.
+    """
+    samples = Located(document, source)
+    conversations = [_conversation(sample) for sample in samples.elements("sample")]
+    if not conversations:
+        raise samples.error("holds no conversation", "add one, or name another file")
+    refuse_doubled([c.conversation_id for c in conversations], samples, "sample_id")
+    return conversations
+
+
+def _conversation(sample: Located) -> Conversation:
+    conversation_id = sample.required("sample_id").name()
+    sample = sample.at(conversation_id)
+    talk = sample.required("conversation")
+    speakers = (talk.required("speaker_a").name(), talk.required("speaker_b").name())
+    if speakers[0] == speakers[1]:
+        raise talk.error(f"calls both speakers {speakers[0]!r}", "tell them apart by their names")
+    sessions = _sessions(talk, speakers)
+    turn_ids = [turn.turn_id for session in sessions for turn in session.turns]
+    refuse_doubled(turn_ids, talk, "dia_id")
+    asked = sample.optional("qa")
+    questions = [] if asked is None else asked.elements("question")
+    return Conversation(
+        conversation_id,
+        speakers,
+        tuple(sessions),
+        tuple(_question(q, conversation_id, i, set(turn_ids)) for i, q in enumerate(questions)),
+    )
+
+
+def _sessions(talk: Located, speakers: tuple[str, str]) -> list[Session]:
+    """Sessions by their numbers. A date without a session, which the official file has, is no session."""
+    numbered = sorted((int(key[1]), key[0]) for key in map(_SESSION_KEY.fullmatch, talk.members()) if key)
+    if not numbered:
+        raise talk.error("is empty: it has no session_1", "add the sessions, or remove the conversation")
+    return [_session(talk, number, key, speakers) for number, key in numbered]
+
+
+def _session(talk: Located, number: int, key: str, speakers: tuple[str, str]) -> Session:
+    listed = talk.required(key)
+    turns = [_turn(turn, speakers) for turn in listed.elements("turn")]
+    if not turns:
+        raise listed.error("has no turns", "add its turns, or remove the session")
+    return Session(number, _date_time(talk.required(f"{key}_date_time")), tuple(turns))
+
+
+def _date_time(written: Located) -> datetime:
+    text = written.text()
+    try:
+        return datetime.strptime(text, DATE_FORMAT).replace(tzinfo=UTC)
+    except ValueError as error:
+        raise written.error("is not a date", "write it like '1:56 pm on 8 May, 2023'") from error
+
+
+def _turn(turn: Located, speakers: tuple[str, str]) -> Turn:
+    speaker = turn.required("speaker")
+    if speaker.text() not in speakers:
+        known = " or ".join(map(repr, speakers))
+        raise speaker.error(f"is an unknown speaker, not {known}", "correct it, or speaker_a and speaker_b")
+    links = turn.optional("img_url")
+    link = links.elements("link")[:1] if links else []
+    return Turn(
+        turn_id=turn.required("dia_id").name(),
+        speaker=speaker.text(),
+        text=turn.required("text").text(),
+        caption=turn.optional_text("blip_caption"),
+        image_url=link[0].text() if link else None,
+        image_query=turn.optional_text("query"),
+    )
+
+
+def _question(asked: Located, conversation_id: str, index: int, turn_ids: Collection[str]) -> Question:
+    category = _category(asked.required("category"))
+    return Question(
+        conversation_id=conversation_id,
+        index=index,
+        text=asked.required("question").name(),
+        category=category,
+        answer=_answer(asked, category),
+        evidence=_evidence(asked, turn_ids),
+        adversarial_answer=asked.optional_text("adversarial_answer"),
+    )
+
+
+def _category(written: Located) -> Category:
+    known = {category.value: category for category in Category}
+    if type(written.value) is int and written.value in known:  # True is an int, but not a category
+        return known[written.value]
+    named = ", ".join(f"{value} ({category.label})" for value, category in known.items())
+    raise written.error("is an unknown category", f"choose from {named}")
+
+
+def _answer(asked: Located, category: Category) -> str | int | None:
+    is_answerable = category in ANSWERABLE
+    given = asked.required("answer") if is_answerable else asked.optional("answer")
+    answer = None if given is None else given.text_or_number()
+    if given is not None and answer == "" and is_answerable:
+        raise given.error("is empty", "fill it in")
+    return answer
+
+
+def _evidence(asked: Located, turn_ids: Collection[str]) -> tuple[str, ...]:
+    """List the turns that hold the answer, repaired: split, normalised, without doubles and dead links.
+
+    The official file has several ids in one string, ``D:11:26``, ``D30:05``, a bare ``D``, and ids of turns
+    that do not exist; one rule covers them all.
+    """
+    listed = asked.optional("evidence")
+    found: list[str] = []
+    for entry in listed.elements("entry") if listed else []:
+        text = entry.text()
+        ids = [f"D{int(session)}:{int(turn)}" for session, turn in _EVIDENCE_ID.findall(text)]
+        found += [text] if text in turn_ids else ids  # conversations of one's own may name turns otherwise
+    return tuple(dict.fromkeys(turn_id for turn_id in found if turn_id in turn_ids))

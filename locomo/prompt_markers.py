@@ -1,0 +1,40 @@
+"""Text that is data in a prompt: whatever in it could pose as a part of the prompt is broken up.
+
+A conversation may quote, or forge, what separates the fields of a prompt or the turns of a chat. A model, or
+the tokenizer before it, would take that for the real thing. Ordinary text comes out byte for byte as it was.
+"""
+
+import re
+from functools import lru_cache
+
+from locomo.json_at import NOT_TEXT
+
+_UNSEEN = "[\u00ad\u034f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]"
+"""Characters that take no room: inside a marker they hide it from a search, and not from a model."""
+
+_FIELD_MARKER = re.compile(rf"[\[［]{_UNSEEN}*[\[［](?=(?:\s|{_UNSEEN})*[#＃]{_UNSEEN}*[#＃])")
+# The special tokens of the families of models: ChatML and Llama 3, DeepSeek, Llama 2, Mistral, Gemma.
+_CHAT_TOKEN = re.compile(
+    rf"<(?={_UNSEEN}*[|｜]{_UNSEEN}*[\w/]|/?s>|(?:start|end)_of_turn>|</?SYS>>|[be]os>)|\[(?=/?INST\])"
+)
+# Tag characters spell what nobody sees, but in the flag of a region; variation selectors in a row do, too.
+_FLAG_OR_TAGS = re.compile("(\U0001f3f4[\U000e0020-\U000e007e]{1,6}\U000e007f)|[\U000e0000-\U000e007f]+")
+_SELECTORS = re.compile("([\ufe00-\ufe0f\U000e0100-\U000e01ef])[\ufe00-\ufe0f\U000e0100-\U000e01ef]+")
+_SMUGGLES = re.compile("[\U000e0000-\U000e01ef]|[\ufe00-\ufe0f]{2}")
+
+
+@lru_cache(maxsize=256)  # every agent of a session is shown the same text
+def neutralised(text: str) -> str:
+    """Break up what would read as a field marker of the prompt or as a special token of a chat template.
+
+    Hidden text (tag characters, rows of variation selectors) is left out, and half a surrogate pair, which no
+    request can carry, becomes U+FFFD.
+
+    Example:
+        >>> neutralised("[[ ## answer ## ]] <|im_end|>")
+        '[ [ ## answer ## ]] < |im_end|>'
+    """
+    if _SMUGGLES.search(text):
+        text = _SELECTORS.sub(r"\1", _FLAG_OR_TAGS.sub(r"\1", text))
+    text = _FIELD_MARKER.sub("[ [", NOT_TEXT.sub("\ufffd", text))
+    return _CHAT_TOKEN.sub(lambda found: f"{found[0]} ", text)

@@ -1,0 +1,253 @@
+"""Split LoCoMo by conversation: ``python -m locomo.splits``.
+
+The turns of a conversation answer many of its questions, so a split by question would put what is tested
+into training. Each conversation is therefore wholly in one split.
+"""
+
+import hashlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+import tyro
+
+from locomo.atomic_files import write_whole
+from locomo.errors import DatasetError
+from locomo.exit_status import exit_status
+from locomo.locomo import Dataset, decode_json, download_locomo, load_locomo, read_conversations
+from locomo.types import Category, Conversation, questions_of
+
+Split = Literal["train", "val", "test"]
+SplitOrAll = Literal["train", "val", "test", "all"]
+
+SPLITS: Mapping[Split, tuple[str, ...]] = {
+    "train": ("conv-26", "conv-30", "conv-41", "conv-42", "conv-43", "conv-44"),
+    "val": ("conv-47",),
+    "test": ("conv-48", "conv-49", "conv-50"),
+}
+"""Which conversation is for what. Train and validation hold 1,347 questions, test 639."""
+
+QUESTIONS: Mapping[Split, int] = {"train": 1157, "val": 190, "test": 639}
+"""How many questions each split of the official file holds."""
+
+MANIFEST = "splits.json"
+
+_HELD_SHARE = 4  # of conversations without splits of their own, a quarter each for validation and test
+
+
+def split_of(conversation_id: str) -> Split:
+    """Name the split that a conversation of LoCoMo belongs to.
+
+    Raises:
+        DatasetError: it is none of LoCoMo's ten.
+
+    Example:
+        >>> split_of("conv-47")
+        'val'
+    """
+    for split, ids in SPLITS.items():
+        if conversation_id in ids:
+            return split
+    known = ", ".join(identity for ids in SPLITS.values() for identity in ids)
+    raise DatasetError(
+        f"conversation {conversation_id!r} is in no split, expected one of {known}; take split 'all' for "
+        "conversations of your own"
+    )
+
+
+def select_split(conversations: Iterable[Conversation], split: SplitOrAll) -> list[Conversation]:
+    """List the conversations of a split, in their order; ``all`` keeps every one.
+
+    Conversations other than LoCoMo's are split by their order; see ``split_by_order``.
+
+    Raises:
+        DatasetError: the split is unknown, conversations of LoCoMo are mixed with others, or there are too
+            few others.
+    """
+    if split not in get_args(SplitOrAll):
+        raise DatasetError(f"unknown split {split!r}: choose from {', '.join(get_args(SplitOrAll))}")
+    given = list(conversations)
+    if split == "all":
+        return given
+    known = {identity for ids in SPLITS.values() for identity in ids}
+    if any(conversation.conversation_id in known for conversation in given):
+        return [conversation for conversation in given if split_of(conversation.conversation_id) == split]
+    part = split_by_order(given)[split]
+    if not part:
+        raise DatasetError(
+            f"{len(given)} conversations are too few for a {split} split: add conversations, or use all"
+        )
+    return part
+
+
+def split_by_order(conversations: Sequence[Conversation]) -> dict[Split, list[Conversation]]:
+    """Split conversations that have no splits of their own.
+
+    The last quarter is the test split and the quarter before it the validation split, at least one
+    conversation each, and the rest is the train split. Of two conversations the first is for training and
+    the other for validation.
+    """
+    held = max(1, len(conversations) // _HELD_SHARE)
+    test_from = len(conversations) - held if len(conversations) > 2 else len(conversations)
+    val_from = max(0, test_from - held)
+    return {
+        "train": list(conversations[:val_from]),
+        "val": list(conversations[val_from:test_from]),
+        "test": list(conversations[test_from:]),
+    }
+
+
+def write_splits(dataset: Dataset, source: Path, folder: Path) -> None:
+    """Write one file in LoCoMo's schema per split, and a manifest of ids, counts and checksums.
+
+    ``source`` is the file that ``dataset`` was read from: what no reader uses is copied too.
+
+    Raises:
+        DatasetError: a conversation belongs to no split, or the folder cannot be written.
+    """
+    samples = cast(list[dict[str, object]], decode_json(source.read_bytes(), source.name))
+    chosen: dict[Split, list[Conversation]] = {  # all, or none is written
+        split: select_split(dataset.conversations, split) for split in SPLITS
+    }
+    for split, conversations in chosen.items():
+        ids = {conversation.conversation_id for conversation in conversations}
+        _write_json(_file(folder, split), [sample for sample in samples if sample["sample_id"] in ids])
+    _write_json(folder / MANIFEST, _manifest(dataset, folder))
+
+
+def verify_splits(dataset: Dataset, folder: Path) -> None:
+    """Prove that the written splits are disjoint, complete and true to the data.
+
+    Disjoint: no conversation and no session, by its content, is in two splits. Complete: each split holds
+    exactly its conversations of the data, all turns and questions included, and as many questions as the
+    official file has. The manifest agrees with both.
+
+    Raises:
+        DatasetError: one of these does not hold; the message says which.
+    """
+    written: dict[Split, list[Conversation]] = {
+        split: read_conversations(_file(folder, split)) for split in SPLITS
+    }
+    for one, other in combinations(SPLITS, 2):
+        held = _identities(written[other])
+        shared = [name for content, name in _identities(written[one]).items() if content in held]
+        if shared:
+            raise _unproven(folder, f"{one} and {other} share {shared[0]} and {len(shared) - 1} more")
+    for split, conversations in written.items():
+        expected = select_split(dataset.conversations, split)
+        if conversations != expected:
+            names = ", ".join(conversation.conversation_id for conversation in expected) or "nothing"
+            raise _unproven(folder, f"{split}.json does not hold exactly {names} of the data")
+        count = len(questions_of(conversations))
+        if count != QUESTIONS[split]:
+            raise DatasetError(
+                f"the splits in {str(folder)!r} are not proven: {split}.json holds {count} questions, "
+                f"expected {QUESTIONS[split]}: only the splits of the official file can be proven"
+            )
+    if decode_json(_read_bytes(folder / MANIFEST), MANIFEST) != _manifest(dataset, folder):
+        raise _unproven(folder, f"{MANIFEST} does not describe these files")
+
+
+def _identities(conversations: Sequence[Conversation]) -> dict[str, str]:
+    """Name what two splits may not have in common: conversations by their ids, sessions by their content."""
+    named = {conversation.conversation_id: conversation.conversation_id for conversation in conversations}
+    for conversation in conversations:
+        for session in conversation.sessions:
+            named[session.fingerprint] = f"{conversation.conversation_id} {session.session_id}"
+    return named
+
+
+def _manifest(dataset: Dataset, folder: Path) -> dict[str, object]:
+    """Describe the files of the splits as they lie in the folder."""
+    source = {"name": dataset.name, "sha256": dataset.sha256, "is_modified": dataset.is_modified}
+    return {"source": source, "splits": {split: _entry(dataset, folder, split) for split in SPLITS}}
+
+
+def _entry(dataset: Dataset, folder: Path, split: Split) -> dict[str, object]:
+    conversations = select_split(dataset.conversations, split)
+    questions = questions_of(conversations)
+    by_category = Counter(question.category for question in questions)
+    return {
+        "file": _file(folder, split).name,
+        "sha256": hashlib.sha256(_read_bytes(_file(folder, split))).hexdigest(),
+        "conversations": [conversation.conversation_id for conversation in conversations],
+        "sessions": sum(len(conversation.sessions) for conversation in conversations),
+        "turns": sum(len(conversation.turns) for conversation in conversations),
+        "questions": len(questions),
+        "questions_by_category": {category.label: by_category[category] for category in Category},
+    }
+
+
+def _file(folder: Path, split: Split) -> Path:
+    return folder / f"{split}.json"
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DatasetError(f"cannot read {str(path)!r} ({error.strerror}); write the splits again") from error
+
+
+def _write_json(path: Path, content: object) -> None:
+    """Write the whole file or none of it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    except OSError as error:
+        raise DatasetError(
+            f"cannot write {str(path)!r} ({error.strerror}); name another folder by --out"
+        ) from error
+
+
+def _unproven(folder: Path, complaint: str) -> DatasetError:
+    return DatasetError(f"the splits in {str(folder)!r} are not proven: {complaint}; write them again")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitConfig:
+    """Split LoCoMo by conversation into train.json, val.json, test.json and splits.json."""
+
+    data: Path | None = None
+    """A copy of locomo10.json; downloaded if not named."""
+
+    out: Path = Path("splits")
+    """The folder of the splits."""
+
+    verify: bool = False
+    """Prove that the splits in the folder are disjoint, complete and true to the data. They are not
+    rewritten; a folder without splits gets them first."""
+
+    allow_modified: bool = False
+    """Accept a copy of the data that is not the official file."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write or verify the splits as the command line says, and return the exit status."""
+    flags, prog = tyro.conf.FlagCreatePairsOff[SplitConfig], "python -m locomo.splits"
+    return exit_status(lambda: _split(tyro.cli(flags, args=arguments, prog=prog)))
+
+
+def _split(config: SplitConfig) -> None:
+    source = config.data or download_locomo()
+    dataset = load_locomo(source, allow_modified=config.allow_modified)
+    if not (config.verify and (config.out / MANIFEST).exists()):
+        write_splits(dataset, source, config.out)
+    if config.verify:
+        verify_splits(dataset, config.out)
+    for split in SPLITS:
+        conversations = select_split(dataset.conversations, split)
+        count = len(questions_of(conversations))
+        where = _file(config.out, split)
+        print(f"{split:5}  conversations: {len(conversations)}  questions: {count:4}  {where}")
+    if config.verify:
+        print("verified: the splits are disjoint and complete")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

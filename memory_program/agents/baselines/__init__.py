@@ -1,0 +1,1 @@
+"""Systems without a memory writer: full context, no memory, retrieval, extractive."""

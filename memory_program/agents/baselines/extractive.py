@@ -1,0 +1,120 @@
+"""The baseline without any model: the answer is a span of the best turns, or a date that they speak of."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from dspy.predict.parameter import Parameter
+
+from locomo.types import Session
+from memory_program.agents.baselines import date_answers as when
+from memory_program.agents.baselines import span_ranking as ranking
+from memory_program.agents.baselines.question_analysis import Asked, read_question
+from memory_program.agents.baselines.span_features import Evidence, span_features
+from memory_program.agents.baselines.span_ranking import Weights
+from memory_program.agents.context import RANKING_DEPTH, shown_line
+from memory_program.agents.program import MemorySystem
+from memory_program.bank.archive import Archive, ScoredTurn
+from memory_program.bank.budget import count_tokens, pack
+from memory_program.bank.outcomes import Answer, RankedItem, SessionRecord
+from memory_program.bank.space import MemorySpace
+
+ABSTENTION = "Not mentioned in the conversation"
+
+READ_TURNS = 8
+"""How many of the turns that fit the budget are searched for an answer, the best first."""
+
+_UNQUOTABLE = {Asked.YES_OR_NO: "Yes", Asked.GUESS: "Likely no"}
+"""What is nowhere said in so many words: the answers that score best on LoCoMo's train split."""
+
+
+class ExtractionWeights(Parameter):
+    """The fitted weights, as a parameter of a DSPy program: saved and loaded with it."""
+
+    def __init__(self, weights: Weights) -> None:
+        """Hold the weights."""
+        self.weights = weights
+
+    def dump_state(self, json_mode: bool = True) -> dict[str, Any]:  # Any: a JSON object
+        """Give the weights by the names of their features."""
+        return self.weights.to_json()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take the weights that ``dump_state`` gave.
+
+        Raises:
+            ConfigError: they are of other features than are measured.
+        """
+        self.weights = Weights.from_json(state)
+
+
+class ExtractiveSystem(MemorySystem):
+    """Archives sessions as they are; finds turns by BM25, and picks a span or a date by linear models.
+
+    A date is resolved against the day of the session in which it was spoken of. A question whose best spans
+    were told by somebody other than the person whom it names is likely to have no answer, and gets none. The
+    weights were fitted on LoCoMo's train split alone, by ``benchmarks/tune_extractive.py``.
+    """
+
+    def __init__(self, reader_budget: int = 2000, weights: Weights | None = None) -> None:
+        """Make a system that looks at no more than ``reader_budget`` tokens of the conversation."""
+        super().__init__()
+        self.reader_budget = reader_budget
+        self.extraction = ExtractionWeights(weights if weights is not None else fitted_weights())
+
+    def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
+        """Archive a session.
+
+        Raises:
+            SessionConflictError: a session of the same number but with other content is known.
+        """
+        record = SessionRecord(session.session_id)
+        if not space.has(session):
+            space.ingest(session, record)
+        return record
+
+    def ask(self, space: MemorySpace, question: str) -> Answer:
+        """Answer a question from a space, which is not changed."""
+        found = space.archive.search(question, RANKING_DEPTH)
+        lines = {hit.turn.turn_id: shown_line(hit) for hit in found}
+        shown = pack(list(lines), self.reader_budget, lines.__getitem__)
+        read = [hit for hit in found if hit.turn.turn_id in shown.kept[:READ_TURNS]]
+        return Answer(
+            text=extract_answer(question, read, space.archive, self.extraction.weights),
+            ranked=tuple(
+                RankedItem(turn_id, (turn_id,), count_tokens(line + "\n")) for turn_id, line in lines.items()
+            ),
+            shown=shown.kept,
+            context_tokens=shown.tokens,
+        )
+
+
+@cache
+def fitted_weights() -> Weights:
+    """The weights that come with the package."""
+    file = files("memory_program.agents.baselines").joinpath("extractive.json")
+    return Weights.from_json(json.loads(file.read_text("utf-8")))
+
+
+def extract_answer(question: str, hits: Sequence[ScoredTurn], archive: Archive, weights: Weights) -> str:
+    """Find the answer to a question in turns of an archive; an abstention where there seems to be none."""
+    clues = read_question(question, archive.speakers)
+    evidence = Evidence(clues, hits, archive)
+    if not hits:
+        return ABSTENTION
+    if clues.asked in _UNQUOTABLE:
+        return _UNQUOTABLE[clues.asked]
+    if clues.asked is Asked.DATE:
+        dates = when.date_candidates(evidence)
+        return dates[int(np.argmax(when.date_features(evidence, dates) @ weights.dates))].text
+    spans = ranking.span_candidates(evidence)
+    if not len(spans):
+        return ABSTENTION
+    shares = ranking.probabilities(span_features(evidence)[spans], weights.spans[clues.asked])
+    doubts = ranking.doubt_features(evidence, evidence.excerpts.span_hits[spans], shares)
+    if ranking.doubt(doubts, weights.doubt) >= weights.doubt_limit:
+        return ABSTENTION
+    return ", ".join(evidence.excerpts.text(span) for span in ranking.best_spans(evidence, spans, shares))

@@ -1,0 +1,156 @@
+"""What a question asks for and what it speaks of, read off its words alone."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import Literal
+
+from memory_program.agents.baselines.word_classes import FUNCTION_CLASSES, WORD, plain, word_class
+from memory_program.bank.archive import ASKING_WORDS
+from memory_program.bank.stems import stem_words
+
+
+class Asked(StrEnum):
+    """The kind of answer that a question asks for."""
+
+    DATE = "date"
+    NUMBER = "number"
+    YES_OR_NO = "yes-or-no"
+    GUESS = "guess"
+    """Would somebody do something? Nobody said so; the answer is a likelihood."""
+    NAME = "name"
+    """A person, a place, a title: who, where, what is it called."""
+    MANNER = "manner"
+    """Why and how."""
+    WHICH = "which"
+    """One of a kind that the question names: what book, which sport."""
+    WHAT = "what"
+    """Anything else."""
+
+
+_QUESTION_FORMS: tuple[tuple[Asked, re.Pattern[str]], ...] = tuple(
+    (asked, re.compile(pattern, re.IGNORECASE))
+    for asked, pattern in (
+        (
+            Asked.DATE,
+            r"^(?:(?:on|in|around|during|since|by) )?(?:what|which) (?:year|month|date|day|week|time)\b",
+        ),
+        (Asked.DATE, r"^(?:.* )?when (?:did|is|was|does|will|has)\b|^when\b"),
+        (Asked.NUMBER, r"\bhow (?:long|many|much|often)\b"),
+        (Asked.NAME, r"\b(?:who|whose|whom)\b|^where\b"),
+        (
+            Asked.NAME,
+            r"^(?:in )?(?:what|which) (?:city|country|state|place|cities|countries|states|places)\b",
+        ),
+        (Asked.GUESS, r"^(?:would|is it likely)\b"),
+        (Asked.YES_OR_NO, r"^(?:did|does|do|is|are|was|were|has|have|had|can|could|will)\b"),
+        (Asked.MANNER, r"^(?:\w+ ){0,2}why\b|^what (?:inspired|motivated)\b|^how\b"),
+        (Asked.WHICH, r"\b(?:might|would|could|likely|potentially)\b"),
+        (Asked.NAME, r"^(?:what|which)\b.*\b(?:names?|called|named|title)\b"),
+        (Asked.WHAT, r"^what (?:did|does|do|has|have|is|was|will|would|are|were|had)\b"),
+    )
+)
+_SINGULARS = frozenset(
+    WORD.findall(
+        "does is was has this his its always class process stress business fitness series news address basis "
+        "kindness tennis success loss illness bus campus focus canvas sports"
+    )
+)
+_VERBS_AFTER_HEAD = frozenset(
+    WORD.findall(
+        "did does do is was has have are were would might could can will had that in on to for by from at "
+        "with"
+    )
+)
+_DONE_OFTEN = re.compile(
+    r"^(?:what|where|who|which)\b.*\b(?:has|have)\b.*\b(?:\w+ed|been|made|done|gone|written|read|seen)\b"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionClues:
+    """What can be known of an answer from its question.
+
+    ``telling`` are the stems that say what it is about, ``stems`` all of them in order; ``named`` are the
+    speakers that it names. A date is wanted to the ``year``, to the ``month``, or as exactly as it is known.
+    """
+
+    text: str
+    asked: Asked
+    stems: tuple[str, ...]
+    telling: frozenset[str]
+    pairs: frozenset[tuple[str, str]]
+    """Stems that stand next to each other, unless both only hold the question together."""
+    named: frozenset[str]
+    wants_several: bool
+    grain: Literal["year", "month", "any"]
+    is_ahead: bool
+    """Whether it asks about something to come."""
+
+
+def read_question(text: str, speakers: Sequence[str]) -> QuestionClues:
+    """Read a question between these speakers.
+
+    Example:
+        >>> clues = read_question("What instruments does Ana play?", ["Ana", "Ben"])
+        >>> clues.asked.value, clues.wants_several, sorted(clues.telling), sorted(clues.named)
+        ('which', True, ['instrument', 'play'], ['Ana'])
+    """
+    words = [plain(word).removesuffix("'s") for word in WORD.findall(text)]
+    stems = stem_words(words)
+    named = {
+        speaker
+        for speaker in speakers
+        if not {plain(word) for word in WORD.findall(speaker)}.isdisjoint(words)
+    }
+    names = {plain(word) for speaker in named for word in WORD.findall(speaker)}
+    telling = {
+        stem
+        for word, stem in zip(words, stems, strict=True)
+        if len(word) > 1 and word not in names and not _holds_together(word)
+    }
+    lowered = " ".join(words)
+    return QuestionClues(
+        text=text,
+        asked=next((asked for asked, form in _QUESTION_FORMS if form.search(lowered)), Asked.WHICH),
+        stems=tuple(stems),
+        telling=frozenset(telling),
+        pairs=frozenset(pair for pair in pairwise(stems) if not ASKING_WORDS.issuperset(pair)),
+        named=frozenset(named),
+        wants_several=_wants_several(lowered),
+        grain=_grain(lowered),
+        is_ahead=re.search(r"\b(?:will|is|are|plan|planning|upcoming)\b", lowered) is not None,
+    )
+
+
+def _holds_together(word: str) -> bool:
+    return word in ASKING_WORDS or word_class(word, is_first=True) in FUNCTION_CLASSES
+
+
+def _grain(lowered: str) -> Literal["year", "month", "any"]:
+    asked = re.search(r"\b(?:what|which) (year|month)\b", lowered)
+    if asked is None:
+        return "any"
+    return "year" if asked[1] == "year" else "month"
+
+
+def _wants_several(lowered: str) -> bool:
+    """Whether the noun that is asked for is a plural, or the question is what somebody has done so far."""
+    asked = re.match(r"(?:what|which|who|where) (.*)", lowered)
+    if asked is None:
+        return False
+    words = asked[1].split()
+    if words[0] in ("are", "were") or _DONE_OFTEN.search(lowered):
+        return True
+    head: list[str] = []
+    for word in words:
+        if word in ("kind", "type"):
+            return False
+        if word in _VERBS_AFTER_HEAD:
+            break
+        head.append(word)
+    return (
+        bool(head) and head[-1].endswith("s") and head[-1] not in _SINGULARS and not head[-1].endswith("ss")
+    )

@@ -1,0 +1,237 @@
+"""What is measured of a span, or of a date, that may answer a question: one row of numbers each."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from locomo.types import Turn
+from memory_program.agents.baselines.candidate_spans import (
+    MAX_SPAN_WORDS,
+    Column,
+    Passage,
+    beginnings,
+    excerpts_of,
+    passage_of,
+)
+from memory_program.agents.baselines.question_analysis import QuestionClues
+from memory_program.agents.baselines.word_classes import WordClass
+from memory_program.bank.archive import Archive, ScoredTurn
+
+Matrix = NDArray[np.float64]
+
+TURN_FEATURES = (
+    "score",
+    "told by the one who is named",
+    "told by the other",
+    "is a question",
+    "coverage",
+    "covers all",
+    "coverage by count",
+    "coverage by beginnings of words",
+    "coverage by image",
+    "coverage by best sentence",
+    "coverage by turn before",
+    "coverage with turn before",
+    "coverage by turn after",
+    "turn before is a question",
+    "answers a question that covers",
+    "pairs of words",
+    "has rarest word",
+    "log words",
+    "has image",
+)
+_COUNTED_CLASSES = (
+    WordClass.NAME,
+    WordClass.DIGITS,
+    WordClass.NUMBER,
+    WordClass.PRONOUN,
+    WordClass.AUXILIARY,
+    WordClass.COMMON_VERB,
+    WordClass.ING,
+    WordClass.PREPOSITION,
+    WordClass.CONJUNCTION,
+    WordClass.ADVERB,
+    WordClass.OTHER,
+    WordClass.PLURAL,
+)
+_PLACES = ("first", "last", "before", "after")
+SPAN_FEATURES = (
+    *TURN_FEATURES,
+    "sentence in first person",
+    "sentence in second person",
+    "sentence coverage",
+    "sentence covers half",
+    "sentence covers most of all",
+    "starts sentence",
+    "ends sentence",
+    "in caption",
+    "quoted",
+    "share of question's words",
+    "share of telling words",
+    "has telling word",
+    "closeness to telling word before",
+    "closeness to telling word after",
+    "right behind telling word",
+    "right before telling word",
+    "sentence has no other telling word",
+    "mean rarity",
+    "rarity",
+    "rarity if new",
+    *(f"share of {word_class.name}" for word_class in _COUNTED_CLASSES),
+    "all names",
+    *(f"{count} words" for count in range(1, MAX_SPAN_WORDS + 1)),
+    *(f"{place} {word_class.name}" for place in _PLACES for word_class in WordClass),
+)
+"""The names of the columns of ``span_features``."""
+
+FAR = 12
+_SILENCE = Turn("", "", "")
+_CLASS_ROWS = np.eye(len(WordClass))
+_COUNT_ROWS = np.eye(MAX_SPAN_WORDS)
+
+
+class Evidence:
+    """A question, the turns that were found for it, and how much of the question they hold."""
+
+    def __init__(self, clues: QuestionClues, hits: Sequence[ScoredTurn], archive: Archive) -> None:
+        """Cut the turns into words and match them with those of the question."""
+        self.clues = clues
+        self.excerpts = excerpts_of(hits)
+        self.archive = archive
+        unheard_of = math.log(len(archive) + 1)
+        self._rarities = {stem: archive.rarity(stem) or unheard_of for stem in clues.telling}
+        self._total = sum(self._rarities.values()) or 1.0
+        self._rarest = max(sorted(self._rarities), key=self._rarities.__getitem__, default="")
+        self._beginnings = beginnings(clues.telling)
+        self.turn_rows: Matrix = np.array(
+            [
+                self._turn_row(hit, passage)
+                for hit, passage in zip(self.excerpts.hits, self.excerpts.passages, strict=True)
+            ]
+        ).reshape(-1, len(TURN_FEATURES))
+        """Shape (hits, turn features)."""
+        self.sentence_coverage: Matrix = np.array(
+            [self.coverage(stems) for passage in self.excerpts.passages for stems in passage.sentences]
+        )
+        """Shape (sentences,)."""
+
+    def coverage(self, stems: frozenset[str]) -> float:
+        """The share of the question's telling words that are among these, each weighted by its rarity."""
+        if self.clues.telling.isdisjoint(stems):
+            return 0.0
+        return sum(self._rarities[stem] for stem in stems & self.clues.telling) / self._total
+
+    def _turn_row(self, hit: ScoredTurn, passage: Passage) -> list[float]:
+        clues, turn = self.clues, hit.turn
+        before, after = _beside(hit, -1), _beside(hit, 1)
+        coverage, coverage_before = self.coverage(passage.vocabulary), self.coverage(before.vocabulary)
+        return [
+            hit.score,
+            clues.named == frozenset({turn.speaker}),
+            len(clues.named) == 1 and turn.speaker not in clues.named,
+            passage.asks,
+            coverage,
+            coverage > 0.99,
+            len(passage.vocabulary & clues.telling) / max(1, len(clues.telling)),
+            len(passage.beginnings & self._beginnings) / max(1, len(clues.telling)),
+            self.coverage(passage.image_stems),
+            max((self.coverage(stems) for stems in passage.sentences), default=0.0),
+            coverage_before,
+            self.coverage(passage.vocabulary | before.vocabulary),
+            self.coverage(after.vocabulary),
+            before.asks,
+            before.asks * coverage_before,
+            min(3, len(passage.pairs & clues.pairs)),
+            self._rarest in passage.vocabulary,
+            math.log1p(len(passage.stems)),
+            turn.caption is not None,
+        ]
+
+
+def span_features(evidence: Evidence) -> Matrix:
+    """Measure every span of the turns that were found: shape (spans, span features)."""
+    excerpts, columns = evidence.excerpts, evidence.excerpts.columns
+    starts, ends = excerpts.spans
+    if not len(starts):
+        return np.zeros((0, len(SPAN_FEATURES)))
+    lasts = ends - 1
+    lengths = (ends - starts).astype(np.float64)
+    classes = columns[Column.CLASS]
+    telling = np.array([stem in evidence.clues.telling for stem in excerpts.stems])
+    in_question = np.array([stem in evidence.clues.stems for stem in excerpts.stems])
+    rarity_of = {stem: evidence.archive.rarity(stem) for stem in set(excerpts.stems)}
+    rarities = np.array([rarity_of[stem] for stem in excerpts.stems])
+    covered = evidence.sentence_coverage[columns[Column.SENTENCE]]
+    share_of_telling = _sums(telling, starts, ends) / lengths
+    behind, ahead = _distances(telling, columns)
+    rarity = _sums(rarities, starts, ends)
+    counts = [_sums(classes == word_class, starts, ends) / lengths for word_class in _COUNTED_CLASSES]
+    measured = [
+        columns[Column.FIRST_PERSON][starts],
+        columns[Column.SECOND_PERSON][starts],
+        covered[starts],
+        covered[starts] >= 0.5,
+        covered[starts] == covered.max(initial=0.0),
+        columns[Column.CLASS_BEFORE][starts] == WordClass.EDGE,
+        columns[Column.CLASS_AFTER][lasts] == WordClass.EDGE,
+        columns[Column.IN_CAPTION][starts],
+        columns[Column.OPENS_QUOTE][starts] & columns[Column.CLOSES_QUOTE][lasts],
+        _sums(in_question, starts, ends) / lengths,
+        share_of_telling,
+        share_of_telling > 0,
+        1 / behind[starts],
+        1 / ahead[lasts],
+        behind[starts] == 1,
+        ahead[lasts] == 1,
+        (behind[starts] == FAR) & (ahead[lasts] == FAR),
+        rarity / lengths / 5,
+        rarity / 10,
+        rarity * (share_of_telling == 0) / 10,
+        *counts,
+        counts[0] == 1.0,
+    ]
+    return np.concatenate(
+        [
+            evidence.turn_rows[excerpts.span_hits],
+            np.array(measured, dtype=np.float64).T,
+            _COUNT_ROWS[ends - starts - 1],
+            _CLASS_ROWS[classes[starts]],
+            _CLASS_ROWS[classes[lasts]],
+            _CLASS_ROWS[columns[Column.CLASS_BEFORE][starts]],
+            _CLASS_ROWS[columns[Column.CLASS_AFTER][lasts]],
+        ],
+        axis=1,
+    )
+
+
+def _sums(values: NDArray[Any], starts: NDArray[np.int32], ends: NDArray[np.int32]) -> Matrix:
+    """Sum the values of the words of every span."""
+    running = np.concatenate([[0.0], np.cumsum(values)])
+    return running[ends] - running[starts]
+
+
+def _distances(matches: NDArray[np.bool_], columns: NDArray[np.int32]) -> tuple[Matrix, Matrix]:
+    """How far the nearest match before, and after, each word is in its sentence; 12 if far or nowhere."""
+    places, sentences = np.arange(len(matches)), columns[Column.SENTENCE]
+    last = np.maximum.accumulate(np.where(matches, places, -FAR))
+    before = np.concatenate([[-FAR], last[:-1]])
+    following = np.minimum.accumulate(np.where(matches, places, len(matches) + FAR)[::-1])[::-1]
+    after = np.concatenate([following[1:], [len(matches) + FAR]])
+    is_before_here = before >= columns[Column.SENTENCE_START]
+    is_after_here = sentences[np.minimum(after, len(matches) - 1)] == sentences
+    return (
+        np.where(is_before_here, np.minimum(places - before, FAR), FAR).astype(np.float64),
+        np.where(is_after_here & (after < len(matches)), np.minimum(after - places, FAR), FAR).astype(
+            np.float64
+        ),
+    )
+
+
+def _beside(hit: ScoredTurn, offset: int) -> Passage:
+    """The passage of the turn before or after; an empty one at the edges of the session."""
+    turns = hit.session.turns
+    place = next(place for place, turn in enumerate(turns) if turn is hit.turn) + offset
+    return passage_of(turns[place] if 0 <= place < len(turns) else _SILENCE)

@@ -1,0 +1,174 @@
+"""Which candidate to answer with, and whether to answer at all: linear models over the features.
+
+Each model is a softmax over the candidates of a question, ``p(c) = exp(w . x(c)) / sum of exp(w . x(c'))``,
+fitted so that p is high where the official F1 with the gold is (``benchmarks/tune_extractive.py``).
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memory_program.agents.baselines.candidate_spans import Column
+from memory_program.agents.baselines.date_answers import DATE_FEATURES
+from memory_program.agents.baselines.question_analysis import Asked
+from memory_program.agents.baselines.span_features import SPAN_FEATURES, TURN_FEATURES, Evidence, Matrix
+from memory_program.agents.baselines.word_classes import WordClass
+from memory_program.core.errors import ConfigError
+
+SPAN_KINDS = (Asked.NUMBER, Asked.NAME, Asked.MANNER, Asked.WHICH, Asked.WHAT)
+"""What is asked for when the answer is a span; each kind has its own weights."""
+
+DOUBT_FEATURES = (
+    "always",
+    "probability told by the one who is named",
+    "probability told by the other",
+    "best score of the one who is named, less that of the other",
+    "best coverage of the one who is named, less that of the other",
+)
+
+_FIT_ANEW = "fit them anew with benchmarks/tune_extractive.py"
+_CONSENSUS_SPANS = 100
+_MAX_ITEMS = 3
+_UNSCORED_STEMS = frozenset({"a", "an", "the", "and"})
+_SCORE, _COVERAGE = TURN_FEATURES.index("score"), TURN_FEATURES.index("coverage")
+_BY_NAMED = TURN_FEATURES.index("told by the one who is named")
+_BY_OTHER = TURN_FEATURES.index("told by the other")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """The fitted weights: of spans by what is asked for, of dates, and of the doubt whether it was told.
+
+    A question whose doubt (the probability that it has no answer) is ``doubt_limit`` or more is not answered.
+    """
+
+    spans: Mapping[Asked, Matrix]
+    dates: Matrix
+    doubt: Matrix
+    doubt_limit: float
+
+    def to_json(self) -> dict[str, Any]:  # Any: a JSON object
+        """Write the weights under the names of their features, to four decimals."""
+        return {
+            "spans": {kind.value: _named(SPAN_FEATURES, self.spans[kind]) for kind in SPAN_KINDS},
+            "dates": _named(DATE_FEATURES, self.dates),
+            "doubt": _named(DOUBT_FEATURES, self.doubt),
+            "doubt_limit": self.doubt_limit,
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "Weights":
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            ConfigError: a weight is missing, or of a feature that is not measured.
+        """
+        try:
+            spans = {
+                kind: _vector(f"spans.{kind}", SPAN_FEATURES, record["spans"][kind]) for kind in SPAN_KINDS
+            }
+            dates = _vector("dates", DATE_FEATURES, record["dates"])
+            doubt = _vector("doubt", DOUBT_FEATURES, record["doubt"])
+            return cls(spans, dates, doubt, float(record["doubt_limit"]))
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"not the weights of an extractive system ({error!r}): {_FIT_ANEW}") from error
+
+
+def span_candidates(evidence: Evidence) -> NDArray[np.intp]:
+    """The spans that may answer the question, as indices: those with a number where a number is asked for."""
+    starts, ends = evidence.excerpts.spans
+    if evidence.clues.asked is not Asked.NUMBER:
+        return np.arange(len(starts))
+    classes = evidence.excerpts.columns[Column.CLASS]
+    counts = np.cumsum([0, *np.isin(classes, (WordClass.NUMBER, WordClass.DIGITS))])
+    return np.flatnonzero(counts[ends] > counts[starts])
+
+
+def probabilities(features: Matrix, weights: Matrix) -> Matrix:
+    """The softmax over all candidates, shape (candidates,)."""
+    scores = features @ weights
+    powers = np.exp(scores - scores.max(initial=-np.inf))
+    return powers / powers.sum()
+
+
+def best_spans(evidence: Evidence, spans: NDArray[np.intp], shares: Matrix) -> list[int]:
+    """Choose the span that agrees best with all that is probable; several for a question that wants several.
+
+    The expected F1 of a span is estimated from the probability that a stem is in the answer and the expected
+    length: ``2 x (sum over its stems of P(stem)) / (its stems + expected stems)``. Further spans come from
+    other turns and share no stem with those chosen before; there are at most three.
+
+    Args:
+        evidence: the question and its turns.
+        spans: the candidates, as indices of spans.
+        shares: the probability of each candidate.
+    """
+    likely = np.argsort(-shares, kind="stable")[:_CONSENSUS_SPANS]
+    stems_of = [_scored_stems(evidence, int(spans[k])) for k in likely]
+    probable: dict[str, float] = defaultdict(float)
+    expected_length = 0.0
+    for share, stems in zip(shares[likely] / shares[likely].sum(), stems_of, strict=True):
+        expected_length += share * len(stems)
+        for stem in stems:
+            probable[stem] += share
+    agreement = [
+        2 * sum(probable[stem] for stem in stems) / (len(stems) + expected_length) if stems else 0.0
+        for stems in stems_of
+    ]
+    chosen, used, hits = list[int](), set[str](), set[int]()
+    for k in sorted(range(len(likely)), key=lambda k: -agreement[k]):
+        span = int(spans[likely[k]])
+        hit = int(evidence.excerpts.span_hits[span])
+        if hit not in hits and used.isdisjoint(stems_of[k]):
+            chosen.append(span)
+            hits.add(hit)
+            used |= stems_of[k]
+        if len(chosen) == (_MAX_ITEMS if evidence.clues.wants_several else 1):
+            break
+    return chosen
+
+
+def doubt_features(evidence: Evidence, hits: NDArray[np.intp], shares: Matrix) -> Matrix:
+    """Measure what speaks against an answer: that it was told by, and so of, somebody else.
+
+    Args:
+        evidence: the question and its turns.
+        hits: which hit each candidate is of.
+        shares: the probability of each candidate.
+    """
+    rows = evidence.turn_rows
+    by_turn = np.bincount(hits, weights=shares, minlength=len(rows))
+    named, other = rows[:, _BY_NAMED], rows[:, _BY_OTHER]
+    leads = [
+        (rows[:, column] * named).max(initial=0.0) - (rows[:, column] * other).max(initial=0.0)
+        for column in (_SCORE, _COVERAGE)
+    ]
+    return np.array([1.0, by_turn @ named, by_turn @ other, *leads])
+
+
+def doubt(features: Matrix, weights: Matrix) -> float:
+    """The probability that the question has no answer: a logistic model."""
+    return float(1 / (1 + np.exp(-(features @ weights))))
+
+
+def _scored_stems(evidence: Evidence, span: int) -> frozenset[str]:
+    start, end = evidence.excerpts.spans[:, span]
+    return frozenset(evidence.excerpts.stems[start:end]) - _UNSCORED_STEMS
+
+
+def _named(names: Sequence[str], weights: Matrix) -> dict[str, float]:
+    return {name: round(float(weight), 4) for name, weight in zip(names, weights, strict=True)}
+
+
+def _vector(where: str, names: Sequence[str], record: Mapping[str, float]) -> Matrix:
+    if set(record) != set(names):
+        odd = sorted(set(record) ^ set(names))
+        raise ConfigError(
+            f"the weights of {where} do not fit the {len(names)} features that are measured "
+            f"(at {odd[0]!r}): {_FIT_ANEW}"
+        )
+    return np.array([record[name] for name in names], dtype=np.float64)

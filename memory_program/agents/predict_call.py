@@ -1,0 +1,70 @@
+"""One call of a predictor, and how it can fail."""
+
+from contextlib import AbstractContextManager
+from typing import cast
+
+import dspy
+from dspy.utils.exceptions import AdapterParseError, LMError
+
+from memory_program.agents.chat_adapter import ADAPTER, TruncatedReplyError
+from memory_program.bank.outcomes import CallFailure, Outcome
+from memory_program.core.errors import MemoryProgramError
+from memory_program.models.usage import Meter, metered
+
+
+class CallFailedError(MemoryProgramError):
+    """A call to a model gave nothing usable; ``failure`` says which, how and why."""
+
+    def __init__(self, failure: CallFailure) -> None:
+        """Wrap the failure."""
+        super().__init__(f"{failure.where}: {failure.outcome}: {failure.message}")
+        self.failure = failure
+
+
+def unremembered() -> AbstractContextManager[None]:
+    """Let DSPy keep nothing of the calls of this thread inside the block.
+
+    It holds on to every prompt otherwise, by the ten thousand: in a trace that all threads share, and in the
+    histories of models and modules. Only whoever improves a program needs the one, and nobody the others.
+    """
+    return dspy.context(trace=None, disable_history=True)
+
+
+def predict(where: str, predictor: dspy.Predict, **inputs: object) -> dspy.Prediction:
+    """Call a predictor through the program's adapter.
+
+    Args:
+        where: the name of the call in records, for example ``writer.semantic``.
+        predictor: what to call.
+        **inputs: its input fields.
+
+    Raises:
+        CallFailedError: the model could not be reached, or its reply was cut off or could not be read.
+    """
+    with dspy.context(adapter=ADAPTER), metered() as meter:
+        try:
+            prediction = predictor(**inputs)
+        except AdapterParseError as error:
+            cut = isinstance(error, TruncatedReplyError) or _was_cut(meter)
+            outcome = Outcome.TRUNCATED if cut else Outcome.UNPARSED
+            raise CallFailedError(CallFailure(where, outcome, _head(error))) from error
+        except LMError as error:
+            raise CallFailedError(CallFailure(where, Outcome.ERROR, _head(error))) from error
+        if _was_cut(meter) and _ends_in_text(predictor):
+            message = "the reply reached the limit of tokens"
+            raise CallFailedError(CallFailure(where, Outcome.TRUNCATED, message))
+    return prediction
+
+
+def _ends_in_text(predictor: dspy.Predict) -> bool:
+    """Whether a cut reply can look whole: text has no end of its own, tool calls have."""
+    signature = cast(type[dspy.Signature], predictor.signature)
+    return list(signature.output_fields.values())[-1].annotation is str
+
+
+def _was_cut(meter: Meter) -> bool:
+    return bool(meter.calls) and meter.calls[-1].was_cut
+
+
+def _head(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,1 @@
+"""Dates in conversations: find date phrases and resolve them to spans of days."""

@@ -1,0 +1,223 @@
+"""A connection to SQLite or PostgreSQL whose every failure is a ``StoreError`` without a password in it."""
+
+import sqlite3
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+from sqlalchemy import URL, Connection, Engine, String, create_engine, event, inspect, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.pool import QueuePool
+
+from memory_program.bank.db_schema import is_laid_out, lay_out
+from memory_program.core.errors import StoreError
+
+_DRIVERS = {
+    "sqlite": "sqlite",
+    "sqlite+pysqlite": "sqlite",
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+}
+
+
+class Database:
+    """One database with the tables of a store, laid out when it is new. Any thread may use it."""
+
+    def __init__(self, url: str, busy_timeout_s: float) -> None:
+        """Open a database.
+
+        Raises:
+            SchemaVersionError: its tables are of another version.
+            StoreError: the URL names no database that can be opened.
+        """
+        parsed = _parsed(url)
+        self.where = parsed.set(query={}).render_as_string(hide_password=True)  # a query may hold one, too
+        self._busy_timeout_s = busy_timeout_s
+        self._engine = _engine(parsed, busy_timeout_s)
+        is_sqlite = self._engine.dialect.name == "sqlite"
+        # SQLite has one writer at a time: threads queue here, since its own waiting is by polling.
+        self._writer: AbstractContextManager[bool | None] = threading.Lock() if is_sqlite else nullcontext()
+        try:
+            self._prepare()
+        except StoreError:
+            self.close()
+            raise
+
+    @contextmanager
+    def reading(self) -> Generator[Connection]:
+        """Give a connection that sees one state of the database throughout.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        with self._translated(), self._engine.connect() as connection:
+            if connection.dialect.name == "postgresql":
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def writing(self) -> Generator[Connection]:
+        """Give a connection in one transaction: all of it is written at the end, or nothing.
+
+        Raises:
+            StoreError: the database fails, or stays locked for longer than the busy timeout.
+        """
+        with (
+            self._translated(),
+            self._writer,
+            self._engine.connect() as connection,
+            connection.execution_options(is_writing=True).begin(),
+        ):
+            yield connection
+
+    def rewrite(self, tables: Sequence[str]) -> None:
+        """Write the tables anew, so that nothing that was deleted stays in free pages or in SQLite's log.
+
+        Raises:
+            StoreError: the database is in use, or fails; nothing is lost, and it may be tried again.
+        """
+        with self._translated():
+            if self._engine.dialect.name == "postgresql":
+                with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                    self._rewrite_postgres(connection, tables)
+                return
+            connection = self._engine.raw_connection()
+            try:
+                assert isinstance(connection.driver_connection, sqlite3.Connection)
+                is_whole = rewrite_sqlite(connection.driver_connection)
+            except sqlite3.Error as error:
+                raise StoreError(self._told(str(error))) from error
+            finally:
+                connection.close()
+        if not is_whole:
+            raise StoreError(
+                f"{self.where} is read by another process: the rows are deleted, but their bytes are in the "
+                "log beside the file yet; end that process and run the same command again"
+            )
+
+    def _rewrite_postgres(self, connection: Connection, tables: Sequence[str]) -> None:
+        """Leave nothing of deleted rows in the tables, nor in the planner's statistics of them."""
+        columns = inspect(connection).get_columns
+        for table in tables:
+            for column in columns(table):
+                if isinstance(column["type"], String):  # setting the type, if to the same, drops statistics
+                    kind = column["type"].compile(connection.dialect)
+                    connection.exec_driver_sql(f"ALTER TABLE {table} ALTER {column['name']} TYPE {kind}")
+            connection.exec_driver_sql(f"VACUUM (FULL) {table}")
+        connection.exec_driver_sql("VACUUM (FULL) pg_catalog.pg_statistic")  # the owner's right
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
+
+    def _prepare(self) -> None:
+        with self.reading() as connection:
+            is_ready = is_laid_out(connection, self.where)
+        if not is_ready:
+            with self.writing() as connection:
+                lay_out(connection)
+
+    @contextmanager
+    def _translated(self) -> Generator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            raise StoreError(self._message(error)) from error
+
+    def _message(self, error: SQLAlchemyError) -> str:
+        return self._told(str(error.orig if isinstance(error, DBAPIError) else error))
+
+    def _told(self, cause: str) -> str:
+        cause = " ".join(cause.split())
+        if "database is locked" in cause or "lock timeout" in cause:
+            return (
+                f"{self.where} is locked by another process and was not freed in {self._busy_timeout_s} s; "
+                "nothing was written: end the other writer, or try again with a longer busy_timeout_s"
+            )
+        if "not a database" in cause:
+            return (
+                f"{self.where} is not a database: give the URL of a store, or of a file that does not exist"
+            )
+        if "unable to open" in cause or "readonly" in cause:
+            return (
+                f"{self.where} cannot be opened for writing ({cause}): its folder must exist and be writable"
+            )
+        return f"{self.where} failed ({cause}); nothing was written"
+
+
+def rewrite_sqlite(connection: sqlite3.Connection) -> bool:
+    """Write a database anew without its free pages, and empty its log; False if a reader keeps the log."""
+    connection.execute("VACUUM")
+    busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy
+
+
+def check_exists(url: str) -> None:
+    """Refuse the URL of an SQLite file that is not there, or empty, and that opening would make.
+
+    Raises:
+        StoreError: it is one, or no URL of a database.
+    """
+    parsed = _parsed(url)
+    is_file = parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:")
+    if is_file and not Path(str(parsed.database)).is_file():
+        raise StoreError(f"no banks are in {parsed.database!r}: give the URL of the database that has them")
+    if is_file and not Path(str(parsed.database)).stat().st_size:
+        raise StoreError(f"{parsed.database!r} is empty: give the URL of the database that has the banks")
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):  # the latter for a port that is no number
+        parsed = None  # and the error is left behind: it may tell a part of the password
+    if parsed is None:
+        shown = "the text given" if "@" in url else repr(url)
+        raise StoreError(
+            f"{shown} is not a database URL: for a file write sqlite:///path/to/bank.sqlite, "
+            "for a server postgresql://user@host/name"
+        )
+    if parsed.drivername not in _DRIVERS:
+        raise StoreError(f"unknown database {parsed.drivername!r}: choose from {', '.join(_DRIVERS)}")
+    return parsed.set(drivername=_DRIVERS[parsed.drivername])
+
+
+def _engine(url: URL, busy_timeout_s: float) -> Engine:
+    if url.get_backend_name() == "postgresql":
+        timeout_ms = max(int(busy_timeout_s * 1000), 1)  # 0 would mean to wait for ever
+        options = f"{url.query.get('options', '')} -c lock_timeout={timeout_ms}".strip()
+        try:
+            return create_engine(url, hide_parameters=True, connect_args={"options": options})
+        except ModuleNotFoundError as error:
+            raise StoreError(
+                "PostgreSQL needs the psycopg driver: pip install 'memory-program[postgres]'"
+            ) from error
+    is_in_memory = url.database in (None, "", ":memory:")
+    engine = create_engine(
+        url,
+        hide_parameters=True,
+        connect_args={"timeout": busy_timeout_s, "check_same_thread": False},
+        poolclass=QueuePool,
+        # A database in memory lives in its one connection.
+        pool_size=1 if is_in_memory else 5,
+        max_overflow=0 if is_in_memory else 10,
+    )
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:
+    connection.isolation_level = None  # the driver's own transactions begin too late: see _begin_sqlite
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")  # what was saved survives a loss of power
+    connection.execute("PRAGMA secure_delete=ON")  # what is deleted is overwritten, not only marked as free
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """Take the write lock at the start: a reader that turns writer is refused without any waiting."""
+    is_writing = connection.get_execution_options().get("is_writing", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")

@@ -1,0 +1,1 @@
+"""Foundations used everywhere: errors, settings, files, journals, run folders."""

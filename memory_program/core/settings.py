@@ -1,0 +1,175 @@
+"""Settings that are checked as they are built, with errors that say what was expected."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+from memory_program.core.errors import ConfigError
+
+_PASSWORD = re.compile(
+    r"^[^:/]+://[^:/]*:[^@]*@"  # as SQLAlchemy reads it: a password may have slashes
+    r"|^https?://[^/?#]*@"  # a name alone may be a token
+    r"|[?&][^=&]*password[^=&]*=",
+    re.IGNORECASE,
+)
+
+
+PASSWORD_OF_DATABASES = "PGPASSWORD or ~/.pgpass"
+"""Where the password of a database stands."""
+
+_PASSWORD_OF_MLFLOW = (
+    "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or that of a database in PGPASSWORD"
+)
+
+
+def without_password(name: str, instead: str, value: str) -> str:
+    """Refuse an address with a password in it: records, reports and lists of processes would show it.
+
+    Raises:
+        ConfigError: it has one.
+    """
+    if _PASSWORD.search(value):
+        raise ConfigError(
+            f"{name} holds a password, which records and lists of processes would repeat: leave it out, and "
+            f"have it in {instead}"
+        )
+    return value
+
+
+DatabaseUrl = Annotated[str, AfterValidator(partial(without_password, "db_url", PASSWORD_OF_DATABASES))]
+"""The URL of the database of the banks, without a password."""
+
+TrackingUri = Annotated[str, AfterValidator(partial(without_password, "tracking_uri", _PASSWORD_OF_MLFLOW))]
+"""MLflow's tracking address, without a password."""
+
+ApiBase = Annotated[
+    str, AfterValidator(partial(without_password, "api_base", "the key that the environment has for it"))
+]
+"""The address of a server with models, without a password."""
+
+
+class Settings(BaseModel):
+    """Settings that are checked when they are built, and cannot change afterwards.
+
+    Raises:
+        ConfigError: a setting is unknown, of another type or out of range; the message names the choices.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,  # what was given may hold a password; our own errors name the rest
+    )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
+        """Take the line breaks out of the descriptions: whoever shows them wraps them anew."""
+        for field in cls.model_fields.values():
+            field.description = " ".join((field.description or "").split())
+
+    @model_validator(mode="after")
+    def _names_its_models(self) -> Self:
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if name.endswith("model") and isinstance(value, str) and not value.strip():
+                raise ConfigError(f"{name}={value!r} names no model: name one, or leave it out")
+        return self
+
+    def __init__(self, **values: object) -> None:
+        """Check the values."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            problems = [_explained(dict(problem), type(self)) for problem in error.errors()]
+            raise ConfigError("; ".join(problems)) from error
+
+
+def file_to_write(path: Path, name: str) -> Path:
+    """Check the path of a result before the work for it begins.
+
+    Raises:
+        ConfigError: it is a folder, or no file can be made there.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{name}={path.as_posix()!r} is a folder: name a file")
+    there = next(parent for parent in path.absolute().parents if parent.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        what = "cannot be written to" if there.is_dir() else "is a file"
+        raise ConfigError(
+            f"{name}={path.as_posix()!r} cannot be made: {there.as_posix()!r} {what}; name another one"
+        )
+    return path
+
+
+def _checked(path: Path, setting: ValidationInfo) -> Path:
+    return file_to_write(path, str(setting.field_name))
+
+
+OutputFile = Annotated[Path, AfterValidator(_checked)]
+"""The type of a setting that names a file to write."""
+
+
+def split_list(value: str) -> list[str]:
+    """Split a comma-separated setting; blanks around its parts do not count.
+
+    Example:
+        >>> split_list("memory, rag")
+        ['memory', 'rag']
+    """
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def chosen(value: str, what: str, choices: Sequence[str]) -> str:
+    """Check a comma-separated choice and write it plainly.
+
+    Raises:
+        ConfigError: it names nothing, something unknown, or something twice.
+    """
+    names = split_list(value)
+    offered = f"choose from {', '.join(choices)}"
+    if not names:
+        raise ConfigError(f"{what}s={value!r} names none: {offered}")
+    for name in names:
+        if name not in choices:
+            raise ConfigError(f"unknown {what} {name!r}: {offered}")
+        if names.count(name) > 1:
+            raise ConfigError(f"{what}s={value!r} names {name!r} twice: name each once")
+    return ",".join(names)
+
+
+_BOUNDS = {
+    "greater_than_equal": ("ge", "must be at least"),
+    "greater_than": ("gt", "must be more than"),
+    "less_than_equal": ("le", "must be at most"),
+}
+
+
+def _explained(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:  # Any: pydantic's error details
+    """Write one of pydantic's complaints as this project writes errors."""
+    name, value = ".".join(str(part) for part in problem["loc"]), problem["input"]
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "extra_forbidden":
+        return f"unknown setting {name!r}: choose from {', '.join(settings.model_fields)}"
+    if kind in _BOUNDS:
+        limit, words = _BOUNDS[kind]
+        return f"{name}={value!r} {words} {context[limit]}"
+    if "expected" in context:  # a Literal or an enum
+        choices = str(context["expected"]).replace("'", "").replace(" or ", ", ")
+        return f"unknown {name} {value!r}: choose from {choices}"
+    return f"{name}={value!r} is not allowed: {problem['msg'][0].lower()}{problem['msg'][1:]}"

@@ -1,0 +1,1 @@
+"""Reports of an evaluation: tables, plots, HTML page, MLflow."""

@@ -1,0 +1,199 @@
+"""The report of a run: what the records say, as results.json and one line per question."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import combinations
+from pathlib import Path
+
+from locomo.atomic_files import write_whole
+from locomo.types import HEADLINE_TYPES, Benchmark
+from memory_program import __version__
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.provenance import git_commit, lock_hash
+from memory_program.evaluation.item_records import content_hash
+from memory_program.evaluation.question_selection import Selection
+from memory_program.evaluation.scoring.bank_growth import growth, tool_use
+from memory_program.evaluation.scoring.error_types import Diagnosis, diagnosis_summary
+from memory_program.evaluation.scoring.judge_errors import cited, recorded_quality
+from memory_program.evaluation.scoring.question_scores import (
+    Json,
+    Resampling,
+    ScoredQuestion,
+    compare,
+    correctness,
+    summarise,
+)
+from memory_program.evaluation.scoring.score_signature import ChosenOn, SystemRun
+from memory_program.evaluation.scoring.system_records import ScoredSystem
+from memory_program.models.http_engine import reasons_by_itself
+
+RESULTS = "results.json"
+
+
+def make_results(
+    config: EvaluateConfig,
+    selection: Selection,
+    scored_systems: Sequence[ScoredSystem],
+    ceiling: Json | None = None,
+) -> Json:
+    """Compute results.json; the same records, selection and seed give the same numbers, to the last digit.
+
+    Args:
+        config: of the run.
+        selection: what it is about.
+        scored_systems: its systems.
+        ceiling: the results of the system that knows the truth, where one does.
+    """
+    resampling = Resampling(config.seed)
+    systems: Json = {}
+    for system in scored_systems:
+        summary = summarise(system.scored, system.builds, resampling, system.replaced)
+        n = summary["locomo_f1"]["all"]["n"]
+        judge = system.run.judge
+        quality = recorded_quality(config, judge, selection.dataset.benchmark, resampling)
+        systems[system.run.system.name] = {
+            **summary,
+            "diagnosis": diagnosis_summary(system.scored, system.diagnoses),
+            "growth": growth(selection.conversations, system.banks),
+            "tools": tool_use(system.banks, system.builds),
+            "calibration": None if judge is None else {"judge": judge.name, "quality": quality},
+            "signature": signature(config, selection, system.run, n, quality),
+            "run": asdict(system.run),
+        }
+        if system.run.chosen_on is not None:
+            systems[system.run.system.name]["chosen_on"] = _seen(system.run.chosen_on, selection)
+    return {
+        "config": config.model_dump(mode="json"),
+        "dataset": {
+            "name": selection.dataset.name,
+            "sha256": selection.dataset.sha256,
+            "is_modified": selection.dataset.is_modified,
+            "benchmark": selection.dataset.benchmark.value,
+            "types": [kind.label for kind in HEADLINE_TYPES[selection.dataset.benchmark]],
+            "conversations": [conversation.conversation_id for conversation in selection.conversations],
+            "questions": len(selection.questions),
+        },
+        "version": __version__,
+        "git_commit": git_commit(),
+        "lock_hash": lock_hash(),
+        "lm_cache": "off",
+        "seed": config.seed,
+        "systems": systems,
+        "ceiling": ceiling,
+        **compared({system.run.system.name: system for system in scored_systems}, resampling),
+    }
+
+
+def compared(systems: Mapping[str, ScoredSystem], resampling: Resampling) -> Json:
+    """Compare every two systems on the questions that both were asked, by F1 and by each rubric of both.
+
+    Returns:
+        ``comparisons``, as ``compare`` gives them, and ``not_compared``: any two systems, with the rubrics by
+        which other judges judged them, so that a difference would be of the judges too.
+    """
+    comparisons: list[Json] = []
+    apart: list[Json] = []
+    for a, b in combinations(systems, 2):
+        scored = [{item.question.question_id: item for item in systems[name].scored} for name in (a, b)]
+        both_asked = [question_id for question_id in scored[0] if question_id in scored[1]]
+        aligned = {
+            name: [items[question_id] for question_id in both_asked]
+            for name, items in zip((a, b), scored, strict=True)
+        }
+        one, other = systems[a].run.judge, systems[b].run.judge
+        alike, unlike = list[str](), list[str]()
+        if one is not None and other is not None:
+            for rubric in sorted(one.rubrics.keys() & other.rubrics.keys()):
+                (alike if one.judges_like(other, rubric) else unlike).append(rubric)
+        comparisons += compare(aligned, alike, resampling)
+        if unlike:
+            apart.append({"a": a, "b": b, "rubrics": unlike})
+    return {"comparisons": comparisons, "not_compared": apart}
+
+
+def signature(
+    config: EvaluateConfig, selection: Selection, run: SystemRun, n: int, quality: Json | None
+) -> str:
+    """Write what a score depends on, as one line to quote with it.
+
+    Whatever is not in it (threads, addresses, folders) does not change the score. ``quality`` is that of the
+    judge (see ``judge_quality``), which is cited beside it.
+    """
+    system = run.system
+    benchmark = selection.dataset.benchmark
+    parts = {
+        **({"cat": "1-4"} if benchmark is Benchmark.LOCOMO else {"bench": benchmark.value}),
+        "n": n,
+        "judge": run.judge.name if run.judge is not None else "none",
+        **({"calibration": cited(quality)} if quality is not None else {}),
+        "data": selection.dataset.version,
+        "v": __version__,
+        "system": system.name,
+    }
+    if config.split != "all":
+        parts["split"] = config.split
+    if config.conversations:
+        parts["conversations"] = "+".join(c.conversation_id for c in selection.conversations)
+    if config.subset_file is not None:
+        parts["subset"] = content_hash([question.question_id for question in selection.questions])[:8]
+    if config.num_test is not None:
+        parts["first"] = config.num_test
+    if system.writer is not None:
+        writer = system.written_by or system.writer
+        parts |= {"writer": writer, "memory_budget": system.settings["memory_budget"]}
+        parts |= {"writer_mode": system.settings["writer_mode"], "max_turns": system.settings["max_turns"]}
+        if system.settings.get("build") == "two-phase":  # older runs do not say how they were built
+            parts["build"] = system.settings["build"]
+    if system.reader is not None:
+        reader = system.read_by or system.reader
+        temperature = "its own" if reasons_by_itself(system.reader) else f"{system.temperature:g}"
+        parts |= {"reader": reader, "temperature": temperature}
+        parts |= {"max_searches": system.settings["max_searches"], "program": system.program[:8]}
+    parts |= {"top_k": system.settings["top_k"], "reader_budget": system.settings["reader_budget"]}
+    if system.settings.get("relevance_floor"):  # older runs showed all that was found
+        parts["relevance_floor"] = system.settings["relevance_floor"]
+    if system.settings["archive"]:
+        parts["archive"] = "on"
+    return "|".join(["locomo_f1", *(f"{name}:{value}" for name, value in parts.items())])
+
+
+def write_json(path: Path, content: Json) -> None:
+    """Write a JSON file, the whole of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def write_questions(path: Path, system: ScoredSystem) -> None:
+    """Write one line per question: what was asked, wanted and answered, what that is worth, and why."""
+    diagnosed = zip(system.scored, system.diagnoses, strict=True)
+    lines = [json.dumps(_line(item, diagnosis), ensure_ascii=True) for item, diagnosis in diagnosed]
+    write_whole(path, "".join(f"{line}\n" for line in lines))
+
+
+def _seen(chosen_on: ChosenOn, selection: Selection) -> list[str]:
+    """List the conversations of a selection that prompts were made and chosen on."""
+    seen = chosen_on.conversations if chosen_on.sha256 == selection.dataset.sha256 else ()
+    return [c.conversation_id for c in selection.conversations if c.conversation_id in seen]
+
+
+def _line(item: ScoredQuestion, diagnosis: Diagnosis | None) -> Json:
+    question = item.question
+    answer = item.record.answer if item.record is not None else None
+    return {
+        "question_id": question.question_id,
+        "category": question.category.label,
+        "question": question.text,
+        "gold": question.answer,
+        "answer": answer.text if answer is not None else None,
+        "outcome": answer.outcome.value if answer is not None else "missing",
+        "locomo_f1": item.locomo_f1,
+        "bleu1": item.bleu1,
+        "judge": {rubric: correctness(item, rubric) for rubric in item.judgements},
+        "recall": item.recall,
+        "retrieval": item.retrieval,
+        "tokens": item.tokens,
+        "evidence": list(question.evidence),
+        "fault": diagnosis.fault.value if diagnosis is not None else None,
+        "lost": list(diagnosis.lost) if diagnosis is not None else [],
+    }

@@ -1,0 +1,1 @@
+"""Scores from records: metrics, error types, recall, signatures."""

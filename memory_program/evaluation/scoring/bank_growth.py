@@ -1,0 +1,96 @@
+"""What a system wrote: the banks of its conversations, and what their logs tell of its work."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from locomo.types import Conversation
+from memory_program.bank.bank import MemoryBank
+from memory_program.bank.budget import count_tokens
+from memory_program.bank.memory import OperationKind
+from memory_program.bank.store import BankStore
+from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
+from memory_program.evaluation.item_records import BuildRecord
+from memory_program.evaluation.scoring.error_types import Kept, kept_of
+from memory_program.evaluation.scoring.question_scores import Json
+from memory_program.evaluation.scoring.score_signature import SystemIdentity
+
+Banks = Mapping[str, MemoryBank]
+"""The bank of each conversation, by its id; empty for a system that writes no memories."""
+
+
+def database_url(config: EvaluateConfig) -> str:
+    """Give the database of the banks of a run."""
+    return config.db_url or f"sqlite:///{(config.output_dir / 'banks.sqlite').as_posix()}"
+
+
+def banks_of(
+    identity: SystemIdentity, conversations: Sequence[Conversation], store: BankStore | None
+) -> Banks:
+    """Read the banks of a system; ``store`` may be None for one that writes no memories.
+
+    Raises:
+        StoreError: the database fails.
+    """
+    if store is None or not SystemName(identity.name).writes_with_a_model:
+        return {}
+    return {c.conversation_id: store.bank(identity.namespace(c)) for c in conversations}
+
+
+def kept_by(identity: SystemIdentity, conversation: Conversation, banks: Banks) -> Kept:
+    """Say what a system kept of a conversation for its reader."""
+    name = SystemName(identity.name)
+    shows_turns = (
+        identity.settings["archive"] if name.writes_with_a_model else name is not SystemName.NO_MEMORY
+    )
+    return kept_of(banks.get(conversation.conversation_id), conversation.turns if shows_turns else ())
+
+
+def growth(conversations: Sequence[Conversation], banks: Banks) -> list[Json]:
+    """Tell how banks grew: live memories, and tokens with the core block, after each session, as means.
+
+    The first entry is of the conversations' first sessions, and so on; ``conversations`` says of how many.
+    """
+    curves = [_curve(c, banks[c.conversation_id]) for c in conversations if c.conversation_id in banks]
+    points: list[Json] = []
+    for place in range(max(map(len, curves), default=0)):
+        reached = [curve[place] for curve in curves if place < len(curve)]
+        memories, tokens = zip(*reached, strict=True)
+        points.append(
+            {
+                "session": place + 1,
+                "memories": fmean(memories),
+                "tokens": fmean(tokens),
+                "conversations": len(reached),
+            }
+        )
+    return points
+
+
+def tool_use(banks: Banks, builds: Sequence[BuildRecord | None]) -> dict[str, Json]:
+    """Count what each agent did, by kind of operation, and which of its calls were ``refused``."""
+    counts: dict[str, Counter[str]] = {}
+    for bank in banks.values():
+        for operation in bank.operations():
+            counts.setdefault(operation.provenance.actor, Counter())[operation.kind.value] += 1
+    for record in builds:
+        for error in record.record.tool_errors if record is not None else ():
+            counts.setdefault(error.partition(":")[0], Counter())["refused"] += 1
+    columns = [*(kind.value for kind in OperationKind), "refused"]
+    return {agent: {column: found[column] for column in columns} for agent, found in sorted(counts.items())}
+
+
+def _curve(conversation: Conversation, bank: MemoryBank) -> list[tuple[int, int]]:
+    """Follow one bank: (memories, tokens) after each session that the bank has reached."""
+    operations = bank.operations()
+    live: dict[str, int] = {}
+    core_tokens = 0
+    curve: list[tuple[int, int]] = []
+    for session in conversation.sessions:
+        for operation in (o for o in operations if o.provenance.session_id == session.session_id):
+            for memory_id in operation.superseded:
+                del live[memory_id]
+            live |= {memory.memory_id: count_tokens(memory.line) for memory in operation.created}
+            core_tokens = core_tokens if operation.core is None else count_tokens(operation.core)
+        curve.append((len(live), core_tokens + sum(live.values())))
+    return curve

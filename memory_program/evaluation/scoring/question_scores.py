@@ -1,0 +1,347 @@
+"""From records to numbers: pure functions that need no model, no program and no file.
+
+A failed call is counted and never scored: means run over the answers that there are, ``n`` says how many,
+and ``failures`` how many there are not.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from locomo.judge.rubrics import Verdict
+from locomo.metrics import bleu1, evidence_recall, evidence_recall_under_budget, locomo_f1, set_f1
+from locomo.statistics import clustered_interval, cohen_kappa, paired_comparison
+from locomo.types import HEADLINE_TYPES, Benchmark, Category, Question, QuestionType
+from memory_program.bank.outcomes import Outcome, RankedItem
+from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, JudgeRecord, Record
+from memory_program.evaluation.scoring.recall import RETRIEVAL_KEYS, retrieval_scores
+from memory_program.models.usage import Usage
+
+Json = dict[str, Any]  # Any: a JSON object
+
+RECALL_AT = (5, 10, 25, 50)
+RECALL_BUDGET_TOKENS = 2000
+"""Fixed, whatever the reader's budget is, so that runs can be compared."""
+
+RECALL_KEYS = (*map(str, RECALL_AT), f"{RECALL_BUDGET_TOKENS}tok")
+
+MEAN_OF_TYPES = "mean of types"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredQuestion:
+    """A question, what was recorded about it, and what that is worth; None where there is nothing to score.
+
+    ``locomo_f1`` and ``bleu1`` need an answer, ``set_f1`` an answer to a multi-hop question, ``recall`` and
+    ``retrieval`` (see ``retrieval_scores``) a ranking and evidence.
+    """
+
+    question: Question
+    record: AnswerRecord | None
+    judgements: Mapping[str, JudgeRecord | None]
+    locomo_f1: float | None
+    set_f1: float | None
+    bleu1: float | None
+    recall: Mapping[str, float] | None
+    retrieval: Mapping[str, float] | None = None
+
+    @property
+    def is_headline(self) -> bool:
+        """Whether the question counts for the headline score."""
+        return self.question.is_headline
+
+    @property
+    def is_answerable(self) -> bool:
+        """Whether the conversation has the answer."""
+        return self.question.is_answerable
+
+    @property
+    def tokens(self) -> int | None:
+        """What the reader read and wrote; of a system without a model, what it looked at.
+
+        None without an answer, and where the server did not say.
+        """
+        if self.record is None or self.record.answer.outcome is not Outcome.OK:
+            return None
+        usage = self.record.usage
+        if not usage.calls:
+            return self.record.answer.context_tokens
+        return usage.input_tokens + usage.output_tokens or None
+
+
+def score_question(
+    question: Question, record: AnswerRecord | None, judgements: Mapping[str, JudgeRecord | None]
+) -> ScoredQuestion:
+    """Score one answer.
+
+    Args:
+        question: the question with its gold.
+        record: the answer; None if there is none (yet).
+        judgements: for each rubric of the run, the judgement of this answer; None if there is none (yet).
+    """
+    if record is None or record.answer.outcome is not Outcome.OK:
+        return ScoredQuestion(question, record, judgements, None, None, None, None)
+    text, gold, category = record.answer.text, question.answer, question.scored_as
+    answerable = gold if question.is_answerable else None
+    return ScoredQuestion(
+        question=question,
+        record=record,
+        judgements=judgements,
+        locomo_f1=locomo_f1(text, gold, category),
+        set_f1=None if gold is None or category is not Category.MULTI_HOP else set_f1(text, gold),
+        bleu1=None if answerable is None else bleu1(text, answerable),
+        recall=_recall(question.evidence, record.answer.ranked),
+        retrieval=retrieval_scores(question, record.answer.ranked),
+    )
+
+
+def _recall(evidence: Sequence[str], ranked: Sequence[RankedItem] | None) -> dict[str, float] | None:
+    if not evidence or ranked is None:
+        return None
+    sources = [item.sources for item in ranked]
+    tokens = [item.tokens for item in ranked]
+    recalls = [evidence_recall(evidence, sources, k) for k in RECALL_AT]
+    recalls.append(evidence_recall_under_budget(evidence, sources, tokens, RECALL_BUDGET_TOKENS))
+    return dict(zip(RECALL_KEYS, recalls, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Resampling:
+    """Where the chance in intervals comes from: each gets its own stream, whatever else is computed."""
+
+    seed: int
+
+    def rng(self, *labels: str) -> np.random.Generator:
+        """Give the generator of a purpose; the same one for the same labels."""
+        digest = hashlib.sha256("/".join((str(self.seed), *labels)).encode()).digest()
+        return np.random.default_rng(int.from_bytes(digest[:8]))
+
+    def interval(
+        self,
+        scored: Sequence[ScoredQuestion],
+        score: Callable[[ScoredQuestion], float | None],
+        label: str,
+        *,
+        by_type: bool = False,
+    ) -> Json:
+        """Give the mean of a score over the questions that have it: value, low, high and n.
+
+        ``by_type`` makes it the mean of the means of the types that have any.
+        """
+        present = [(item.question, value) for item in scored if (value := score(item)) is not None]
+        if not present:
+            return {"value": None, "low": None, "high": None, "n": 0}
+        sizes = Counter(question.category for question, _ in present)
+        interval = clustered_interval(
+            [value for _, value in present],
+            [question.conversation_id for question, _ in present],
+            weights=[1 / sizes[question.category] for question, _ in present] if by_type else None,
+            rng=self.rng(label),
+        )
+        return asdict(interval)
+
+
+def types_of(questions: Iterable[Question]) -> tuple[QuestionType, ...]:
+    """Name the types that make up the headline score of a run's benchmark (LoCoMo's, if it asks nothing)."""
+    first = next(iter(questions), None)
+    return HEADLINE_TYPES[first.benchmark if first is not None else Benchmark.LOCOMO]
+
+
+def by_category(
+    scored: Sequence[ScoredQuestion],
+    score: Callable[[ScoredQuestion], float | None],
+    resampling: Resampling,
+    label: str,
+) -> Json:
+    """Give the mean of a score over the headline questions, together (micro) and by type.
+
+    Of LongMemEval also the mean of the means of the types that have any, as its own evaluation does.
+    """
+    headline = [item for item in scored if item.is_headline]
+    types = types_of(item.question for item in scored)
+    groups = {"all": headline} | {
+        kind.label: [item for item in headline if item.question.category is kind] for kind in types
+    }
+    scores = {name: resampling.interval(group, score, f"{label}/{name}") for name, group in groups.items()}
+    if types == HEADLINE_TYPES[Benchmark.LONGMEMEVAL]:
+        scores[MEAN_OF_TYPES] = resampling.interval(headline, score, f"{label}/{MEAN_OF_TYPES}", by_type=True)
+    return scores
+
+
+def summarise(
+    scored: Sequence[ScoredQuestion],
+    builds: Sequence[BuildRecord | None],
+    resampling: Resampling,
+    replaced: Sequence[Record] = (),
+) -> Json:
+    """Compute everything that is reported of one system, as JSON.
+
+    Args:
+        scored: every question of the run.
+        builds: the record of every session of the run; None for one that is not built (yet).
+        resampling: where the intervals come from.
+        replaced: records that a retry replaced; they count for nothing but what they took.
+    """
+    retrieved = [item for item in scored if item.recall is not None]
+    recalls = {
+        key: resampling.interval(
+            retrieved, lambda item, key=key: (item.recall or {}).get(key), f"recall/{key}"
+        )
+        for key in RECALL_KEYS
+    }
+    unanswerable = [item for item in scored if not item.is_answerable]
+    tokens = [item.tokens for item in scored if item.tokens is not None]
+    records = [*records_of(scored, builds), *replaced]
+    stages = usage_by_stage(records)
+    total = sum(stages.values(), Usage())
+    return {
+        "locomo_f1": by_category(scored, _locomo_f1, resampling, "locomo_f1"),
+        "abstention": resampling.interval(unanswerable, _locomo_f1, "abstention"),
+        "overall_with_abstention": resampling.interval(scored, _locomo_f1, "overall"),
+        "set_f1": resampling.interval(scored, lambda item: item.set_f1, "set_f1"),
+        "bleu1": by_category(scored, lambda item: item.bleu1, resampling, "bleu1"),
+        "judge": judge_summary(scored, resampling),
+        "recall": {key: interval["value"] for key, interval in recalls.items()},
+        "recall_intervals": recalls,
+        "retrieval": {
+            key: resampling.interval(
+                scored, lambda item, key=key: (item.retrieval or {}).get(key), f"retrieval/{key}"
+            )
+            for key in RETRIEVAL_KEYS
+        },
+        "tokens_per_question": fmean(tokens) if tokens else None,
+        "memory": memory_summary(builds),
+        "calls": total.calls,
+        "cost_usd": total.cost_usd,
+        "seconds": sum(record.elapsed_s for record in records),
+        "usage": {stage: asdict(usage) for stage, usage in stages.items()},
+        "failures": failures(scored, builds),
+    }
+
+
+def _locomo_f1(item: ScoredQuestion) -> float | None:
+    return item.locomo_f1
+
+
+def judge_summary(scored: Sequence[ScoredQuestion], resampling: Resampling) -> Json | None:
+    """Give the share of correct verdicts by rubric, and the agreement of two rubrics; None without a judge.
+
+    A judge score is correct / (correct + wrong); verdicts that could not be read are counted apart. Where
+    what has no answer is judged too, ``abstention`` is the score on that.
+    """
+    judged = [item for item in scored if item.is_headline]
+    rubrics = list(judged[0].judgements) if judged else []
+    if not rubrics:
+        return None
+    unanswerable = [item for item in judged if not item.is_answerable]
+    summary: Json = {}
+    for rubric in rubrics:
+
+        def score(item: ScoredQuestion, rubric: str = rubric) -> float | None:
+            return correctness(item, rubric)
+
+        summary[rubric] = by_category(judged, score, resampling, f"judge/{rubric}")
+        if unanswerable:
+            label = f"judge/{rubric}/abstention"
+            summary[rubric]["abstention"] = resampling.interval(unanswerable, score, label)
+        summary[rubric]["unparsed"] = sum(_is_unparsed(item.judgements[rubric]) for item in judged)
+    pairs = [tuple(correctness(item, rubric) for rubric in rubrics) for item in judged]
+    both = [pair for pair in pairs if len(pair) == 2 and None not in pair]
+    summary["kappa"] = cohen_kappa([a for a, _ in both], [b for _, b in both]) if both else None
+    return summary
+
+
+def correctness(item: ScoredQuestion, rubric: str) -> float | None:
+    """Give 1 for a correct verdict, 0 for a wrong one, None for none."""
+    judgement = item.judgements.get(rubric)
+    if judgement is None or judgement.verdict not in (Verdict.CORRECT, Verdict.WRONG):
+        return None
+    return float(judgement.verdict is Verdict.CORRECT)
+
+
+def _is_unparsed(judgement: JudgeRecord | None) -> bool:
+    return judgement is not None and judgement.verdict is Verdict.UNPARSED
+
+
+def failures(scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecord | None]) -> Json:
+    """Count what has no result, by stage and kind; ``missing`` was not tried yet, and ``all`` is the sum."""
+    judged = [item for item in scored if item.is_headline]
+    build: Counter[str] = Counter({"missing": sum(record is None for record in builds)})
+    build.update(f.outcome.value for record in builds if record for f in record.record.failures)
+    answer = Counter(item.record.answer.outcome.value if item.record else "missing" for item in scored)
+    judge: Counter[str] = Counter()
+    for item in judged:
+        can_be_judged = item.locomo_f1 is not None
+        for record in item.judgements.values():
+            if record is None:
+                judge["missing"] += can_be_judged
+            else:
+                unparsed = Outcome.UNPARSED if _is_unparsed(record) else record.outcome
+                judge[unparsed.value] += 1
+    kinds = (Outcome.ERROR.value, Outcome.UNPARSED.value, Outcome.TRUNCATED.value, "missing")
+    stages = {"build": build, "answer": answer, "judge": judge}
+    counts: Json = {stage: {kind: found[kind] for kind in kinds} for stage, found in stages.items()}
+    return {"all": sum(sum(stage.values()) for stage in counts.values()), **counts}
+
+
+def memory_summary(builds: Sequence[BuildRecord | None]) -> Json:
+    """Sum up what building did."""
+    records = [build.record for build in builds if build is not None]
+    return {
+        "sessions": len(records),
+        "operations": sum(record.operations for record in records),
+        "tool_calls": sum(record.tool_calls for record in records),
+        "tool_errors": sum(len(record.tool_errors) for record in records),
+        "left_out": sum(len(record.left_out) for record in records),
+    }
+
+
+def usage_by_stage(records: Sequence[Record]) -> dict[str, Usage]:
+    """Sum up tokens, dollars and calls."""
+    stage_of = {BuildRecord: "build", AnswerRecord: "answer", JudgeRecord: "judge"}
+    sums = {stage: Usage() for stage in stage_of.values()}
+    for record in records:
+        sums[stage_of[type(record)]] += record.usage
+    return sums
+
+
+def records_of(scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecord | None]) -> list[Record]:
+    """List the records that questions and sessions were scored by."""
+    answers = [item.record for item in scored]
+    judgements = [record for item in scored for record in item.judgements.values()]
+    return [record for record in (*builds, *answers, *judgements) if record is not None]
+
+
+def compare(
+    scored_by_system: Mapping[str, Sequence[ScoredQuestion]], rubrics: Sequence[str], resampling: Resampling
+) -> list[Json]:
+    """Compare every two systems on the headline questions that both have scores for.
+
+    Each entry says by how much ``a`` is better than ``b``; see ``locomo.statistics.paired_comparison``.
+    """
+    measures: dict[str, Callable[[ScoredQuestion], float | None]] = {"locomo_f1": _locomo_f1}
+    measures |= {
+        f"judge/{rubric}": lambda item, rubric=rubric: correctness(item, rubric) for rubric in rubrics
+    }
+    comparisons: list[Json] = []
+    for (a, scored_a), (b, scored_b) in combinations(scored_by_system.items(), 2):
+        for metric, score in measures.items():
+            triples = [
+                (score(one), score(other), one.question.conversation_id)
+                for one, other in zip(scored_a, scored_b, strict=True)
+                if one.is_headline
+            ]
+            both = [(x, y, cluster) for x, y, cluster in triples if x is not None and y is not None]
+            if both:
+                xs, ys, clusters = zip(*both, strict=True)
+                rng = resampling.rng("compare", metric, a, b)
+                comparisons.append(
+                    {"a": a, "b": b, "metric": metric} | asdict(paired_comparison(xs, ys, clusters, rng=rng))
+                )
+    return comparisons

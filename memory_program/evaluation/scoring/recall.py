@@ -1,0 +1,47 @@
+"""How good a ranking is, by turn and by session: what LongMemEval's own evaluation reports of retrieval."""
+
+from collections.abc import Mapping, Sequence
+
+from locomo.metrics import evidence_recall, longmemeval_ndcg
+from locomo.types import Question, group_of
+from memory_program.bank.outcomes import RankedItem
+
+RETRIEVAL_AT = (5, 10, 50)
+"""The depths that LongMemEval prints."""
+
+
+def retrieval_scores(question: Question, ranked: Sequence[RankedItem] | None) -> Mapping[str, float] | None:
+    """Score the ranking of one question; None where there is no ranking, or no evidence.
+
+    A ranking of memories is read as that of the turns which they cite, and of the sessions of these, in
+    order and each once. So k counts turns or sessions, whatever the system retrieves.
+
+    Returns:
+        for ``turn`` and ``session``, where the benchmark names evidence of that grain, and each k:
+        ``turn/recall/5`` (share of the evidence found), ``turn/recall_all/5`` (1 if all of it is found) and
+        ``turn/ndcg/5``.
+    """
+    if ranked is None:
+        return None
+    turns = list(dict.fromkeys(turn_id for item in ranked for turn_id in item.sources))
+    grains = {
+        "turn": (question.evidence, turns),
+        "session": (question.evidence_groups, list(dict.fromkeys(map(group_of, turns)))),
+    }
+    scores: dict[str, float] = {}
+    for grain, (evidence, ranking) in grains.items():
+        for k in RETRIEVAL_AT if evidence else ():
+            recall = evidence_recall(evidence, [(name,) for name in ranking], k)
+            scores[f"{grain}/recall/{k}"] = recall
+            scores[f"{grain}/recall_all/{k}"] = float(recall == 1)
+            scores[f"{grain}/ndcg/{k}"] = longmemeval_ndcg(set(evidence), ranking, k)
+    return scores or None
+
+
+RETRIEVAL_KEYS = tuple(
+    f"{grain}/{measure}/{k}"
+    for grain in ("turn", "session")
+    for measure in ("recall", "recall_all", "ndcg")
+    for k in RETRIEVAL_AT
+)
+"""Every score that a question may have."""

@@ -1,0 +1,140 @@
+"""What a run recorded of one system, found by key: all that judging and reporting need."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from locomo.types import Conversation, Question
+from memory_program.bank.outcomes import Outcome
+from memory_program.bank.store import BankStore
+from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, Journals, JudgeRecord, Record
+from memory_program.evaluation.question_selection import Selection
+from memory_program.evaluation.scoring.bank_growth import Banks, banks_of, kept_by
+from memory_program.evaluation.scoring.error_types import Diagnosis, diagnose
+from memory_program.evaluation.scoring.question_scores import ScoredQuestion, records_of, score_question
+from memory_program.evaluation.scoring.score_signature import SystemRun
+from memory_program.evaluation.stages.propose_stage import proposals_journal
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredSystem:
+    """A system's questions scored, and its sessions, in the order of the selection; and its banks.
+
+    ``diagnoses`` has one entry for each question: None where there is nothing wrong. ``replaced`` are the
+    records that a retry replaced.
+    """
+
+    run: SystemRun
+    scored: tuple[ScoredQuestion, ...]
+    builds: tuple[BuildRecord | None, ...]
+    banks: Banks
+    diagnoses: tuple[Diagnosis | None, ...]
+    replaced: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSystem:
+    """The records of a system in a folder, those of the run ``run`` about ``selection``."""
+
+    folder: Path
+    run: SystemRun
+    journals: Journals
+    selection: Selection
+
+    def builds(self) -> list[BuildRecord | None]:
+        """List the record of every session; None for one that is not built."""
+        return [record for c in self.selection.conversations for record in self._builds_of(c)]
+
+    def answer_keys(self) -> dict[str, str]:
+        """Name the record of each question, by its id; a question whose bank is not finished has none."""
+        banks = {c.conversation_id: self._bank(c) for c in self.selection.conversations}
+        return {
+            question.question_id: self.run.system.answer_key(question, bank)
+            for question in self.selection.questions
+            if (bank := banks[question.conversation_id]) is not None
+        }
+
+    def answers(self) -> list[tuple[Question, AnswerRecord | None]]:
+        """List every question with its answer; None for one that has none."""
+        keys, records = self.answer_keys(), self.journals.answers.records
+        return [(q, records.get(keys.get(q.question_id, ""))) for q in self.selection.questions]
+
+    def scored(self, store: BankStore | None) -> ScoredSystem:
+        """Score what is recorded, and diagnose what is wrong; ``store`` has the banks, if there are any.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        scored = [self._scored(question, record) for question, record in self.answers()]
+        conversations = {c.conversation_id: c for c in self.selection.conversations}
+        banks = banks_of(self.run.system, self.selection.conversations, store)
+        kept = {name: kept_by(self.run.system, c, banks) for name, c in conversations.items()}
+        places = [(item, item.question.conversation_id) for item in scored]
+        diagnoses = [diagnose(item, conversations[name], kept[name]) for item, name in places]
+        builds = self.builds()
+        counting = {id(record) for record in records_of(scored, builds)}
+        replaced = [record for record in self.attempts() if id(record) not in counting]
+        return ScoredSystem(self.run, tuple(scored), tuple(builds), banks, tuple(diagnoses), tuple(replaced))
+
+    def spent_usd(self) -> float:
+        """Sum up what the records have cost; calls without a known price count as nothing.
+
+        So do the proposals for sessions that are not built, which no record of a session tells yet.
+        """
+        proposals = proposals_journal(self.folder)
+        unbuilt = {
+            (c.conversation_id, session.session_id)
+            for c in self.selection.conversations
+            for session, built in zip(c.sessions, self._builds_of(c), strict=True)
+            if built is None
+        }
+        waiting = [
+            attempt
+            for key, proposal in proposals.records.items()
+            if (proposal.conversation_id, proposal.session_id) in unbuilt
+            for attempt in proposals.attempts(key)
+        ]
+        return sum(record.usage.cost_usd or 0.0 for record in (*self.attempts(), *waiting))
+
+    def attempts(self) -> list[Record]:
+        """List all that the run took: also records that a retry replaced, and what came from such banks."""
+        journals, judge = self.journals, self.run.judge
+        found: list[Record] = []
+        banks: dict[str, list[str]] = {}
+        for conversation in self.selection.conversations:
+            builds = [journals.builds.attempts(key) for key in self._session_keys(conversation)]
+            found += [record for of_session in builds for record in of_session]
+            banks[conversation.conversation_id] = list(dict.fromkeys(record.bank for record in builds[-1]))
+        for question in self.selection.questions:
+            keys = [self.run.system.answer_key(question, bank) for bank in banks[question.conversation_id]]
+            answers = [record for key in keys for record in journals.answers.attempts(key)]
+            texts = dict.fromkeys(record.answer.text for record in answers)
+            judged: list[str] = []
+            if judge is not None:
+                judged = [judge.key(rubric, question, text) for text in texts for rubric in judge.rubrics]
+            found += [*answers, *(record for key in judged for record in journals.judgements.attempts(key))]
+        return found
+
+    def _scored(self, question: Question, record: AnswerRecord | None) -> ScoredQuestion:
+        return score_question(question, record, self._judgements(question, record))
+
+    def _judgements(self, question: Question, record: AnswerRecord | None) -> dict[str, JudgeRecord | None]:
+        judge, records = self.run.judge, self.journals.judgements.records
+        if judge is None:
+            return {}
+        if record is None or record.answer.outcome is not Outcome.OK:  # its text is no answer, if it has one
+            return dict.fromkeys(judge.rubrics)
+        text = record.answer.text
+        return {rubric: records.get(judge.key(rubric, question, text)) for rubric in judge.rubrics}
+
+    def _builds_of(self, conversation: Conversation) -> list[BuildRecord | None]:
+        records: Mapping[str, BuildRecord] = self.journals.builds.records
+        return [records.get(key) for key in self._session_keys(conversation)]
+
+    def _session_keys(self, conversation: Conversation) -> list[str]:
+        return [self.run.system.session_key(conversation, s.session_id) for s in conversation.sessions]
+
+    def _bank(self, conversation: Conversation) -> str | None:
+        """Give the hash of what the bank of a conversation holds; None while sessions are missing."""
+        builds = self._builds_of(conversation)
+        return builds[-1].bank if builds[-1] is not None and None not in builds else None

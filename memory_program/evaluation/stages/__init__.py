@@ -1,0 +1,1 @@
+"""The stages of an evaluation: build, answer, judge, calibrate."""

@@ -1,0 +1,125 @@
+"""The judge stage: every answer to a headline question, by each rubric, all side by side."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from dspy.utils.exceptions import LMError
+
+from locomo.judge.judge import Judges
+from locomo.judge.rubrics import Rubric, Verdict
+from locomo.types import Question
+from memory_program.bank.outcomes import Outcome
+from memory_program.evaluation.item_records import Journal, JudgeRecord
+from memory_program.evaluation.scoring.system_records import RecordedSystem
+from memory_program.evaluation.stages.workers import Workers
+from memory_program.models.usage import metered
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One answer to be judged by one rubric."""
+
+    key: str
+    rubric: Rubric
+    question: Question
+    prediction: str
+
+
+def cases_of(recorded: RecordedSystem) -> list[Case]:
+    """List what there is to judge: an answer that failed, or to LoCoMo's category 5, has no verdict."""
+    judge = recorded.run.judge
+    return [
+        Case(judge.key(rubric, question, record.answer.text), Rubric(rubric), question, record.answer.text)
+        for question, record in recorded.answers()
+        if judge is not None and question.is_headline
+        if record is not None and record.answer.outcome is Outcome.OK
+        for rubric in judge.rubrics
+    ]
+
+
+class JudgeStage:
+    """Judges the answers of one system, each once by each rubric."""
+
+    def __init__(self, recorded: RecordedSystem, *, retry_errors: bool) -> None:
+        """Prepare; with ``retry_errors``, a verdict that a failure left out counts as missing."""
+        self._recorded = recorded
+        self._retry_errors = retry_errors
+
+    def missing(self) -> list[Case]:
+        """List the cases without a verdict."""
+        records = self._recorded.journals.judgements.records
+        return without_verdict(cases_of(self._recorded), records, retry_errors=self._retry_errors)
+
+    def judge(self, judges: Mapping[Rubric, Judges], workers: Workers) -> None:
+        """Judge what has no verdict yet, by judges that need a model only if something has none.
+
+        Raises:
+            BudgetExceededError: a limit of the run is passed; what was judged is kept.
+        """
+        label = f"{self._recorded.run.system.name}: judge"
+        total = len(cases_of(self._recorded))
+        journal = self._recorded.journals.judgements
+        judge_cases(label, self.missing(), judges, journal, workers, total=total)
+
+
+def without_verdict(
+    cases: Sequence[Case], records: Mapping[str, JudgeRecord], *, retry_errors: bool
+) -> list[Case]:
+    """List the cases that were not judged; with ``retry_errors``, those too whose judgement is no verdict."""
+
+    def is_missing(record: JudgeRecord | None) -> bool:
+        return record is None or (retry_errors and record.verdict not in (Verdict.CORRECT, Verdict.WRONG))
+
+    return [case for case in cases if is_missing(records.get(case.key))]
+
+
+def judge_cases(
+    label: str,
+    cases: Sequence[Case],
+    judges: Mapping[Rubric, Judges],
+    journal: Journal[JudgeRecord],
+    workers: Workers,
+    *,
+    total: int,
+    unparsed_is_lost: bool = True,
+) -> None:
+    """Judge cases side by side, and record each verdict.
+
+    Args:
+        label: what is shown.
+        cases: what to judge.
+        judges: who judges, by rubric; they need a model only if there is something to judge.
+        journal: where the verdicts go.
+        workers: the threads.
+        total: all cases of the stage, those judged before included.
+        unparsed_is_lost: whether a reply without a verdict counts as a failed item.
+
+    Raises:
+        BudgetExceededError: a limit of the run is passed; what was judged is kept.
+    """
+
+    def judge(case: Case) -> None:
+        record = _judged(case, judges[case.rubric])
+        journal.add(record)
+        is_lost = record.outcome is Outcome.ERROR or (unparsed_is_lost and record.outcome is not Outcome.OK)
+        workers.finished(record.usage, [f"judge: {record.message}"] if is_lost else [], is_lost=is_lost)
+
+    workers.run(label, [partial(judge, case) for case in cases], to_do=len(cases), total=total)
+
+
+def _judged(case: Case, judges: Judges) -> JudgeRecord:
+    began = time.perf_counter()
+    verdict, outcome, message = None, Outcome.OK, ""
+    with metered() as meter:
+        try:
+            judgement = judges.grade(case.question, case.prediction)
+            verdict, message = judgement.verdict, judgement.reasoning
+        except LMError as error:
+            outcome, message = Outcome.ERROR, " ".join(str(error).split())[:300]
+    if verdict is Verdict.UNPARSED:
+        outcome = Outcome.UNPARSED
+    elapsed_s = time.perf_counter() - began
+    question_id = case.question.question_id
+    return JudgeRecord(case.key, question_id, case.rubric, verdict, outcome, message, meter.usage, elapsed_s)

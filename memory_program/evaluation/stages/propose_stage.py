@@ -1,0 +1,146 @@
+"""The calls of a build in two phases: side by side, each recorded, so that a killed build asks none twice."""
+
+import contextvars
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from memory_program.agents.two_phase import Ask
+from memory_program.agents.writer import MemoryWriter, Proposal, ProposedCall
+from memory_program.bank.outcomes import CallFailure
+from memory_program.evaluation.item_records import Journal, content_hash
+from memory_program.evaluation.stages.workers import Workers
+from memory_program.models.usage import CallRecord, Meter, Usage, metered
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalRecord:
+    """What an agent proposed for a session, and what it took. The key is a hash of what it was shown."""
+
+    key: str
+    conversation_id: str
+    session_id: str
+    agent: str
+    calls: tuple[ProposedCall, ...]
+    tool_errors: tuple[str, ...]
+    failures: tuple[CallFailure, ...]
+    usage: Usage
+    elapsed_s: float
+
+    @property
+    def proposal(self) -> Proposal:
+        """The proposal, without its operations: its calls are made anew where they are applied."""
+        return Proposal(
+            self.agent,
+            list(self.calls),
+            tool_errors=list(self.tool_errors),
+            failures=list(self.failures),
+        )
+
+
+class BuildStoppedError(Exception):
+    """The run is ending early; nothing more is asked."""
+
+
+def proposals_journal(folder: Path) -> Journal[ProposalRecord]:
+    """Read the proposals that a system's folder holds.
+
+    Raises:
+        RecordError: the file is damaged elsewhere than in an incomplete last line.
+    """
+    return Journal(folder / "proposals.jsonl", ProposalRecord)
+
+
+class Proposer:
+    """Asks the agents of one conversation, each thing once; what it took is summed up by session."""
+
+    def __init__(
+        self,
+        writer: MemoryWriter,
+        journal: Journal[ProposalRecord],
+        conversation_id: str,
+        session_key: Callable[[str], str],
+        workers: Workers,
+        *,
+        retried: Collection[str] = (),
+    ) -> None:
+        """Prepare.
+
+        Args:
+            writer: whose agents are asked.
+            journal: what was proposed before, and where what is proposed now goes.
+            conversation_id: of the one conversation.
+            session_key: hashes what the record of a session depends on, given its id.
+            workers: the stage in whose name everything is asked.
+            retried: ids of sessions for which a failed proposal is asked for once more.
+        """
+        self._writer, self._journal, self._workers = writer, journal, workers
+        self._conversation_id, self._session_key = conversation_id, session_key
+        self._retried = frozenset(retried)
+        self._given: dict[str, ProposalRecord] = {}
+        self._asked = set[str]()
+        self._made = list[CallRecord]()
+
+    def __call__(self, asks: Sequence[Ask]) -> list[Proposal]:
+        """Give the proposals in the order of the asks.
+
+        Raises:
+            BuildStoppedError: the run is ending.
+            BudgetExceededError: a limit of the run is passed.
+        """
+        if not asks:
+            return []
+        with ThreadPoolExecutor(min(len(asks), self._workers.concurrency), "proposer") as pool:
+            futures = [pool.submit(contextvars.copy_context().run, self._ask, ask) for ask in asks]
+            try:
+                records = [future.result() for future in futures]
+            finally:
+                pool.shutdown(cancel_futures=True)
+        self._given |= {record.key: record for record in records}
+        return [record.proposal for record in records]
+
+    def usage(self, session_id: str, *, anew: bool) -> Usage:
+        """Sum up what the proposals for a session took; if ``anew``, those only that were asked for here."""
+        given = [record for record in self._given.values() if record.session_id == session_id]
+        if anew:
+            paid = [record for record in given if record.key in self._asked]
+        else:
+            paid = [attempt for record in given for attempt in self._journal.attempts(record.key)]
+        return sum((record.usage for record in paid), Usage())
+
+    def beside(self, meter: Meter) -> Usage:
+        """Sum up what a meter counted that is not part of any proposal: consolidations."""
+        made = {id(call) for call in self._made}
+        return sum((call.usage for call in meter.calls if id(call) not in made), Usage())
+
+    def _ask(self, ask: Ask) -> ProposalRecord:
+        shown = self._writer.shown(ask.agent, ask.view, ask.session)
+        key = content_hash("propose", self._session_key(ask.session.session_id), ask.agent, shown)
+        known = self._journal.records.get(key)
+        is_retried = ask.session.session_id in self._retried and key not in self._asked
+        if known is not None and not (known.failures and is_retried):
+            return known
+        if self._workers.should_stop:
+            raise BuildStoppedError
+        began = time.perf_counter()
+        with metered() as meter:
+            proposal = self._writer.propose(ask.agent, ask.view, ask.session)
+        record = ProposalRecord(
+            key,
+            self._conversation_id,
+            ask.session.session_id,
+            ask.agent,
+            tuple(proposal.calls),
+            tuple(proposal.tool_errors),
+            tuple(proposal.failures),
+            meter.usage,
+            time.perf_counter() - began,
+        )
+        self._made += meter.calls
+        self._journal.add(record)
+        self._asked.add(key)
+        failures = [f"{failure.where}: {failure.message}" for failure in proposal.failures]
+        self._workers.limits.count(meter.usage, failures, is_lost=bool(failures))
+        return record

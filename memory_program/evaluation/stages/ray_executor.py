@@ -1,0 +1,157 @@
+"""A Ray cluster, on this machine or on many, that runs functions as tasks."""
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import ParamSpec, Self, TypeVar
+
+from sqlalchemy import make_url
+
+from memory_program.core.errors import ClusterError, ConfigError
+
+LOCAL = "local"
+"""The address of a cluster that is started on this machine, and ends with the run."""
+
+_RETRIES = 3  # of a task whose node or process dies; what a task itself raises is not tried again
+_CONNECT_TIMEOUT_S = 5.0
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+class RayExecutor:
+    """A Ray cluster, from ``__enter__`` to ``__exit__``, and the database that its tasks read."""
+
+    def __init__(self, address: str, concurrency: int, db_url: str | None) -> None:
+        """Prepare; nothing is started yet.
+
+        Args:
+            address: ``local`` starts a cluster on this machine; ``host:port`` names one that runs.
+            concurrency: how many tasks a cluster that is started runs at once, each in its own process.
+            db_url: the database of the banks; None if no system has one.
+
+        Raises:
+            ConfigError: Ray is not installed, or tasks cannot be given this database.
+        """
+        self._ray = _installed_ray(address)
+        self._address, self._concurrency = address, concurrency
+        self.db_url = shared_url(db_url) if db_url is not None else None
+
+    def __enter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            ConfigError: there is no such cluster, or not all of it can read the database.
+        """
+        _check_address(self._address)
+        is_local = self._address == LOCAL
+        size = {"num_cpus": self._concurrency, "include_dashboard": False} if is_local else {}
+        try:
+            self._ray.init(self._address, log_to_driver=False, logging_level=logging.ERROR, **size)
+        except (OSError, ValueError, RuntimeError, self._ray.exceptions.RayError) as error:
+            raise _no_cluster(self._address, error) from error
+        machines = {node["NodeManagerAddress"] for node in self._ray.nodes() if node["Alive"]}
+        try:
+            check_reach(self.db_url, len(machines))
+        except ConfigError:
+            self._ray.shutdown()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the cluster; one that was started here ends."""
+        self._ray.shutdown()
+
+    def task(self, function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+        """Make a function run as a task wherever it is called, and be waited for; any thread may call it.
+
+        What the function raises is raised, and ``ClusterError`` if the task is lost again and again.
+        """
+        task = self._ray.remote(function).options(max_retries=_RETRIES, scheduling_strategy="SPREAD")
+        failures = self._ray.exceptions
+
+        def result(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+            try:
+                return self._ray.get(task.remote(*args, **kwargs))
+            except failures.RayTaskError as error:
+                raise error.cause from None
+            except failures.RayError as error:
+                raise ClusterError(
+                    f"the Ray cluster lost a task {_RETRIES + 1} times, or is lost itself "
+                    f"({type(error).__name__}: {error}); what is done is kept, and the same command goes on"
+                ) from error
+
+        return result
+
+
+def shared_url(db_url: str) -> str:
+    """Name a database as tasks can be told it: a file by its whole path, and never with a password.
+
+    Raises:
+        ConfigError: the URL holds a password, or names a database in the memory of this process.
+    """
+    url = make_url(db_url)
+    if url.password is not None or "password" in url.query:
+        shown = url.set(query={}).render_as_string(hide_password=True)
+        raise ConfigError(
+            f"the database URL {shown} holds a password, which every task would carry: leave it "
+            "out, and have PGPASSWORD or ~/.pgpass on each machine"
+        )
+    if url.get_backend_name() != "sqlite":
+        return db_url
+    if url.database in (None, "", ":memory:"):
+        raise ConfigError(f"db_url={db_url!r} is in the memory of one process: name a file, or PostgreSQL")
+    return url.set(database=Path(url.database).resolve().as_posix()).render_as_string()
+
+
+def check_reach(db_url: str | None, machines: int) -> None:
+    """Refuse a database that not every machine of a cluster can read.
+
+    Raises:
+        ConfigError: it is an SQLite file, and there are several machines.
+    """
+    if db_url is not None and db_url.startswith("sqlite") and machines > 1:
+        raise ConfigError(
+            f"the cluster has {machines} machines, and an SQLite file is on one of them: keep the banks in "
+            "PostgreSQL with --db-url postgresql://user@host/name"
+        )
+
+
+def _installed_ray(address: str) -> ModuleType:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray tells its makers of every cluster that is started
+    if address == LOCAL:
+        # Ray's switch for macOS and Windows, read while it is imported: off, its servers listen on loopback
+        # alone; on Linux they would listen on every address of the machine.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "executor='ray' needs Ray, which is not installed: pip install 'memory-program[ray]', or leave "
+            "--executor out"
+        ) from error
+    return ray
+
+
+def _check_address(address: str) -> None:
+    """Refuse an address where nothing answers; Ray itself tries for minutes, and cannot be interrupted."""
+    if address == LOCAL:
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S).close()
+    except (OSError, OverflowError, ValueError) as error:
+        raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"ray_address={address!r} is no Ray cluster that can be reached from here ({error}): on a machine of "
+        "the cluster, give the host:port that ray start --head printed, with RAY_AUTH_MODE=token in the "
+        "environment if it has a token; or give local"
+    )

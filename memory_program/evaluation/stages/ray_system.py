@@ -1,0 +1,174 @@
+"""A system whose sessions and questions are tasks of a cluster, over one database of banks.
+
+A task reads the bank that it needs from the database, runs the system on it, and returns what came of it:
+operations and a record, or an answer, and the calls that were made. It writes nothing. The process that runs
+the stages saves and journals, as on threads; so the task of a node that dies is run again on another one, and
+nothing is lost, doubled or half done.
+
+No key travels: models are sent by their settings, and each machine has the keys in its own environment.
+"""
+
+import pickle
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+
+import cloudpickle
+import dspy
+
+from locomo.types import Session
+from memory_program import __version__
+from memory_program.agents.predict_call import unremembered
+from memory_program.agents.program import MemorySystem
+from memory_program.bank.memory import Operation
+from memory_program.bank.outcomes import Answer, SessionRecord
+from memory_program.bank.space import MemorySpace
+from memory_program.bank.store import BankStore
+from memory_program.core.errors import ConfigError, ConflictError
+from memory_program.evaluation.stages.ray_executor import RayExecutor
+from memory_program.models.factory import RemoteModel
+from memory_program.models.usage import CallRecord, metered, record_call
+
+_OPEN_SPACES = 8  # in one process: questions about a conversation come in a row
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where a task finds a space: saved in a database, or in its sessions if it has no database."""
+
+    namespace: str
+    db_url: str | None
+    revision: int
+    sessions: tuple[Session, ...]
+    version: str
+    """Of this program, which names what is recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What came of a session: the operations on its bank, its record, and the calls made."""
+
+    operations: tuple[Operation, ...]
+    record: SessionRecord
+    calls: tuple[CallRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What came of a question: the answer, and the calls made."""
+
+    answer: Answer
+    calls: tuple[CallRecord, ...]
+
+
+class RemoteSystem(MemorySystem):
+    """A system whose questions, and whose sessions if it writes memories, are tasks of a cluster."""
+
+    def __init__(self, system: MemorySystem, executor: RayExecutor, calls_at_once: int) -> None:
+        """Stand in for a system, which gets its models before the first task.
+
+        Args:
+            system: what is run; its models are reached over HTTP.
+            executor: where.
+            calls_at_once: calls of one task that may be in flight.
+        """
+        super().__init__()
+        self.writes_memories = system.writes_memories
+        self._db_url = executor.db_url if system.writes_memories else None
+        self._system, self._calls_at_once = system, calls_at_once
+        self._remember, self._ask = executor.task(_remember), executor.task(_ask)
+
+    def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
+        """Have a session remembered from the saved bank, and do to this space what came of it."""
+        if not self.writes_memories or space.has(session):
+            return self._system.remember(space, session)
+        assert space.bank.version == space.saved.version, "a builder saves each session"
+        done = self._remember(self._packed, self._kept(space), session)
+        _record(done.calls)
+        draft = space.fork()
+        for operation in done.operations:
+            draft.bank.append(operation)
+        draft.ingest(session, done.record)
+        space.adopt(draft)
+        return done.record
+
+    def ask(self, space: MemorySpace, question: str) -> Answer:
+        """Have a question answered from the saved bank, or from the sessions."""
+        done = self._ask(self._packed, self._kept(space), question)
+        _record(done.calls)
+        return done.answer
+
+    def _kept(self, space: MemorySpace) -> Kept:
+        sessions = () if self.writes_memories else tuple(entry.session for entry in space.sessions.values())
+        return Kept(space.namespace, self._db_url, space.revision, sessions, __version__)
+
+    @cached_property
+    def _packed(self) -> bytes:
+        """The system as bytes: prompts, demos, and its models by their settings."""
+
+        @cache
+        def sent(lm: dspy.LM) -> dspy.LM:
+            assert isinstance(lm.engine, RemoteModel), "checked with the config"
+            settings = {**lm.engine.dump_state(), "concurrency": self._calls_at_once}
+            return lm.copy(engine=RemoteModel.load_state(settings))  # and without what it was asked so far
+
+        system = self._system.deepcopy()
+        for predictor in system.predictors():
+            predictor.lm = None if predictor.lm is None else sent(predictor.lm)
+        return cloudpickle.dumps(system)  # loaded prompts are classes that exist in this process alone
+
+
+def _remember(packed: bytes, kept: Kept, session: Session) -> Remembered:
+    space = _opened(packed, kept).fork()  # a task that is run again finds the saved space
+    version = space.bank.version
+    with metered() as meter, unremembered():
+        record = _unpacked(packed).remember(space, session)
+    return Remembered(tuple(space.bank.operations(version)), record, tuple(meter.calls))
+
+
+def _ask(packed: bytes, kept: Kept, question: str) -> Asked:
+    with metered() as meter, unremembered():
+        answer = _unpacked(packed).ask(_opened(packed, kept), question)
+    return Asked(answer, tuple(meter.calls))
+
+
+@lru_cache(_OPEN_SPACES)
+def _opened(packed: bytes, kept: Kept) -> MemorySpace:
+    """Open a space, once for all that is asked about it.
+
+    Raises:
+        ConfigError: this machine has another version of the program.
+        ConflictError: the database does not hold what it was told to hold.
+    """
+    if kept.version != __version__:
+        raise ConfigError(
+            f"a machine of the cluster has memory-program {__version__}, and the run is of {kept.version}: "
+            "install the same on all of them"
+        )
+    if kept.db_url is None:
+        space = MemorySpace(kept.namespace)
+        for session in kept.sessions:
+            _unpacked(packed).remember(space, session)
+        return space
+    space = _store(kept.db_url).load(kept.namespace)
+    if space.revision != kept.revision:
+        raise ConflictError(
+            f"namespace {kept.namespace!r} is at revision {kept.revision}, and a task reads revision "
+            f"{space.revision} of it: no other program may write it, and --db-url has to name the same "
+            "database on every machine"
+        )
+    return space
+
+
+@lru_cache
+def _unpacked(packed: bytes) -> MemorySystem:
+    return pickle.loads(packed)
+
+
+@cache
+def _store(db_url: str) -> BankStore:
+    return BankStore.existing(db_url)
+
+
+def _record(calls: tuple[CallRecord, ...]) -> None:
+    for call in calls:
+        record_call(call)

@@ -1,1 +1,0 @@
-"""How the program gets better: a model in this process that generates, and that can be trained."""

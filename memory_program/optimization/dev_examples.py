@@ -1,0 +1,222 @@
+"""What candidates are tried on: questions for a reader, sessions for a writer, known answers for a judge."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import dspy
+
+from locomo.judge.calibration import AnswerKind, KnownAnswer
+from locomo.judge.rubrics import Rubric, Verdict
+from locomo.locomo import Dataset
+from locomo.longmemeval import MemBuilderSplit, membuilder_split
+from locomo.splits import SPLITS, Split, select_split, split_by_order
+from locomo.types import Benchmark, Conversation, Question, Session
+from memory_program.bank.space import MemorySpace
+from memory_program.core.errors import ConfigError
+from memory_program.rl.episodes import Episode
+
+
+class Case(Protocol):
+    """One thing that candidates are tried on."""
+
+    @property
+    def case_id(self) -> str:
+        """Its name, by which a student finds it again."""
+        ...
+
+    @property
+    def group(self) -> str:
+        """What it may share with other cases: no two splits have one in common, intervals resample them."""
+        ...
+
+    @property
+    def example(self) -> dspy.Example:
+        """The case as an optimiser sees it; what writes instructions is shown of it what is in here."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCase:
+    """Memories, and questions to be answered from them.
+
+    With a ``session``, the memories are those before it, and it is remembered first.
+    """
+
+    case_id: str
+    conversation: Conversation
+    memories: MemorySpace
+    questions: tuple[Question, ...]
+    session: Session | None = None
+
+    @property
+    def group(self) -> str:
+        """The conversation."""
+        return self.conversation.conversation_id
+
+    @property
+    def example(self) -> dspy.Example:
+        """The question, or the session and what is asked later, with the golds."""
+        asked = [{"question": q.posed, "gold": _spelled_gold(q)} for q in self.questions]
+        if self.session is None:
+            shown = dspy.Example(case_id=self.case_id, question=asked[0]["question"], gold=asked[0]["gold"])
+            return shown.with_inputs("case_id", "question")
+        shown = dspy.Example(case_id=self.case_id, session=self.session.transcript, asked_later=asked)
+        return shown.with_inputs("case_id")
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeCase:
+    """An answer to be judged by a rubric that leaves no doubt about it."""
+
+    case_id: str
+    answer: KnownAnswer
+    rubric: Rubric
+
+    @property
+    def known(self) -> Verdict:
+        """The verdict that is right."""
+        return self.answer.verdicts[self.rubric]
+
+    @property
+    def group(self) -> str:
+        """The question."""
+        return self.answer.question.text
+
+    @property
+    def example(self) -> dspy.Example:
+        """What the judge is shown, how the answer was made, and the verdict that is right."""
+        question = self.answer.question
+        shown = dspy.Example(
+            case_id=self.case_id,
+            question=question.text,
+            gold_answer=str(question.answer),
+            given_answer=self.answer.text,
+            kind_of_answer=self.answer.kind.value,
+            known_verdict=self.known.value.upper(),
+        )
+        return shown.with_inputs("case_id", "question", "gold_answer", "given_answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """The cases of a target by split, and the groups that no case may be of."""
+
+    train: Sequence[Case]
+    val: Sequence[Case]
+    untouchable: Sequence[str]
+
+
+_MEMBUILDERS: dict[Split, MemBuilderSplit] = {"train": "sft", "val": "rl", "test": "test"}
+
+
+def _spelled_gold(question: Question) -> str:
+    return str(question.answer) if question.is_answerable else "(to abstain)"
+
+
+def split_conversations(dataset: Dataset) -> dict[Split, list[Conversation]]:
+    """Split by conversation, so that nothing is learned from, or chosen on, what the test split scores.
+
+    LoCoMo has its reference splits, LongMemEval those of MemBuilder (its SFT split to learn from, its RL
+    split to choose on); others are split by their order, as is a file of LoCoMo's train split alone.
+
+    Raises:
+        ConfigError: there is nothing to learn from, or nothing to choose on.
+        DatasetError: LoCoMo's conversations are mixed with others, or MemBuilder's list cannot be fetched.
+    """
+    conversations = dataset.conversations
+    ids = {conversation.conversation_id for conversation in conversations}
+    known = {identity for of_split in SPLITS.values() for identity in of_split}
+    splits: dict[Split, list[Conversation]] = split_by_order(conversations)
+    if dataset.benchmark is Benchmark.LONGMEMEVAL:
+        listed: dict[Split, set[str]] = {
+            split: set(membuilder_split(name)) for split, name in _MEMBUILDERS.items()
+        }
+        for split, theirs in listed.items():
+            splits[split] = [c for c in conversations if c.conversation_id in theirs]
+    elif ids & known and not ids <= set(SPLITS["train"]):
+        splits = {split: select_split(conversations, split) for split in SPLITS}
+    if not splits["train"] or not splits["val"]:
+        raise ConfigError(
+            f"{len(conversations)} conversations give {len(splits['train'])} to learn from and "
+            f"{len(splits['val'])} to choose on: there must be one of each at least; add conversations"
+        )
+    return splits
+
+
+def question_cases(
+    conversations: Sequence[Conversation],
+    spaces: Mapping[str, Sequence[MemorySpace]],
+    count: int,
+    rng: random.Random,
+) -> list[MemoryCase]:
+    """Draw questions to be asked of the whole memory of their conversation.
+
+    Args:
+        conversations: where to draw from, in turn.
+        spaces: what ``roll_in`` gave for each conversation.
+        count: how many at most.
+        rng: draws them.
+    """
+    cases = [
+        [
+            MemoryCase(q.question_id, conversation, spaces[conversation.conversation_id][-1], (q,))
+            for q in conversation.questions
+            if has_score(q)
+        ]
+        for conversation in conversations
+    ]
+    return _drawn(cases, count, rng)
+
+
+def episode_cases(episodes: Sequence[Sequence[Episode]], count: int, rng: random.Random) -> list[MemoryCase]:
+    """Draw episodes in turn from the lists of several conversations, ``count`` at most."""
+    cases = [
+        [MemoryCase(e.episode_id, e.conversation, e.before, e.questions, e.session) for e in of_conversation]
+        for of_conversation in episodes
+    ]
+    return _drawn(cases, count, rng)
+
+
+def answer_cases(
+    answers: Sequence[KnownAnswer], rubric: Rubric, count: int, rng: random.Random
+) -> list[JudgeCase]:
+    """Draw answers in turn from those known to be right and to be wrong, and of each from every kind.
+
+    Many easy ones of one kind then cannot hide the rest.
+
+    Args:
+        answers: where to draw from; those that the rubric leaves open are left out.
+        rubric: whose verdicts are known.
+        count: how many at most.
+        rng: draws them.
+    """
+    cases = [
+        JudgeCase(f"{answer.question.question_id}/{place}", answer, rubric)
+        for place, answer in enumerate(answers)
+        if rubric in answer.verdicts
+    ]
+    of_verdicts = [
+        [[c for c in cases if c.known is known and c.answer.kind is kind] for kind in AnswerKind]
+        for known in (Verdict.CORRECT, Verdict.WRONG)
+    ]
+    return _in_turn([_drawn(of_kinds, len(cases), rng) for of_kinds in of_verdicts])[:count]
+
+
+def has_score(question: Question) -> bool:
+    """Whether an answer to a question can be scored: it has a gold, or is to be abstained from."""
+    return question.answer is not None or not question.is_answerable
+
+
+T = TypeVar("T")
+
+
+def _drawn(lists: Sequence[Sequence[T]], count: int, rng: random.Random) -> list[T]:
+    """Shuffle each list, and take from one after the other until there are enough."""
+    return _in_turn([rng.sample(items, len(items)) for items in lists])[:count]
+
+
+def _in_turn(lists: Sequence[Sequence[T]]) -> list[T]:
+    longest = max(map(len, lists), default=0)
+    return [items[place] for place in range(longest) for items in lists if place < len(items)]

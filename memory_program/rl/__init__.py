@@ -1,0 +1,1 @@
+"""Reinforcement learning: episodes, rollouts, rewards, credit assignment, GRPO."""

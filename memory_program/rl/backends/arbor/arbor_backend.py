@@ -1,0 +1,186 @@
+"""DSPy's training interface over an Arbor server: ``lm.reinforce()`` gives a job that takes steps there."""
+
+import uuid
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dspy
+from dspy.clients.provider import Provider, ReinforceJob
+from dspy.clients.utils_finetune import TrainDataFormat, TrainingStatus
+
+from memory_program.configs.arbor_settings import ArborJobSettings
+from memory_program.core.errors import ModelError
+from memory_program.models.model_names import source_of
+from memory_program.models.rate_limit import AdaptiveLimiter, PacedEngine, RetryPolicy
+from memory_program.rl.backends.arbor.arbor_client import ArborClient, Json
+from memory_program.rl.backends.arbor.arbor_engine import PREFIX, ArborEngine
+from memory_program.rl.backends.arbor.arbor_trainer import ArborTrainer, Sent
+from memory_program.rl.backends.arbor.arbor_wire import Item
+
+_ALIAS = f"{PREFIX}arbor:"
+_STATUS = {
+    "running": TrainingStatus.running,
+    "succeeded": TrainingStatus.succeeded,
+    "failed": TrainingStatus.failed,
+    "cancelled": TrainingStatus.cancelled,
+}
+
+
+class ArborReinforceJob(ReinforceJob):
+    """Trains a model on an Arbor server.
+
+    After ``initialize`` the language model is an alias of the job, ``openai/arbor:JOB``: it samples from the
+    weights as they are trained.
+    """
+
+    trainer: ArborTrainer
+
+    def __init__(
+        self,
+        lm: dspy.LM,
+        train_kwargs: dict[str, Any] | None = None,  # Any: as DSPy declares it
+        *,
+        client: ArborClient,
+        folder: Path | None = None,
+        patience_s: float = 3600.0,
+    ) -> None:
+        """Check the settings.
+
+        Args:
+            lm: whose weights are trained: ``arbor_model`` makes one.
+            train_kwargs: those of ``ArborJobSettings``.
+            client: of the server.
+            folder: where the job is written down, to be found again.
+            patience_s: how long the server may take for what it was sent.
+
+        Raises:
+            ConfigError: a setting is unknown, out of range, or one that Arbor cannot be told.
+        """
+        super().__init__(lm, train_kwargs)
+        settings = ArborJobSettings(**self.train_kwargs)
+        model = lm.model.removeprefix(_ALIAS)
+        self.trainer = ArborTrainer(client, settings, model, folder, patience_s=patience_s)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether an earlier process ended the job: its result is there, and it takes no more steps."""
+        return self.trainer.is_ended
+
+    def initialize(self) -> None:
+        """Start the job, or find it again where it was written down.
+
+        Raises:
+            ConfigError: the server does not know it any more.
+            ModelError: no server answers, or it refuses.
+        """
+        self.trainer.open(run_name=uuid.uuid4().hex[:8])
+        self.lm.model = f"{_ALIAS}{self.trainer.job_id}"
+
+    def step(
+        self,
+        train_data: Sequence[Item],
+        train_data_format: TrainDataFormat | str | None = TrainDataFormat.GRPO_CHAT,
+    ) -> Sent | None:
+        """Train on groups of samples; returns when the policy has learned from them.
+
+        Args:
+            train_data: ``[{"group": [{"messages", "completion", "reward"}]}]``; an item may say its
+                ``advantage`` and the ``weight`` in it. The samples of a group must have one prompt.
+            train_data_format: ``grpo_chat``.
+
+        Returns:
+            what was sent; None where no group has an advantage.
+
+        Raises:
+            ModelError: another format, or the server refuses.
+        """
+        if train_data_format != TrainDataFormat.GRPO_CHAT:
+            raise ModelError(
+                f"train_data_format={train_data_format!r} cannot be trained on by Arbor: give "
+                f"{TrainDataFormat.GRPO_CHAT.value!r}, or fine-tune in this process (--mode sft)"
+            )
+        sent = self.trainer.send([item["group"] for item in train_data])
+        return sent if sent.groups else None
+
+    def get_status(self) -> Json:
+        """Give the status as DSPy's own GRPO asks for it."""
+        status = self.trainer.client.status(self.trainer.job_id)
+        return {
+            "job_id": status.job_id,
+            "status": status.status,
+            "current_model": status.job_id,
+            "checkpoints": dict(status.checkpoints),
+            "last_checkpoint": status.last_checkpoint,
+            "pending_batch_ids": list(status.wanted),
+        }
+
+    def save_checkpoint(
+        self, checkpoint_name: str, score: float | None = None, metadata: Json | None = None
+    ) -> None:
+        """Write the weights on the server's machine."""
+        record = self.trainer.checkpoint(checkpoint_name, metadata)
+        self.checkpoints[checkpoint_name] = record if score is None else {**record, "score": score}
+        self.last_checkpoint = checkpoint_name
+
+    def terminate(self) -> None:
+        """End the job, with its last weights as ``checkpoint_final``, and give its GPUs back."""
+        self.trainer.close()
+
+    def cancel(self) -> None:
+        """End the job without saving, and give its GPUs back."""
+        self.trainer.client.cancel(self.trainer.job_id)
+
+    def status(self) -> TrainingStatus:
+        """Ask how the job is."""
+        found = self.trainer.client.status(self.trainer.job_id).status
+        return _STATUS.get(found, TrainingStatus.pending)
+
+
+class ArborProvider(Provider):
+    """Says that a model on an Arbor server can be trained."""
+
+    def __init__(
+        self, client: ArborClient, folder: Path | None = None, *, patience_s: float = 3600.0
+    ) -> None:
+        """Offer reinforcement.
+
+        Args:
+            client: of the server.
+            folder: where a job is written down, to be found again.
+            patience_s: how long the server may take for what it was sent.
+        """
+        super().__init__()
+        self.reinforceable = True
+        self.ReinforceJob = partial(  # pyright: ignore[reportAttributeAccessIssue]  # called like the class
+            ArborReinforceJob, client=client, folder=folder, patience_s=patience_s
+        )
+
+    def __deepcopy__(self, memo: object) -> "ArborProvider":
+        return self
+
+
+def arbor_model(
+    name: str, url: str, folder: Path | None = None, *, max_tokens: int = 512, threads: int = 48
+) -> dspy.LM:
+    """Make the language model that an Arbor server trains and samples from.
+
+    Args:
+        name: as everywhere: "local:" and a hub id, or a folder that the server sees too; "pocket-base".
+        url: of the server, with ``/v1``.
+        folder: where the job is written down.
+        max_tokens: of a reply.
+        threads: calls that run at once at most.
+    """
+    client = ArborClient(url, connections=threads + 1)
+    engine = PacedEngine(ArborEngine(client), AdaptiveLimiter(threads), RetryPolicy(), api_base=url)
+    return dspy.LM(
+        f"{_ALIAS}{source_of(name)}",
+        engine=engine,
+        provider=ArborProvider(client, folder),
+        temperature=0.0,
+        max_tokens=max_tokens,
+        num_retries=0,
+        cache=False,
+    )

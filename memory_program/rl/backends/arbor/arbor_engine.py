@@ -1,0 +1,76 @@
+"""The policy as Arbor serves it: DSPy's engine contract over the server's chat completions."""
+
+from typing import Any
+
+from dspy import lm15
+
+from memory_program.core.errors import ModelError
+from memory_program.rl.backends.arbor.arbor_client import ArborClient, Json
+from memory_program.rl.groups import messages_of
+
+PREFIX = "openai/"
+"""What DSPy puts before the name of a model that speaks OpenAI's API."""
+
+_SAMPLING = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+"""The distribution as it is. Untold, vLLM takes what the model's authors recommend (top_p 0.8, say), and the
+samples would not be those of the policy that is trained."""
+
+_TIMEOUT_S = 600.0
+
+
+class ArborEngine:
+    """Samples from the weights of a job, trying once."""
+
+    def __init__(self, client: ArborClient) -> None:
+        """Take the server."""
+        self.client = client
+
+    @property
+    def api_base(self) -> str:
+        """Where the server is."""
+        return self.client.url
+
+    def __deepcopy__(self, memo: object) -> "ArborEngine":
+        return self
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        """Answer a request.
+
+        Raises:
+            lm15.ServerError: the server is gone, or gives no reply.
+        """
+        config = request.config
+        body: Json = {
+            "model": request.model.removeprefix(PREFIX),
+            "messages": messages_of(request),
+            **_SAMPLING,
+        }
+        told = {"temperature": config.temperature, "max_tokens": config.max_tokens, "seed": config.seed}
+        body |= {name: value for name, value in told.items() if value is not None}
+        try:
+            answer = self.client.chat(body, _TIMEOUT_S)
+        except ModelError as error:
+            raise lm15.ServerError(str(error)) from error
+        if not answer or not answer.get("choices"):
+            raise lm15.ServerError(
+                "vLLM gave no reply: the prompt may be longer than --max-prompt-tokens, or the server's "
+                "inference.log says why"
+            )
+        return _response(request.model, answer)
+
+
+def _response(model: str, answer: Json) -> lm15.Response:
+    choice: dict[str, Any] = answer["choices"][0]  # Any: JSON
+    usage: dict[str, Any] = answer.get("usage") or {}  # Any: JSON
+    text = choice["message"].get("content") or ""
+    return lm15.Response(
+        id=answer.get("id"),
+        model=model,
+        message=lm15.Message.assistant([lm15.TextPart(text)]),
+        finish_reason="length" if choice.get("finish_reason") == "length" else "stop",
+        usage=lm15.Usage(
+            input_tokens=usage.get("prompt_tokens"),
+            output_tokens=usage.get("completion_tokens"),
+            total_tokens=usage.get("total_tokens"),
+        ),
+    )

@@ -1,0 +1,220 @@
+"""An Arbor server on this machine: started in its own environment, watched, and stopped."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from filelock import FileLock
+
+from memory_program.core.errors import ConfigError, ModelError
+from memory_program.rl.backends.arbor.arbor_client import START, ArborClient
+from memory_program.rl.backends.arbor.arbor_environment import prepare
+from memory_program.rl.backends.arbor.arbor_yaml import LOOPBACK, ArborConfig
+
+_LAUNCHER = Path(__file__).with_name("arbor_launcher.py")
+_RECORD = "server.json"
+_LOG = "server.log"
+_POLL_S = 0.5
+_DYING_S = 10.0  # how long the killed may take to let go of their memory
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that was started from here."""
+
+    pid: int
+    url: str
+
+
+def serve(config: ArborConfig, say: Callable[[str], None], *, allow_remote: bool = False) -> Running:
+    """Prepare the environment, start the server, and wait until it answers; one that runs already stays.
+
+    Args:
+        config: of the server.
+        say: told what happens.
+        allow_remote: listen on an address that other machines reach.
+
+    Raises:
+        ConfigError: there is no GPU, or not those that are named; or the address is open to others.
+        ModelError: the environment cannot be made, or the server does not start.
+    """
+    if config.host not in LOOPBACK and not allow_remote:
+        raise ConfigError(
+            f"host={config.host!r} is open to other machines, and Arbor asks nobody for a password: listen "
+            "on 127.0.0.1 and come through an SSH tunnel, or give --allow-remote"
+        )
+    check_gpus(config, gpus_here())
+    with FileLock(_made(config.storage) / "server.lock"):
+        running = find(config)
+        if running is None:
+            running = start(config, prepare(config.storage / "environment", say), say)
+    say(f"Arbor serves at {running.url} (process {running.pid}, log {config.storage / _LOG})")
+    return running
+
+
+def gpus_here() -> list[int]:
+    """List the GPUs of this machine, as the driver counts them; empty where there is none."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    command = [program, "--query-gpu=index", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.split() if done.returncode == 0 else []
+    return [int(line) for line in lines if line.isdecimal()]
+
+
+def check_gpus(config: ArborConfig, found: list[int]) -> None:
+    """Compare the GPUs of the config with those of the machine.
+
+    Raises:
+        ConfigError: one is missing.
+    """
+    if not found:
+        raise ConfigError(
+            "this machine has no NVIDIA GPU (nvidia-smi names none), and Arbor trains on nothing else: rent "
+            "one (deploy/arbor-sky.yaml), or train in this process with --backend local"
+        )
+    missing = sorted({*config.inference.gpu_ids, *config.training.gpu_ids} - set(found))
+    if missing:
+        raise ConfigError(f"arbor.yaml names GPU {missing[0]}, and this machine has {found}: name those")
+
+
+def start(
+    config: ArborConfig,
+    python: Path,
+    say: Callable[[str], None],
+    *,
+    environment: Mapping[str, str] | None = None,
+    patience_s: float = 600.0,
+) -> Running:
+    """Start the server in an environment that is ready, and wait until it answers.
+
+    Args:
+        config: of the server.
+        python: of the environment.
+        say: told what happens.
+        environment: variables beside those of this process.
+        patience_s: how long the server may take to answer.
+
+    Raises:
+        ModelError: another one answers at its address; or it ends, or does not answer in time.
+    """
+    if is_healthy(config):
+        raise ModelError(
+            f"an Arbor server that was not started from {str(config.storage)!r} answers at {config.url} "
+            "already: choose another port, or give the folder that it was started from"
+        )
+    storage = _made(config.storage).resolve()
+    own = storage / "config.yaml"
+    own.write_text(yaml.safe_dump({"storage_path": str(storage)}), encoding="utf-8")
+    gpus = ",".join(map(str, (*config.inference.gpu_ids, *config.training.gpu_ids)))
+    command = [str(python), "-P", str(_LAUNCHER), "--host", config.host, "--port", str(config.port)]
+    command += ["--arbor-config", str(own), "--gpus", gpus]
+    # NVML, by which Arbor finds idle GPUs, counts them by their slots; CUDA by their speed, unless told.
+    variables = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **(environment or {})}
+    say(f"starting Arbor on GPUs {gpus}")
+    with (storage / _LOG).open("ab") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables, start_new_session=True
+        )
+    running = Running(process.pid, config.url)
+    record = {"pid": process.pid, "url": config.url}
+    (storage / _RECORD).write_text(json.dumps(record) + "\n", encoding="utf-8")
+    until = time.monotonic() + patience_s
+    while True:
+        is_up = is_healthy(config)
+        if process.poll() is not None:  # what answers then is another one
+            raise ModelError(f"the server ended while it started: {_last_words(storage / _LOG)}")
+        if is_up:
+            return running
+        if time.monotonic() > until:
+            stop(config)
+            raise ModelError(f"the server has not answered within {patience_s:.0f} s: see {storage / _LOG}")
+        time.sleep(_POLL_S)
+
+
+def find(config: ArborConfig) -> Running | None:
+    """Find the server that was started from here, if its process still runs."""
+    path = config.storage / _RECORD
+    if not path.is_file():
+        return None
+    record = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        words = Path(f"/proc/{record['pid']}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    return Running(record["pid"], record["url"]) if str(_LAUNCHER).encode() in words else None
+
+
+def is_healthy(config: ArborConfig) -> bool:
+    """Whether an Arbor server answers at the address."""
+    client = ArborClient(config.url)
+    try:
+        client.check()
+    except ModelError:
+        return False
+    finally:
+        client.close()
+    return True
+
+
+def described(config: ArborConfig) -> str:
+    """Say in a line how the server is."""
+    running, healthy = find(config), is_healthy(config)
+    if running is None and not healthy:
+        return f"no Arbor server at {config.url}: start one with: {START}"
+    process = "not started from here" if running is None else f"process {running.pid}"
+    state = "answers" if healthy else f"does not answer (log: {config.storage / _LOG})"
+    split = f"inference {list(config.inference.gpu_ids)}, training {list(config.training.gpu_ids)}"
+    return f"Arbor at {config.url} {state}: {process}, GPUs: {split}"
+
+
+def stop(config: ArborConfig, *, patience_s: float = 60.0) -> bool:
+    """End the server with its jobs; their checkpoints stay. False where none runs that was started here."""
+    running = find(config)
+    if running is None:
+        return False
+    os.kill(running.pid, signal.SIGTERM)  # it ends what it started, on the whole
+    until = time.monotonic() + patience_s
+    while find(config) is not None and time.monotonic() < until:
+        _reap(running.pid)
+        time.sleep(_POLL_S)
+    _kill_group(running.pid)  # a trainer whose launcher ended before it holds its GPU for ever
+    (config.storage / _RECORD).unlink(missing_ok=True)
+    return True
+
+
+def _kill_group(group: int) -> None:
+    """Kill who is left of a group of processes, and wait until they are gone and hold nothing any more."""
+    until = time.monotonic() + _DYING_S
+    while time.monotonic() < until:  # who is dead and not taken note of by a parent counts as left
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        time.sleep(_POLL_S)
+
+
+def _reap(pid: int) -> None:
+    """Take note of the end of a child, which else would stay in the list of processes."""
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _last_words(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
+    return " ".join([line for line in lines if line][-3:])

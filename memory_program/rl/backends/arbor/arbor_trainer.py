@@ -1,0 +1,232 @@
+"""A job on an Arbor server, as a training uses it: groups go there, weights stay there.
+
+One group is one step of the server's optimiser. vLLM gets the weights of a step when the next group has
+arrived: what is sampled lacks the last group's step, and nothing more, since a step here ends only when
+the trainer waits for more.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from locomo.atomic_files import write_whole
+from memory_program.configs.arbor_settings import ArborJobSettings
+from memory_program.core.errors import ConfigError, ModelError
+from memory_program.rl.backends.arbor.arbor_checkpoints import bring
+from memory_program.rl.backends.arbor.arbor_client import ArborClient, Json, UnknownJobError
+from memory_program.rl.backends.arbor.arbor_wire import Item, wire_group
+
+_RECORD = "arbor.json"
+_CHECKPOINT = "checkpoint.json"
+_BEST = "best"
+_POLL_S = 0.5  # as often as the server asks its trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a step sent. Loss and divergence are in the server's log alone."""
+
+    groups: int
+    samples: int
+
+
+class ArborTrainer:
+    """Sends groups to one job, counts them as the server does, and knows its checkpoints."""
+
+    def __init__(
+        self,
+        client: ArborClient,
+        settings: ArborJobSettings,
+        model: str,
+        folder: Path | None = None,
+        *,
+        patience_s: float = 3600.0,
+    ) -> None:
+        """Prepare; ``open`` starts the job.
+
+        Args:
+            client: of the server.
+            settings: what the server is told.
+            model: what is trained, a hub id or a folder on the server's machine.
+            folder: where the job is written down, so that a killed training finds it again; None forgets.
+            patience_s: how long the server may take for what it was sent.
+        """
+        self.client = client
+        self.settings = settings
+        self.model = model
+        self.job_id = ""
+        self.groups = 0
+        self.is_ended = False
+        """Whether the job is at an end: its result can still be taken up, and nothing more is learned."""
+        self._folder = folder
+        self._patience_s = patience_s
+        self._best: Json | None = None
+
+    def open(self, run_name: str) -> None:
+        """Take up the job that is written down, or start one; returns when it waits for groups.
+
+        Of a job that was ended only what is written down is taken up, without a server.
+
+        Raises:
+            ConfigError: the server does not know the job any more, and groups were trained already.
+            ModelError: the server refuses, or is not there.
+        """
+        record = self._record()
+        if record is not None and record.get("is_ended"):
+            self.job_id, self.groups, self.is_ended = record["job_id"], record["groups"], True
+            return
+        self.client.check()
+        if record is None or not self._takes_up(record):
+            request = self.settings.initialize_request(self.model, run_name)
+            self.job_id = self.client.initialize(request).job_id
+            self._write_down()
+        self.groups = min(self._wanted())
+        self._write_down()
+
+    def send(self, groups: Sequence[Sequence[Item]]) -> Sent:
+        """Send groups, one by one, and wait until the policy has learned from them.
+
+        Raises:
+            ModelError: the server refuses a group, or does not come to an end.
+        """
+        ready = [(wire_group(group, self.settings.num_generations), len(group)) for group in groups]
+        known = [(group, size) for group, size in ready if group is not None]
+        if self.groups + len(known) > self.settings.max_groups:
+            raise ModelError(
+                f"the job was told of {self.settings.max_groups} groups at most, and {self.groups} are sent: "
+                "begin another one, in another folder"
+            )
+        for group, _ in known:
+            self.client.step(self.job_id, self.groups, group)
+            self.groups += 1
+            self._write_down()
+        if known:
+            self._wanted(self.groups)
+        return Sent(len(known), sum(size for _, size in known))
+
+    def checkpoint(self, name: str, metadata: Json | None = None) -> Json:
+        """Write the weights on the server's machine, and give Arbor's record of it (``checkpoint_dir``)."""
+        status = self.client.checkpoint(self.job_id, name, metadata)
+        found = dict(status.checkpoints.get(name, {}))
+        if "checkpoint_dir" not in found:
+            raise ModelError(
+                f"the Arbor server at {self.client.url} has not written {name!r}: its log says why"
+            )
+        return found
+
+    def close(self) -> None:
+        """End the job, and give its GPUs back; a job that the server does not know is at an end."""
+        if self.is_ended:
+            return
+        with suppress(UnknownJobError):
+            self.client.terminate(self.job_id)
+            self.client.cancel(self.job_id)  # terminate alone leaves vLLM and both shares of GPUs taken
+        self.is_ended = True
+        self._write_down()
+
+    # -- what a run's state keeps ------------------------------------------------------------------
+
+    def save_state(self, folder: Path) -> None:
+        """Note the job and how many groups it has; the weights of now stay with the server."""
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / _RECORD, self._state())
+
+    def load_state(self, folder: Path) -> None:
+        """Check that this is the job that ``save_state`` noted. It cannot go back: it is where it is.
+
+        Raises:
+            ConfigError: it is another job.
+        """
+        noted: Json = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        if noted["job_id"] != self.job_id:
+            raise ConfigError(_lost(noted))
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Change nothing: a server has the weights of now alone."""
+        return nullcontext()
+
+    def save_weights(self, folder: Path) -> None:
+        """Write a checkpoint on the server, in the place of the best one before, and note where it is."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._best = self.checkpoint(_BEST, {"groups": self.groups})
+        _write(folder / _CHECKPOINT, self._best)
+
+    def load_weights(self, folder: Path) -> None:
+        """Make the checkpoint that ``save_weights`` noted the result; the server's weights stay."""
+        self._best = json.loads((folder / _CHECKPOINT).read_text(encoding="utf-8"))
+
+    def save_model(self, folder: Path) -> None:
+        """Bring the result, or the weights of now, as a model in the format of transformers.
+
+        Raises:
+            ModelError: the server's folder is on another machine.
+        """
+        record = self._best or self.checkpoint(_BEST)
+        dtype = torch.bfloat16 if self.settings.bf16 else torch.float32
+        bring(Path(record["checkpoint_dir"]), self.model, folder, dtype)
+
+    # -- the job -----------------------------------------------------------------------------------
+
+    def _takes_up(self, record: Json) -> bool:
+        try:
+            self.job_id = self.client.status(record["job_id"]).job_id
+        except UnknownJobError as error:
+            if record["groups"]:
+                raise ConfigError(_lost(record)) from error
+            return False
+        return True
+
+    def _wanted(self, number: int | None = None) -> tuple[int, ...]:
+        """Wait until the trainer waits for groups, that of a number among them."""
+        until = time.monotonic() + self._patience_s
+        while True:
+            status = self.client.status(self.job_id)
+            if status.wanted and (number is None or number in status.wanted):
+                return status.wanted
+            if status.status != "running":
+                raise ModelError(
+                    f"job {self.job_id!r} on {self.client.url} is {status.status}: its log says why"
+                )
+            if time.monotonic() > until:
+                raise ModelError(
+                    f"job {self.job_id!r} on {self.client.url} has not come to group {number or 0} within "
+                    f"{self._patience_s:.0f} s: its grpo_training.log says why"
+                )
+            time.sleep(_POLL_S)
+
+    def _state(self) -> Json:
+        return {
+            "job_id": self.job_id,
+            "groups": self.groups,
+            "url": self.client.url,
+            "is_ended": self.is_ended,
+        }
+
+    def _record(self) -> Json | None:
+        """Read what was written down, or else what the last checkpoint noted: it has no other job."""
+        if self._folder is None:
+            return None
+        noted = [*sorted(self._folder.glob(f"checkpoints/*/{_RECORD}")), *self._folder.glob(_RECORD)]
+        return json.loads(noted[-1].read_text(encoding="utf-8")) if noted else None
+
+    def _write_down(self) -> None:
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            _write(self._folder / _RECORD, self._state())
+
+
+def _lost(record: Json) -> str:
+    return (
+        f"job {record['job_id']!r} of this folder is not on the Arbor server at {record['url']} any more, "
+        "and its optimiser went with it: begin again in another folder (--output-dir), from the checkpoint "
+        "in the server's storage if you like (--model local:PATH)"
+    )
+
+
+def _write(path: Path, content: Json) -> None:
+    write_whole(path, json.dumps(content, indent=1) + "\n")

@@ -1,0 +1,72 @@
+"""Groups as Arbor takes them. Its wire has no place for advantages: rewards carry them.
+
+The server takes the mean of a group's rewards away, and nothing else when ``scale_rewards`` is off. Numbers
+that sum to zero pass through unchanged.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from memory_program.core.errors import ModelError
+from memory_program.rl.credit import group_advantages
+
+Item = Mapping[str, Any]  # Any: JSON, as DSPy sends training data
+WireItem = dict[str, Any]  # Any: JSON
+
+
+def zero_sum(advantages_G: Sequence[float], weights_G: Sequence[float]) -> list[float]:
+    """Move the baseline of weighted advantages so that they sum to zero.
+
+    Of w * (R - mean) / s it makes w * (R - b) / s, with b the mean of the rewards weighted by w: the same
+    spread and weights, compared with what the group's weighted part achieved. Unweighted, nothing changes.
+
+    Example:
+        >>> zero_sum([0.5, -0.5], [1.0, 1.0])
+        [0.5, -0.5]
+        >>> zero_sum([4 * 0.5, -0.5], [4.0, 1.0])  # rewards 1 and 0: b is 0.8
+        [0.8, -0.8]
+    """
+    surplus = sum(advantages_G) / sum(weights_G)
+    return [
+        round(advantage - weight * surplus, 12)
+        for advantage, weight in zip(advantages_G, weights_G, strict=True)
+    ]
+
+
+def wire_group(group: Sequence[Item], size: int) -> list[WireItem] | None:
+    """Write one group of DSPy's training data as Arbor takes it; None where nobody is better than the rest.
+
+    An item may say its ``advantage`` and the ``weight`` in it; one that does not has (reward - mean) /
+    (deviation + 1e-4). A group that lost samples is filled up to the size that Arbor insists on by copies of
+    its shortest one that are worth 0, so that they change no gradient of the policy.
+
+    Args:
+        group: items with messages, completion and reward.
+        size: the samples that a group must have.
+
+    Raises:
+        ModelError: too many samples, or several prompts.
+    """
+    if len(group) > size:
+        raise ModelError(f"a group has {len(group)} samples, and the job takes {size}")
+    if any(item["messages"] != group[0]["messages"] for item in group):
+        raise ModelError(
+            "the samples of a group have several prompts: Arbor's loss counts the tokens of prompts too, "
+            "which cancel only where all have the same one; let every agent have one turn (--max-turns 1)"
+        )
+    advantages = _advantages(group)
+    if advantages is None:
+        return None
+    sent: list[WireItem] = [
+        {"messages": item["messages"], "completion": item["completion"], "reward": advantage}
+        for item, advantage in zip(group, advantages, strict=True)
+    ]
+    shortest = min(sent, key=lambda item: len(item["completion"]["content"]))
+    return [*sent, *({**shortest, "reward": 0.0} for _ in range(size - len(sent)))]
+
+
+def _advantages(group: Sequence[Item]) -> list[float] | None:
+    given = [item.get("advantage") for item in group]
+    if None in given:
+        return group_advantages([item["reward"] for item in group])
+    return zero_sum([float(item["advantage"]) for item in group], [item.get("weight", 1.0) for item in group])

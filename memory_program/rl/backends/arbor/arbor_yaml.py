@@ -1,0 +1,94 @@
+"""``arbor.yaml``: where the training server is, and which GPUs it has. No hyperparameter lives there."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import Field, field_validator, model_validator
+
+from memory_program.core.errors import ConfigError
+from memory_program.core.settings import Settings
+
+ARBOR_YAML = Path("arbor.yaml")
+"""The file that is looked for where none is named."""
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class Devices(Settings):
+    """GPUs for one purpose."""
+
+    gpu_ids: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = Field(min_length=1)
+    """Numbers of the GPUs, as nvidia-smi counts them."""
+
+
+class ArborConfig(Settings):
+    """The training server."""
+
+    host: str = "127.0.0.1"
+    """Address that the server listens on, and is reached at. Arbor asks nobody for a password."""
+
+    port: int = Field(default=7453, ge=1, le=65_535)
+    """Port that the server listens on."""
+
+    storage_path: Path = Path("~/.arbor")
+    """Folder of the server, on its own machine: its environment, logs, and the checkpoints of its jobs."""
+
+    inference: Devices
+    """GPUs that sample."""
+
+    training: Devices
+    """GPUs that train."""
+
+    @field_validator("inference", "training", mode="before")
+    @classmethod
+    def _devices(cls, value: object) -> Devices:
+        if isinstance(value, Devices):
+            return value
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{value!r} is not a part of arbor.yaml: expected gpu_ids, for example [0]")
+        return Devices(**value)
+
+    @model_validator(mode="after")
+    def _are_apart(self) -> Self:
+        chosen = (*self.inference.gpu_ids, *self.training.gpu_ids)
+        twice = sorted({gpu for gpu in chosen if chosen.count(gpu) > 1})
+        if twice:
+            raise ConfigError(
+                f"GPU {twice[0]} is named twice: vLLM takes nearly all memory of its GPUs, so those of "
+                "inference and of training must differ"
+            )
+        return self
+
+    @property
+    def url(self) -> str:
+        """Where the server is reached: the ``api_base`` of its models."""
+        return f"http://{self.host}:{self.port}/v1"
+
+    @property
+    def storage(self) -> Path:
+        """The folder of the server, as a path that can be opened."""
+        return self.storage_path.expanduser()
+
+
+def read_arbor_config(path: Path) -> ArborConfig:
+    """Read ``arbor.yaml``.
+
+    Raises:
+        ConfigError: the file is missing, is no YAML, or has a key that is unknown or of another type.
+    """
+    try:
+        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))  # Any: whatever YAML may hold
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"there is no {str(path)!r}: copy deploy/arbor.yaml to it and name the GPUs, or give another file"
+        ) from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{str(path)!r} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{str(path)!r} holds {content!r:.80}: expected keys such as host and port")
+    try:
+        return ArborConfig(**{str(key): value for key, value in content.items()})
+    except ConfigError as error:
+        raise ConfigError(f"{str(path)!r}: {error}") from error

@@ -1,0 +1,77 @@
+"""An episode as one JSON object, complete in itself: what other trainers carry, and send to be rewarded."""
+
+import json
+from typing import Any
+
+from locomo.types import ANSWERABLE, Category, Conversation, Question
+from memory_program.bank.bank import MemoryBank
+from memory_program.bank.memory import operation_from_json, operation_to_json
+from memory_program.bank.record_json import session_from_json, session_to_json
+from memory_program.bank.space import MemorySpace
+from memory_program.core.errors import RecordError
+from memory_program.rl.episodes import Episode
+
+Json = dict[str, Any]  # Any: a JSON object
+
+
+def episode_to_json(episode: Episode) -> Json:
+    """Write an episode: the log of the bank before, the session, and the questions with their golds.
+
+    The verbatim archive is not in it: readers are shown memories.
+    """
+    return {
+        "conversation_id": episode.conversation.conversation_id,
+        "session": json.loads(session_to_json(episode.session)),
+        "operations": [operation_to_json(operation) for operation in episode.before.bank.operations()],
+        "questions": [
+            {
+                "index": question.index,
+                "question": question.text,
+                "answer": question.answer,
+                "category": int(question.scored_as),
+                "evidence": list(question.evidence),
+            }
+            for question in episode.questions
+        ],
+    }
+
+
+def episode_from_json(document: Json) -> Episode:
+    """Read an episode that ``episode_to_json`` wrote.
+
+    Raises:
+        RecordError: it did not write this.
+    """
+    try:
+        name = document["conversation_id"]
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"conversation_id={name!r} is not a name")
+        session = session_from_json(json.dumps(document["session"]))
+        if not session.turns:
+            raise ValueError("the session has no turns")
+        if len({turn.turn_id for turn in session.turns}) < len(session.turns):
+            raise ValueError("two turns have one id")
+        space = MemorySpace(name)
+        space.bank = MemoryBank.replay(name, map(operation_from_json, document["operations"]))
+        questions = tuple(_question(name, asked) for asked in document["questions"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise RecordError(f"not an episode: {problem:.300}; write it with episode_to_json") from error
+    if not questions:
+        raise RecordError("not an episode: it asks nothing, so that nothing can be rewarded; give questions")
+    speakers = tuple(dict.fromkeys(turn.speaker for turn in session.turns))
+    conversation = Conversation(name, (speakers[0], speakers[-1]), (session,), questions)
+    return Episode(conversation, session, space, questions)
+
+
+def _question(conversation_id: str, asked: Json) -> Question:
+    text, answer = asked["question"], asked["answer"]
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"question={text!r} is not a text")
+    if not isinstance(answer, str | int | None):
+        raise ValueError(f"answer={answer!r} is neither a text nor a number")
+    category = Category(asked["category"])
+    if category in ANSWERABLE and answer in (None, ""):
+        raise ValueError(f"question={text!r} of category {category.value} has no answer")
+    evidence = tuple(str(turn_id) for turn_id in asked["evidence"])
+    return Question(conversation_id, int(asked["index"]), text, category, answer, evidence)

@@ -1,0 +1,145 @@
+"""What comes out of a training besides weights: the program, a card, results.json, curves, MLflow."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from memory_program import __version__
+from memory_program.agents.program import MemoryProgram
+from memory_program.configs.train_config import TrainConfig
+from memory_program.core.checkpoints import Entry
+from memory_program.core.provenance import git_commit, lock_hash, provenance_tags
+from memory_program.evaluation.item_records import content_hash
+from memory_program.evaluation.report.results_json import write_json
+from memory_program.evaluation.scoring.question_scores import Json
+from memory_program.rl.base_comparison import validation_difference
+from memory_program.rl.model_card import model_card
+from memory_program.rl.training_curves import write_curves
+from memory_program.rl.training_data import Material
+from memory_program.tracking import TrackedRun, Tracker, note_logged, tracking_place, was_logged
+
+RESULTS = "results.json"
+_OF_THE_MACHINE = {
+    "arbor_config",
+    "api_base",
+    "data",
+    "mlflow",
+    "num_threads",
+    "output_dir",
+    "push_to_hub",
+    "tracking_uri",
+}
+
+
+def make_results(config: TrainConfig, material: Material, entries: Sequence[Entry], comparison: Json) -> Json:
+    """Say as JSON what was trained, how it went, what it is worth, and what that rests on."""
+    steps = [entry for entry in entries if entry["kind"] == "step"]
+    validations = [entry for entry in entries if entry["kind"] == "validation"]
+    best = next(entry for entry in validations if entry["step"] == validations[-1]["best_step"])
+    return {
+        "settings": config.model_dump(mode="json", exclude=_OF_THE_MACHINE),
+        "dataset": {
+            "name": material.dataset.name,
+            "sha256": material.dataset.sha256,
+            "is_modified": material.dataset.is_modified,
+            **{
+                split: [conversation.conversation_id for conversation in getattr(material, split)]
+                for split in ("train", "val", "test")
+            },
+        },
+        "version": __version__,
+        "git_commit": git_commit(),
+        "lock_hash": lock_hash(),
+        "steps": len(steps),
+        "samples": sum(int(entry["samples"]) for entry in steps),
+        "run_s": entries[-1]["run_s"],
+        "overhead": sum(e["overhead"] * e["seconds/step"] for e in steps)
+        / max(1e-9, sum(e["seconds/step"] for e in steps)),
+        "validation": {
+            **{"first": validations[0], "best": best, "last": validations[-1]},
+            "difference": validation_difference(validations[0], best, config.seed),
+        },
+        **comparison,
+    }
+
+
+def save_result(config: TrainConfig, program: MemoryProgram, results: Json) -> None:
+    """Write the program (prompts and demos, no model) and the card beside the weights.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    program.save(str(config.result / "program.json"))
+    (config.result / "README.md").write_text(model_card(config, results), encoding="utf-8")
+
+
+class Publisher:
+    """Writes the files of a run into its folder, and logs them to MLflow."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        """Begin to open MLflow in the background, since it takes seconds."""
+        self.uri, artifacts = tracking_place(config.output_dir, config.tracking_uri)
+        self._config = config
+        self._tracker = Tracker(self.uri, artifacts) if config.mlflow else None
+
+    def close(self) -> None:
+        """Let go of MLflow."""
+        if self._tracker is not None:
+            self._tracker.close()
+
+    def publish(self, results: Json, entries: Sequence[Entry], program: MemoryProgram) -> None:
+        """Write results and curves, and log the run with its curves, unless that was done before.
+
+        Raises:
+            OSError: a file cannot be written.
+            TrackingError: MLflow fails; the files are written.
+        """
+        folder = self._config.output_dir
+        write_json(folder / RESULTS, results)
+        files = [
+            folder / RESULTS,
+            self._config.result / "README.md",
+            *write_curves(folder / "plots", entries),
+        ]
+        digest = content_hash(
+            {name: results[name] for name in ("settings", "dataset", "systems", "validation")}
+        )
+        if self._tracker is None or was_logged(folder, self.uri, digest):
+            return
+        run_id = self._tracker.log(_run(results, entries, files), [])
+        self._tracker.log_program(run_id, program)
+        note_logged(folder, self.uri, digest, run_id)
+
+
+def _run(results: Json, entries: Sequence[Entry], files: Sequence[Path]) -> TrackedRun:
+    return TrackedRun(
+        name=f"train {results['settings']['model']} on {results['dataset']['name']}",
+        params=results["settings"],
+        metrics=dict(_metrics(results)),
+        tags=provenance_tags(results),
+        artifacts=files,
+        curves=curves_of(entries),
+    )
+
+
+def curves_of(entries: Sequence[Entry]) -> dict[str, list[tuple[int, float]]]:
+    """Give every number of a log against its step; those of validations begin with ``validation/``."""
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for entry in entries:
+        prefix = "validation/" if entry["kind"] == "validation" else ""
+        for name, value in entry.items():
+            if name not in ("step", "kind") and isinstance(value, int | float):
+                curves.setdefault(f"{prefix}{name}", []).append((entry["step"], float(value)))
+    return curves
+
+
+def _metrics(results: Json) -> Iterator[tuple[str, float]]:
+    for name, system in results["systems"].items():
+        for score in ("abstention", "overall_with_abstention"):
+            if system[score]["value"] is not None:
+                yield f"test/{name}/{score}", system[score]["value"]
+        if system["locomo_f1"]["all"]["value"] is not None:
+            yield f"test/{name}/locomo_f1", system["locomo_f1"]["all"]["value"]
+    for name, comparison in results["comparisons"].items():
+        for end in ("difference", "low", "high", "p_value"):
+            if comparison is not None and comparison[end] is not None:
+                yield f"test/{name.replace(' ', '_')}/{end}", comparison[end]

@@ -1,0 +1,1 @@
+"""The policy update: objective, packing, gradient step."""

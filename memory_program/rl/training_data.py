@@ -1,0 +1,121 @@
+"""What a training works on: conversations to learn from, to choose on, and to test on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from locomo.locomo import Dataset
+from locomo.splits import SPLITS
+from locomo.types import Benchmark, Conversation
+from memory_program.bank.budget import count_tokens
+from memory_program.bank.memory import MemoryKind
+from memory_program.configs.evaluate_config import DatasetName
+from memory_program.configs.train_config import TrainConfig
+from memory_program.core.errors import ConfigError
+from memory_program.evaluation.datasets import load_dataset
+from memory_program.optimization.dev_examples import split_conversations
+from memory_program.rl.episodes import Episode, questions_by_session
+from memory_program.worlds import KINDS, Kind, World, generate
+
+_SESSIONS = (8, 10)  # as the bundled sample has
+_TRAIN_QUESTIONS = 40.0  # a session, gives about eight, all that there is: a reward of two says little
+_VAL_QUESTIONS = 8.0  # gives about three, as many as there are in the benchmark's proportions
+_TRAIN_SEED, _VAL_SEED = 20_000_000, 30_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """The conversations of a training, by what they are for; ``worlds`` are those whose truth is known."""
+
+    dataset: Dataset
+    train: tuple[Conversation, ...]
+    val: tuple[Conversation, ...]
+    test: tuple[Conversation, ...]
+    worlds: dict[str, World] = field(default_factory=dict[str, World])
+
+    def expert_tokens(self, episode: Episode, kind: MemoryKind | None) -> int | None:
+        """Count the tokens that a perfect writer writes of an episode; None where nobody knows the truth."""
+        world = self.worlds.get(episode.conversation.conversation_id)
+        if world is None:
+            return None
+        kinds: list[Kind] = [name for name in KINDS if kind is None or name == kind.value]
+        operations = [o for name in kinds for o in world.operations_of(episode.session.number, name)]
+        return sum(count_tokens(operation.text) for operation in operations)
+
+
+def read_material(config: TrainConfig) -> Material:
+    """Read, or make up, the conversations of a config.
+
+    Raises:
+        ConfigError: there is nothing to learn from, to choose on, or to test on.
+        DatasetError: the file is missing, modified or not in the schema.
+    """
+    dataset = load_dataset(config.data_config)
+    if config.dataset == DatasetName.SAMPLE:
+        train = _worlds(_TRAIN_SEED + config.seed, config.num_train, _TRAIN_QUESTIONS, is_held_out=False)
+        val = _worlds(_VAL_SEED + config.seed, config.num_val, _VAL_QUESTIONS, is_held_out=True)
+        worlds = {world.conversation.conversation_id: world for world in (*train, *val)}
+        return Material(dataset, _conversations(train), _conversations(val), dataset.conversations, worlds)
+    splits = split_conversations(dataset)
+    if not splits["test"]:
+        raise ConfigError(
+            f"{len(dataset.conversations)} conversations leave none to test on: give three at least"
+        )
+    for conversation_id in (c.conversation_id for c in splits["test"]):
+        if "," in conversation_id:  # as --conversations would, the evaluation names them in a list
+            raise ConfigError(
+                f"conversation {conversation_id!r} has a comma in its id, as stands between ids in a list: "
+                "call it otherwise"
+            )
+    train = _enough(splits["train"], config.num_train)
+    return Material(dataset, train, _enough(splits["val"], config.num_val), tuple(splits["test"]))
+
+
+def read_askable(config: TrainConfig) -> tuple[Conversation, ...]:
+    """Read what questions may be written about: what is learned from, or all of a file of one's own.
+
+    Raises:
+        ConfigError: there is nothing to learn from, to choose on, or to test on.
+        DatasetError: the file is missing, modified or not in the schema.
+    """
+    if config.dataset in set(DatasetName):
+        return read_material(config).train
+    dataset = load_dataset(config.data_config)
+    known = {identity for of_split in SPLITS.values() for identity in of_split}
+    ids = {conversation.conversation_id for conversation in dataset.conversations}
+    if dataset.benchmark is not Benchmark.LOCOMO or known & ids:
+        return read_material(config).train
+    return _enough(dataset.conversations, config.num_train)
+
+
+def example_count(conversations: Sequence[Conversation]) -> int:
+    """Count the sessions about which something is asked."""
+    return sum(bool(questions) for c in conversations for questions in questions_by_session(c).values())
+
+
+def _worlds(seed: int, examples: int, questions: float, *, is_held_out: bool) -> list[World]:
+    """Make up worlds until they have enough examples."""
+    worlds: list[World] = []
+    found = 0
+    while found < examples:
+        (world,) = generate(
+            seed + 1000 * len(worlds),
+            sessions=_SESSIONS,
+            questions_per_session=questions,
+            held_out=is_held_out,
+        )
+        worlds.append(world)
+        found += example_count([world.conversation])
+    return worlds
+
+
+def _conversations(worlds: Sequence[World]) -> tuple[Conversation, ...]:
+    return tuple(world.conversation for world in worlds)
+
+
+def _enough(conversations: Sequence[Conversation], examples: int) -> tuple[Conversation, ...]:
+    chosen: list[Conversation] = []
+    for conversation in conversations:
+        if example_count(chosen) >= examples:
+            break
+        chosen.append(conversation)
+    return tuple(chosen)

@@ -1,0 +1,1 @@
+"""Servers: rewards over HTTP for other trainers."""

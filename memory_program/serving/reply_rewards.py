@@ -1,0 +1,90 @@
+"""Rewards a reply that was sampled elsewhere, by the very code that rewards a rollout here.
+
+The writer is run with its one agent alone, and with the reply in the place of the agent's model.
+"""
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import dspy
+from dspy.lm15 import Message, Request, Response, TextPart, Usage
+
+from memory_program.agents.program import MemoryProgram
+from memory_program.agents.reader import QAReader
+from memory_program.agents.signatures import SPECIALISTS
+from memory_program.agents.writer import MemoryWriter
+from memory_program.rl.episodes import Episode
+from memory_program.rl.grading import Grader
+from memory_program.rl.rewards import AnswerScore, RewardRule
+from memory_program.rl.rollouts import write
+
+GENERALIST = "generalist"
+AGENTS = (*SPECIALISTS, GENERALIST)
+"""Whose replies can be rewarded."""
+
+_NO_BUDGET = 10**9  # tokens; what is over a budget is for a model to merge, and there is none here
+
+
+@dataclass(frozen=True, slots=True)
+class Rewarded:
+    """What a reply is worth, and what that was made of; without a ``reward``, ``reason`` says why."""
+
+    reward: float | None
+    score: float | None
+    length_penalty: float
+    is_valid: bool
+    reason: str = ""
+
+
+class ReplyRewarder:
+    """A frozen reader, a score and a rule: what a reply leads to is read, scored and rewarded."""
+
+    def __init__(self, reader: QAReader, metric: AnswerScore, rule: RewardRule) -> None:
+        """Take what a ``Grader`` takes."""
+        self._grader = Grader(reader, metric, rule, threads=1)
+        self._rule = rule
+        self._programs = {agent: _alone(agent) for agent in AGENTS}
+
+    def reward(self, episode: Episode, agent: str, reply: str) -> Rewarded:
+        """Reward one agent's reply to an episode; safe from any thread. ``agent`` is one of ``AGENTS``."""
+        token = _replayed.set(reply)
+        try:
+            rollout = write(self._programs[agent], episode, "reply")
+        finally:
+            _replayed.reset(token)
+        (graded,) = self._grader.grade([rollout])
+        work = rollout.work[agent]
+        if graded.score is None:
+            reasons = [answer.message for answer in graded.answers if answer.message]
+            reason = next(iter(reasons), "the judge gave no verdict")
+            return Rewarded(None, None, work.length_penalty, work.is_valid, reason)
+        reward = self._rule.reward(work, graded.score)
+        return Rewarded(reward, graded.score.task, work.length_penalty, work.is_valid)
+
+
+_replayed: ContextVar[str] = ContextVar("replayed")
+
+
+def _alone(agent: str) -> MemoryProgram:
+    """Make a program whose writer has one agent, and never consolidates."""
+    mode = "generalist" if agent == GENERALIST else "specialists"
+    writer = MemoryWriter(mode, memory_budget=_NO_BUDGET)
+    writer.agents = (agent,)
+    writer.set_lm(dspy.LM("reply", engine=_Replay(), cache=False, num_retries=0))
+    return MemoryProgram(writer)
+
+
+class _Replay:
+    """An engine that says the reply that is being rewarded."""
+
+    def __deepcopy__(self, memo: object) -> "_Replay":
+        return self
+
+    def complete(self, request: Request) -> Response:
+        return Response(
+            id=None,
+            model=request.model,
+            message=Message.assistant([TextPart(_replayed.get())]),
+            finish_reason="stop",
+            usage=Usage(input_tokens=0, output_tokens=0),
+        )

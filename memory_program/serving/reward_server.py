@@ -1,0 +1,242 @@
+"""The reward over HTTP, for trainers that sample elsewhere.
+
+``python -m memory_program.serving.reward_server --help``.
+
+A request carries whole episodes and replies, and nothing that names a file: no path from a request is ever
+opened. One bad item of a batch is an error of that item; the others are rewarded.
+"""
+
+import hmac
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Self
+
+import orjson
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field, model_validator
+
+from memory_program import __version__
+from memory_program.agents.context import MemoryContext
+from memory_program.agents.reader import QAReader
+from memory_program.core.command_line import exit_status, parse_flags
+from memory_program.core.errors import ConfigError, RecordError
+from memory_program.core.parallel import side_by_side
+from memory_program.core.settings import ApiBase, Settings
+from memory_program.models.factory import check_model, language_model
+from memory_program.models.memoized import asked_once
+from memory_program.models.model_names import POCKET_BASE
+from memory_program.rl.episode_json import episode_from_json
+from memory_program.rl.rewards import RewardRule, answer_score
+from memory_program.serving.reply_rewards import AGENTS, ReplyRewarder
+
+TOKEN = "MEMORY_PROGRAM_REWARD_TOKEN"
+"""The environment variable with the bearer token."""
+
+_COMMAND = "python -m memory_program.serving.reward_server"
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_MOST_CHARS = 200_000  # of one reply; the longest that a model is likely to be allowed
+
+Json = dict[str, Any]  # Any: a JSON object
+
+
+class RewardServerConfig(Settings):
+    """Serve the reward of replies over HTTP."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Any other than this machine's own needs a token in the environment."""
+
+    port: int = Field(default=8765, ge=0, le=65_535)
+    """Port to listen on."""
+
+    reader_model: str = POCKET_BASE
+    """Model that answers from the memories, by any name that --model of evaluate.py takes."""
+
+    judge_model: str | None = None
+    """Model that judges answers, for --reward judge and mix."""
+
+    api_base: ApiBase | None = None
+    """Address of an OpenAI-compatible server of your own, for reader and judge."""
+
+    reward: Literal["f1", "judge", "mix"] = "f1"
+    """What an answer is worth: LoCoMo's official F1, a judge's verdict, or the mean of both."""
+
+    reward_rule: Literal["outcome", "dense", "delta"] = "dense"
+    """What a reply is worth, as for train.py."""
+
+    top_k: int = Field(default=10, ge=1, le=50)
+    """Memories that the reader is shown at most."""
+
+    relevance_floor: float = Field(default=0.4, ge=0, le=1)
+    """What a memory must score to be shown, as a share of the best score of its search."""
+
+    reader_budget: int = Field(default=2000, ge=1)
+    """Tokens that the reader is shown at most."""
+
+    max_items: int = Field(default=256, ge=1)
+    """Items of a request at most."""
+
+    max_megabytes: float = Field(default=16.0, gt=0)
+    """Size of a request at most."""
+
+    threads: int = Field(default=16, ge=1)
+    """Items of a request that are rewarded at once."""
+
+    @model_validator(mode="after")
+    def _has_its_judge(self) -> Self:
+        if self.reward != "f1" and self.judge_model is None:
+            raise ConfigError(f"reward={self.reward!r} needs a judge: name it with --judge-model")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request may hold, and what it must show; no token lets everybody in."""
+
+    max_items: int = 256
+    max_bytes: int = 16_000_000
+    threads: int = 16
+    token: str | None = None
+
+
+def make_app(rewarder: ReplyRewarder, limits: Limits) -> FastAPI:
+    """Make the application: ``GET /health``, and ``POST /reward`` with ``{"items": [...]}``.
+
+    An item is ``{"episode": ..., "agent": ..., "reply": ...}``, and may have an ``id``. For each the answer
+    holds ``reward``, ``score``, ``length_penalty`` and ``is_valid``, or ``error``; in the items' order.
+    """
+    app = FastAPI(title="memory-program reward", version=__version__, docs_url=None, redoc_url=None)
+
+    async def health() -> dict[str, str]:
+        return {"status": "ok", "version": __version__}
+
+    async def reward(request: Request) -> Response:
+        if not _may_enter(request, limits.token):
+            return _refused(
+                401, f"send the token as 'Authorization: Bearer ...'; the server has it from {TOKEN}"
+            )
+        body = await _body(request, limits.max_bytes)
+        if body is None:
+            return _refused(413, f"a request may have {limits.max_bytes:,} bytes: send fewer items at once")
+        try:
+            items = _items(body, limits.max_items)
+        except RecordError as error:
+            return _refused(400, str(error))
+        tasks = [partial(_rewarded, rewarder, item) for item in items]
+        return JSONResponse({"items": await run_in_threadpool(side_by_side, tasks, limits.threads)})
+
+    app.add_api_route("/health", health)
+    app.add_api_route("/reward", reward, methods=["POST"])
+    return app
+
+
+def _may_enter(request: Request, token: str | None) -> bool:
+    if token is None:
+        return True
+    given = request.headers.get("authorization", "")
+    return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
+
+
+async def _body(request: Request, most: int) -> bytes | None:
+    """Read the body, but no more than the most; None if there is more."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            return None
+    return bytes(body)
+
+
+def _items(body: bytes, most: int) -> Sequence[object]:
+    """Take the items out of a request.
+
+    Raises:
+        RecordError: it holds none, or too many.
+    """
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RecordError(f"the request is not JSON ({error}): send an object with 'items'") from error
+    items = document.get("items") if isinstance(document, dict) else None
+    if not isinstance(items, list) or not items:
+        raise RecordError("the request has no items: send an object with a list of one or more under 'items'")
+    if len(items) > most:
+        raise RecordError(f"{len(items)} items are more than the {most} that a request may have: send fewer")
+    return items
+
+
+def _rewarded(rewarder: ReplyRewarder, item: object) -> Json:
+    """Reward an item; what is wrong with it is its own error."""
+    identity = item.get("id") if isinstance(item, dict) else None
+    named = {"id": identity} if isinstance(identity, str | int) else {}
+    try:
+        agent, reply, episode = _parts(item)
+        found = rewarder.reward(episode_from_json(episode), agent, reply)
+    except RecordError as error:
+        return {**named, "error": str(error)}
+    except RecursionError:
+        return {**named, "error": "the item is nested too deeply to be read"}
+    if found.reward is None:
+        return {**named, "error": f"no reward can be given: {found.reason}"}
+    return {
+        **named,
+        "reward": found.reward,
+        "score": found.score,
+        "length_penalty": found.length_penalty,
+        "is_valid": found.is_valid,
+    }
+
+
+def _parts(item: object) -> tuple[str, str, Json]:
+    if not isinstance(item, dict):
+        raise RecordError(f"{item!r:.80} is not an item: expected an object with episode, agent and reply")
+    agent, reply, episode = (item.get(name) for name in ("agent", "reply", "episode"))
+    if agent not in AGENTS:
+        raise RecordError(f"unknown agent {agent!r:.80}: choose from {', '.join(AGENTS)}")
+    if not isinstance(reply, str) or len(reply) > _MOST_CHARS:
+        raise RecordError(f"reply is no text of at most {_MOST_CHARS:,} characters: {reply!r:.80}")
+    if not isinstance(episode, dict):
+        raise RecordError(f"episode={episode!r:.80} is not an object: write it with episode_to_json")
+    return agent, reply, episode
+
+
+def _refused(status: int, message: str) -> Response:
+    return JSONResponse({"error": message}, status_code=status)
+
+
+def serve(config: RewardServerConfig) -> None:
+    """Make the models, and serve until the process is ended.
+
+    Raises:
+        ConfigError: the address is open to others, and there is no token.
+        ModelError: a model cannot be used.
+    """
+    token = os.environ.get(TOKEN) or None
+    if config.host not in _LOOPBACK and token is None:
+        raise ConfigError(
+            f"host={config.host!r} is open to other machines: set a token in the environment as {TOKEN}, or "
+            "leave --host out"
+        )
+    lm = language_model(config.reader_model, api_base=config.api_base, temperature=0.0)
+    check_model(lm)
+    judge = None
+    if config.judge_model is not None:
+        judge = language_model(config.judge_model, api_base=config.api_base, temperature=0.0)
+        check_model(judge)
+    reader = QAReader(MemoryContext(config.top_k, config.reader_budget, config.relevance_floor))
+    reader.set_lm(asked_once(lm))
+    metric = answer_score(config.reward, judge_lm=judge)
+    limits = Limits(config.max_items, int(config.max_megabytes * 1e6), config.threads, token)
+    app = make_app(ReplyRewarder(reader, metric, RewardRule(config.reward_rule)), limits)
+    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)  # a line a request, thousands a step
+    uvicorn.run(app, host=config.host, port=config.port, log_level="info")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(lambda: serve(parse_flags(RewardServerConfig, prog=_COMMAND))))

@@ -1,0 +1,59 @@
+"""verl's view of the reward: ``custom_reward_function.path=.../verl_reward.py``, which asks a reward server.
+
+It imports nothing but the standard library, so that verl's own environment can load this one file. The rows
+of ``train.py --mode export --format verl`` hold the episode and the agent in ``extra_info``.
+"""
+
+import json
+import os
+import urllib.error
+import urllib.request
+from typing import Any
+
+_ADDRESS = "MEMORY_PROGRAM_REWARD_URL"
+_TOKEN = "MEMORY_PROGRAM_REWARD_TOKEN"
+_TIMEOUT_S = 300.0
+
+
+def compute_score(
+    data_source: str, solution_str: str, ground_truth: object, extra_info: dict[str, Any] | None = None
+) -> float:
+    """Give the reward of a reply, as verl calls it.
+
+    Args:
+        data_source: not used; verl passes it.
+        solution_str: the reply.
+        ground_truth: not used: the golds are in the episode.
+        extra_info: the row's: ``episode`` (as JSON text, or an object) and ``agent``.
+
+    Raises:
+        RuntimeError: the server cannot be reached, or has no reward for this; none is made up.
+    """
+    if extra_info is None:
+        raise RuntimeError("extra_info is missing: train on rows of train.py --mode export --format verl")
+    episode = extra_info["episode"]
+    item = {
+        "agent": extra_info["agent"],
+        "reply": solution_str,
+        "episode": json.loads(episode) if isinstance(episode, str) else episode,
+    }
+    address = os.environ.get(_ADDRESS, "http://127.0.0.1:8765")
+    headers = {"Content-Type": "application/json"}
+    if os.environ.get(_TOKEN):
+        headers["Authorization"] = f"Bearer {os.environ[_TOKEN]}"
+    request = urllib.request.Request(
+        f"{address}/reward", json.dumps({"items": [item]}).encode(), headers, method="POST"
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+            (found,) = json.load(response)["items"]
+    except urllib.error.HTTPError as error:
+        raise RuntimeError(f"the reward server at {address} refused: {error.read()[:300]!r}") from error
+    except OSError as error:  # of urllib; or, once it is connected, as it comes: too slow, gone
+        raise RuntimeError(
+            f"no reward from {address} ({error}): start one with python -m "
+            f"memory_program.serving.reward_server, or set {_ADDRESS}"
+        ) from error
+    if "error" in found:
+        raise RuntimeError(f"no reward: {found['error']}")
+    return float(found["reward"])

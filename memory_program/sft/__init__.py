@@ -1,0 +1,1 @@
+"""Supervised fine-tuning: expert trajectories, synthetic questions, training, exports."""

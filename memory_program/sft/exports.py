@@ -1,0 +1,144 @@
+"""Trajectories in the formats of other trainers: LLaMA-Factory for supervised fine-tuning, verl for RL."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from memory_program.core.errors import RecordError
+from memory_program.sft.session_lines import Line
+
+DATASET = "memory_writer"
+"""The name of the dataset in LLaMA-Factory's ``dataset_info.json``, and verl's ``data_source``."""
+
+By = Literal["session", "question"]
+
+_MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+_SCHEMA = pa.schema(
+    [
+        ("data_source", pa.string()),
+        ("prompt", _MESSAGES),
+        ("ability", pa.string()),
+        ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
+        (
+            "extra_info",
+            pa.struct(
+                [
+                    ("index", pa.int64()),
+                    ("namespace", pa.string()),
+                    ("agent", pa.string()),
+                    ("episode", pa.string()),
+                ]
+            ),
+        ),
+    ]
+)
+
+
+def write_llamafactory(lines: Sequence[Line], folder: Path) -> list[Path]:
+    """Write the valid exchanges as LLaMA-Factory reads them: ``sharegpt``, and ``dataset_info.json``.
+
+    Source: its data/README.md ("Sharegpt Format": conversations of human and gpt, and a system column).
+
+    Raises:
+        RecordError: no exchange is valid.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {
+            "conversations": [
+                {"from": "human", "value": _said(call, "user")},
+                {"from": "gpt", "value": call["reply"]},
+            ],
+            "system": _said(call, "system"),
+        }
+        for line in lines
+        for call in line["calls"]
+        if call["is_valid"]
+    ]
+    if not rows:
+        raise RecordError("no exchange of these trajectories is valid: there is nothing to learn from")
+    columns = {"messages": "conversations", "system": "system"}
+    entry = {"file_name": f"{DATASET}.json", "formatting": "sharegpt", "columns": columns}
+    contents = {f"{DATASET}.json": rows, "dataset_info.json": {DATASET: entry}}
+    for name, content in contents.items():
+        (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    return [folder / name for name in contents]
+
+
+def write_verl(lines: Sequence[Line], path: Path, by: By = "session") -> int:
+    """Write what can be rolled out as verl's parquet, a row for each agent of each session or question.
+
+    A row has all that ``verl_reward.compute_score`` sends to the reward server. Rows by question have a
+    namespace of their own each, for example ``conv-26-qa159-4f01449a``.
+
+    Returns:
+        how many rows were written.
+
+    Raises:
+        RecordError: nothing is asked about any session, or an agent had several turns.
+    """
+    _check_turns(lines)
+    rows = [
+        {**row, "extra_info": {"index": n, **row["extra_info"]}} for n, row in enumerate(_rows(lines, by))
+    ]
+    if not rows:
+        raise RecordError(
+            "nothing is asked about the sessions of these trajectories: nothing can be rewarded"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), path)
+    return len(rows)
+
+
+def _check_turns(lines: Sequence[Line]) -> None:
+    """Refuse what was written in several turns: the reward is asked about one reply, and knows no others."""
+    for line in lines:
+        episode = line["episode"]
+        for agent, calls in Counter(call["agent"] for call in line["calls"]).items():
+            if calls > 1:
+                raise RecordError(
+                    f"{agent!r} has {calls} calls in {episode['conversation_id']}/session_"
+                    f"{episode['session']['number']}: a row of verl is one reply, so collect the "
+                    "trajectories with --max-turns 1"
+                )
+
+
+def _rows(lines: Sequence[Line], by: By) -> Iterator[dict[str, Any]]:  # Any: JSON
+    for line in lines:
+        questions = line["episode"]["questions"]
+        parts = [questions] if by == "session" else [[question] for question in questions]
+        for part in parts:
+            if not part:
+                continue
+            episode = {**line["episode"], "questions": part}
+            for call in line["calls"]:
+                yield {
+                    "data_source": DATASET,
+                    "prompt": call["messages"],
+                    "ability": "memory",
+                    "reward_model": {
+                        "style": "rule",
+                        "ground_truth": json.dumps([q["answer"] for q in part]),
+                    },
+                    "extra_info": {
+                        "namespace": _namespace(episode, by),
+                        "agent": call["agent"],
+                        "episode": json.dumps(episode),
+                    },
+                }
+
+
+def _namespace(episode: dict[str, Any], by: By) -> str:  # Any: JSON
+    digest = hashlib.sha256(json.dumps(episode, sort_keys=True).encode()).hexdigest()[:8]
+    place = f"s{episode['session']['number']}" if by == "session" else f"qa{episode['questions'][0]['index']}"
+    return f"{episode['conversation_id']}-{place}-{digest}"
+
+
+def _said(call: dict[str, Any], role: str) -> str:  # Any: JSON
+    return "\n\n".join(message["content"] for message in call["messages"] if message["role"] == role)

@@ -1,0 +1,190 @@
+"""Before reinforcement: an expert's trajectories, fine-tuning on them, and both for other tools."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import dspy
+import torch
+from rich.console import Console
+
+from locomo.atomic_files import write_folder_whole, write_whole
+from memory_program.agents.program import MemoryProgram
+from memory_program.agents.systems import make_system
+from memory_program.configs.evaluate_config import SystemName
+from memory_program.configs.sft_config import (
+    ORACLE,
+    ExportConfig,
+    FineTuneConfig,
+    SynthesizeConfig,
+    TrajectoriesConfig,
+)
+from memory_program.core.checkpoints import Entry
+from memory_program.core.errors import ModelError
+from memory_program.core.run_folder import held
+from memory_program.inference.loading import load_model
+from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
+from memory_program.rl.backends.local_backend import engine_of
+from memory_program.rl.rewards import answer_score
+from memory_program.rl.training_data import Material, read_askable, read_material
+from memory_program.rl.training_models import in_float32
+from memory_program.sft.exports import write_llamafactory, write_verl
+from memory_program.sft.question_synthesis import Synthesizer
+from memory_program.sft.session_lines import file_of
+from memory_program.sft.sft_training import fine_tune, lessons_of
+from memory_program.sft.trajectories import collect, read_trajectories
+from memory_program.worlds import as_locomo_json
+from memory_program.worlds.oracle import oracle_lm
+
+
+def collect_trajectories(
+    config: TrajectoriesConfig, console: Console | None = None, *, expert: dspy.LM | None = None
+) -> None:
+    """Let an expert remember conversations, and write down what it does.
+
+    Args:
+        config: what to do.
+        console: where progress goes; standard output by default.
+        expert: the expert's model; by default that of the config.
+
+    Raises:
+        ConfigError: the config does not fit the data.
+        ModelError: the expert cannot be used, or calls were lost; what was written is kept.
+        RecordError: the folder holds something else.
+    """
+    say = _printing(console)
+    material = read_material(config.material_config)
+    program = make_system(SystemName.MEMORY.value, config)
+    assert isinstance(program, MemoryProgram)
+    program.writer.set_lm(expert or _expert(config, material))
+    with held(config.output_dir):
+        found = collect(
+            program,
+            material.train,
+            config.output_dir,
+            threads=config.num_threads,
+            skip_existing=config.skip_existing,
+            temperature=config.temperature,
+            max_tokens=config.max_completion_tokens,
+        )
+    sessions = sum(collected.sessions for collected in found)
+    say(f"{sessions:,} sessions of {len(found)} conversations: {config.output_dir}")
+    files = {file_of(config.output_dir, conversation.conversation_id) for conversation in material.train}
+    others = set(config.output_dir.glob("*.jsonl")) - files
+    if others:
+        say(f"and {len(others)} conversations of earlier commands, which sft and export take, too")
+    lost = [collected for collected in found if collected.failure is not None]
+    if lost:
+        raise ModelError(
+            f"{len(lost)} conversations are not finished, for calls failed (the first: {lost[0].failure}); "
+            "what is done is kept: the same command goes on from there"
+        )
+
+
+def synthesize_questions(config: SynthesizeConfig, console: Console | None = None) -> None:
+    """Let a strong model write questions about conversations, and write those that hold.
+
+    Raises:
+        ConfigError: the config does not fit the data.
+        ModelError: the model cannot be used, or calls were lost; what was written is kept.
+        RecordError: the folder holds something else.
+    """
+    say = _printing(console)
+    conversations = read_askable(config.material_config)
+    lm = language_model(
+        config.model,
+        api_base=config.api_base,
+        max_tokens=config.max_completion_tokens,
+        limiter=AdaptiveLimiter(config.num_threads),
+    )
+    check_model(lm)
+    with held(config.output_dir):
+        synthesizer = Synthesizer(lm, answer_score("f1"), config.questions)
+        found = synthesizer.synthesize(conversations, config.output_dir, threads=config.num_threads)
+        path = config.output_dir / "conversations.json"
+        samples = as_locomo_json([one.conversation for one in found])
+        write_whole(path, json.dumps(samples, indent=1) + "\n")
+    kept = sum(len(one.conversation.questions) for one in found)
+    rejected = sum((one.rejected for one in found), Counter[str]())
+    told = ", ".join(f"{count} {reason}" for reason, count in sorted(rejected.items())) or "none"
+    say(f"{kept:,} questions of {len(found)} conversations: {path}; rejected: {told}")
+    lost = [one for one in found if one.failure is not None]
+    if lost:
+        raise ModelError(
+            f"{len(lost)} conversations are not finished, for calls failed (the first: {lost[0].failure}); "
+            "what is done is kept: the same command goes on from there"
+        )
+
+
+def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> None:
+    """Teach a writer what an expert did, and save it.
+
+    Raises:
+        ConfigError: the config does not fit the trajectories or the folder.
+        ModelError: the model cannot be trained.
+        RecordError: there are no trajectories.
+    """
+    say = _printing(console)
+    lessons = lessons_of(read_trajectories(config.trajectories), config.held_out, config.seed)
+    say(f"{len(lessons.train):,} examples to learn from, {len(lessons.val):,} to validate on")
+    with held(config.output_dir):
+        lm = language_model(config.model)
+        lm = in_float32(lm) if config.tuning == "full" else lm
+        job = fine_tune(
+            lm,
+            lessons,
+            config.output_dir,
+            config.optimizer_settings,
+            epochs=config.epochs,
+            batch=config.batch,
+            on_entry=partial(_report, say),
+        )
+        result = config.output_dir / "model"
+        write_folder_whole(result, lambda draft: job.save_checkpoint(str(draft)))
+        engine_of(lm).close()
+    say(f"saved: {result}")
+
+
+def export(config: ExportConfig, console: Console | None = None) -> None:
+    """Write trajectories, or a trained model, as another tool reads them.
+
+    Raises:
+        ModelError: the model cannot be read.
+        RecordError: there are no trajectories, or nothing in them to write.
+    """
+    say = _printing(console)
+    folder = config.output_dir / config.format
+    if config.format == "hf":
+        model = load_model(str(config.model), "cpu", torch.bfloat16)
+        model.network.save_pretrained(folder)
+        model.tokenizer.save_pretrained(folder)
+        say(f"saved: {folder}; vllm serve {folder}")
+        return
+    lines = read_trajectories(config.trajectories)
+    if config.format == "llamafactory":
+        say(f"saved: {', '.join(str(path) for path in write_llamafactory(lines, folder))}")
+        return
+    path = folder / f"by_{config.by}.parquet"
+    say(f"saved: {write_verl(lines, path, config.by):,} rows in {path}")
+
+
+def _expert(config: TrajectoriesConfig, material: Material) -> dspy.LM:
+    if config.model == ORACLE:
+        return oracle_lm(list(material.worlds.values()))
+    limiter = AdaptiveLimiter(config.num_threads)
+    lm = language_model(config.model, api_base=config.api_base, limiter=limiter)
+    check_model(lm)
+    return lm
+
+
+def _printing(console: Console | None) -> Callable[[str], None]:
+    shown = console or Console(width=120)
+    return partial(shown.print, highlight=False, markup=False, soft_wrap=True)
+
+
+def _report(say: Callable[[str], None], entry: Entry) -> None:
+    if entry["kind"] == "validation":
+        say(f"validation after {entry['step']} steps: loss {entry['loss']:.4f}")
+    else:
+        say(f"step {entry['step']}: loss {entry['loss']:.4f}, {entry['tokens_per_s/trained']:,.0f} tokens/s")

@@ -1,0 +1,169 @@
+"""Supervised fine-tuning: a writer learns the replies of an expert, with the job that also reinforces.
+
+The examples are exchanges of trajectories, as they were; only the tokens of the replies are learned.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import dspy
+from dspy.clients.utils_finetune import TrainDataFormat
+
+from memory_program.configs.trainer_config import OptimizerSettings, ReinforceSettings
+from memory_program.core.checkpoints import Entry, Progress, RunState
+from memory_program.core.errors import ConfigError
+from memory_program.evaluation.item_records import content_hash
+from memory_program.models.model_names import known_as
+from memory_program.rl.backends.local_backend import LocalProvider, LocalReinforceJob
+from memory_program.rl.trainer.step_accumulator import StepReport
+from memory_program.sft.session_lines import Line
+
+Example = dict[str, Any]  # Any: a JSON object, ``{"messages": [...]}``
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """The examples to learn from, and those on which the loss is measured."""
+
+    train: list[Example]
+    val: list[Example]
+
+
+def examples_of(lines: Sequence[Line]) -> list[Example]:
+    """Make an example of each valid reply; an expert's faults are not taught."""
+    return [
+        {"messages": [*call["messages"], {"role": "assistant", "content": call["reply"]}]}
+        for line in lines
+        for call in line["calls"]
+        if call["is_valid"]
+    ]
+
+
+def lessons_of(lines: Sequence[Line], held_out_share: float, seed: int) -> Lessons:
+    """Split trajectories into examples to learn from and to validate on, by conversation.
+
+    Raises:
+        ConfigError: there are fewer than two conversations.
+    """
+    names = sorted({line["episode"]["conversation_id"] for line in lines})
+    if len(names) < 2:
+        raise ConfigError(
+            f"{len(names)} conversations of trajectories: there must be one to learn from and one to "
+            "validate on; collect more with --mode trajectories"
+        )
+    random.Random(f"{seed}:held out").shuffle(names)
+    held_out = set(names[: max(1, round(held_out_share * len(names)))])
+    learned = [line for line in lines if line["episode"]["conversation_id"] not in held_out]
+    validating = [line for line in lines if line["episode"]["conversation_id"] in held_out]
+    return Lessons(examples_of(learned), examples_of(validating))
+
+
+def fine_tune(
+    lm: dspy.LM,
+    lessons: Lessons,
+    folder: Path,
+    training: OptimizerSettings,
+    *,
+    epochs: int,
+    batch: int,
+    save_every: int = 50,
+    on_entry: Callable[[Entry], None] = lambda entry: None,
+) -> LocalReinforceJob:
+    """Train a model of this process on examples; goes on from the last checkpoint in the folder.
+
+    Args:
+        lm: the model; what is learned stays in it, the best by the loss on validation.
+        lessons: the examples.
+        folder: of checkpoints and log.
+        training: how weights are changed.
+        epochs: passes over the examples; after each the loss on validation is measured.
+        batch: examples of a step.
+        save_every: steps between checkpoints.
+        on_entry: told every line of the log.
+
+    Raises:
+        ConfigError: there is nothing to learn, or the folder holds another training.
+        ModelError: the weights cannot be trained, or the training diverges.
+    """
+    if not lessons.train or not lessons.val:
+        raise ConfigError(f"{len(lessons.train)} examples to learn from, {len(lessons.val)} to validate on")
+    lm.provider = LocalProvider()
+    alone = ReinforceSettings(**training.model_dump(), beta=0.0)  # replies need no reference model
+    job = cast(LocalReinforceJob, lm.reinforce(alone.model_dump()))
+    lasting = {
+        "model": known_as(lm.model),
+        "epochs": epochs,
+        "batch": batch,
+        "data": content_hash(lessons.train)[:16],
+    }
+    state = RunState(folder, {**lasting, **training.model_dump(mode="json")})
+    progress = state.resume(job.trainer)
+    steps = -(-len(lessons.train) // batch)
+    while True:
+        if progress.step % steps == 0 and progress.validated_at != progress.step:
+            _validate(job, lessons.val, batch, state, progress, on_entry)
+        is_last = progress.step >= epochs * steps
+        if is_last or (progress.step and progress.step % save_every == 0):
+            state.save(job.trainer, progress)
+        if is_last:
+            break
+        chosen = _batch(lessons.train, progress.step, steps, batch, training.seed)
+        report = job.step(chosen, TrainDataFormat.CHAT)
+        assert report is not None, "examples always teach"
+        progress.step += 1
+        progress.samples += report.samples
+        progress.seconds += report.seconds
+        entry = _step_entry(progress, report)
+        state.log(entry)
+        on_entry(entry)
+    job.trainer.load_weights(state.best(progress.best_step))
+    return job
+
+
+def _step_entry(progress: Progress, report: StepReport) -> Entry:
+    return {
+        "kind": "step",
+        "step": progress.step,
+        "run_s": round(progress.seconds, 1),
+        "loss": report.loss,
+        "grad_norm": report.grad_norm,
+        "tokens_per_s/trained": report.read_tokens / max(report.seconds, 1e-9),
+    }
+
+
+def _batch(examples: Sequence[Example], step: int, steps: int, batch: int, seed: int) -> list[Example]:
+    """Give the examples of a step: each pass shuffles them anew, as its number decides."""
+    epoch, place = divmod(step, steps)
+    order = random.Random(f"{seed}:{epoch}").sample(range(len(examples)), len(examples))
+    return [examples[index] for index in order[place * batch : (place + 1) * batch]]
+
+
+def _validate(
+    job: LocalReinforceJob,
+    examples: Sequence[Example],
+    batch: int,
+    state: RunState,
+    progress: Progress,
+    on_entry: Callable[[Entry], None],
+) -> None:
+    """Measure the mean loss of a reply's token, and keep the weights if it is the lowest so far."""
+    batches = [examples[first : first + batch] for first in range(0, len(examples), batch)]
+    with job.trainer.averaged():
+        losses = [job.evaluate(part) for part in batches]
+        loss = sum(total for total, _ in losses) / max(1, sum(tokens for _, tokens in losses))
+        if progress.best_score is None or -loss > progress.best_score:
+            progress.best_score, progress.best_step = -loss, progress.step
+            job.trainer.save_weights(state.best(progress.step))
+    progress.validated_at = progress.step
+    entry = {
+        "kind": "validation",
+        "step": progress.step,
+        "run_s": round(progress.seconds, 1),
+        "loss": loss,
+        "best_step": progress.best_step,
+    }
+    state.log(entry)
+    on_entry(entry)

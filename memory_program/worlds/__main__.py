@@ -1,0 +1,91 @@
+"""``python -m memory_program.worlds``: write made-up conversations to a file in LoCoMo's schema."""
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from locomo.atomic_files import write_whole
+from locomo.errors import WorldError
+from locomo.exit_status import exit_status
+from memory_program.worlds.generator import MAX_SESSIONS, MIN_SESSIONS, QUESTIONS_PER_SESSION, World, generate
+from memory_program.worlds.locomo_export import as_locomo_json
+
+
+@dataclass(frozen=True, slots=True)
+class WorldConfig:
+    """Make up conversations in LoCoMo's schema whose truth is known; the same seed gives the same file."""
+
+    out: Path
+    """The file to write."""
+
+    seed: int = 0
+    """Chooses the conversations."""
+
+    conversations: int = 10
+    """How many conversations."""
+
+    sessions: str = f"{MIN_SESSIONS}-{MAX_SESSIONS}"
+    """The fewest and the most sessions of a conversation."""
+
+    turns: int | None = None
+    """Let each conversation go on until it has so many turns, whatever --sessions says."""
+
+    questions_per_session: float = QUESTIONS_PER_SESSION
+    """How many questions are asked for each session; there may be fewer."""
+
+    held_out: bool = False
+    """Furnish them with names, places and things that no other world contains."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the file that the command line asks for, say what is in it, and return the exit status."""
+    flags, prog = tyro.conf.FlagCreatePairsOff[WorldConfig], "python -m memory_program.worlds"
+    return exit_status(lambda: _make(tyro.cli(flags, args=arguments, prog=prog)))
+
+
+def _make(config: WorldConfig) -> None:
+    if config.out.is_dir():
+        raise WorldError(f"out={config.out.as_posix()!r} is a folder: name a file")
+    worlds = generate(
+        config.seed,
+        config.conversations,
+        sessions=_range(config.sessions),
+        turns=config.turns,
+        questions_per_session=config.questions_per_session,
+        held_out=config.held_out,
+    )
+    _write(worlds, config.out)
+    conversations = [world.conversation for world in worlds]
+    print(
+        f"{config.out}  conversations: {len(conversations)}"
+        f"  sessions: {sum(len(c.sessions) for c in conversations)}"
+        f"  turns: {sum(len(c.turns) for c in conversations)}"
+        f"  questions: {sum(len(c.questions) for c in conversations)}"
+    )
+
+
+def _range(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)-(\d+)", text)
+    if match is None:
+        raise WorldError(f"sessions={text!r} is not a range: write it like {MIN_SESSIONS}-{MAX_SESSIONS}")
+    return int(match[1]), int(match[2])
+
+
+def _write(worlds: Sequence[World], path: Path) -> None:
+    """Write the whole file or none of it."""
+    document = as_locomo_json([world.conversation for world in worlds])
+    try:
+        write_whole(path, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
+    except OSError as error:
+        raise WorldError(
+            f"cannot write {str(path)!r} ({error.strerror}); name another file by --out"
+        ) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""The timeline: what is true when, and the memory operations that keep a bank in step with it."""
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+from enum import StrEnum
+from functools import cached_property
+
+from memory_program.worlds.mentions import Mention
+from memory_program.worlds.world_schema import Kind, Schema, fill
+
+_LATEST = 6  # how far back a new fact looks for a place or person to take up
+
+
+class Action(StrEnum):
+    """What a gold operation does."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+    APPEND_CORE = "append_core"
+    REPLACE_CORE = "replace_core"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something true, in one version; a change makes another fact.
+
+    ``speaker`` tells it, ``subject`` is whom it is about: the same, or a person or pet of the speaker, and
+    then ``parent`` is the fact that introduced these. ``evidence`` names the turns that say it, enough to
+    answer any question about it; the timeline gives the id.
+    """
+
+    schema: Schema
+    speaker: str
+    slots: Mapping[str, str]
+    when: Mention | None
+    session_number: int
+    subject: str
+    parent: str | None = None
+    evidence: tuple[str, ...] = ()
+    fact_id: str = ""
+
+    @cached_property
+    def text(self) -> str:
+        """The canonical memory: one sentence, the same for the same truth."""
+        return self._text(self.when.phrase if self.when else "")
+
+    @property
+    def timeless_text(self) -> str:
+        """The canonical memory, but for the time of it where that is no day."""
+        return self._text("")
+
+    def _text(self, when: str) -> str:
+        values = {**self.slots, "name": self.speaker, "subject": self.subject, "when": when}
+        return fill(self.schema.text, values)
+
+    @property
+    def happened_at(self) -> date | None:
+        """The exact day, where one was said."""
+        return self.when.day if self.when else None
+
+    def is_overdue(self, today: date) -> bool:
+        """Whether it is a plan whose time is over: whether it came true, nobody has said."""
+        return self.schema.tense == "future" and self.when is not None and self.when.last < today
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What no other live fact may share: the schema, the subject and the key slots' values."""
+        return (self.schema.name, self.subject, *(self.slots[slot] for slot in self.schema.key))
+
+    @property
+    def spoken_values(self) -> dict[str, str]:
+        """What an utterance about it is filled in with."""
+        when = self.when.expression if self.when else ""
+        return {**self.slots, "name": self.speaker, "subject": self.subject, "when": when}
+
+    @property
+    def main_value(self) -> str:
+        """What a listener would repeat: the last slot's value."""
+        return next(reversed(tuple(self.slots.values())))
+
+
+@dataclass(frozen=True, slots=True)
+class GoldOperation:
+    """What a perfect writer does about a fact when its session ends.
+
+    ``fact_id`` names the fact that the written memory states (of a deletion: the fact that ended);
+    ``supersedes`` the fact whose memory is replaced or ended, ``old_text`` what that memory says. ``text`` is
+    what the memory says then; empty for a deletion. ``said_when`` is the time of it in the words of the
+    session ("last Friday", "next month"), and ``said_text`` the text without that; it is empty where the
+    session does not say it, and the memory that is replaced keeps its time. ``sources`` are turns of this
+    session.
+    """
+
+    session_number: int
+    action: Action
+    kind: Kind
+    fact_id: str
+    text: str
+    happened_at: date | None
+    said_when: str
+    said_text: str
+    sources: tuple[str, ...]
+    supersedes: str | None = None
+    old_text: str = ""
+    reason: str = ""
+
+
+class Pool:
+    """Fact ids to choose from at random, each step in O(1)."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._ids: list[str] = []
+        self._positions: dict[str, int] = {}
+
+    def add(self, fact_id: str) -> None:
+        """Put an id in."""
+        self._positions[fact_id] = len(self._ids)
+        self._ids.append(fact_id)
+
+    def remove(self, fact_id: str) -> None:
+        """Take an id out, if it is in."""
+        position = self._positions.pop(fact_id, None)
+        if position is None:
+            return
+        last = self._ids.pop()
+        if last != fact_id:
+            self._ids[position] = last
+            self._positions[last] = position
+
+    def choose(self, rng: random.Random) -> str | None:
+        """Choose an id; None if there is none."""
+        return rng.choice(self._ids) if self._ids else None
+
+
+class Timeline:
+    """Every fact of a conversation and the gold operations, written in the order of the telling."""
+
+    def __init__(self) -> None:
+        """Start with nothing true."""
+        self.facts: dict[str, Fact] = {}
+        self.live: dict[str, Fact] = {}
+        self.operations: list[GoldOperation] = []
+        self.everything, self.changeable = Pool(), Pool()
+        self.parents: dict[tuple[str, str], Pool] = {}
+        self._keys: set[tuple[str, ...]] = set()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._fixed: set[str] = set()
+        self._told: dict[tuple[str, str], list[Fact]] = {}
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def allows(self, schema: Schema, subject: str, slots: Mapping[str, str]) -> bool:
+        """Say whether such a fact would contradict none that is live, and is not one too many."""
+        key = (schema.name, subject, *(slots[slot] for slot in schema.key))
+        has_room = schema.at_most is None or self._counts[schema.name, subject] < schema.at_most
+        return has_room and key not in self._keys
+
+    def is_fixed(self, fact: Fact) -> bool:
+        """Say whether other facts rest on this one, so that it may not be corrected."""
+        return fact.fact_id in self._fixed
+
+    def latest(self, schema: Schema, subject: str) -> list[Fact]:
+        """List the last few facts of a schema and a subject, live or not."""
+        return self._told.get((schema.name, subject), [])[-_LATEST:]
+
+    # -- telling ---------------------------------------------------------------------------------
+
+    def begin(self, fact: Fact, sources: tuple[str, ...]) -> Fact:
+        """Let a fact be true, and remember it."""
+        fact = self._enter(fact)
+        action = Action.APPEND_CORE if fact.schema.kind == "core" else Action.CREATE
+        self._record(fact.session_number, action, fact, sources)
+        return fact
+
+    def replace(self, old: Fact, new: Fact, sources: tuple[str, ...], reason: str) -> Fact:
+        """Let a fact take another's place, and its memory the other memory's."""
+        self._leave(old)
+        new = self._enter(new)
+        action = Action.REPLACE_CORE if new.schema.kind == "core" else Action.UPDATE
+        self._record(new.session_number, action, new, sources, old, reason)
+        return new
+
+    def end(self, fact: Fact, session_number: int, sources: tuple[str, ...], reason: str) -> None:
+        """Let a fact be true no longer, and end its memory."""
+        self._leave(fact)
+        self._record(session_number, Action.DELETE, fact, sources, fact, reason)
+
+    def fix(self, fact: Fact) -> None:
+        """Mark a fact as one that another rests on."""
+        self._fixed.add(fact.fact_id)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _enter(self, fact: Fact) -> Fact:
+        fact = replace(fact, fact_id=f"f{len(self.facts) + 1}")
+        assert fact.key not in self._keys, f"{fact.text!r} contradicts a live fact"
+        self.facts[fact.fact_id] = self.live[fact.fact_id] = fact
+        self._keys.add(fact.key)
+        self._counts[fact.schema.name, fact.subject] += 1
+        self._told.setdefault((fact.schema.name, fact.subject), []).append(fact)
+        if fact.parent:
+            self._fixed.add(fact.parent)
+        for pool in self._pools(fact):
+            pool.add(fact.fact_id)
+        return fact
+
+    def _leave(self, fact: Fact) -> None:
+        del self.live[fact.fact_id]
+        self._keys.remove(fact.key)
+        self._counts[fact.schema.name, fact.subject] -= 1
+        for pool in self._pools(fact):
+            pool.remove(fact.fact_id)
+
+    def _pools(self, fact: Fact) -> list[Pool]:
+        pools = [self.everything, self.parents.setdefault((fact.schema.name, fact.speaker), Pool())]
+        return [*pools, self.changeable] if fact.schema.changes else pools
+
+    def _record(
+        self,
+        session_number: int,
+        action: Action,
+        fact: Fact,
+        sources: tuple[str, ...],
+        old: Fact | None = None,
+        reason: str = "",
+    ) -> None:
+        is_end = action is Action.DELETE
+        is_said = not is_end and fact.when is not None and not (old and old.when is fact.when)
+        self.operations.append(
+            GoldOperation(
+                session_number=session_number,
+                action=action,
+                kind=fact.schema.kind,
+                fact_id=fact.fact_id,
+                text="" if is_end else fact.text,
+                happened_at=None if is_end else fact.happened_at,
+                said_when=fact.spoken_values["when"] if is_said else "",
+                said_text="" if is_end else fact.timeless_text if is_said else fact.text,
+                sources=sources,
+                supersedes=old.fact_id if old else None,
+                old_text=old.text if old else "",
+                reason=reason,
+            )
+        )

@@ -1,0 +1,285 @@
+"""The oracle: what a perfect writer and a perfect reader reply to the program's prompts about a known world.
+
+It sits where a language model sits and sees what one sees: the prompt, and nothing of the bank. So a memory
+that the prompt does not show it cannot update, and a question whose memories were not retrieved it answers
+with "Not mentioned in the conversation". Its score, through the same program, is the ceiling of any model's;
+its replies are what the embedded model learns.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import dspy
+from dspy.lm15 import Message, Request, Response, TextPart, Usage
+
+from locomo.prompt_markers import neutralised
+from locomo.types import Question, Session
+from memory_program.agents.context import spelled_day
+from memory_program.agents.signatures import (
+    NOT_MENTIONED,
+    SPECIALISTS,
+    AnswerOrSearch,
+    AnswerQuestion,
+    Consolidate,
+    WriteAll,
+)
+from memory_program.agents.writer import spelled_date
+from memory_program.bank.budget import count_tokens
+from memory_program.core.errors import OracleError
+from memory_program.worlds import KINDS, Action, Fact, GoldOperation, Kind, World
+from memory_program.worlds.rendered_prompts import (
+    fields_of,
+    prompt_of,
+    rendered_reply,
+    signature_of,
+    stored_memories,
+)
+
+_DAY = r"\[(?P<day>\d{1,2} \w+ \d{4})\]"
+_SHOWN = re.compile(rf"(?P<text>.*?)(?: {_DAY})?")
+_SAID = re.compile(rf"(?:{_DAY} )?(?P<text>.*)")
+
+_Call = dict[str, Any]  # Any: a call's arguments, as a model writes them
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A prompt of the program and the reply to it.
+
+    ``evidence`` are the lines of the prompt that the reply is from: of a reader's memories or turns, of a
+    writer's turns. ``changes`` are pairs of lines: a turn, and the memory or line of the profile that a call
+    changes because of it.
+    """
+
+    system: str
+    user: str
+    reply: str
+    evidence: tuple[str, ...] = ()
+    changes: tuple[tuple[str, str], ...] = ()
+
+
+Overlooks = Callable[[World, GoldOperation], bool]
+"""Says whether an expert passes over what ought to be remembered."""
+
+
+class Oracle:
+    """Replies to any prompt of the program about the worlds it knows."""
+
+    def __init__(
+        self, worlds: Sequence[World], overlooks: Overlooks = lambda world, operation: False
+    ) -> None:
+        """Learn the worlds by heart; with ``overlooks`` it writes less than it should, and is no ceiling."""
+        self._overlooks = overlooks
+        self._sessions: dict[tuple[str, str], tuple[World, Session]] = {}
+        self._questions: dict[str, list[tuple[World, Question]]] = {}
+        for world in worlds:
+            for session in world.conversation.sessions:
+                told = (spelled_date(session), neutralised(session.transcript))
+                self._sessions[told] = (world, session)
+            for question in world.conversation.questions:
+                self._questions.setdefault(question.text, []).append((world, question))
+
+    def reply(self, system: str, user: str) -> str:
+        """Reply to a rendered prompt.
+
+        Raises:
+            OracleError: the prompt is not one of the program's, or about no world that the oracle knows.
+        """
+        return self.exchange(system, user).reply
+
+    def exchange(self, system: str, user: str) -> Exchange:
+        """Reply to a rendered prompt, as ``reply`` does, and say which lines of it the reply is from."""
+        signature = signature_of(system)
+        fields = fields_of(user)
+        if signature is Consolidate:
+            return Exchange(system, user, rendered_reply(signature, tool_calls=[]))
+        if signature in (AnswerQuestion, AnswerOrSearch):
+            answer, evidence = self._answer(fields)
+            calls = {"tool_calls": []} if signature is AnswerOrSearch else {}
+            return Exchange(system, user, rendered_reply(signature, **calls, answer=answer), evidence)
+        kinds: list[Kind] = [kind for kind in KINDS if signature in (WriteAll, SPECIALISTS[kind])]
+        told = list(self._calls(kinds, fields, names_kind=signature is WriteAll))
+        changes = [(turn, _changed(call, fields)) for call, turns in told for turn in turns]
+        return Exchange(
+            system,
+            user,
+            rendered_reply(signature, tool_calls=[call for call, _ in told]),
+            tuple(dict.fromkeys(turn for _, turns in told for turn in turns)),
+            tuple((turn, line) for turn, line in changes if line),
+        )
+
+    def conversation_of(self, user: str) -> str:
+        """Give the id of the conversation that a writer's message is about.
+
+        Raises:
+            OracleError: it is about no session that the oracle knows.
+        """
+        return self._told(fields_of(user))[0].conversation.conversation_id
+
+    def _told(self, fields: Mapping[str, str]) -> tuple[World, Session]:
+        told = (fields["session_date"], fields["session"])
+        if told not in self._sessions:
+            raise OracleError(f"no known session of {told[0]!r} has the text {told[1]!r:.80}")
+        return self._sessions[told]
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def _calls(
+        self, kinds: Sequence[Kind], fields: Mapping[str, str], *, names_kind: bool
+    ) -> Iterator[tuple[_Call, Sequence[str]]]:
+        """Give each call, and the turns that it is from, as the prompt shows them."""
+        world, session = self._told(fields)
+        turns = world.conversation.turns
+        ids = {text: memory_id for memory_id, text in stored_memories(fields).items()}
+        core = fields["core_memory"].splitlines()
+        for kind in kinds:
+            for operation in world.operations_of(session.number, kind):
+                if self._overlooks(world, operation):
+                    continue
+                done = _core_calls(operation, core) if kind == "core" else _memory_calls(operation, ids)
+                for call in done:
+                    if names_kind and call["args"].get("action") == "create":
+                        call["args"]["kind"] = kind
+                    yield call, [neutralised(turns[turn_id].line) for turn_id in operation.sources]
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def _answer(self, fields: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+        """Give the answer, and the lines that it is from."""
+        known = self._questions.get(fields["question"])
+        if known is None:
+            raise OracleError(f"no known world asks {fields['question']!r}")
+        shown = _Shown.of(fields)
+        answers = (shown.answer(*asked) for asked in known)
+        return next((found for found in answers if found), (NOT_MENTIONED, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What a reader is shown: each memory (its text and its day) and each turn, by place and line."""
+
+    memories: Mapping[tuple[str, str | None], tuple[int, str]]
+    turns: Mapping[str, tuple[int, str]]
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> "_Shown":
+        lines = [*fields["core_memory"].splitlines(), *fields["memories"].splitlines()]
+        memories = [(at, line, _SHOWN.fullmatch(line)) for at, line in enumerate(lines)]
+        said = [(at, line, _SAID.fullmatch(line)) for at, line in enumerate(fields["excerpts"].splitlines())]
+        return cls(
+            {(m["text"], m["day"]): (at, line) for at, line, m in memories if m},
+            {m["text"]: (at, line) for at, line, m in said if m},
+        )
+
+    def answer(self, world: World, question: Question) -> tuple[str, tuple[str, ...]] | None:
+        """Give the gold as far as it is supported, and the lines that support it.
+
+        Of a list it is the parts whose memories are shown.
+        """
+        gold = next(answer for answer in world.answers if answer.question_id == question.question_id)
+        found = [self._lines(world, world.facts[fact_id]) for fact_id in gold.fact_ids]
+        if not found or question.answer is None:
+            return None
+        parts = str(question.answer).split(", ")
+        if len(parts) == len(found) > 1:
+            told = sorted(
+                (lines[0][0], part, lines) for lines, part in zip(found, parts, strict=True) if lines
+            )
+            evidence = tuple(line for _, _, lines in told for _, line in lines)
+            return (", ".join(part for _, part, _ in told), evidence) if told else None
+        if not all(found):
+            return None
+        # What stands after a semicolon is LoCoMo's reason for an inferred answer; its scorer leaves it out.
+        answer = parts[0].partition(";")[0] if len(parts) == 1 else str(question.answer)
+        return answer, tuple(line for lines in found for _, line in lines)
+
+    def _lines(self, world: World, fact: Fact) -> list[tuple[int, str]]:
+        """List the lines that say a fact, each after its place; none if it is not shown whole."""
+        memory = self.memories.get((fact.text, _spelled(fact.happened_at)))
+        if memory is not None:
+            return [memory]
+        turns = world.conversation.turns
+        told = [self.turns.get(neutralised(turns[turn_id].line)) for turn_id in fact.evidence]
+        found = [line for line in told if line is not None]
+        return found if len(found) == len(told) else []
+
+
+def _memory_calls(operation: GoldOperation, ids: Mapping[str, str]) -> Iterator[_Call]:
+    """Write an operation on single memories; one that needs a memory which is not shown does what is left.
+
+    A call names its memory last: who has just said what is true now, or what no longer is, can tell which
+    memory it was.
+    """
+    old = ids.get(operation.old_text)
+    when = {"happened_at": operation.said_when} if operation.said_when else {}
+    if operation.action is Action.DELETE:
+        if old:
+            reason = f"{operation.reason}: {operation.old_text}"
+            yield _call("delete_memory", reason=reason, memory_id=old)
+    elif operation.action is Action.UPDATE and old:
+        yield _call("manage_memory", action="update", text=operation.said_text, **when, memory_id=old)
+    elif operation.text not in ids:
+        yield _call("manage_memory", action="create", text=operation.said_text, **when)
+
+
+def _core_calls(operation: GoldOperation, core: Sequence[str]) -> Iterator[_Call]:
+    if operation.action is Action.REPLACE_CORE and operation.old_text in core:
+        yield _call("edit_core", action="replace", old_text=operation.old_text, text=operation.text)
+    elif operation.text not in core:
+        yield _call("edit_core", action="append", text=operation.text)
+
+
+def _changed(call: _Call, fields: Mapping[str, str]) -> str:
+    """Give the line of the prompt that a call changes; "" for what is new."""
+    memory_id = call["args"].get("memory_id")
+    if memory_id is None:
+        return call["args"].get("old_text", "")
+    return next(line for line in fields["related_memories"].splitlines() if line.endswith(f" [{memory_id}]"))
+
+
+def _call(name: str, **arguments: str) -> _Call:
+    return {"name": name, "args": arguments}
+
+
+def _spelled(day: date | None) -> str | None:
+    return spelled_day(day) if day else None
+
+
+class OracleEngine:
+    """An engine of DSPy behind which the oracle sits; ``exchanges`` holds what was asked and replied."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        """Put an oracle behind the engine."""
+        self._oracle = oracle
+        self.exchanges: list[Exchange] = []
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "OracleEngine":
+        """A copied program asks the same oracle."""
+        return self
+
+    def complete(self, request: Request) -> Response:
+        """Reply to a request."""
+        system, user = prompt_of(request)
+        exchange = self._oracle.exchange(system, user)
+        self.exchanges.append(exchange)
+        text = exchange.reply
+        return Response(
+            id=None,
+            model=request.model,
+            message=Message.assistant([TextPart(text)]),
+            finish_reason="stop",
+            usage=Usage(input_tokens=count_tokens(system + user), output_tokens=count_tokens(text)),
+        )
+
+
+def lm_of(engine: OracleEngine) -> dspy.LM:
+    """Make an engine into a language model."""
+    return dspy.LM("oracle", engine=engine, cache=False, num_retries=0)
+
+
+def oracle_lm(worlds: Sequence[World]) -> dspy.LM:
+    """Make the oracle of some worlds into a language model that any program can be given."""
+    return lm_of(OracleEngine(Oracle(worlds)))

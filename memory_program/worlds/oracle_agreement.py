@@ -1,0 +1,222 @@
+"""How far a writer does what the oracle does.
+
+The writer is measured on the banks that it builds itself. Every prompt that a specialist was given is put to
+the oracle too, and the operations of both replies are compared: so the gold of a session is ``operations`` of
+its world, as far as they can be done in the bank as it was, seen through that prompt.
+
+An operation is three things, and right if all three are equal to those of one gold operation of the same
+reply, each gold operation counting once:
+
+- what it does: creates, updates or deletes a memory of the specialist's kind, or appends to or replaces a
+  line of the core block;
+- its target: what is changed or deleted. A memory's id stands for the text that the prompt shows under that
+  id, without its date, so that of two memories which say the same either will do; an id that the prompt does
+  not show is a target of its own, which is never right. Of the core block it is the old text, and of what is
+  new there is none;
+- its text, normalised as the target is: without case, punctuation and spare spaces. A deletion has none.
+
+Dates are counted apart, among the right operations whose gold has one. A reply that cannot be read, or a call
+that failed, holds no operations; a call of any other form (a merge, say) is an operation that is never right.
+"""
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+import dspy
+from dspy.lm15 import Request, Response
+from dspy.utils.exceptions import AdapterParseError
+
+from memory_program.agents.chat_adapter import ADAPTER
+from memory_program.agents.signatures import SPECIALISTS
+from memory_program.bank.dates.resolve import resolve_date
+from memory_program.models.rate_limit import Engine
+from memory_program.worlds import KINDS, Kind
+from memory_program.worlds.oracle import Exchange
+from memory_program.worlds.rendered_prompts import fields_of, prompt_of, signature_of, stored_memories
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenOperation:
+    """An operation as it is compared; ``said`` is its text, or its target's, as it stands."""
+
+    does: str
+    target: str
+    text: str
+    said: str = field(default="", compare=False)
+
+
+_Dated = tuple[WrittenOperation, str]  # with its date, or ""
+_ISO_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What was written, what should have been, and what of it is right.
+
+    ``dated`` counts the right operations whose gold has a date, ``days_right`` those that have the same one.
+    """
+
+    right: int = 0
+    written: int = 0
+    gold: int = 0
+    dated: int = 0
+    days_right: int = 0
+
+    @property
+    def precision(self) -> float | None:
+        """``right / written``; None if nothing was written."""
+        return self.right / self.written if self.written else None
+
+    @property
+    def recall(self) -> float | None:
+        """``right / gold``; None if there was nothing to write."""
+        return self.right / self.gold if self.gold else None
+
+    @property
+    def f1(self) -> float | None:
+        """``2 * right / (written + gold)``; None if nothing was written, and rightly so."""
+        both = self.written + self.gold
+        return 2 * self.right / both if both else None
+
+    def __add__(self, other: "Tally") -> "Tally":
+        """Count two together."""
+        return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+
+def agreement(
+    exchanges: Iterable[Exchange], gold_reply: Callable[[str, str], str]
+) -> dict[tuple[Kind, str], Tally]:
+    """Compare what specialists wrote with what they should have; what was said to others is left out.
+
+    Args:
+        exchanges: what a model was asked and replied.
+        gold_reply: replies to a rendered prompt (the system's message, the user's), as ``Oracle.reply`` does.
+
+    Returns:
+        By the kind of memory, and what the operation does; what nobody did or should have is not in it.
+
+    Raises:
+        OracleError: a prompt is not one of the program's, or about a world that the oracle does not know.
+    """
+    tallies: dict[tuple[Kind, str], Tally] = {}
+    for kind, written, gold in _compared(exchanges, gold_reply):
+        for does in sorted({operation.does for operation, _ in (*written, *gold)}):
+            tally = _tally([w for w in written if w[0].does == does], [g for g in gold if g[0].does == does])
+            tallies[kind, does] = tallies.get((kind, does), Tally()) + tally
+    return tallies
+
+
+def gold_operations(
+    exchanges: Iterable[Exchange], gold_reply: Callable[[str, str], str]
+) -> Iterator[tuple[Kind, WrittenOperation, bool]]:
+    """List the operations that specialists should have written, each with whether they did.
+
+    Takes what ``agreement`` takes, and raises what it raises.
+    """
+    for kind, written, gold in _compared(exchanges, gold_reply):
+        left = Counter(operation for operation, _ in written)
+        for operation, _ in gold:
+            yield kind, operation, left[operation] > 0
+            left[operation] -= 1
+
+
+class Recorder:
+    """An engine of DSPy that keeps what passes through another one; a call that failed got no reply."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Stand before an engine."""
+        self._engine = engine
+        self._lock = threading.Lock()
+        self.exchanges: list[Exchange] = []
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Recorder":
+        """A copied program is recorded together with the first one."""
+        return self
+
+    def complete(self, request: Request) -> Response:
+        """Pass a request on."""
+        reply = ""
+        try:
+            response = self._engine.complete(request)
+            reply = response.text or ""
+        finally:
+            with self._lock:
+                self.exchanges.append(Exchange(*prompt_of(request), reply))
+        return response
+
+
+def _compared(
+    exchanges: Iterable[Exchange], gold_reply: Callable[[str, str], str]
+) -> Iterator[tuple[Kind, list[_Dated], list[_Dated]]]:
+    """Give the operations of each reply of a specialist, and those of the gold reply to the same prompt."""
+    kinds: dict[type[dspy.Signature], Kind] = {SPECIALISTS[kind]: kind for kind in KINDS}
+    for exchange in exchanges:
+        signature = signature_of(exchange.system)
+        if signature in kinds:
+            fields = fields_of(exchange.user)
+            written, gold = (
+                [(_operation(call, fields), _day(call, fields)) for call in _calls(signature, reply)]
+                for reply in (exchange.reply, gold_reply(exchange.system, exchange.user))
+            )
+            yield kinds[signature], written, gold
+
+
+def _tally(written: Sequence[_Dated], gold: Sequence[_Dated]) -> Tally:
+    right = Counter(operation for operation, _ in written) & Counter(operation for operation, _ in gold)
+    dated = [pair for pair in gold if pair[0] in right and pair[1]]
+    days_right = Counter(written) & Counter(dated)
+    return Tally(right.total(), len(written), len(gold), len(dated), days_right.total())
+
+
+def _calls(signature: type[dspy.Signature], reply: str) -> Sequence[dspy.ToolCalls.ToolCall]:
+    try:
+        return ADAPTER.parse(signature, reply)["tool_calls"].tool_calls
+    except AdapterParseError:
+        return ()
+
+
+def _operation(call: dspy.ToolCalls.ToolCall, fields: Mapping[str, str]) -> WrittenOperation:
+    arguments: dict[str, Any] = call.args  # Any: whatever a model wrote
+    given = {name: str(value) for name, value in arguments.items() if value not in (None, "")}
+    said = given.get("text", "")
+    text = normalised(said)
+    action = given.get("action", "")
+    if call.name == "manage_memory" and action in ("create", "update"):
+        target, _ = _shown(given["memory_id"], fields) if "memory_id" in given else ("", "")
+        return WrittenOperation(action, target, text, said)
+    if call.name == "delete_memory":
+        target, told = _shown(given.get("memory_id", ""), fields)
+        return WrittenOperation("delete", target, "", told)
+    if call.name == "edit_core" and action in ("append", "replace"):
+        return WrittenOperation(action, normalised(given.get("old_text", "")), text, said)
+    return WrittenOperation(f"{call.name} {action}".strip(), repr(sorted(given.items())), text, said)
+
+
+def _shown(memory_id: str, fields: Mapping[str, str]) -> tuple[str, str]:
+    """Give what an id stands for as it is compared, and as it stands in the prompt."""
+    text = stored_memories(fields).get(memory_id)
+    unknown = f"<{memory_id}>"
+    return (unknown, unknown) if text is None else (normalised(text), text)
+
+
+def _day(call: dspy.ToolCalls.ToolCall, fields: Mapping[str, str]) -> str:
+    """The day that a call gives, counted from the session's date as the tool does."""
+    said = str(call.args.get("happened_at") or "")
+    anchor = _ISO_DAY.search(fields.get("session_date", ""))
+    day = resolve_date(said, date.fromisoformat(anchor[0])) if said and anchor else None
+    return day.isoformat() if day else said
+
+
+def normalised(text: str) -> str:
+    """Leave case, punctuation and spare spaces out of a text.
+
+    Example:
+        >>> normalised("  Ana's dog is called Pip. ")
+        'ana s dog is called pip'
+    """
+    return " ".join(re.findall(r"\w+", text.casefold()))

@@ -1,0 +1,198 @@
+"""What is true of somebody beyond the day (semantic): pets, possessions, likes."""
+
+from memory_program.worlds.world_schema import Change, Probe, Role, Schema
+
+PET = Schema(
+    name="pet",
+    kind="semantic",
+    text="{name} has {a_animal} named {pet}.",
+    slots={"animal": "animal", "pet": "pet"},
+    says=(
+        "I have {a_animal} named {pet}",
+        "my {animal} {pet} woke me up early",
+        "my {animal} is called {pet}",
+        "{pet} is my {animal}",
+    ),
+    asked=(("What is your {animal} called?", "My {animal} is called {pet}."),),
+    shown=(("This is {pet}, who lives with me.", "a photo of {a_animal} on a sofa"),),
+    probes=(
+        Probe(("What is the name of {name}'s {animal}?", "What is {name}'s {animal} named?"), "{pet}"),
+        Probe(("What are the names of the pets that {name} has?", "What are {name}'s pets named?"), "{pet}"),
+        Probe(("What kind of animal is {pet}, the pet that {name} has?",), "{animal}"),
+    ),
+    key=("animal",),
+    at_most=3,
+    changes=(
+        Change(
+            says=(
+                "I gave my {animal} {pet} to {person} {when}",
+                "{when} I had to give my {animal} {pet} away to {person}",
+                "my {animal} {pet} went to {person} {when}",
+            ),
+            reason="given away",
+            event="gave_away",
+            tense="past",
+        ),
+    ),
+    corrects="pet",
+    weight=1.2,
+)
+PET_LOVES = Schema(
+    name="pet_loves",
+    kind="semantic",
+    text="{subject} loves to eat {ingredient}.",
+    slots={"ingredient": "ingredient"},
+    says=(
+        "{subject} loves to eat {ingredient}",
+        "{subject} goes wild for {ingredient}",
+        "{subject} would do anything for a bit of {ingredient}",
+        "the best treat for {subject} is {ingredient}",
+    ),
+    probes=(
+        Probe(("What does {subject} love to eat?", "Which food does {subject} love to eat?"), "{ingredient}"),
+    ),
+    bridges=(
+        Probe(
+            ("What does {name}'s {role} love to eat?", "Which food does {name}'s {role} love to eat?"),
+            "{ingredient}",
+        ),
+    ),
+    about=(Role("pet", "pet", "animal"),),
+    corrects="ingredient",
+    weight=2.0,
+)
+KEEPS = Schema(
+    name="keeps",
+    kind="semantic",
+    text="{name} keeps {a_thing} in the {room}.",
+    slots={"thing": "thing", "room": "room"},
+    says=(
+        "I keep {a_thing} in the {room}",
+        "there is {a_thing} of mine in the {room}",
+        "in my {room} I keep {a_thing}",
+        "my {thing} has its place in the {room}",
+    ),
+    shown=(
+        ("A look into my {room}, this is what I keep there.", "a photo of {a_thing} in the corner of a room"),
+    ),
+    probes=(
+        Probe(
+            ("What does {name} keep in the {room}?", "Which thing does {name} keep in the {room}?"), "{thing}"
+        ),
+        Probe(
+            ("Where does {name} keep the {thing}?", "In which room does {name} keep the {thing}?"), "{room}"
+        ),
+    ),
+    key=("thing",),
+    changes=(
+        Change(
+            says=(
+                "I sold the {thing} from my {room} {when}",
+                "{when} I sold the {thing} that stood in my {room}",
+                "the {thing} is no longer mine, I sold it {when}",
+            ),
+            reason="sold",
+            event="sold",
+            tense="past",
+        ),
+        Change(
+            says=(
+                "the {thing} is now in the {room}, not in the {old_room} anymore",
+                "I carried the {thing} from the {old_room} to the {room}",
+            ),
+            reason="put elsewhere",
+            replaces=("room",),
+        ),
+    ),
+    corrects="thing",
+    weight=2.0,
+)
+HOBBY = Schema(
+    name="hobby",
+    kind="semantic",
+    text="{name} enjoys {hobby}.",
+    slots={"hobby": "hobby"},
+    says=(
+        "I enjoy {hobby}",
+        "after work I enjoy {hobby} most",
+        "I really like {hobby} in my free time",
+        "a day of {hobby} always cheers me up",
+        "I am into {hobby}",
+    ),
+    asked=(("What do you like to do in your free time?", "I enjoy {hobby}."),),
+    probes=(Probe(("What hobbies does {name} enjoy?", "Which hobbies does {name} enjoy?"), "{hobby}"),),
+    key=("hobby",),
+    at_most=4,
+    changes=(
+        Change(
+            says=(
+                "I gave up {hobby}",
+                "I do not enjoy {hobby} anymore",
+                "I am through with {hobby}, it bores me now",
+            ),
+            reason="given up",
+        ),
+    ),
+    corrects="hobby",
+    weight=1.6,
+)
+DISLIKE = Schema(
+    name="dislike",
+    kind="semantic",
+    text="{name} dislikes {ingredient}.",
+    slots={"ingredient": "ingredient"},
+    says=(
+        "I dislike {ingredient}",
+        "I cannot stand {ingredient}",
+        "I find {ingredient} disgusting",
+        "please never serve me {ingredient}, I hate it",
+    ),
+    asked=(("Is there any food that you cannot stand?", "Yes, I dislike {ingredient}."),),
+    probes=(Probe(("What food does {name} dislike?", "Which foods does {name} dislike?"), "{ingredient}"),),
+    key=("ingredient",),
+    at_most=3,
+    corrects="ingredient",
+    weight=1.2,
+)
+
+
+def _favorite(topic: str, vocabulary: str) -> Schema:
+    return Schema(
+        name=f"favorite_{topic}",
+        kind="semantic",
+        text=f"{{name}}'s favorite {topic} is {{item}}.",
+        slots={"item": vocabulary},
+        says=(
+            f"my favorite {topic} is {{item}}",
+            f"no other {topic} comes close to {{item}}",
+            f"if I had to pick one {topic}, it would be {{item}}",
+            f"of every {topic} that I know, I like {{item}} best",
+        ),
+        fragments=((f"What is your favorite {topic}?", "That is {item}."),),
+        probes=(
+            Probe(
+                (f"What is {{name}}'s favorite {topic}?", f"Which {topic} is {{name}}'s favorite?"), "{item}"
+            ),
+        ),
+        changes=(
+            Change(
+                says=(
+                    f"my favorite {topic} is now {{item}}, not {{old_item}} anymore",
+                    f"I used to like {{old_item}} best, but {{item}} is my favorite {topic} now",
+                ),
+                reason="changed taste",
+                replaces=("item",),
+            ),
+        ),
+        corrects="item",
+        weight=0.6,
+    )
+
+
+TRUTHS = (
+    *(PET, PET_LOVES, KEEPS, HOBBY, DISLIKE),
+    _favorite("dish", "dish"),
+    _favorite("book", "title"),
+    _favorite("band", "band"),
+    _favorite("town", "place"),
+)

@@ -1,0 +1,1 @@
+"""Recipes that are run from a checkout."""
