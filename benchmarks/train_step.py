@@ -34,8 +34,9 @@ from memory_program.configs.trainer_config import GRPOSettings, ReinforceSetting
 from memory_program.core.checkpoints import Entry
 from memory_program.core.command_line import exit_status, parse_flags
 from memory_program.core.settings import Settings
-from memory_program.inference.engine import LocalEngine, LocalModel, LocalSettings
+from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.models.factory import language_model
+from memory_program.models.local_model import LocalModel
 from memory_program.models.model_names import POCKET_BASE, source_of
 from memory_program.rl.backends.local_backend import engine_of
 from memory_program.rl.credit import group_advantages

@@ -28,9 +28,9 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.evaluation.data_splits import split_conversations
 from memory_program.evaluation.stages.system_runner import ModelMaker
 from memory_program.models.factory import AdaptiveLimiter, language_model
-from memory_program.optimization.dev_examples import split_conversations
 from tests.competent_model import NOT_MENTIONED, Prompt, calls_json, chat_format, content_words
 
 READER_CURE = "Answer with the code alone."

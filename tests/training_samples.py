@@ -21,7 +21,8 @@ from memory_program.agents.reader import QAReader
 from memory_program.agents.signatures import NOTHING, SPECIALISTS
 from memory_program.agents.writer import spelled_date
 from memory_program.configs.trainer_config import ReinforceSettings
-from memory_program.inference.engine import LocalEngine, LocalModel, LocalSettings
+from memory_program.inference.engine import LocalEngine, LocalSettings
+from memory_program.models.local_model import LocalModel
 from memory_program.rl.trainer.packing import Sample
 from memory_program.rl.trainer.policy_step import LocalTrainer
 from tests.competent_model import Prompt, competent_reply

@@ -8,11 +8,11 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from memory_program.configs.arbor_settings import ArborJobSettings, ArborSettings
+from memory_program.configs.arbor_yaml import ARBOR_YAML, ArborConfig, read_arbor_config
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.command_line import flag_value
 from memory_program.core.errors import ConfigError
 from memory_program.models.model_names import is_embedded
-from memory_program.rl.backends.arbor.arbor_yaml import ARBOR_YAML, ArborConfig, read_arbor_config
 
 
 class ArborTrainConfig(ArborSettings, TrainConfig):

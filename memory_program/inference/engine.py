@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from dspy import lm15
@@ -21,9 +21,8 @@ from memory_program.inference.decoder import Decoder
 from memory_program.inference.loading import DeviceName, DtypeName, best_device, fastest_dtype, load_model
 from memory_program.inference.prefix_cache import PrefixCache
 from memory_program.inference.sampling import Sampling
-from memory_program.models.rate_limit import AdaptiveLimiter, PacedEngine, RetryPolicy
 
-__all__ = ["LocalEngine", "LocalModel", "LocalSettings"]
+__all__ = ["LocalEngine", "LocalSettings"]
 
 _ROUNDING: dict[DtypeName, Rounding] = {
     # some 15 times, and half, the largest difference that benchmarks/local_engine.py measures
@@ -240,44 +239,6 @@ class LocalEngine:
 
     def __deepcopy__(self, memo: object) -> "LocalEngine":
         return self
-
-
-class LocalModel(PacedEngine):
-    """The engine on the meter, like every other model; saved and sent to other processes by its settings."""
-
-    def __init__(self, settings: LocalSettings, limiter: AdaptiveLimiter | None = None) -> None:
-        """Load the model.
-
-        Args:
-            settings: of the engine.
-            limiter: how many calls may run at once; None lets as many run as are batched.
-
-        Raises:
-            ModelError: the model cannot be used.
-        """
-        self.local = LocalEngine(settings)
-        retries = RetryPolicy(max_retries=0)  # what failed here fails again
-        super().__init__(self.local, limiter or AdaptiveLimiter(settings.slots), retries)
-
-    def dump_state(self) -> dict[str, Any]:  # Any: a JSON object, as DSPy saves engines
-        """Give the settings as JSON."""
-        return {**self.local.settings.model_dump(), "concurrency": self.limiter.limit}
-
-    @classmethod
-    def load_state(cls, state: dict[str, Any]) -> "LocalModel":  # Any: see dump_state
-        """Make the engine that ``dump_state`` described, with a limiter of its own.
-
-        Raises:
-            ModelError: the model is not where it was.
-        """
-        settings = {name: value for name, value in state.items() if name != "concurrency"}
-        return cls(LocalSettings(**settings), AdaptiveLimiter(state["concurrency"]))
-
-    def __reduce__(self) -> tuple[Any, ...]:  # Any: pickle's protocol
-        return LocalModel.load_state, (self.dump_state(),)
-
-    def __repr__(self) -> str:
-        return f"LocalModel({self.local.settings.source!r})"
 
 
 class _Seeds:

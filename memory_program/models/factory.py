@@ -108,7 +108,9 @@ def _embedded_model(
         max_tokens = min(max_tokens, _POCKET_TOKENS)
     if not source:
         raise ModelError(f"{name!r} names no model: {_NAMES}")
-    from memory_program.inference.engine import LocalModel, LocalSettings  # torch takes seconds to import
+    # torch takes seconds to import
+    from memory_program.inference.engine import LocalSettings
+    from memory_program.models.local_model import LocalModel
 
     engine = LocalModel(LocalSettings(source=source), limiter)
     return dspy.LM(

@@ -14,17 +14,12 @@ from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.errors import ConfigError, ModelError
+from memory_program.evaluation.data_splits import split_conversations
 from memory_program.evaluation.datasets import load_dataset
 from memory_program.models.model_names import known_as
 from memory_program.optimization.call_journal import PaidCalls
 from memory_program.optimization.crew import side_by_side
-from memory_program.optimization.dev_examples import (
-    Cases,
-    MemoryCase,
-    episode_cases,
-    question_cases,
-    split_conversations,
-)
+from memory_program.optimization.dev_examples import Cases, MemoryCase, episode_cases, question_cases
 from memory_program.rl.episodes import episodes_of, namespace_of, roll_in, shortened
 
 

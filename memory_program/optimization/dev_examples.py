@@ -9,12 +9,8 @@ import dspy
 
 from locomo.judge.calibration import AnswerKind, KnownAnswer
 from locomo.judge.rubrics import Rubric, Verdict
-from locomo.locomo import Dataset
-from locomo.longmemeval import MemBuilderSplit, membuilder_split
-from locomo.splits import SPLITS, Split, select_split, split_by_order
-from locomo.types import Benchmark, Conversation, Question, Session
+from locomo.types import Conversation, Question, Session
 from memory_program.bank.space import MemorySpace
-from memory_program.core.errors import ConfigError
 from memory_program.rl.episodes import Episode
 
 
@@ -108,41 +104,8 @@ class Cases:
     untouchable: Sequence[str]
 
 
-_MEMBUILDERS: dict[Split, MemBuilderSplit] = {"train": "sft", "val": "rl", "test": "test"}
-
-
 def _spelled_gold(question: Question) -> str:
     return str(question.answer) if question.is_answerable else "(to abstain)"
-
-
-def split_conversations(dataset: Dataset) -> dict[Split, list[Conversation]]:
-    """Split by conversation, so that nothing is learned from, or chosen on, what the test split scores.
-
-    LoCoMo has its reference splits, LongMemEval those of MemBuilder (its SFT split to learn from, its RL
-    split to choose on); others are split by their order, as is a file of LoCoMo's train split alone.
-
-    Raises:
-        ConfigError: there is nothing to learn from, or nothing to choose on.
-        DatasetError: LoCoMo's conversations are mixed with others, or MemBuilder's list cannot be fetched.
-    """
-    conversations = dataset.conversations
-    ids = {conversation.conversation_id for conversation in conversations}
-    known = {identity for of_split in SPLITS.values() for identity in of_split}
-    splits: dict[Split, list[Conversation]] = split_by_order(conversations)
-    if dataset.benchmark is Benchmark.LONGMEMEVAL:
-        listed: dict[Split, set[str]] = {
-            split: set(membuilder_split(name)) for split, name in _MEMBUILDERS.items()
-        }
-        for split, theirs in listed.items():
-            splits[split] = [c for c in conversations if c.conversation_id in theirs]
-    elif ids & known and not ids <= set(SPLITS["train"]):
-        splits = {split: select_split(conversations, split) for split in SPLITS}
-    if not splits["train"] or not splits["val"]:
-        raise ConfigError(
-            f"{len(conversations)} conversations give {len(splits['train'])} to learn from and "
-            f"{len(splits['val'])} to choose on: there must be one of each at least; add conversations"
-        )
-    return splits
 
 
 def question_cases(

@@ -11,8 +11,8 @@ from memory_program.bank.memory import MemoryKind
 from memory_program.configs.evaluate_config import DatasetName
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.errors import ConfigError
+from memory_program.evaluation.data_splits import split_conversations
 from memory_program.evaluation.datasets import load_dataset
-from memory_program.optimization.dev_examples import split_conversations
 from memory_program.rl.episodes import Episode, questions_by_session
 from memory_program.worlds import KINDS, Kind, World, generate
 

@@ -8,8 +8,8 @@ from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_config import ReinforceSettings
 from memory_program.core.checkpoints import Entry
-from memory_program.inference.engine import LocalModel
 from memory_program.models.factory import check_model, language_model
+from memory_program.models.local_model import LocalModel
 from memory_program.models.model_names import known_as
 from memory_program.rl.backends.arbor.arbor_backend import arbor_model
 from memory_program.rl.backends.arbor.arbor_client import ArborClient

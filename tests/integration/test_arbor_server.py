@@ -21,6 +21,7 @@ import pytest
 import torch
 
 from memory_program.configs.arbor_settings import ArborJobSettings
+from memory_program.configs.arbor_yaml import ArborConfig, Devices
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.inference.loading import load_model
 from memory_program.rl.backends.arbor import arbor_server as server
@@ -28,7 +29,6 @@ from memory_program.rl.backends.arbor.arbor_backend import ArborReinforceJob, ar
 from memory_program.rl.backends.arbor.arbor_client import ArborClient, UnknownJobError
 from memory_program.rl.backends.arbor.arbor_environment import repair
 from memory_program.rl.backends.arbor.arbor_wire import zero_sum
-from memory_program.rl.backends.arbor.arbor_yaml import ArborConfig, Devices
 from memory_program.rl.credit import Credited, weighted_advantages
 from tests.conftest import CHECKOUT
 from tests.tiny_model import save_tiny_model

@@ -11,11 +11,11 @@ from rich.console import Console
 from locomo.longmemeval import load_longmemeval
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import ConfigError
+from memory_program.evaluation.data_splits import split_conversations
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.question_selection import select
 from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.models.factory import language_model
-from memory_program.optimization.dev_examples import split_conversations
 from tests.competent_model import Prompt
 from tests.longmemeval_samples import instances
 from tests.model_server import Behaviour, ModelServer

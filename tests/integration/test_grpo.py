@@ -14,7 +14,8 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.bank.memory import MemoryKind
 from memory_program.configs.trainer_config import GRPOSettings, ReinforceSettings
 from memory_program.core.errors import ConfigError, ModelError
-from memory_program.inference.engine import LocalModel, LocalSettings
+from memory_program.inference.engine import LocalSettings
+from memory_program.models.local_model import LocalModel
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.rewards import answer_score
 from memory_program.rl.validation import Validation

@@ -12,8 +12,8 @@ import pytest
 import torch
 from dspy.utils.exceptions import ContextWindowExceededError, LMUnsupportedFeatureError
 
-from memory_program.inference.engine import LocalModel
 from memory_program.models.factory import check_model, language_model
+from memory_program.models.local_model import LocalModel
 from memory_program.models.usage import metered
 from tests.tiny_model import save_tiny_model
 

@@ -14,6 +14,7 @@ import yaml
 
 from memory_program.configs.arbor_config import ArborTrainConfig, train_config_type
 from memory_program.configs.arbor_settings import ArborJobSettings, ArborSettings
+from memory_program.configs.arbor_yaml import ArborConfig, Devices, read_arbor_config
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_config import ReinforceSettings
 from memory_program.core.command_line import parse_flags
@@ -24,7 +25,6 @@ from memory_program.rl.backends.arbor.arbor_environment import GROUP, prepare, r
 from memory_program.rl.backends.arbor.arbor_server import check_gpus, gpus_here, serve, start
 from memory_program.rl.backends.arbor.arbor_trainer import ArborTrainer
 from memory_program.rl.backends.arbor.arbor_wire import wire_group, zero_sum
-from memory_program.rl.backends.arbor.arbor_yaml import ArborConfig, Devices, read_arbor_config
 from tests.conftest import CHECKOUT
 
 EXAMPLE = CHECKOUT / "deploy" / "arbor.yaml"

@@ -16,9 +16,10 @@ from dspy.lm15 import Config, Message, Request
 
 from memory_program.core.errors import ModelError
 from memory_program.inference.decoder import Decoder
-from memory_program.inference.engine import LocalEngine, LocalModel, LocalSettings
+from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.inference.loading import load_model
 from memory_program.inference.prefix_cache import BLOCK_TOKENS, PrefixCache
+from memory_program.models.local_model import LocalModel
 from tests.tiny_model import save_tiny_model
 
 SYSTEM = "You keep what Nate and Joanna say: the turtle, the screenplay, the garden and the first of June."

@@ -12,13 +12,8 @@ from locomo.splits import SPLITS
 from locomo.types import Benchmark, Category, Conversation, Question
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import ConfigError
-from memory_program.optimization.dev_examples import (
-    answer_cases,
-    episode_cases,
-    has_score,
-    question_cases,
-    split_conversations,
-)
+from memory_program.evaluation.data_splits import split_conversations
+from memory_program.optimization.dev_examples import answer_cases, episode_cases, has_score, question_cases
 from memory_program.rl.episodes import episodes_of
 from tests.conversations import session
 from tests.optimization_samples import write_conversations

@@ -10,7 +10,8 @@ from dspy import lm15
 from dspy.clients.utils_finetune import TrainDataFormat
 
 from memory_program.core.errors import ConfigError, ModelError
-from memory_program.inference.engine import LocalModel, LocalSettings
+from memory_program.inference.engine import LocalSettings
+from memory_program.models.local_model import LocalModel
 from memory_program.rl.backends.local_backend import LocalProvider, LocalReinforceJob, engine_of
 from memory_program.rl.trainer.packing import Sample
 from tests.tiny_model import save_tiny_model

@@ -15,7 +15,8 @@ from dspy.clients.utils_finetune import TrainDataFormat
 
 from memory_program.configs.trainer_config import ReinforceSettings
 from memory_program.core.errors import ModelError
-from memory_program.inference.engine import LocalEngine, LocalModel
+from memory_program.inference.engine import LocalEngine
+from memory_program.models.local_model import LocalModel
 from memory_program.rl.credit import group_advantages
 from memory_program.rl.trainer.packing import Sample
 from memory_program.rl.trainer.policy_step import LocalTrainer

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import tyro
 
+from memory_program.configs.arbor_yaml import ARBOR_YAML, read_arbor_config
 from memory_program.core.command_line import exit_status
 from memory_program.rl.backends.arbor import arbor_server as server
-from memory_program.rl.backends.arbor.arbor_yaml import ARBOR_YAML, read_arbor_config
 
 
 def serve(config: Path = ARBOR_YAML, allow_remote: bool = False) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 import yaml
 from filelock import FileLock
 
+from memory_program.configs.arbor_yaml import LOOPBACK, ArborConfig
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.rl.backends.arbor.arbor_client import START, ArborClient
 from memory_program.rl.backends.arbor.arbor_environment import prepare
-from memory_program.rl.backends.arbor.arbor_yaml import LOOPBACK, ArborConfig
 
 _LAUNCHER = Path(__file__).with_name("arbor_launcher.py")
 _RECORD = "server.json"

@@ -1,0 +1,44 @@
+"""The engine of this process behind the rate limit and the usage ledger, like every other model."""
+
+from typing import Any
+
+from memory_program.inference.engine import LocalEngine, LocalSettings
+from memory_program.models.rate_limit import AdaptiveLimiter, PacedEngine, RetryPolicy
+
+
+class LocalModel(PacedEngine):
+    """The engine on the meter, like every other model; saved and sent to other processes by its settings."""
+
+    def __init__(self, settings: LocalSettings, limiter: AdaptiveLimiter | None = None) -> None:
+        """Load the model.
+
+        Args:
+            settings: of the engine.
+            limiter: how many calls may run at once; None lets as many run as are batched.
+
+        Raises:
+            ModelError: the model cannot be used.
+        """
+        self.local = LocalEngine(settings)
+        retries = RetryPolicy(max_retries=0)  # what failed here fails again
+        super().__init__(self.local, limiter or AdaptiveLimiter(settings.slots), retries)
+
+    def dump_state(self) -> dict[str, Any]:  # Any: a JSON object, as DSPy saves engines
+        """Give the settings as JSON."""
+        return {**self.local.settings.model_dump(), "concurrency": self.limiter.limit}
+
+    @classmethod
+    def load_state(cls, state: dict[str, Any]) -> "LocalModel":  # Any: see dump_state
+        """Make the engine that ``dump_state`` described, with a limiter of its own.
+
+        Raises:
+            ModelError: the model is not where it was.
+        """
+        settings = {name: value for name, value in state.items() if name != "concurrency"}
+        return cls(LocalSettings(**settings), AdaptiveLimiter(state["concurrency"]))
+
+    def __reduce__(self) -> tuple[Any, ...]:  # Any: pickle's protocol
+        return LocalModel.load_state, (self.dump_state(),)
+
+    def __repr__(self) -> str:
+        return f"LocalModel({self.local.settings.source!r})"
