@@ -3,7 +3,7 @@
 import sys
 
 from memory_program.configs.evaluate_config import EvaluateConfig
-from memory_program.core.command_line import exit_status, parse_flags
+from memory_program.core.command_line import parse_flags, run_script
 
 
 def main() -> None:
@@ -12,10 +12,10 @@ def main() -> None:
 
     # DSPy and the rest: --help does not wait for them
     from memory_program.evaluation.evaluation_run import evaluate
-    from memory_program.evaluation.oracle_eval import measure_ceiling
+    from memory_program.evaluation.oracle_eval import evaluate_oracle
 
-    evaluate(config, ceiling=measure_ceiling(config))
+    evaluate(config, ceiling=evaluate_oracle(config))
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_script(main))

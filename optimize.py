@@ -3,7 +3,7 @@
 import sys
 
 from memory_program.configs.optimize_config import OptimizeConfig
-from memory_program.core.command_line import exit_status, parse_flags
+from memory_program.core.command_line import parse_flags, run_script
 
 
 def main() -> None:
@@ -18,4 +18,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_script(main))

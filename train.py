@@ -22,17 +22,17 @@ from memory_program.configs.sft_config import (
     TrajectoriesConfig,
 )
 from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
-from memory_program.core.command_line import exit_status, named_mode, parse_flags
+from memory_program.core.command_line import parse_flags, parse_mode, run_script
 from memory_program.core.settings import Settings
 from recipes.pocket.recipe import PretrainConfig
 
 MODES: dict[str, tuple[type[Settings], str]] = {
     "train": (TrainConfig, "memory_program.rl.training_run:train"),
-    "evaluate": (ReevaluateConfig, "memory_program.rl.training_run:evaluate_again"),
+    "evaluate": (ReevaluateConfig, "memory_program.rl.training_run:reevaluate"),
     "trajectories": (TrajectoriesConfig, "memory_program.sft.sft_commands:collect_trajectories"),
     "synthesize": (SynthesizeConfig, "memory_program.sft.sft_commands:synthesize_questions"),
     "sft": (FineTuneConfig, "memory_program.sft.sft_commands:fine_tune_writer"),
-    "export": (ExportConfig, "memory_program.sft.sft_commands:export"),
+    "export": (ExportConfig, "memory_program.sft.sft_commands:export_to_format"),
     "pretrain": (PretrainConfig, "recipes.pocket.pretraining:pretrain"),
 }
 """For each mode its flags, and the function that takes them; imported late, since it needs torch."""
@@ -40,7 +40,7 @@ MODES: dict[str, tuple[type[Settings], str]] = {
 
 def main() -> None:
     """Read the flags of the mode, and do what it is for."""
-    mode = named_mode(MODES, "train")
+    mode = parse_mode(MODES, "train")
     config_type, place = MODES[mode]
     config_type = train_config_type() if config_type is TrainConfig else config_type
     config = parse_flags(config_type, about=__doc__ or "", prog=f"train.py --mode {mode}")
@@ -52,4 +52,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_script(main))

@@ -18,9 +18,9 @@ from rich.table import Table
 from torch import Tensor
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from memory_program.core.command_line import exit_status
+from memory_program.core.command_line import run_script
 from memory_program.core.errors import ConfigError
-from recipes.pocket.amx_attention import WIDTH, attend, is_available
+from recipes.pocket.amx_attention import AMX_HEAD_WIDTH, attend, is_amx_available
 from recipes.pocket.pretraining import keep_freed_memory
 
 
@@ -43,13 +43,13 @@ class Benchmark:
 
 def main(benchmark: Benchmark) -> None:
     """Measure, and print a table."""
-    if not is_available():
+    if not is_amx_available():
         raise ConfigError("this processor does not multiply tiles (AMX): there is nothing to compare")
     torch.set_num_threads(benchmark.threads)
     keep_freed_memory()  # as a training does
     table = Table("examples", "tokens", "ours, ms", "PyTorch's, ms", "times")
     for examples, tokens in benchmark.batches:
-        drawn = torch.randn(4, examples, tokens, benchmark.heads, WIDTH).bfloat16()
+        drawn = torch.randn(4, examples, tokens, benchmark.heads, AMX_HEAD_WIDTH).bfloat16()
         ours, theirs = _fastest_ms([attend, _flash], drawn, benchmark.rounds)
         table.add_row(str(examples), str(tokens), *(f"{cell:.1f}" for cell in (ours, theirs, theirs / ours)))
     Console().print(table)
@@ -70,7 +70,7 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, cosines: Tensor, sines: Te
 def _fastest_ms(ways: list[_Attention], drawn: Tensor, rounds: int) -> list[float]:
     query, key, value, of_got = drawn
     inputs = [tensor.clone().requires_grad_() for tensor in (query, key, value)]
-    angles = torch.arange(query.shape[1])[:, None] * 10_000 ** -torch.linspace(0, 1, WIDTH // 2)
+    angles = torch.arange(query.shape[1])[:, None] * 10_000 ** -torch.linspace(0, 1, AMX_HEAD_WIDTH // 2)
     best = [float("inf")] * len(ways)
     for _ in range(rounds):
         for place, attention in enumerate(ways):
@@ -81,4 +81,4 @@ def _fastest_ms(ways: list[_Attention], drawn: Tensor, rounds: int) -> list[floa
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(lambda: main(tyro.cli(Benchmark, description=__doc__))))
+    sys.exit(run_script(lambda: main(tyro.cli(Benchmark, description=__doc__))))

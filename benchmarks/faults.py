@@ -26,7 +26,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the tests have the server and the models
 
-from memory_program.core.command_line import exit_status, parse_flags
+from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.errors import ConfigError, MemoryProgramError
 from memory_program.core.settings import Settings, split_list
 from memory_program.worlds import as_locomo_json
@@ -259,4 +259,4 @@ def servers() -> list[Row]:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_script(main))

@@ -25,9 +25,9 @@ from memory_program.inference.decoder import Decoder
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.inference.loading import LoadedModel
 from memory_program.inference.prefix_cache import PrefixCache
-from memory_program.models.model_names import POCKET, source_of
-from memory_program.worlds import generate
-from recipes.pocket.examples import exchanges_of
+from memory_program.models.model_names import POCKET, model_source
+from memory_program.worlds import generate_worlds
+from recipes.pocket.examples import collect_exchanges
 
 _ROUNDS = 2
 
@@ -64,7 +64,7 @@ def main(benchmark: Benchmark) -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
-    engine = LocalEngine(LocalSettings(source=source_of(benchmark.model)))
+    engine = LocalEngine(LocalSettings(source=model_source(benchmark.model)))
     _measure(engine, benchmark)
     engine.close()
 
@@ -170,8 +170,8 @@ def _rounding(
     decoder = Decoder(network.to(dtype).eval(), engine.model.kv_shape, PrefixCache(4096))
     choose = random.Random(0)
     texts = [list(prompt) for prompt in prompts]
-    for read in decoder.read(texts):
-        decoder.begin(read)
+    for read in decoder.prefill(texts):
+        decoder.add_sequence(read)
     shares, largest = [0.0], 0.0
     for _ in range(8):
         new = [choose.randrange(engine.model.tokenizer.vocab_size) for _ in texts]
@@ -179,7 +179,7 @@ def _rounding(
         for row, (text, token) in enumerate(zip(texts, new, strict=True)):
             text.append(token)
             if row % 4 == 0:
-                alone = decoder.reread(text)[0]
+                alone = decoder.recompute_logits(text)[0]
                 shares.append(float((together[row] - alone).abs().max() / alone.abs().max()))
                 largest = max(largest, float(alone.abs().max()))
     return max(shares), largest
@@ -187,12 +187,12 @@ def _rounding(
 
 def _requests(benchmark: Benchmark) -> list[Request]:
     size, choose = benchmark.sessions, random.Random(benchmark.seed)
-    worlds = generate(benchmark.seed, benchmark.conversations, sessions=(size, size), held_out=True)
+    worlds = generate_worlds(benchmark.seed, benchmark.conversations, sessions=(size, size), held_out=True)
     config = Config(temperature=0.0, max_tokens=benchmark.most_tokens)
     return [
         Request("local:benchmark", (Message.user(call.user),), system=call.system, config=config)
         for world in worlds
-        for call in exchanges_of(world, choose)
+        for call in collect_exchanges(world, choose)
     ]
 
 

@@ -29,18 +29,23 @@ from locomo.metrics import is_abstention
 from locomo.statistics import clustered_interval
 from memory_program.agents.signatures import SPECIALISTS
 from memory_program.configs.evaluate_config import DatasetName, EvaluateConfig
-from memory_program.core.command_line import exit_status, parse_flags
+from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.settings import Settings
-from memory_program.evaluation.datasets import worlds_of
+from memory_program.evaluation.datasets import load_worlds
 from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.evaluation.oracle_eval import ORACLE, measure_ceiling
-from memory_program.evaluation.report.score_tables import spelled_interval
-from memory_program.evaluation.scoring.question_scores import Json, Resampling
+from memory_program.evaluation.oracle_eval import ORACLE, evaluate_oracle
+from memory_program.evaluation.report.score_tables import format_interval
+from memory_program.evaluation.scoring.question_scores import BootstrapSampler, Json
 from memory_program.models.factory import AdaptiveLimiter, language_model
 from memory_program.worlds import Kind
 from memory_program.worlds.oracle import Exchange, Oracle, oracle_lm
-from memory_program.worlds.oracle_agreement import Recorder, Tally, agreement, gold_operations
-from memory_program.worlds.rendered_prompts import signature_of
+from memory_program.worlds.oracle_agreement import (
+    OperationCounts,
+    RecordingEngine,
+    gold_operations,
+    operation_agreement,
+)
+from memory_program.worlds.rendered_prompts import find_signature
 
 _COMMON = 0.01  # a word that a smaller share of texts has is no wording: it names a thing
 
@@ -94,8 +99,8 @@ def main() -> None:
 
 
 def _measured(config: EvaluateConfig, lm: dspy.LM, wordings: int) -> Iterable[Table]:
-    worlds = worlds_of(config)
-    ceiling = measure_ceiling(config)
+    worlds = load_worlds(config)
+    ceiling = evaluate_oracle(config)
     assert ceiling is not None, "the truth of a world is known"
     from_gold = EvaluateConfig(
         **{
@@ -112,14 +117,14 @@ def _measured(config: EvaluateConfig, lm: dspy.LM, wordings: int) -> Iterable[Ta
     cases = [("", line["question"][:1].lower() + line["question"][1:], _is_right(line)) for line in asked]
     yield _wordings_table("Questions that are most often answered wrong", cases, wordings)
 
-    recorder = Recorder(lm.engine)
+    recorder = RecordingEngine(lm.engine)
     began = time.perf_counter()
     results = _results(config, {lm.model: lm.copy(engine=recorder)})
     elapsed_s = time.perf_counter() - began
     oracle = Oracle(worlds)
     yield _writer_table(recorder.exchanges, oracle)
     due = [
-        (f"{kind}, {operation.does}: ", operation.said, is_done)
+        (f"{kind}, {operation.action}: ", operation.raw_text, is_done)
         for kind, operation, is_done in gold_operations(recorder.exchanges, oracle.reply)
     ]
     yield _wordings_table("Operations that are most often wrong or missing", due, wordings)
@@ -175,7 +180,7 @@ def _writer_table(exchanges: Sequence[Exchange], oracle: Oracle) -> Table:
     sections += [(f"{kind}, {does}", [(kind, does)]) for kind, does in groups]
     for name, counted in sections:
         by_conversation = {
-            conversation: sum((found.get(group, Tally()) for group in counted), Tally())
+            conversation: sum((found.get(group, OperationCounts()) for group in counted), OperationCounts())
             for conversation, found in tallies.items()
         }
         table.add_row(name, *_writer_cells(by_conversation))
@@ -184,28 +189,30 @@ def _writer_table(exchanges: Sequence[Exchange], oracle: Oracle) -> Table:
 
 def _tallies_by_conversation(
     exchanges: Sequence[Exchange], oracle: Oracle
-) -> dict[str, dict[tuple[Kind, str], Tally]]:
+) -> dict[str, dict[tuple[Kind, str], OperationCounts]]:
     exchanges_by_conversation: dict[str, list[Exchange]] = {}
     for exchange in exchanges:
-        if signature_of(exchange.system) in SPECIALISTS.values():
-            exchanges_by_conversation.setdefault(oracle.conversation_of(exchange.user), []).append(exchange)
+        if find_signature(exchange.system) in SPECIALISTS.values():
+            exchanges_by_conversation.setdefault(oracle.find_conversation_id(exchange.user), []).append(
+                exchange
+            )
     return {
-        conversation: agreement(found, oracle.reply)
+        conversation: operation_agreement(found, oracle.reply)
         for conversation, found in exchanges_by_conversation.items()
     }
 
 
-def _writer_cells(tallies: dict[str, Tally]) -> list[str]:
-    total = sum(tallies.values(), Tally())
+def _writer_cells(tallies: dict[str, OperationCounts]) -> list[str]:
+    total = sum(tallies.values(), OperationCounts())
     # F1 is the mean, over operations written and gold, of whether the operation is a right one
     operations = [
-        (float(rank < 2 * tally.right), conversation)
+        (float(rank < 2 * tally.correct), conversation)
         for conversation, tally in tallies.items()
-        for rank in range(tally.written + tally.gold)
+        for rank in range(tally.predicted + tally.gold)
     ]
     shares = (total.precision, total.recall)
-    counts = (total.right, total.written, total.gold)
-    days = f"{total.days_right}/{total.dated}" if total.dated else "-"
+    counts = (total.correct, total.predicted, total.gold)
+    days = f"{total.correct_dates}/{total.gold_dates}" if total.gold_dates else "-"
     return [_interval(operations), *map(_spelled, shares), *map(str, counts), days]
 
 
@@ -215,7 +222,7 @@ def _program_table(systems: Json, ceiling: Json, took: str) -> Table:
     for name, system in {"ceiling (oracle)": ceiling, **systems}.items():
         scores = (system["locomo_f1"]["all"], system["abstention"], system["overall_with_abstention"])
         tokens = f"{system['tokens_per_question'] or 0:,.0f}"
-        table.add_row(name, *map(spelled_interval, scores), tokens, str(system["failures"]["all"]))
+        table.add_row(name, *map(format_interval, scores), tokens, str(system["failures"]["all"]))
     return table
 
 
@@ -259,7 +266,7 @@ def _interval(scores: Sequence[tuple[float, str]]) -> str:
     if not scores:
         return "-"
     values, clusters = zip(*scores, strict=True)
-    found = clustered_interval(values, clusters, rng=Resampling(0).rng("benchmark"))
+    found = clustered_interval(values, clusters, rng=BootstrapSampler(0).rng("benchmark"))
     interval = "" if found.low is None else f" {found.low:.2f}..{found.high:.2f}"
     return f"{found.value:.3f}{interval}"
 
@@ -269,4 +276,4 @@ def _spelled(value: float | None) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_script(main))

@@ -20,14 +20,14 @@ from rich.table import Table
 
 from locomo.statistics import clustered_interval
 from memory_program.agents.program import MemoryProgram
-from memory_program.agents.writer import MemoryWriter, kind_of
+from memory_program.agents.writer import MemoryWriter, specialist_memory_kind
 from memory_program.bank.budget import count_tokens
-from memory_program.bank.memory_search import ScoredMemory, above_floor
+from memory_program.bank.memory_search import ScoredMemory, filter_by_relative_score
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.evaluate_config import DatasetName, EvaluateConfig
-from memory_program.core.command_line import exit_status, parse_flags
+from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.settings import Settings
-from memory_program.evaluation.datasets import worlds_of
+from memory_program.evaluation.datasets import load_worlds
 from memory_program.worlds import KINDS, Action, World
 from memory_program.worlds.oracle import oracle_lm
 
@@ -62,7 +62,7 @@ class Search:
 def main() -> None:
     """Read the flags, measure, and print the table."""
     benchmark = parse_flags(Related)
-    worlds = worlds_of(
+    worlds = load_worlds(
         EvaluateConfig(
             dataset=DatasetName.WORLD.value,
             seed=benchmark.seed,
@@ -101,11 +101,13 @@ def _searches(world: World) -> Iterable[tuple[Search, Search]]:
                 continue
             changed = [
                 operation.old_text
-                for operation in world.operations_of(session.number, kind)
+                for operation in world.session_operations(session.number, kind)
                 if operation.action in (Action.UPDATE, Action.DELETE)
             ]
             whole, turns = (
-                space.index.search_any(space.bank, queries, len(space.bank) or 1, kind_of(kind))
+                space.index.search_any(
+                    space.bank, queries, len(space.bank) or 1, specialist_memory_kind(kind)
+                )
                 for queries in ([session.transcript], [turn.line for turn in session.turns])
             )
             yield Search(name, whole, changed), Search(name, turns, changed)
@@ -116,7 +118,7 @@ def _cells(searches: Sequence[Search], related: int, floor: float) -> list[str]:
     is_shown, is_best, conversations = list[float](), list[float](), list[str]()
     counts, tokens = list[int](), list[int]()
     for search in searches:
-        texts = [scored.memory.text for scored in above_floor(search.found[:related], floor)]
+        texts = [scored.memory.text for scored in filter_by_relative_score(search.found[:related], floor)]
         counts.append(len(texts))
         tokens.append(sum(count_tokens(text) for text in texts))
         for text in search.changed:
@@ -136,4 +138,4 @@ def _cells(searches: Sequence[Search], related: int, floor: float) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_script(main))

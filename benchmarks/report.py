@@ -29,7 +29,7 @@ from memory_program.bank.outcomes import Answer, RankedItem, SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemSettings
 from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.worlds import as_locomo_json, generate
+from memory_program.worlds import as_locomo_json, generate_worlds
 
 HISTORIES, TURNS = 10, 500
 SIZE_TARGET_BYTES = 5_000_000
@@ -44,7 +44,7 @@ class Notes(MemorySystem):
 
     def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
         """Write a session down."""
-        if space.has(session):
+        if space.has_session(session):
             return space.sessions[session.session_id].record
         draft, by = space.fork(), Provenance("notes", session.session_id, "told in this session")
         made = [draft.bank.create([_note(turn.line, turn.turn_id)], by) for turn in session.turns]
@@ -72,7 +72,7 @@ class Everything(MemorySystem):
     def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
         """Archive a session."""
         record = SessionRecord(session.session_id)
-        if not space.has(session):
+        if not space.has_session(session):
             space.ingest(session, record)
         return record
 
@@ -95,7 +95,7 @@ def make(name: str, settings: SystemSettings) -> MemorySystem:
 def write_report(folder: Path, locomo: Path | None) -> Path:
     """Run everything, and write the page of both runs."""
     histories = folder / "histories.json"
-    worlds = generate(0, HISTORIES, turns=TURNS)
+    worlds = generate_worlds(0, HISTORIES, turns=TURNS)
     histories.write_text(json.dumps(as_locomo_json([world.conversation for world in worlds])))
     quiet = Console(file=io.StringIO())
     for name, data in (
@@ -110,7 +110,7 @@ def write_report(folder: Path, locomo: Path | None) -> Path:
             mlflow=False,
             **data,
         )
-        evaluate(config, console=quiet, make=make, models=lambda name, temperature: None)
+        evaluate(config, console=quiet, system_factory=make, models=lambda name, temperature: None)
     runs = (folder / "locomo", folder / "histories")
     evaluate(EvaluateConfig(mode="report", runs=runs, mlflow=False), console=quiet)
     return folder / "report.html"

@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.table import Table
 
 from memory_program.core.checkpoints import read_log
-from memory_program.core.command_line import exit_status, parse_flags
+from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import Settings, split_list
-from memory_program.rl.model_card import spelled_difference
+from memory_program.rl.model_card import format_difference
 
 TRAIN = Path(__file__).parents[1] / "train.py"
 NO_LIMIT_MINUTES = 24 * 60
@@ -187,7 +187,7 @@ def trainings_table(trainings: Sequence[Training]) -> Table:
             str(results["steps"]),
             *(f"{results['validation'][when]['score']:.3f}" for when in ("first", "best")),
             *(f"{value:.3f}" for value in f1),
-            *(spelled_difference(results["comparisons"][name]) for name in ("locomo_f1", "all five")),
+            *(format_difference(results["comparisons"][name]) for name in ("locomo_f1", "all five")),
         )
     table.caption = "intervals of 95 % by conversation, paired"
     return table
@@ -240,4 +240,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_script(main))

@@ -31,21 +31,21 @@ from memory_program.agents.systems import make_system
 from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_config import GRPOSettings, ReinforceSettings
-from memory_program.core.checkpoints import Entry
-from memory_program.core.command_line import exit_status, parse_flags
+from memory_program.core.checkpoints import LogEntry
+from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.settings import Settings
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.models.factory import language_model
 from memory_program.models.local_model import LocalModel
-from memory_program.models.model_names import POCKET_BASE, source_of
-from memory_program.rl.backends.local_backend import engine_of
+from memory_program.models.model_names import POCKET_BASE, model_source
+from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.credit import group_advantages
-from memory_program.rl.groups import messages_of
+from memory_program.rl.groups import chat_messages
 from memory_program.rl.grpo import MemoryGRPO
-from memory_program.rl.rewards import answer_score
+from memory_program.rl.rewards import build_answer_metric
 from memory_program.rl.trainer.packing import Sample
 from memory_program.rl.trainer.policy_step import LocalTrainer
-from memory_program.rl.training_data import Material, read_material
+from memory_program.rl.training_data import DataSplits, load_data_splits
 
 
 class Benchmark(Settings):
@@ -147,20 +147,20 @@ def measure_program(benchmark: Benchmark) -> tuple[ProgramStep, Prompts]:
         material = _material(benchmark)
         student = make_system(SystemName.MEMORY.value, TrainConfig().system_settings)
         assert isinstance(student, MemoryProgram)
-        policy = _Kept(LocalSettings(source=source_of(benchmark.model), dtype="float32"))
+        policy = _Kept(LocalSettings(source=model_source(benchmark.model), dtype="float32"))
         lm = language_model(benchmark.model, max_tokens=benchmark.max_completion_tokens)
         reader = language_model(benchmark.model)
         student.writer.set_lm(lm.copy(engine=policy))
-        engine_of(lm).close()
+        require_local_engine(lm).close()
         student.reader.set_lm(reader)
-        watch = _Watch(policy, engine_of(reader))
+        watch = _Watch(policy, require_local_engine(reader))
         grpo = MemoryGRPO(
-            answer_score("f1"), Path(folder), _settings(benchmark), _training(benchmark),
+            build_answer_metric("f1"), Path(folder), _settings(benchmark), _training(benchmark),
             expert_tokens=material.expert_tokens, on_entry=watch.entry,
         )  # fmt: skip
         grpo.compile(student, trainset=material.train, valset=material.val[:1])
         policy.local.close()
-        engine_of(reader).close()
+        require_local_engine(reader).close()
     return watch.program_step(), watch.prompts
 
 
@@ -170,12 +170,12 @@ class _Watch:
 
     policy: _Kept
     reader: LocalEngine
-    steps: list[Entry] = field(default_factory=list[Entry])
+    steps: list[LogEntry] = field(default_factory=list[LogEntry])
     prompts: Prompts = field(default_factory=Prompts)
     busy_s: float = 0.0
     seen_s: float = 0.0
 
-    def entry(self, entry: Entry) -> None:
+    def entry(self, entry: LogEntry) -> None:
         busy_s = self.policy.local.busy_s + self.reader.busy_s
         if entry["kind"] == "step":
             self.busy_s += busy_s - self.seen_s
@@ -201,13 +201,13 @@ class _Watch:
 
 def _different(requests: Sequence[Request]) -> list[Request]:
     """Keep one of the requests that are alike but for their seeds."""
-    return list({str(messages_of(request)): request for request in requests}.values())
+    return list({str(chat_messages(request)): request for request in requests}.values())
 
 
-def _material(benchmark: Benchmark) -> Material:
+def _material(benchmark: Benchmark) -> DataSplits:
     # conversations have eight sessions or more, of which the curriculum begins with two
     examples = 10 * benchmark.steps * benchmark.examples_per_step
-    return read_material(TrainConfig(num_train=examples, num_val=1, seed=benchmark.seed))
+    return load_data_splits(TrainConfig(num_train=examples, num_val=1, seed=benchmark.seed))
 
 
 def _settings(benchmark: Benchmark) -> GRPOSettings:
@@ -243,7 +243,7 @@ def measure_beside_trl(benchmark: Benchmark, prompts: Prompts) -> tuple[Speed, S
 
 
 def _ours(benchmark: Benchmark, prompts: Prompts) -> Speed:
-    engine = LocalEngine(LocalSettings(source=source_of(benchmark.model), dtype="float32"))
+    engine = LocalEngine(LocalSettings(source=model_source(benchmark.model), dtype="float32"))
     trainer = LocalTrainer(engine, _training(benchmark))
     sampling_s = training_s = 0.0
     tokens = 0
@@ -257,7 +257,7 @@ def _ours(benchmark: Benchmark, prompts: Prompts) -> Speed:
         with ThreadPoolExecutor(48) as threads:
             responses = list(threads.map(engine.complete, asked))
         sampled_at = time.monotonic()
-        trainer.reinforce(_samples(engine, asked, responses, benchmark.rollouts))
+        trainer.policy_gradient_step(_samples(engine, asked, responses, benchmark.rollouts))
         training_s += time.monotonic() - sampled_at
         sampling_s += sampled_at - began
         tokens += sum(response.usage.output_tokens or 0 for response in responses)
@@ -303,7 +303,7 @@ def _trl(benchmark: Benchmark, prompts: Prompts) -> Speed:
     padded = [[requests[n % len(requests)] for n in range(most)] for requests in prompts]
     watch = _TrlWatch()
     training = _training(benchmark)
-    source = source_of(benchmark.model)
+    source = model_source(benchmark.model)
     tokenizer = AutoTokenizer.from_pretrained(source)
     with tempfile.TemporaryDirectory() as folder:
         arguments = GRPOConfig(
@@ -333,7 +333,7 @@ def _trl(benchmark: Benchmark, prompts: Prompts) -> Speed:
             reward_funcs=watch.rewards,
             args=arguments,
             train_dataset=Dataset.from_list(
-                [{"prompt": messages_of(request)} for requests in padded for request in requests]
+                [{"prompt": chat_messages(request)} for requests in padded for request in requests]
             ),
             processing_class=tokenizer,
             callbacks=[watch],
@@ -410,4 +410,4 @@ def speed_table(ours: Speed, trl: Speed) -> Table:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_script(main))

@@ -23,10 +23,10 @@ from locomo.splits import select_split
 from locomo.types import Category, Conversation, Question
 from memory_program.agents.baselines import span_ranking as ranking
 from memory_program.agents.baselines.date_answers import date_candidates, date_features
-from memory_program.agents.baselines.extractive import READ_TURNS, extract_answer
-from memory_program.agents.baselines.question_analysis import Asked, read_question
+from memory_program.agents.baselines.extractive import MAX_SEARCHED_TURNS, extract_answer
+from memory_program.agents.baselines.question_analysis import AnswerType, parse_question
 from memory_program.agents.baselines.span_features import Evidence, Matrix, span_features
-from memory_program.agents.baselines.span_ranking import SPAN_KINDS, Weights
+from memory_program.agents.baselines.span_ranking import SPAN_KINDS, ExtractorWeights
 from memory_program.bank.archive import Archive
 
 OUTPUT = Path(__file__).parents[1] / "memory_program/agents/baselines/extractive.json"
@@ -57,9 +57,9 @@ class Example:
     """Added to each candidate's score, since it stands for others that were not sampled."""
 
     @property
-    def kind(self) -> Asked:
+    def kind(self) -> AnswerType:
         """What the question asks for."""
-        return self.evidence.clues.asked
+        return self.evidence.clues.answer_type
 
     @property
     def teaches(self) -> bool:
@@ -73,9 +73,9 @@ def examples_of(conversation: Conversation, rng: np.random.Generator) -> Iterato
     for session in conversation.sessions:
         archive.add_session(session)
     for question in conversation.questions:
-        clues = read_question(question.text, archive.speakers)
-        evidence = Evidence(clues, archive.search(question.text, READ_TURNS), archive)
-        if clues.asked is Asked.DATE:
+        clues = parse_question(question.text, archive.speakers)
+        evidence = Evidence(clues, archive.search(question.text, MAX_SEARCHED_TURNS), archive)
+        if clues.answer_type is AnswerType.DATE:
             dates = date_candidates(evidence)
             features, texts = date_features(evidence, dates), [date.text for date in dates]
         else:
@@ -83,7 +83,7 @@ def examples_of(conversation: Conversation, rng: np.random.Generator) -> Iterato
             features = span_features(evidence)[spans]
             texts = [evidence.excerpts.text(int(span)) for span in spans]
         values = np.array([score(text, question) for text in texts], dtype=np.float32)
-        share = 1.0 if clues.asked is Asked.DATE else KEPT_ZEROS
+        share = 1.0 if clues.answer_type is AnswerType.DATE else KEPT_ZEROS
         kept = (values > 0) | (rng.random(len(values)) < share)
         corrections = np.where(values > 0, 0.0, -np.log(share))
         yield Example(
@@ -103,8 +103,8 @@ def score(text: str, question: Question) -> float:
 
 
 def fit_softmax(
-    examples: Sequence[Example], kinds: Sequence[Asked], shared_penalty: float, kind_penalty: float
-) -> dict[Asked, Matrix]:
+    examples: Sequence[Example], kinds: Sequence[AnswerType], shared_penalty: float, kind_penalty: float
+) -> dict[AnswerType, Matrix]:
     """Fit one weight vector per kind of question: shared weights plus what the kind adds to them.
 
     Maximises the mean over questions of ``best F1 x mean over the best candidates of log p``, less both
@@ -158,27 +158,27 @@ def fit_logistic(features: Matrix, labels: NDArray[np.bool_], penalty: float = 1
     return weights
 
 
-def fit_ranking(examples: Sequence[Example]) -> Weights:
+def fit_ranking(examples: Sequence[Example]) -> ExtractorWeights:
     """Fit the weights of spans and dates; nothing is doubted yet."""
     spans = [e for e in examples if e.kind in SPAN_KINDS]
-    dates = [e for e in examples if e.kind is Asked.DATE]
+    dates = [e for e in examples if e.kind is AnswerType.DATE]
     fitted = fit_softmax(spans, SPAN_KINDS, SHARED_PENALTY, KIND_PENALTY)
-    return Weights(
+    return ExtractorWeights(
         spans={kind: SHARPNESS * weights for kind, weights in fitted.items()},
-        dates=fit_softmax(dates, (Asked.DATE,), DATE_PENALTY, DATE_PENALTY)[Asked.DATE],
-        doubt=np.zeros(len(ranking.DOUBT_FEATURES)),
+        dates=fit_softmax(dates, (AnswerType.DATE,), DATE_PENALTY, DATE_PENALTY)[AnswerType.DATE],
+        doubt=np.zeros(len(ranking.NO_ANSWER_FEATURES)),
         doubt_limit=NEVER,
     )
 
 
-def doubts_of(examples: Sequence[Example], weights: Weights) -> Matrix:
+def doubts_of(examples: Sequence[Example], weights: ExtractorWeights) -> Matrix:
     """Measure the doubt features of every example: shape (examples, doubt features)."""
     rows: list[Matrix] = []
     for example in examples:
         evidence = example.evidence
         spans = ranking.span_candidates(evidence)
-        shares = ranking.probabilities(span_features(evidence)[spans], weights.spans[example.kind])
-        rows.append(ranking.doubt_features(evidence, evidence.excerpts.span_hits[spans], shares))
+        shares = ranking.candidate_probabilities(span_features(evidence)[spans], weights.spans[example.kind])
+        rows.append(ranking.no_answer_features(evidence, evidence.excerpts.span_hits[spans], shares))
     return np.array(rows)
 
 
@@ -227,7 +227,7 @@ def held_out_doubts(tried: Sequence[HeldOut]) -> Matrix:
         weights = fit_doubt(others)
         for place, one in enumerate(tried):
             if ids[place] == conversation_id and one.doubt_row is not None:
-                doubts[place] = ranking.doubt(one.doubt_row, weights)
+                doubts[place] = ranking.no_answer_probability(one.doubt_row, weights)
     return doubts
 
 

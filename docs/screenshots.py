@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.evaluation.report.report_page import PAGE
+from memory_program.evaluation.report.report_page import REPORT_FILE
 
 IMAGES = Path(__file__).parent / "images"
 
@@ -65,7 +65,7 @@ def main() -> None:
             of_locomo = {"dataset": "locomo", "data": options.data, "systems": "extractive"}
             evaluate(EvaluateConfig(**of_locomo, output_dir=run, mlflow=False))
         browser = playwright.chromium.launch(executable_path=options.chromium)
-        take(browser, run / PAGE, options.words)
+        take(browser, run / REPORT_FILE, options.words)
         browser.close()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str, *, errors: str = "strict") -> None:
+def atomic_write_text(path: Path, text: str, *, errors: str = "strict") -> None:
     """Write a text file (UTF-8), the whole of it or nothing.
 
     A link stays one, and its file is written; what is no file, as a pipe or a device, is written to.
@@ -22,7 +22,7 @@ def write_whole(path: Path, text: str, *, errors: str = "strict") -> None:
     part.replace(file)
 
 
-def write_folder_whole(folder: Path, write: Callable[[Path], object]) -> None:
+def atomic_write_folder(folder: Path, write: Callable[[Path], object]) -> None:
     """Write a folder anew, the whole of it or nothing; what was there is deleted once the new one is whole.
 
     What a killed process leaves beside it has a name that ends in ``.draft``, and is gone with the next call.

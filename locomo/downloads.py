@@ -6,7 +6,7 @@ from pathlib import Path
 from locomo.errors import DatasetError
 
 
-def download(url: str, sha256: str | None, cache_dir: Path | None = None, *, way_out: str) -> Path:
+def download(url: str, sha256: str | None, cache_dir: Path | None = None, *, alternative: str) -> Path:
     """Fetch a file, unless an intact copy is in the cache already, and return where it lies.
 
     Where no hash is published, the hash of the first download is written beside the file, and a copy that
@@ -33,7 +33,7 @@ def download(url: str, sha256: str | None, cache_dir: Path | None = None, *, way
             recorded.write_text(f"{file_sha256(path)}\n", encoding="ascii")
     except (OSError, ValueError) as error:  # no network, refused, unwritable cache; or other bytes
         raise DatasetError(
-            f"cannot get {url} into {str(folder)!r} ({' '.join(str(error).split())}). {way_out}, or download "
+            f"cannot get {url} into {str(folder)!r} ({' '.join(str(error).split())}). {alternative}, or download "
             f"that URL by hand to {str(path)!r}" + (f" (sha256 {sha256})" if sha256 else "")
         ) from error
     return path

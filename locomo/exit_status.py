@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 from locomo.errors import BenchmarkError
 
-BAD_INPUT, FAILED, INTERRUPTED, UNHEARD = 2, 1, 130, 141
+BAD_INPUT, FAILED, INTERRUPTED, BROKEN_PIPE = 2, 1, 130, 141
 """Exit statuses: nothing was started; the run stopped; the user stopped it (128 + SIGINT); whoever read its
 output has gone (128 + SIGPIPE)."""
 
-Errors = tuple[type[Exception], ...]
+ErrorTypes = tuple[type[Exception], ...]
 
 
-def exit_status(
+def run_with_exit_status(
     run: Callable[[], None],
     *,
-    deliberate: Errors = (BenchmarkError, OSError),
-    nothing_started: Errors = (),
+    deliberate: ErrorTypes = (BenchmarkError, OSError),
+    nothing_started: ErrorTypes = (),
     interrupted: str = "interrupted",
 ) -> int:
     """Run something; a deliberate error becomes one line on stderr and an exit status.
@@ -32,10 +32,10 @@ def exit_status(
         interrupted: what is said when the user stops it.
     """
     try:
-        _run_to_the_last_word(run)
+        _run_and_flush(run)
     except deliberate as error:
-        if isinstance(error, BrokenPipeError) and _is_unheard():
-            return UNHEARD
+        if isinstance(error, BrokenPipeError) and _is_stdout_closed():
+            return BROKEN_PIPE
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, nothing_started) else FAILED
     except KeyboardInterrupt:
@@ -44,7 +44,7 @@ def exit_status(
     return 0
 
 
-def _run_to_the_last_word(run: Callable[[], None]) -> None:
+def _run_and_flush(run: Callable[[], None]) -> None:
     """Run something; a reader of its output that has gone shows here, and not when Python ends."""
     try:
         run()
@@ -54,7 +54,7 @@ def _run_to_the_last_word(run: Callable[[], None]) -> None:
     sys.stdout.flush()
 
 
-def _is_unheard() -> bool:
+def _is_stdout_closed() -> bool:
     """Whether nobody reads standard output any more (``| head``); what is left of it is dropped then."""
     polled = select.poll()
     polled.register(sys.stdout, select.POLLOUT)

@@ -8,12 +8,12 @@ from typing import Self, cast
 
 from locomo.errors import DatasetError
 
-NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
+INVALID_CHARACTERS = re.compile("[\x00\ud800-\udfff]")
 """What no database and no model can carry: NUL, and one half of a surrogate pair."""
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class JsonAt:
     """A JSON value and the place where it stands, so that every complaint can name both."""
 
     value: object
@@ -37,30 +37,30 @@ class Located:
             raise self.wrong_type("an object")
         return cast(dict[str, object], self.value)
 
-    def optional(self, name: str) -> "Located | None":
+    def optional(self, name: str) -> "JsonAt | None":
         """The member of this name; None if it is absent or null."""
         value = self.members().get(name)
-        return None if value is None else Located(value, f"{self.place}: {name}")
+        return None if value is None else JsonAt(value, f"{self.place}: {name}")
 
-    def required(self, name: str) -> "Located":
+    def required(self, name: str) -> "JsonAt":
         """The member of this name, which must be there and not null."""
         found = self.optional(name)
         if found is None:
             raise DatasetError(f"{self.place}: {name} is missing; add it, the schema requires it")
         return found
 
-    def elements(self, name: str) -> "list[Located]":
+    def elements(self, name: str) -> "list[JsonAt]":
         """The elements of a list, named and counted from 1."""
         if not isinstance(self.value, list):
             raise self.wrong_type("a list")
         values = cast(list[object], self.value)
-        return [Located(value, f"{self.place}: {name} {i}") for i, value in enumerate(values, start=1)]
+        return [JsonAt(value, f"{self.place}: {name} {i}") for i, value in enumerate(values, start=1)]
 
     def text(self) -> str:
         """The string without outer whitespace; it may be empty."""
         if not isinstance(self.value, str):
             raise self.wrong_type("a string")
-        found = NOT_TEXT.search(self.value)
+        found = INVALID_CHARACTERS.search(self.value)
         if found:
             raise DatasetError(
                 f"{self.place}: character {found.start()} is {found[0]!r}, which is not text; remove it"
@@ -88,7 +88,7 @@ class Located:
         return (found.text() or None) if found else None
 
 
-def refuse_doubled(ids: Sequence[str], owner: Located, field: str) -> None:
+def reject_duplicates(ids: Sequence[str], owner: JsonAt, field: str) -> None:
     """Refuse ids of which one occurs twice.
 
     Raises:

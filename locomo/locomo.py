@@ -7,7 +7,7 @@ from pathlib import Path
 
 from locomo.downloads import download
 from locomo.errors import DatasetError
-from locomo.locomo_schema import conversations_in
+from locomo.locomo_schema import parse_locomo
 from locomo.types import Benchmark, Conversation
 
 LOCOMO_FILE = "locomo10.json"
@@ -77,7 +77,7 @@ def download_locomo(*, base_url: str = LOCOMO_BASE_URL, cache_dir: Path | None =
         DatasetError: it cannot be fetched, or is not the pinned one; the message says both ways out.
     """
     way_out = "Either name a copy with --data PATH"
-    return download(f"{base_url}/{LOCOMO_FILE}", LOCOMO_SHA256, cache_dir, way_out=way_out)
+    return download(f"{base_url}/{LOCOMO_FILE}", LOCOMO_SHA256, cache_dir, alternative=way_out)
 
 
 def read_dataset(path: Path) -> Dataset:
@@ -87,7 +87,7 @@ def read_dataset(path: Path) -> Dataset:
         DatasetError: see ``read_conversations``.
     """
     document, sha256 = read_json(path)
-    return Dataset(tuple(conversations_in(document, path.name)), sha256, False, name=path.stem)
+    return Dataset(tuple(parse_locomo(document, path.name)), sha256, False, name=path.stem)
 
 
 def read_json(path: Path) -> tuple[object, str]:

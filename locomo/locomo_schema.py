@@ -8,17 +8,17 @@ import re
 from collections.abc import Collection
 from datetime import UTC, datetime
 
-from locomo.json_at import Located, refuse_doubled
-from locomo.types import ANSWERABLE, Category, Conversation, Question, Session, Turn
+from locomo.json_at import JsonAt, reject_duplicates
+from locomo.types import ANSWERABLE_CATEGORIES, Category, Conversation, Question, Session, Turn
 
-DATE_FORMAT = "%I:%M %p on %d %B, %Y"
+LOCOMO_DATE_FORMAT = "%I:%M %p on %d %B, %Y"
 """How LoCoMo writes a session's date, for example ``1:56 pm on 8 May, 2023``."""
 
 _SESSION_KEY = re.compile(r"session_([0-9]{1,6})")
 _EVIDENCE_ID = re.compile(r"D:?([0-9]{1,6}):([0-9]{1,6})")
 
 
-def conversations_in(document: object, source: str) -> list[Conversation]:
+def parse_locomo(document: object, source: str) -> list[Conversation]:
     """Read a decoded JSON document in LoCoMo's schema.
 
     Args:
@@ -29,15 +29,15 @@ def conversations_in(document: object, source: str) -> list[Conversation]:
         DatasetError: something is missing, doubled or of the wrong type; the message says where, what was
             expected and what to do.
     """
-    samples = Located(document, source)
+    samples = JsonAt(document, source)
     conversations = [_conversation(sample) for sample in samples.elements("sample")]
     if not conversations:
         raise samples.error("holds no conversation", "add one, or name another file")
-    refuse_doubled([c.conversation_id for c in conversations], samples, "sample_id")
+    reject_duplicates([c.conversation_id for c in conversations], samples, "sample_id")
     return conversations
 
 
-def _conversation(sample: Located) -> Conversation:
+def _conversation(sample: JsonAt) -> Conversation:
     conversation_id = sample.required("sample_id").name()
     sample = sample.at(conversation_id)
     talk = sample.required("conversation")
@@ -46,7 +46,7 @@ def _conversation(sample: Located) -> Conversation:
         raise talk.error(f"calls both speakers {speakers[0]!r}", "tell them apart by their names")
     sessions = _sessions(talk, speakers)
     turn_ids = [turn.turn_id for session in sessions for turn in session.turns]
-    refuse_doubled(turn_ids, talk, "dia_id")
+    reject_duplicates(turn_ids, talk, "dia_id")
     asked = sample.optional("qa")
     questions = [] if asked is None else asked.elements("question")
     return Conversation(
@@ -57,7 +57,7 @@ def _conversation(sample: Located) -> Conversation:
     )
 
 
-def _sessions(talk: Located, speakers: tuple[str, str]) -> list[Session]:
+def _sessions(talk: JsonAt, speakers: tuple[str, str]) -> list[Session]:
     """Sessions by their numbers. A date without a session, which the official file has, is no session."""
     numbered = sorted((int(key[1]), key[0]) for key in map(_SESSION_KEY.fullmatch, talk.members()) if key)
     if not numbered:
@@ -65,7 +65,7 @@ def _sessions(talk: Located, speakers: tuple[str, str]) -> list[Session]:
     return [_session(talk, number, key, speakers) for number, key in numbered]
 
 
-def _session(talk: Located, number: int, key: str, speakers: tuple[str, str]) -> Session:
+def _session(talk: JsonAt, number: int, key: str, speakers: tuple[str, str]) -> Session:
     listed = talk.required(key)
     turns = [_turn(turn, speakers) for turn in listed.elements("turn")]
     if not turns:
@@ -73,15 +73,15 @@ def _session(talk: Located, number: int, key: str, speakers: tuple[str, str]) ->
     return Session(number, _date_time(talk.required(f"{key}_date_time")), tuple(turns))
 
 
-def _date_time(written: Located) -> datetime:
+def _date_time(written: JsonAt) -> datetime:
     text = written.text()
     try:
-        return datetime.strptime(text, DATE_FORMAT).replace(tzinfo=UTC)
+        return datetime.strptime(text, LOCOMO_DATE_FORMAT).replace(tzinfo=UTC)
     except ValueError as error:
         raise written.error("is not a date", "write it like '1:56 pm on 8 May, 2023'") from error
 
 
-def _turn(turn: Located, speakers: tuple[str, str]) -> Turn:
+def _turn(turn: JsonAt, speakers: tuple[str, str]) -> Turn:
     speaker = turn.required("speaker")
     if speaker.text() not in speakers:
         known = " or ".join(map(repr, speakers))
@@ -98,7 +98,7 @@ def _turn(turn: Located, speakers: tuple[str, str]) -> Turn:
     )
 
 
-def _question(asked: Located, conversation_id: str, index: int, turn_ids: Collection[str]) -> Question:
+def _question(asked: JsonAt, conversation_id: str, index: int, turn_ids: Collection[str]) -> Question:
     category = _category(asked.required("category"))
     return Question(
         conversation_id=conversation_id,
@@ -111,7 +111,7 @@ def _question(asked: Located, conversation_id: str, index: int, turn_ids: Collec
     )
 
 
-def _category(written: Located) -> Category:
+def _category(written: JsonAt) -> Category:
     known = {category.value: category for category in Category}
     if type(written.value) is int and written.value in known:  # True is an int, but not a category
         return known[written.value]
@@ -119,8 +119,8 @@ def _category(written: Located) -> Category:
     raise written.error("is an unknown category", f"choose from {named}")
 
 
-def _answer(asked: Located, category: Category) -> str | int | None:
-    is_answerable = category in ANSWERABLE
+def _answer(asked: JsonAt, category: Category) -> str | int | None:
+    is_answerable = category in ANSWERABLE_CATEGORIES
     given = asked.required("answer") if is_answerable else asked.optional("answer")
     answer = None if given is None else given.text_or_number()
     if given is not None and answer == "" and is_answerable:
@@ -128,7 +128,7 @@ def _answer(asked: Located, category: Category) -> str | int | None:
     return answer
 
 
-def _evidence(asked: Located, turn_ids: Collection[str]) -> tuple[str, ...]:
+def _evidence(asked: JsonAt, turn_ids: Collection[str]) -> tuple[str, ...]:
     """List the turns that hold the answer, repaired: split, normalised, without doubles and dead links.
 
     The official file has several ids in one string, ``D:11:26``, ``D30:05``, a bare ``D``, and ids of turns

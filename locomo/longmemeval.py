@@ -12,7 +12,7 @@ from typing import Literal
 
 from locomo.downloads import download
 from locomo.errors import DatasetError
-from locomo.json_at import NOT_TEXT, Located, refuse_doubled
+from locomo.json_at import INVALID_CHARACTERS, JsonAt, reject_duplicates
 from locomo.locomo import Dataset, read_json
 from locomo.types import Benchmark, Conversation, LongMemEvalType, Question, Session, Turn
 
@@ -49,17 +49,17 @@ def load_longmemeval(
     Raises:
         DatasetError: no file and no network, or a file that is not in the schema; the message says where.
     """
-    path = path or download(url, None, cache_dir, way_out="Name a copy with --data PATH")
+    path = path or download(url, None, cache_dir, alternative="Name a copy with --data PATH")
     document, sha256 = read_json(path)
-    instances = Located(document, path.name).elements("instance")
+    instances = JsonAt(document, path.name).elements("instance")
     conversations = tuple(_conversation(instance) for instance in instances)
     if not conversations:
         raise DatasetError(f"{path.name}: holds no instance; name another file")
-    refuse_doubled([c.conversation_id for c in conversations], Located(document, path.name), "question_id")
+    reject_duplicates([c.conversation_id for c in conversations], JsonAt(document, path.name), "question_id")
     return Dataset(conversations, sha256, False, name="longmemeval", benchmark=Benchmark.LONGMEMEVAL)
 
 
-def membuilder_split(
+def load_membuilder_split(
     split: MemBuilderSplit, *, url: str = MEMBUILDER_SPLITS_URL, cache_dir: Path | None = None
 ) -> list[str]:
     """List the questions of one of MemBuilder's splits; downloads the list once.
@@ -71,9 +71,9 @@ def membuilder_split(
         DatasetError: it cannot be fetched, or is not the pinned one.
     """
     way_out = "Name a file of ids with --subset-file PATH"
-    path = download(url, MEMBUILDER_SPLITS_SHA256, cache_dir, way_out=way_out)
+    path = download(url, MEMBUILDER_SPLITS_SHA256, cache_dir, alternative=way_out)
     document, _ = read_json(path)
-    splits = Located(document, path.name)
+    splits = JsonAt(document, path.name)
     ids, tested = ([i.name() for i in splits.required(name).elements("id")] for name in (split, "test"))
     # Deviation: MemBuilder trains on those 12, and so on histories that its test asks about.
     kept_out = set[str]() if split == "test" else {_without_suffix(identity) for identity in tested}
@@ -86,15 +86,15 @@ def _without_suffix(question_id: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _LabelledSession:
     """A session under the id that the file gives it, and which of its turns hold the answer."""
 
     name: str
     session: Session
-    answering: tuple[str, ...]
+    answer_turn_ids: tuple[str, ...]
 
 
-def _conversation(instance: Located) -> Conversation:
+def _conversation(instance: JsonAt) -> Conversation:
     """Read one question with its history: sessions by date, those after the question too.
 
     Temporal questions have evidence in sessions that are dated after the question, so nothing is cut off
@@ -109,7 +109,7 @@ def _conversation(instance: Located) -> Conversation:
     return Conversation(identity, (USER, ASSISTANT), sessions, (_question(instance, identity, told),))
 
 
-def _history(instance: Located) -> list[_Told]:
+def _history(instance: JsonAt) -> list[_LabelledSession]:
     """List the sessions that say something, numbered in order of their dates."""
     names = ("haystack_session_ids", "haystack_dates", "haystack_sessions")
     ids, dates, sessions = (instance.required(name).elements("entry") for name in names)
@@ -119,32 +119,32 @@ def _history(instance: Located) -> list[_Told]:
             "give one id and one date for each session"
         )
     dated = [(_date_time(date), name, turns) for name, date, turns in zip(ids, dates, sessions, strict=True)]
-    told: list[_Told] = []
+    told: list[_LabelledSession] = []
     for date_time, name, listed in sorted(dated, key=lambda session: session[0]):
         number = len(told) + 1
         turns = listed.elements("turn")
         spoken = [_turn(turn, f"D{number}:{place}") for place, turn in enumerate(turns, start=1)]
         answering = [t.turn_id for t, turn in zip(spoken, turns, strict=True) if _has_answer(turn) and t.text]
         if kept := tuple(turn for turn in spoken if turn.text):
-            told.append(_Told(name.name(), Session(number, date_time, kept), tuple(answering)))
+            told.append(_LabelledSession(name.name(), Session(number, date_time, kept), tuple(answering)))
     return told
 
 
-def _turn(turn: Located, turn_id: str) -> Turn:
+def _turn(turn: JsonAt, turn_id: str) -> Turn:
     role, content = turn.required("role"), turn.required("content")
     if role.text() not in (USER, ASSISTANT):
         raise role.error("is an unknown role", f"choose from {USER}, {ASSISTANT}")
     if not isinstance(content.value, str):
         raise content.wrong_type("a string")
     # Text from all over the web: one odd character in 250,000 turns is no reason to refuse them.
-    return Turn(turn_id, role.text(), NOT_TEXT.sub("", content.value).strip())
+    return Turn(turn_id, role.text(), INVALID_CHARACTERS.sub("", content.value).strip())
 
 
-def _has_answer(turn: Located) -> bool:
+def _has_answer(turn: JsonAt) -> bool:
     return turn.members().get("has_answer") is True
 
 
-def _question(instance: Located, identity: str, told: Sequence[_Told]) -> Question:
+def _question(instance: JsonAt, identity: str, told: Sequence[_LabelledSession]) -> Question:
     must_abstain = identity.endswith(_ABSTENTION_SUFFIX)
     # What is not there has no evidence: the official retrieval scores leave such questions out.
     holding = [] if must_abstain else told
@@ -157,21 +157,21 @@ def _question(instance: Located, identity: str, told: Sequence[_Told]) -> Questi
         text=instance.required("question").name(),
         category=_question_type(instance.required("question_type")),
         answer=instance.required("answer").text_or_number(),
-        evidence=tuple(turn_id for one in holding for turn_id in one.answering),
+        evidence=tuple(turn_id for one in holding for turn_id in one.answer_turn_ids),
         labelled_groups=tuple(f"D{one.session.number}" for one in holding if one.name in named),
         asked_at=_date_time(asked_at) if asked_at else None,
         must_abstain=must_abstain,
     )
 
 
-def _question_type(written: Located) -> LongMemEvalType:
+def _question_type(written: JsonAt) -> LongMemEvalType:
     try:
         return LongMemEvalType(written.text())
     except ValueError as error:
         raise written.error("is an unknown type", f"choose from {', '.join(LongMemEvalType)}") from error
 
 
-def _date_time(written: Located) -> datetime:
+def _date_time(written: JsonAt) -> datetime:
     """Read ``2023/05/30 (Tue) 23:32``; the weekday is not checked, and without an hour it is midnight."""
     parts = _DATE.fullmatch(written.text())
     try:

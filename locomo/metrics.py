@@ -19,7 +19,7 @@ from locomo.errors import ScoringError
 from locomo.stemming import stem
 from locomo.types import Category
 
-ABSTENTIONS = ("no information available", "not mentioned")
+ABSTENTION_PHRASES = ("no information available", "not mentioned")
 """The phrases by which the official scorer knows that an answer abstains."""
 
 _IGNORED_WORDS = regex.compile(r"\b(?:a|an|the|and)\b")
@@ -56,7 +56,7 @@ def locomo_f1(prediction: str, gold: str | int | None, category: int) -> float:
         )
     reference = str(gold)
     if category == Category.MULTI_HOP:
-        predicted_P, gold_P = _parts(prediction), _parts(reference)
+        predicted_P, gold_P = _split_by_comma(prediction), _split_by_comma(reference)
         return float(np.mean([max(_token_f1(p, g) for p in predicted_P) for g in gold_P]))
     if category == Category.OPEN_DOMAIN:
         reference = reference.split(";")[0].strip()
@@ -78,8 +78,8 @@ def set_f1(prediction: str, gold: str | int) -> float:
     # Deviation: the matching is one-to-one, where the official score may use one part for several golds.
     from scipy.optimize import linear_sum_assignment  # half a second that other scores do not pay
 
-    predicted_P = [part for part in _parts(prediction) if _tokens(part)]
-    gold_P = [part for part in _parts(str(gold)) if _tokens(part)]
+    predicted_P = [part for part in _split_by_comma(prediction) if _tokens(part)]
+    gold_P = [part for part in _split_by_comma(str(gold)) if _tokens(part)]
     if not predicted_P or not gold_P:
         return 0.0
     scores = np.array([[_token_f1(p, g) for g in gold_P] for p in predicted_P])
@@ -99,7 +99,7 @@ def bleu1(prediction: str, gold: str | int) -> float:
         0.6065306597126334
     """
     # Deviation: words are normalised as the official F1 does it (not stemmed), not by a BLEU tokenizer.
-    predicted, reference = _normalised(prediction), _normalised(str(gold))
+    predicted, reference = _normalized_words(prediction), _normalized_words(str(gold))
     overlap = (Counter(predicted) & Counter(reference)).total()
     if not overlap:
         return 0.0
@@ -110,7 +110,7 @@ def bleu1(prediction: str, gold: str | int) -> float:
 def is_abstention(prediction: str) -> bool:
     """Tell whether an answer says that the conversation does not, in the official scorer's phrases."""
     lowered = prediction.lower()
-    return any(phrase in lowered for phrase in ABSTENTIONS)
+    return any(phrase in lowered for phrase in ABSTENTION_PHRASES)
 
 
 def evidence_recall(evidence: Sequence[str], ranked_sources: Sequence[Sequence[str]], k: int) -> float:
@@ -126,7 +126,7 @@ def evidence_recall(evidence: Sequence[str], ranked_sources: Sequence[Sequence[s
     """
     if k < 1:
         raise ScoringError(f"k={k!r} must be at least 1; give the number of items that were shown")
-    return _share_found(evidence, ranked_sources[:k])
+    return _source_recall(evidence, ranked_sources[:k])
 
 
 def evidence_recall_under_budget(
@@ -154,7 +154,7 @@ def evidence_recall_under_budget(
         if tokens <= budget_tokens:
             budget_tokens -= tokens
             shown.append(sources)
-    return _share_found(evidence, shown)
+    return _source_recall(evidence, shown)
 
 
 def longmemeval_ndcg(relevant: Collection[str], ranking: Sequence[str], k: int) -> float:
@@ -191,14 +191,14 @@ def _discount(rank: int) -> float:
     return 1.0 if rank == 1 else 1 / math.log2(rank)
 
 
-def _share_found(evidence: Sequence[str], sources: Sequence[Sequence[str]]) -> float:
+def _source_recall(evidence: Sequence[str], sources: Sequence[Sequence[str]]) -> float:
     if not evidence:
         raise ScoringError("a question without evidence has no recall; leave it out, and count it")
     wanted = set(evidence)
     return len(wanted.intersection(chain.from_iterable(sources))) / len(wanted)
 
 
-def _parts(text: str) -> list[str]:
+def _split_by_comma(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
@@ -213,10 +213,10 @@ def _token_f1(prediction: str, gold: str) -> float:
 
 
 def _tokens(text: str) -> list[str]:
-    return [stem(word) for word in _normalised(text)]
+    return [stem(word) for word in _normalized_words(text)]
 
 
-def _normalised(text: str) -> list[str]:
+def _normalized_words(text: str) -> list[str]:
     """Words as the scorer sees them: no case, no punctuation (deleted, not replaced), no ignored words."""
     lowered = text.replace(",", "").lower()  # commas first: a Greek sigma at the end of a word is another
     return _IGNORED_WORDS.sub(" ", lowered.translate(_DELETE_PUNCTUATION)).split()

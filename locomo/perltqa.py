@@ -16,9 +16,9 @@ from pathlib import Path
 from dateutil import parser as dates
 
 from locomo.downloads import download
-from locomo.json_at import Located
+from locomo.json_at import JsonAt
 from locomo.locomo import Dataset, read_json
-from locomo.types import Benchmark, Conversation, PerltqaMemory, Question, Session, Turn, group_of
+from locomo.types import Benchmark, Conversation, PerltqaType, Question, Session, Turn, evidence_group
 
 MEMORY_FILE, QA_FILE = "perltmem_en_v2.json", "perltqa_en_v2.json"
 PERLTQA_BASE_URL = (
@@ -27,7 +27,7 @@ PERLTQA_BASE_URL = (
 )
 
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
-_DAYS = re.compile(r"(?<![-–\d/.:])(\d{1,2}) ?(?:[-–]|to) ?\d{1,2}(?![-–\d/.:])")
+_DAY_RANGE = re.compile(r"(?<![-–\d/.:])(\d{1,2}) ?(?:[-–]|to) ?\d{1,2}(?![-–\d/.:])")
 """The days of ``May 10-15, 2022``: the first of them dates it."""
 
 _UNTIL = re.compile(r" (?:[-–]|to|until) ")
@@ -36,7 +36,7 @@ _HOUR = re.compile(r"\d:\d\d|\d ?[ap]\.?m\b", re.IGNORECASE)
 _SPEECH = re.compile(r"\s*([^:\n]{1,40}?)\s*:\s*(.*)", re.DOTALL)
 _REFERENCE = re.compile(r"""[^\s'"\[\],]+""")
 
-_UNDATED_LIFE = datetime(2000, 1, 1, tzinfo=UTC)
+_DEFAULT_DATE = datetime(2000, 1, 1, tzinfo=UTC)
 """For a person of whom nothing at all is dated: any day does, as long as it is the same for everything."""
 
 
@@ -56,50 +56,50 @@ def load_perltqa(
     if path is None:
         way_out = "Name the folder of both files with --data PATH"
         files = [
-            download(f"{base_url}/{name}", None, cache_dir, way_out=way_out)
+            download(f"{base_url}/{name}", None, cache_dir, alternative=way_out)
             for name in (MEMORY_FILE, QA_FILE)
         ]
     else:
         folder = path if path.is_dir() else path.parent
         files = [folder / MEMORY_FILE, folder / QA_FILE]
     (memory, memory_hash), (qa, qa_hash) = (read_json(file) for file in files)
-    conversations = perltqa_conversations(memory, qa)
+    conversations = parse_perltqa(memory, qa)
     both = sha256(f"{memory_hash}{qa_hash}".encode()).hexdigest()
     return Dataset(tuple(conversations), both, False, name="perltqa", benchmark=Benchmark.PERLTQA)
 
 
-def perltqa_conversations(memory: object, qa: object) -> list[Conversation]:
+def parse_perltqa(memory: object, qa: object) -> list[Conversation]:
     """Read both decoded documents, in the order of the questions; who is not asked about is left out.
 
     Raises:
         DatasetError: something is missing or of the wrong type; the message says where, and what to do.
     """
-    people, asked = Located(memory, MEMORY_FILE), Located(qa, QA_FILE)
-    entries: dict[str, list[Located]] = {}
+    people, asked = JsonAt(memory, MEMORY_FILE), JsonAt(qa, QA_FILE)
+    entries: dict[str, list[JsonAt]] = {}
     for entry in asked.elements("entry"):
         for name in entry.members():
             entries.setdefault(name, []).append(entry.required(name))
     if not entries:
         raise asked.error("asks about nobody", "name another file")
-    return [_protagonist(name, people.required(name), asked_of) for name, asked_of in entries.items()]
+    return [_parse_protagonist(name, people.required(name), asked_of) for name, asked_of in entries.items()]
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _MemoryEntry:
     """Something to be remembered at once: its turns, and when it was, if anybody says."""
 
     turns: tuple[Turn, ...]
     happened_at: datetime | None = None
 
 
-def _protagonist(name: str, person: Located, asked: Sequence[Located]) -> Conversation:
+def _parse_protagonist(name: str, person: JsonAt, asked: Sequence[JsonAt]) -> Conversation:
     """Read one person. What has no time comes first, at the time of the first thing that has one."""
-    background = _Entry((*_profile(name, person), *_relationships(name, person)))
+    background = _MemoryEntry((*_profile(name, person), *_relationships(name, person)))
     entries = [background, *_events(name, person), *_dialogues(name, person)]
     entries = [entry for entry in entries if entry.turns]
     if not entries:
         raise person.error("tells nothing", "fill it in, or remove the questions about it")
-    first = min((e.happened_at for e in entries if e.happened_at is not None), default=_UNDATED_LIFE)
+    first = min((e.happened_at for e in entries if e.happened_at is not None), default=_DEFAULT_DATE)
     ordered = sorted(entries, key=lambda e: (e.happened_at or first, e.happened_at is not None))
     sessions = tuple(
         Session(number, entry.happened_at or first, entry.turns)
@@ -110,55 +110,63 @@ def _protagonist(name: str, person: Located, asked: Sequence[Located]) -> Conver
     return Conversation(name, (name, partner), sessions, tuple(_questions(name, asked, sessions)))
 
 
-def _profile(name: str, person: Located) -> list[Turn]:
+def _profile(name: str, person: JsonAt) -> list[Turn]:
     """The fields of the profile, one turn each, and its description."""
     section = person.optional("profile")
     facts = {field: str(value) for field, value in section.members().items()} if section else {}
     if description := person.optional_text("profile_description"):
         facts["description"] = description
     told = {field: value for field, value in facts.items() if value.strip()}
-    return [turn for field, value in told.items() for turn in _note(_field(field), name, [field, value])]
+    return [
+        turn
+        for field, value in told.items()
+        for turn in _note_turns(_profile_group_id(field), name, [field, value])
+    ]
 
 
-def _relationships(name: str, person: Located) -> Iterator[Turn]:
+def _relationships(name: str, person: JsonAt) -> Iterator[Turn]:
     """The people that the protagonist knows, one turn each."""
-    for memory_id, entry in _section(person, PerltqaMemory.RELATIONSHIP):
+    for memory_id, entry in _list_memories(person, PerltqaType.RELATIONSHIP):
         written = [entry.optional_text(field) for field in ("Supporting Characters", "Relationship")]
         known = ", ".join(part for part in written if part)
-        yield from _note(memory_id, name, [known, entry.optional_text("Description")])
+        yield from _note_turns(memory_id, name, [known, entry.optional_text("Description")])
 
 
-def _events(name: str, person: Located) -> Iterator[_Entry]:
+def _events(name: str, person: JsonAt) -> Iterator[_MemoryEntry]:
     """The events, each with its time as it is written.
 
     Many times are no dates ("Mid-Autumn Festival night"): then the first dialogue about the event dates it.
     """
     talked: dict[str, list[datetime]] = {}
-    for _, dialogue in _section(person, PerltqaMemory.DIALOGUE):
-        held = [time for written in _contents(dialogue) if (time := event_time(written)) is not None]
-        talked.setdefault(_group(PerltqaMemory.EVENT, dialogue.optional_text("events") or ""), []).extend(
+    for _, dialogue in _list_memories(person, PerltqaType.DIALOGUE):
+        held = [
+            time
+            for written in _dialogue_contents(dialogue)
+            if (time := parse_event_time(written)) is not None
+        ]
+        talked.setdefault(_group_id(PerltqaType.EVENT, dialogue.optional_text("events") or ""), []).extend(
             held
         )
-    for memory_id, event in _section(person, PerltqaMemory.EVENT):
+    for memory_id, event in _list_memories(person, PerltqaType.EVENT):
         noted = event.optional("Creation Time")
         written = str(noted.text_or_number()) if noted else ""
         parts = [event.optional_text(field) for field in ("Theme", "summary", "content")]
-        turns = _note(memory_id, name, [f"Time: {written}" if written else None, *parts])
-        yield _Entry(turns, event_time(written) or min(talked.get(memory_id, ()), default=None))
+        turns = _note_turns(memory_id, name, [f"Time: {written}" if written else None, *parts])
+        yield _MemoryEntry(turns, parse_event_time(written) or min(talked.get(memory_id, ()), default=None))
 
 
-def _dialogues(name: str, person: Located) -> Iterator[_Entry]:
+def _dialogues(name: str, person: JsonAt) -> Iterator[_MemoryEntry]:
     """The dialogues, one entry for each time at which one was held; turns are counted through a dialogue."""
-    for memory_id, dialogue in _section(person, PerltqaMemory.DIALOGUE):
+    for memory_id, dialogue in _list_memories(person, PerltqaType.DIALOGUE):
         said = 0
-        for written, lines in _contents(dialogue).items():
-            spoken = [_speech(line, name) for line in lines.elements("line")]
+        for written, lines in _dialogue_contents(dialogue).items():
+            spoken = [_split_speaker(line, name) for line in lines.elements("line")]
             turns = [Turn(f"{memory_id}:{said + i}", *speech) for i, speech in enumerate(spoken, start=1)]
             said += len(turns)
-            yield _Entry(tuple(turn for turn in turns if turn.text), event_time(written))
+            yield _MemoryEntry(tuple(turn for turn in turns if turn.text), parse_event_time(written))
 
 
-def event_time(written: str) -> datetime | None:
+def parse_event_time(written: str) -> datetime | None:
     """Read a time in free text: a date, a month, else the year in it; None if it names no year.
 
     Of two times the first one counts.
@@ -172,7 +180,7 @@ def event_time(written: str) -> datetime | None:
     year = _YEAR.search(written)
     if year is None:
         return None
-    told, *until = _UNTIL.split(_DAYS.sub(r"\1", written), maxsplit=1)
+    told, *until = _UNTIL.split(_DAY_RANGE.sub(r"\1", written), maxsplit=1)
     if until and not _YEAR.search(told):
         told = f"{told} {year[0]}"
     start = datetime(int(year[0]), 1, 1)
@@ -184,74 +192,74 @@ def event_time(written: str) -> datetime | None:
     return (time if time.year == start.year else start).replace(tzinfo=UTC)
 
 
-def _questions(name: str, asked: Sequence[Located], sessions: Sequence[Session]) -> Iterator[Question]:
+def _questions(name: str, asked: Sequence[JsonAt], sessions: Sequence[Session]) -> Iterator[Question]:
     turns: dict[str, list[str]] = {}
     for turn in (turn for session in sessions for turn in session.turns):
-        turns.setdefault(group_of(turn.turn_id), []).append(turn.turn_id)
-    items = (item for sections in asked for item in _items(sections))
+        turns.setdefault(evidence_group(turn.turn_id), []).append(turn.turn_id)
+    items = (item for sections in asked for item in _iterate_questions(sections))
     for index, (category, stands_under, item) in enumerate(items):
         written = item.optional_text("Reference Memory") or ""
-        if category is PerltqaMemory.PROFILE:
-            groups = [_field(written)]
+        if category is PerltqaType.PROFILE:
+            groups = [_profile_group_id(written)]
         else:  # a list of ids as Python writes it, or nothing usable: then what the question stands under
-            named = [_group(category, reference) for reference in _REFERENCE.findall(written)]
+            named = [_group_id(category, reference) for reference in _REFERENCE.findall(written)]
             groups = [group for group in named if group in turns] or [stands_under]
         yield Question(
             conversation_id=name,
             index=index,
-            text=_plain(item.required("Question").name()),
+            text=_unescape_html(item.required("Question").name()),
             category=category,
-            answer=_plain(str(item.required("Answer").text_or_number())),
+            answer=_unescape_html(str(item.required("Answer").text_or_number())),
             evidence=tuple(t for group in dict.fromkeys(groups) for t in turns.get(group, ())),
         )
 
 
-def _items(asked: Located) -> Iterator[tuple[PerltqaMemory, str, Located]]:
+def _iterate_questions(asked: JsonAt) -> Iterator[tuple[PerltqaType, str, JsonAt]]:
     """List the questions: those about the profile are a flat list, the others stand under a memory's id."""
-    for category in PerltqaMemory:
+    for category in PerltqaType:
         section = asked.optional(category.value)
         for entry in section.elements("entry") if section else []:
-            if category is PerltqaMemory.PROFILE:
+            if category is PerltqaType.PROFILE:
                 yield category, "", entry
                 continue
             for memory_id in entry.members():
                 for item in entry.required(memory_id).elements("question"):
-                    yield category, _group(category, memory_id), item
+                    yield category, _group_id(category, memory_id), item
 
 
-def _section(person: Located, category: PerltqaMemory) -> list[tuple[str, Located]]:
+def _list_memories(person: JsonAt, category: PerltqaType) -> list[tuple[str, JsonAt]]:
     """The memories of a kind, each after the group that its turns belong to."""
     section = person.optional(category.value)
     names = section.members() if section else {}
-    return [(_group(category, name), section.required(name)) for name in names] if section else []
+    return [(_group_id(category, name), section.required(name)) for name in names] if section else []
 
 
-def _contents(dialogue: Located) -> Mapping[str, Located]:
+def _dialogue_contents(dialogue: JsonAt) -> Mapping[str, JsonAt]:
     contents = dialogue.required("contents")
     return {written: contents.required(written) for written in contents.members()}
 
 
-def _note(group: str, name: str, parts: Sequence[str | None]) -> tuple[Turn, ...]:
+def _note_turns(group: str, name: str, parts: Sequence[str | None]) -> tuple[Turn, ...]:
     """What is written down of somebody: one turn of theirs, or none if nothing is written."""
-    text = _plain(". ".join(part.strip().rstrip(".") for part in parts if part and part.strip()))
+    text = _unescape_html(". ".join(part.strip().rstrip(".") for part in parts if part and part.strip()))
     return (Turn(f"{group}:1", name, text),) if text else ()
 
 
-def _speech(line: Located, name: str) -> tuple[str, str]:
+def _split_speaker(line: JsonAt, name: str) -> tuple[str, str]:
     """Split ``Name: text``; a line without a name is the protagonist's."""
-    text = _plain(line.text())
+    text = _unescape_html(line.text())
     spoken = _SPEECH.fullmatch(text)
     return (spoken[1], spoken[2]) if spoken else (name, text)
 
 
-def _group(category: PerltqaMemory, memory_id: str) -> str:
+def _group_id(category: PerltqaType, memory_id: str) -> str:
     return f"{category.value}/{memory_id}"
 
 
-def _field(name: str) -> str:
-    return _group(PerltqaMemory.PROFILE, "-".join(name.lower().split()))
+def _profile_group_id(name: str) -> str:
+    return _group_id(PerltqaType.PROFILE, "-".join(name.lower().split()))
 
 
-def _plain(text: str) -> str:
+def _unescape_html(text: str) -> str:
     """Text without the HTML entities that the file has in places."""
     return html.unescape(text).strip()

@@ -10,15 +10,15 @@ from typing import Any
 
 import dspy
 
-_KEPT_PROMPTS = 256  # optimisers try many
+_PROMPT_CACHE_SIZE = 256  # optimisers try many
 
 
-class RenderOnceAdapter(dspy.ChatAdapter):
+class PromptCachingAdapter(dspy.ChatAdapter):
     """ChatAdapter that renders the fixed part of a prompt once, and text as it stands."""
 
     def format_system_message(self, signature: type[dspy.Signature]) -> str:
         """Give what every call of a signature begins with."""
-        return _system_message(type(self), _Rendered(self, signature))
+        return _cached_system_message(type(self), _SignatureKey(self, signature))
 
     def format_user_message_content(
         self,
@@ -37,15 +37,15 @@ class RenderOnceAdapter(dspy.ChatAdapter):
             parts.append(self.user_message_output_requirements(signature))
         return "\n\n".join([*parts, suffix]).strip()
 
-    def rendered_system_message(self, signature: type[dspy.Signature]) -> str:
+    def render_system_message(self, signature: type[dspy.Signature]) -> str:
         """Render what every call of a signature begins with, as the library does."""
         return super().format_system_message(signature)
 
 
-class _Rendered:
+class _SignatureKey:
     """A signature, equal to another one if it renders alike: DSPy changes signatures in place."""
 
-    def __init__(self, adapter: RenderOnceAdapter, signature: type[dspy.Signature]) -> None:
+    def __init__(self, adapter: PromptCachingAdapter, signature: type[dspy.Signature]) -> None:
         self.adapter, self.signature = adapter, signature
         fields = (
             (name, field.annotation, field.default, repr(field.json_schema_extra), field.description)
@@ -57,9 +57,9 @@ class _Rendered:
         return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Rendered) and self.key == other.key
+        return isinstance(other, _SignatureKey) and self.key == other.key
 
 
-@lru_cache(maxsize=_KEPT_PROMPTS)
-def _system_message(adapter_type: type[RenderOnceAdapter], rendered: _Rendered) -> str:
-    return rendered.adapter.rendered_system_message(rendered.signature)
+@lru_cache(maxsize=_PROMPT_CACHE_SIZE)
+def _cached_system_message(adapter_type: type[PromptCachingAdapter], rendered: _SignatureKey) -> str:
+    return rendered.adapter.render_system_message(rendered.signature)

@@ -16,11 +16,11 @@ from typing import Literal, cast, get_args
 
 import tyro
 
-from locomo.atomic_files import write_whole
+from locomo.atomic_files import atomic_write_text
 from locomo.errors import DatasetError
-from locomo.exit_status import exit_status
+from locomo.exit_status import run_with_exit_status
 from locomo.locomo import Dataset, decode_json, download_locomo, load_locomo, read_conversations
-from locomo.types import Category, Conversation, questions_of
+from locomo.types import Category, Conversation, all_questions
 
 Split = Literal["train", "val", "test"]
 SplitOrAll = Literal["train", "val", "test", "all"]
@@ -32,15 +32,15 @@ SPLITS: Mapping[Split, tuple[str, ...]] = {
 }
 """Which conversation is for what. Train and validation hold 1,347 questions, test 639."""
 
-QUESTIONS: Mapping[Split, int] = {"train": 1157, "val": 190, "test": 639}
+QUESTION_COUNTS: Mapping[Split, int] = {"train": 1157, "val": 190, "test": 639}
 """How many questions each split of the official file holds."""
 
-MANIFEST = "splits.json"
+MANIFEST_FILE = "splits.json"
 
-_HELD_SHARE = 4  # of conversations without splits of their own, a quarter each for validation and test
+_HELD_OUT_DIVISOR = 4  # of conversations without splits of their own, a quarter each for validation and test
 
 
-def split_of(conversation_id: str) -> Split:
+def locomo_split(conversation_id: str) -> Split:
     """Name the split that a conversation of LoCoMo belongs to.
 
     Raises:
@@ -76,7 +76,7 @@ def select_split(conversations: Iterable[Conversation], split: SplitOrAll) -> li
         return given
     known = {identity for ids in SPLITS.values() for identity in ids}
     if any(conversation.conversation_id in known for conversation in given):
-        return [conversation for conversation in given if split_of(conversation.conversation_id) == split]
+        return [conversation for conversation in given if locomo_split(conversation.conversation_id) == split]
     part = split_by_order(given)[split]
     if not part:
         raise DatasetError(
@@ -92,7 +92,7 @@ def split_by_order(conversations: Sequence[Conversation]) -> dict[Split, list[Co
     conversation each, and the rest is the train split. Of two conversations the first is for training and
     the other for validation.
     """
-    held = max(1, len(conversations) // _HELD_SHARE)
+    held = max(1, len(conversations) // _HELD_OUT_DIVISOR)
     test_from = len(conversations) - held if len(conversations) > 2 else len(conversations)
     val_from = max(0, test_from - held)
     return {
@@ -116,8 +116,8 @@ def write_splits(dataset: Dataset, source: Path, folder: Path) -> None:
     }
     for split, conversations in chosen.items():
         ids = {conversation.conversation_id for conversation in conversations}
-        _write_json(_file(folder, split), [sample for sample in samples if sample["sample_id"] in ids])
-    _write_json(folder / MANIFEST, _manifest(dataset, folder))
+        _write_json(_split_file(folder, split), [sample for sample in samples if sample["sample_id"] in ids])
+    _write_json(folder / MANIFEST_FILE, _manifest(dataset, folder))
 
 
 def verify_splits(dataset: Dataset, folder: Path) -> None:
@@ -131,29 +131,31 @@ def verify_splits(dataset: Dataset, folder: Path) -> None:
         DatasetError: one of these does not hold; the message says which.
     """
     written: dict[Split, list[Conversation]] = {
-        split: read_conversations(_file(folder, split)) for split in SPLITS
+        split: read_conversations(_split_file(folder, split)) for split in SPLITS
     }
     for one, other in combinations(SPLITS, 2):
-        held = _identities(written[other])
-        shared = [name for content, name in _identities(written[one]).items() if content in held]
+        held = _content_identities(written[other])
+        shared = [name for content, name in _content_identities(written[one]).items() if content in held]
         if shared:
-            raise _unproven(folder, f"{one} and {other} share {shared[0]} and {len(shared) - 1} more")
+            raise _verification_error(
+                folder, f"{one} and {other} share {shared[0]} and {len(shared) - 1} more"
+            )
     for split, conversations in written.items():
         expected = select_split(dataset.conversations, split)
         if conversations != expected:
             names = ", ".join(conversation.conversation_id for conversation in expected) or "nothing"
-            raise _unproven(folder, f"{split}.json does not hold exactly {names} of the data")
-        count = len(questions_of(conversations))
-        if count != QUESTIONS[split]:
+            raise _verification_error(folder, f"{split}.json does not hold exactly {names} of the data")
+        count = len(all_questions(conversations))
+        if count != QUESTION_COUNTS[split]:
             raise DatasetError(
                 f"the splits in {str(folder)!r} are not proven: {split}.json holds {count} questions, "
-                f"expected {QUESTIONS[split]}: only the splits of the official file can be proven"
+                f"expected {QUESTION_COUNTS[split]}: only the splits of the official file can be proven"
             )
-    if decode_json(_read_bytes(folder / MANIFEST), MANIFEST) != _manifest(dataset, folder):
-        raise _unproven(folder, f"{MANIFEST} does not describe these files")
+    if decode_json(_read_bytes(folder / MANIFEST_FILE), MANIFEST_FILE) != _manifest(dataset, folder):
+        raise _verification_error(folder, f"{MANIFEST_FILE} does not describe these files")
 
 
-def _identities(conversations: Sequence[Conversation]) -> dict[str, str]:
+def _content_identities(conversations: Sequence[Conversation]) -> dict[str, str]:
     """Name what two splits may not have in common: conversations by their ids, sessions by their content."""
     named = {conversation.conversation_id: conversation.conversation_id for conversation in conversations}
     for conversation in conversations:
@@ -165,16 +167,16 @@ def _identities(conversations: Sequence[Conversation]) -> dict[str, str]:
 def _manifest(dataset: Dataset, folder: Path) -> dict[str, object]:
     """Describe the files of the splits as they lie in the folder."""
     source = {"name": dataset.name, "sha256": dataset.sha256, "is_modified": dataset.is_modified}
-    return {"source": source, "splits": {split: _entry(dataset, folder, split) for split in SPLITS}}
+    return {"source": source, "splits": {split: _manifest_entry(dataset, folder, split) for split in SPLITS}}
 
 
-def _entry(dataset: Dataset, folder: Path, split: Split) -> dict[str, object]:
+def _manifest_entry(dataset: Dataset, folder: Path, split: Split) -> dict[str, object]:
     conversations = select_split(dataset.conversations, split)
-    questions = questions_of(conversations)
+    questions = all_questions(conversations)
     by_category = Counter(question.category for question in questions)
     return {
-        "file": _file(folder, split).name,
-        "sha256": hashlib.sha256(_read_bytes(_file(folder, split))).hexdigest(),
+        "file": _split_file(folder, split).name,
+        "sha256": hashlib.sha256(_read_bytes(_split_file(folder, split))).hexdigest(),
         "conversations": [conversation.conversation_id for conversation in conversations],
         "sessions": sum(len(conversation.sessions) for conversation in conversations),
         "turns": sum(len(conversation.turns) for conversation in conversations),
@@ -183,7 +185,7 @@ def _entry(dataset: Dataset, folder: Path, split: Split) -> dict[str, object]:
     }
 
 
-def _file(folder: Path, split: Split) -> Path:
+def _split_file(folder: Path, split: Split) -> Path:
     return folder / f"{split}.json"
 
 
@@ -198,14 +200,14 @@ def _write_json(path: Path, content: object) -> None:
     """Write the whole file or none of it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+        atomic_write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     except OSError as error:
         raise DatasetError(
             f"cannot write {str(path)!r} ({error.strerror}); name another folder by --out"
         ) from error
 
 
-def _unproven(folder: Path, complaint: str) -> DatasetError:
+def _verification_error(folder: Path, complaint: str) -> DatasetError:
     return DatasetError(f"the splits in {str(folder)!r} are not proven: {complaint}; write them again")
 
 
@@ -230,20 +232,20 @@ class SplitConfig:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write or verify the splits as the command line says, and return the exit status."""
     flags, prog = tyro.conf.FlagCreatePairsOff[SplitConfig], "python -m locomo.splits"
-    return exit_status(lambda: _split(tyro.cli(flags, args=arguments, prog=prog)))
+    return run_with_exit_status(lambda: _run_split_command(tyro.cli(flags, args=arguments, prog=prog)))
 
 
-def _split(config: SplitConfig) -> None:
+def _run_split_command(config: SplitConfig) -> None:
     source = config.data or download_locomo()
     dataset = load_locomo(source, allow_modified=config.allow_modified)
-    if not (config.verify and (config.out / MANIFEST).exists()):
+    if not (config.verify and (config.out / MANIFEST_FILE).exists()):
         write_splits(dataset, source, config.out)
     if config.verify:
         verify_splits(dataset, config.out)
     for split in SPLITS:
         conversations = select_split(dataset.conversations, split)
-        count = len(questions_of(conversations))
-        where = _file(config.out, split)
+        count = len(all_questions(conversations))
+        where = _split_file(config.out, split)
         print(f"{split:5}  conversations: {len(conversations)}  questions: {count:4}  {where}")
     if config.verify:
         print("verified: the splits are disjoint and complete")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from locomo.errors import ScoringError
 
-_EXACT_UP_TO = 12
+_MAX_EXACT_CLUSTERS = 12
 """Clusters up to which every sign pattern is tried (4,096 of them); above, patterns are drawn."""
 
 
@@ -70,7 +70,7 @@ def clustered_interval(
         raise ScoringError(
             f"level={level!r} must lie between 0 and 1, and resamples={resamples!r} be at least 1"
         )
-    totals = _by_cluster(scores, clusters, weights)
+    totals = _sum_by_cluster(scores, clusters, weights)
     count, n = len(totals.sums_C), len(scores)
     value = float(totals.sums_C.sum() / totals.sizes_C.sum())
     if count == 1:
@@ -109,7 +109,7 @@ def paired_comparison(
         )
     differences = np.subtract(scores_a, scores_b).tolist()
     interval = clustered_interval(differences, clusters, rng=rng, resamples=resamples, level=level)
-    p_value = _sign_flip_p(_by_cluster(differences, clusters).sums_C, rng, resamples)
+    p_value = _sign_flip_p_value(_sum_by_cluster(differences, clusters).sums_C, rng, resamples)
     return PairedComparison(interval.value, interval.low, interval.high, p_value, interval.n)
 
 
@@ -141,7 +141,7 @@ class _ClusterTotals:
     sizes_C: NDArray[np.float64]
 
 
-def _by_cluster(
+def _sum_by_cluster(
     scores: Sequence[float], clusters: Sequence[str], weights: Sequence[float] | None = None
 ) -> _ClusterTotals:
     weights_Q = np.ones(len(scores)) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -160,11 +160,11 @@ def _by_cluster(
     )
 
 
-def _sign_flip_p(sums_C: NDArray[np.float64], rng: np.random.Generator, resamples: int) -> float:
+def _sign_flip_p_value(sums_C: NDArray[np.float64], rng: np.random.Generator, resamples: int) -> float:
     observed = abs(sums_C.sum())
     slack = 1e-9 * np.abs(sums_C).sum()  # sums in another order differ in their last digits
     count = len(sums_C)
-    if count <= _EXACT_UP_TO:
+    if count <= _MAX_EXACT_CLUSTERS:
         signs_R_C = 1 - 2 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
         return float(np.mean(np.abs(signs_R_C @ sums_C) >= observed - slack))
     signs_R_C = rng.choice((-1, 1), size=(resamples, count))

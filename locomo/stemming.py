@@ -45,10 +45,10 @@ def stem(word: str) -> str:
         return _IRREGULAR[lowered]
     if len(word) <= 2:
         return lowered
-    return _final_letters(_suffixes(_final_y(_participle(_plural(lowered)))))
+    return _strip_final_letters(_strip_suffixes(_replace_final_y(_strip_participle(_strip_plural(lowered)))))
 
 
-def _plural(word: str) -> str:
+def _strip_plural(word: str) -> str:
     if word.endswith("ies"):
         return word[:-1] if len(word) == 4 else word[:-2]
     if word.endswith("sses"):
@@ -56,29 +56,29 @@ def _plural(word: str) -> str:
     return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
 
 
-def _participle(word: str) -> str:
+def _strip_participle(word: str) -> str:
     if word.endswith("ied"):
         return word[:-1] if len(word) == 4 else word[:-2]
     if word.endswith("eed"):
         return word[:-1] if _measure(word[:-3]) else word
     for ending in ("ed", "ing"):
         left = word.removesuffix(ending)
-        if left != word and "v" in _shape(left):
-            return _with_its_last_letter(left)
+        if left != word and "v" in _consonant_vowel_pattern(left):
+            return _restore_ending(left)
     return word
 
 
-def _with_its_last_letter(left: str) -> str:
+def _restore_ending(left: str) -> str:
     """Give back what a participle took from a word: ``conflat`` its e, ``hopp`` its single p."""
     if left.endswith(("at", "bl", "iz")):
         return left + "e"
-    if len(left) >= 2 and left[-1] == left[-2] and _shape(left)[-1] == "c":
+    if len(left) >= 2 and left[-1] == left[-2] and _consonant_vowel_pattern(left)[-1] == "c":
         return left if left[-1] in "lsz" else left[:-1]
     return left + "e" if _measure(left) == 1 and _is_short(left) else left
 
 
-def _final_y(word: str) -> str:
-    is_after_consonant = len(word) > 2 and _shape(word[:-1])[-1] == "c"
+def _replace_final_y(word: str) -> str:
+    is_after_consonant = len(word) > 2 and _consonant_vowel_pattern(word[:-1])[-1] == "c"
     return f"{word[:-1]}i" if word.endswith("y") and is_after_consonant else word
 
 
@@ -95,7 +95,7 @@ class _Rule:
     counted: int = 0
     after: str = ""
 
-    def applied(self, word: str) -> str:
+    def apply_to(self, word: str) -> str:
         before = word.removesuffix(self.ending)
         measured = _measure(before + self.ending[: self.counted])
         is_allowed = measured >= self.measure and (not self.after or before[-1] in self.after)
@@ -124,18 +124,18 @@ _DROPPED = (
 )
 
 
-def _suffixes(word: str) -> str:
+def _strip_suffixes(word: str) -> str:
     if word.endswith("alli") and _measure(word[:-4]):
         word = word[:-2]  # and what is left may end in another double suffix
-    return _first_rule(_first_rule(_first_rule(word, _DOUBLE), _DERIVED), _DROPPED)
+    return _apply_first_rule(_apply_first_rule(_apply_first_rule(word, _DOUBLE), _DERIVED), _DROPPED)
 
 
-def _first_rule(word: str, rules: Sequence[_Rule]) -> str:
+def _apply_first_rule(word: str, rules: Sequence[_Rule]) -> str:
     """Apply the first rule whose ending the word has, and no other, even if that one does not change it."""
-    return next((rule.applied(word) for rule in rules if word.endswith(rule.ending)), word)
+    return next((rule.apply_to(word) for rule in rules if word.endswith(rule.ending)), word)
 
 
-def _final_letters(word: str) -> str:
+def _strip_final_letters(word: str) -> str:
     if word.endswith("e"):
         measure = _measure(word[:-1])
         if measure > 1 or (measure == 1 and not _is_short(word[:-1])):
@@ -145,10 +145,10 @@ def _final_letters(word: str) -> str:
 
 def _measure(text: str) -> int:
     """Count how often a consonant follows a vowel."""
-    return _shape(text).count("vc")
+    return _consonant_vowel_pattern(text).count("vc")
 
 
-def _shape(text: str) -> str:
+def _consonant_vowel_pattern(text: str) -> str:
     """Write c for each consonant and v for each vowel; y is a vowel after a consonant only."""
     shape = ""
     for letter in text:
@@ -159,5 +159,5 @@ def _shape(text: str) -> str:
 
 def _is_short(text: str) -> bool:
     """Whether a text ends like ``hop``, or is a vowel and a consonant: what is left of it takes an e."""
-    shape = _shape(text)
+    shape = _consonant_vowel_pattern(text)
     return shape == "vc" or (shape.endswith("cvc") and text[-1] not in "wxy")

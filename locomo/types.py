@@ -28,7 +28,7 @@ class Category(IntEnum):
         return self.name.lower().replace("_", "-")
 
 
-ANSWERABLE = (
+ANSWERABLE_CATEGORIES = (
     Category.MULTI_HOP,
     Category.TEMPORAL,
     Category.OPEN_DOMAIN,
@@ -64,7 +64,7 @@ class LongMemEvalType(StrEnum):
         return self.value
 
 
-class PerltqaMemory(StrEnum):
+class PerltqaType(StrEnum):
     """The kind of memory that a question of PerLTQA is about.
 
     Source: Du et al. 2024, SIGHAN, section 3.
@@ -81,13 +81,13 @@ class PerltqaMemory(StrEnum):
         return self.value.replace("_", "-")
 
 
-QuestionType = Category | LongMemEvalType | PerltqaMemory
+QuestionType = Category | LongMemEvalType | PerltqaType
 """What a question tests, in the terms of its benchmark: a label for reports, never shown to a reader."""
 
 HEADLINE_TYPES: Mapping[Benchmark, tuple[QuestionType, ...]] = {
-    Benchmark.LOCOMO: ANSWERABLE,
+    Benchmark.LOCOMO: ANSWERABLE_CATEGORIES,
     Benchmark.LONGMEMEVAL: tuple(LongMemEvalType),
-    Benchmark.PERLTQA: tuple(PerltqaMemory),
+    Benchmark.PERLTQA: tuple(PerltqaType),
 }
 """The types whose questions make up a benchmark's headline score, in the order of its tables."""
 
@@ -152,7 +152,7 @@ class Question:
     ``(conversation_id, index)`` is its identity; texts repeat. ``evidence`` holds repaired turn ids, all
     of which exist in the conversation; it may be empty, and then recall leaves the question out.
     ``labelled_groups`` are the sessions that hold the answer, where the benchmark names them apart from the
-    turns (see ``group_of``). ``asked_at`` is when it is asked, where that matters. ``must_abstain`` says that
+    turns (see ``evidence_group``). ``asked_at`` is when it is asked, where that matters. ``must_abstain`` says that
     the conversation has no answer; ``answer`` then explains why.
     """
 
@@ -173,7 +173,7 @@ class Question:
         return _BENCHMARKS[type(self.category)]
 
     @property
-    def posed(self) -> str:
+    def dated_text(self) -> str:
         """The question as it is put to a system: with the day on which it is asked, where that matters."""
         if self.asked_at is None:
             return self.text
@@ -190,7 +190,7 @@ class Question:
         return self.category in HEADLINE_TYPES[self.benchmark]
 
     @property
-    def scored_as(self) -> Category:
+    def f1_category(self) -> Category:
         """The category of LoCoMo by whose rule the official F1 of an answer is computed.
 
         The other benchmarks have no F1 of their own: the plain one is taken, or that for what has no answer.
@@ -201,8 +201,8 @@ class Question:
 
     @property
     def evidence_groups(self) -> tuple[str, ...]:
-        """The sessions (see ``group_of``) that hold the answer."""
-        return self.labelled_groups or tuple(dict.fromkeys(map(group_of, self.evidence)))
+        """The sessions (see ``evidence_group``) that hold the answer."""
+        return self.labelled_groups or tuple(dict.fromkeys(map(evidence_group, self.evidence)))
 
     @property
     def question_id(self) -> str:
@@ -213,11 +213,11 @@ class Question:
 _BENCHMARKS: Mapping[type, Benchmark] = {
     Category: Benchmark.LOCOMO,
     LongMemEvalType: Benchmark.LONGMEMEVAL,
-    PerltqaMemory: Benchmark.PERLTQA,
+    PerltqaType: Benchmark.PERLTQA,
 }
 
 
-def group_of(turn_id: str) -> str:
+def evidence_group(turn_id: str) -> str:
     """Name the session that a turn belongs to (in PerLTQA, the memory), which every reader puts in its id.
 
     An id of another form stands for itself.
@@ -250,6 +250,6 @@ class Conversation:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def questions_of(conversations: Sequence[Conversation]) -> list[Question]:
+def all_questions(conversations: Sequence[Conversation]) -> list[Question]:
     """List the questions of all conversations, in order."""
     return [question for conversation in conversations for question in conversation.questions]

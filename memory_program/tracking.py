@@ -15,7 +15,7 @@ from typing import Any
 from memory_program.core.errors import TrackingError
 
 EXPERIMENT = "memory-program"
-RECEIPT = "tracking.json"
+RECEIPT_FILE = "tracking.json"
 """The file in a run's folder that says to which address its results went."""
 
 _MOST_METRICS = 1000  # MLflow takes no more at once
@@ -36,7 +36,7 @@ class TrackedRun:
     curves: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict[str, Any])
 
 
-def tracking_place(output_dir: Path, named: str | None) -> tuple[str, Path | None]:
+def tracking_location(output_dir: Path, named: str | None) -> tuple[str, Path | None]:
     """Give MLflow's tracking address, and where its files go.
 
     Args:
@@ -66,7 +66,7 @@ class Tracker:
         self.uri = uri
         self._artifact_root = artifact_root
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="mlflow")
-        self._opened: Future[_Opened] = self._pool.submit(self._open)
+        self._opened: Future[_MlflowConnection] = self._pool.submit(self._open)
 
     def log(self, parent: TrackedRun, children: Sequence[TrackedRun]) -> str:
         """Log a parent run and its children, and return the parent's id.
@@ -80,7 +80,7 @@ class Tracker:
             for child in children:
                 opened.log(child, {"mlflow.parentRunId": parent_id})
         except opened.mlflow.exceptions.MlflowException as error:
-            raise TrackingError(self._complaint(error)) from error
+            raise TrackingError(self._error_message(error)) from error
         return parent_id
 
     def log_program(self, run_id: str, program: object) -> str:
@@ -107,10 +107,10 @@ class Tracker:
                     use_dspy_model_save=True,
                 )
         except mlflow.exceptions.MlflowException as error:
-            raise TrackingError(self._complaint(error)) from error
+            raise TrackingError(self._error_message(error)) from error
         return str(logged.model_uri)
 
-    def trace(self) -> None:
+    def enable_tracing(self) -> None:
         """Record every DSPy module call from now on as a trace.
 
         Raises:
@@ -125,25 +125,25 @@ class Tracker:
         """Wait for what is being opened, and forget it."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _wait(self) -> "_Opened":
+    def _wait(self) -> "_MlflowConnection":
         try:
             return self._opened.result()
         except (OSError, RuntimeError, ValueError) as error:
-            raise TrackingError(self._complaint(error)) from error
+            raise TrackingError(self._error_message(error)) from error
 
-    def _open(self) -> "_Opened":
+    def _open(self) -> "_MlflowConnection":
         mlflow = import_mlflow()
         # a database that fails, or whose driver is missing, is told as its library tells it
         of_databases = (importlib.import_module("sqlalchemy.exc").SQLAlchemyError, ImportError)
         try:
-            database = database_of(self.uri)
+            database = sqlite_path(self.uri)
             if database is not None and not database.exists():
-                self._lay_out(mlflow, database)
+                self._create_database(mlflow, database)
             return self._experiment(mlflow, self.uri)
         except (mlflow.exceptions.MlflowException, *of_databases) as error:
-            raise TrackingError(self._complaint(error)) from error
+            raise TrackingError(self._error_message(error)) from error
 
-    def _lay_out(self, mlflow: ModuleType, database: Path) -> None:
+    def _create_database(self, mlflow: ModuleType, database: Path) -> None:
         """Make a new SQLite database aside, and move it into place.
 
         It takes seconds, in which a process may be killed, and MLflow cannot read one that is half made.
@@ -159,15 +159,17 @@ class Tracker:
             part.replace(database)
         part.unlink(missing_ok=True)
 
-    def _experiment(self, mlflow: ModuleType, uri: str) -> "_Opened":
+    def _experiment(self, mlflow: ModuleType, uri: str) -> "_MlflowConnection":
         client = mlflow.MlflowClient(tracking_uri=uri)
         experiment = client.get_experiment_by_name(EXPERIMENT)
         if experiment is not None:
-            return _Opened(mlflow, client, experiment.experiment_id)
+            return _MlflowConnection(mlflow, client, experiment.experiment_id)
         location = self._artifact_root.resolve().as_uri() if self._artifact_root is not None else None
-        return _Opened(mlflow, client, client.create_experiment(EXPERIMENT, artifact_location=location))
+        return _MlflowConnection(
+            mlflow, client, client.create_experiment(EXPERIMENT, artifact_location=location)
+        )
 
-    def _complaint(self, error: Exception) -> str:
+    def _error_message(self, error: Exception) -> str:
         text = " ".join(str(error).split())[:300]
         return (
             f"MLflow at {self.uri!r} failed: {text}; the results are written all the same: correct "
@@ -176,7 +178,7 @@ class Tracker:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _MlflowConnection:
     mlflow: ModuleType
     client: Any  # Any: MLflow's client, which has no types
     experiment_id: str
@@ -201,7 +203,7 @@ class _Opened:
         return run_id
 
 
-def database_of(uri: str) -> Path | None:
+def sqlite_path(uri: str) -> Path | None:
     """Give the file of an SQLite address; None for any other address.
 
     Example:
@@ -223,19 +225,19 @@ def import_mlflow() -> ModuleType:
     return mlflow
 
 
-def was_logged(folder: Path, uri: str, digest: str) -> bool:
+def is_already_logged(folder: Path, uri: str, digest: str) -> bool:
     """Say whether these results went to this address before, and are still there as far as files tell."""
-    database = database_of(uri)
+    database = sqlite_path(uri)
     if database is not None and not database.exists():
         return False
     try:
-        receipt = json.loads((folder / RECEIPT).read_text(encoding="utf-8"))
+        receipt = json.loads((folder / RECEIPT_FILE).read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
         return False
     return receipt.get("uri") == uri and receipt.get("digest") == digest
 
 
-def note_logged(folder: Path, uri: str, digest: str, run_id: str) -> None:
+def write_receipt(folder: Path, uri: str, digest: str, run_id: str) -> None:
     """Note that these results went to this address."""
     receipt = {"uri": uri, "digest": digest, "run_id": run_id}
-    (folder / RECEIPT).write_text(json.dumps(receipt, indent=1) + "\n", encoding="utf-8")
+    (folder / RECEIPT_FILE).write_text(json.dumps(receipt, indent=1) + "\n", encoding="utf-8")

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from memory_program.inference.batcher import Batcher, Job, Rounding
-from memory_program.inference.decoder import ReadPrompt
-from memory_program.inference.sampling import Sampling
+from memory_program.inference.batcher import Batcher, GenerationRequest, NumericalTolerance
+from memory_program.inference.decoder import PrefilledPrompt
+from memory_program.inference.sampling import SamplingParams
 
 STOP = 9
 PATIENCE_S = 60.0  # nothing takes a second; a busy machine may make it wait
@@ -38,7 +38,7 @@ class CountingDecoder:
         self.texts: list[list[int]] = []
         self.breaks = self.breaks_for_good = False
 
-    def read(self, prompts: Sequence[Sequence[int]]) -> list[ReadPrompt]:
+    def read(self, prompts: Sequence[Sequence[int]]) -> list[PrefilledPrompt]:
         self.read_together.append(len(prompts))
         self.read_by.append(threading.current_thread())
         assert self.reading.wait(timeout=PATIENCE_S)
@@ -46,11 +46,11 @@ class CountingDecoder:
         if any(prompt[-1] == UNREADABLE for prompt in prompts):
             raise MemoryError("no room")
         return [
-            ReadPrompt(tuple(prompt), len(prompt) - 1, _after(prompt[-1]), torch.empty(0))
+            PrefilledPrompt(tuple(prompt), len(prompt) - 1, _after(prompt[-1]), torch.empty(0))
             for prompt in prompts
         ]
 
-    def begin(self, read: ReadPrompt) -> None:
+    def begin(self, read: PrefilledPrompt) -> None:
         self.texts.append(list(read.tokens))
 
     def begin_alike(self, prompt: Sequence[int]) -> Tensor:
@@ -94,13 +94,15 @@ made: list[Batcher] = []
 def make_batcher(
     decoder: CountingDecoder, slots: int = 4, rounding: float = 0.0, readers: int = 0
 ) -> Batcher:
-    tolerated = Rounding(rounding, rounding)
-    made.append(Batcher(decoder, frozenset({STOP}), slots=slots, rounding=tolerated, readers=readers))
+    tolerated = NumericalTolerance(rounding, rounding)
+    made.append(
+        Batcher(decoder, frozenset({STOP}), slots=slots, tolerance=tolerated, prefill_threads=readers)
+    )
     return made[-1]
 
 
-def job(*prompt: int, tokens: int = 20) -> Job:
-    return Job(prompt, tokens, Sampling(temperature=0.0))
+def job(*prompt: int, tokens: int = 20) -> GenerationRequest:
+    return GenerationRequest(prompt, tokens, SamplingParams(temperature=0.0))
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -72,7 +72,7 @@ class Quoting(MemorySystem):
 
     def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
         record = SessionRecord(session.session_id)
-        if not space.has(session):
+        if not space.has_session(session):
             self.remembered.append(session.session_id)
             space.ingest(session, record)
         return record
@@ -94,7 +94,7 @@ class NoteTaking(Quoting):
     writes_memories = True
 
     def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
-        if space.has(session):
+        if space.has_session(session):
             return space.sessions[session.session_id].record
         self.remembered.append(f"{space.namespace.partition('/')[2]}:{session.session_id}")
         draft = space.fork()
@@ -149,7 +149,7 @@ class FailingNotes(NoteTaking):
         self.fails = fails
 
     def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
-        if space.has(session) or not self.fails(session.session_id):
+        if space.has_session(session) or not self.fails(session.session_id):
             return super().remember(space, session)
         self.remembered.append(f"{space.namespace.partition('/')[2]}:{session.session_id}")
         failure = CallFailure("writer.episodic", Outcome.ERROR, "no route")

@@ -28,8 +28,8 @@ with atheris.instrument_imports(
     from locomo.errors import DatasetError
     from locomo.judge.judge import parse_verdict
     from locomo.locomo import decode_json
-    from locomo.locomo_schema import conversations_in
-    from locomo.prompt_markers import neutralised
+    from locomo.locomo_schema import parse_locomo
+    from locomo.prompt_markers import escape_prompt_markers
     from memory_program.agents.chat_adapter import ADAPTER
     from memory_program.agents.signatures import AnswerOrSearch, WriteAll
     from memory_program.agents.tools import ALL_TOOLS, MemoryTools
@@ -91,9 +91,9 @@ def calls(content: bytes) -> None:
 
 def prompts(content: bytes) -> None:
     """What was broken up holds no marker, and is not broken up further."""
-    shown = neutralised(content.decode(errors="surrogateescape"))
+    shown = escape_prompt_markers(content.decode(errors="surrogateescape"))
     assert "[[ ##" not in shown
-    assert neutralised(shown) == shown
+    assert escape_prompt_markers(shown) == shown
     shown.encode()
 
 
@@ -107,13 +107,13 @@ def dates(content: bytes) -> None:
     text = content.decode(errors="replace")[:100]
     assert isinstance(resolve_date(text, date(2023, 5, 8)), date | None)
     for mention in find_dates(text, date(2023, 5, 8)):
-        assert mention.stretch.first <= mention.stretch.last
+        assert mention.date_span.first <= mention.date_span.last
 
 
 def datasets(content: bytes) -> None:
     """A file is in the schema, or an error says where it is not."""
     try:
-        conversations_in(decode_json(content, "fuzz.json"), "fuzz.json")
+        parse_locomo(decode_json(content, "fuzz.json"), "fuzz.json")
     except DatasetError:
         return
 

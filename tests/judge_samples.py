@@ -12,9 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from locomo.judge.calibration import AnswerKind, KnownAnswer, known_answers, split_known_answers
+from locomo.judge.calibration import (
+    AnswerKind,
+    CalibrationAnswer,
+    calibration_answers,
+    split_calibration_answers,
+)
 from locomo.judge.judge import Judges
-from locomo.judge.rubrics import Rubric, Verdict, gradings_of
+from locomo.judge.rubrics import Rubric, Verdict, list_gradings
 from locomo.types import Benchmark
 from memory_program.configs.optimize_config import OptimizeConfig
 from tests.competent_model import Prompt
@@ -33,9 +38,9 @@ class SteerableJudge(Steerable):
     is_curable: bool = True
 
     @cached_property
-    def known(self) -> dict[tuple[str, str], KnownAnswer]:
+    def known(self) -> dict[tuple[str, str], CalibrationAnswer]:
         """The known answers by their question and text."""
-        return {(a.question.text, a.text): a for a in known_answers(self.benchmark)}
+        return {(a.question.text, a.text): a for a in calibration_answers(self.benchmark)}
 
     def _field(self, name: str, prompt: Prompt, seen: int) -> str:
         match name:
@@ -54,10 +59,10 @@ class SteerableJudge(Steerable):
             case _:
                 return "It is about verdicts."
 
-    def _judged(self, prompt: Prompt) -> KnownAnswer:
+    def _judged(self, prompt: Prompt) -> CalibrationAnswer:
         return self.known[prompt.fields["question"], prompt.fields["given_answer"]]
 
-    def _verdict(self, answer: KnownAnswer, prompt: Prompt, seen: int) -> str:
+    def _verdict(self, answer: CalibrationAnswer, prompt: Prompt, seen: int) -> str:
         rubric = Rubric.STRICT if "Be exact" in prompt.system else Rubric.LENIENT
         verdict = answer.verdicts.get(rubric, Verdict.CORRECT)
         shown = [reply for reply in prompt.shown if any(f"This is: {kind}." in reply for kind in FALLS_FOR)]
@@ -92,7 +97,7 @@ def quick_judge(folder: Path, **more: Any) -> OptimizeConfig:
 
 def untouched_questions(benchmark: Benchmark) -> set[str]:
     """The questions whose answers no optimisation may see."""
-    return {answer.question.text for answer in split_known_answers(benchmark)["test"]}
+    return {answer.question.text for answer in split_calibration_answers(benchmark)["test"]}
 
 
 def write_judge(
@@ -104,7 +109,7 @@ def write_judge(
     made_on: Sequence[str] = (),
 ) -> Path:
     """Write a file as an optimisation does: the built-in prompts, with an instruction added to each."""
-    judges = Judges(rubric, gradings=gradings_of(benchmark))
+    judges = Judges(rubric, gradings=list_gradings(benchmark))
     for _, predictor in judges.named_parameters():
         told = predictor.signature.instructions
         predictor.signature = predictor.signature.with_instructions(f"{told}{instruction}")

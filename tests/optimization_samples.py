@@ -29,7 +29,7 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.evaluation.data_splits import split_conversations
-from memory_program.evaluation.stages.system_runner import ModelMaker
+from memory_program.evaluation.stages.system_runner import ModelFactory
 from memory_program.models.factory import AdaptiveLimiter, language_model
 from tests.competent_model import NOT_MENTIONED, Prompt, calls_json, chat_format, content_words
 
@@ -190,7 +190,7 @@ def quick(data: Path, folder: Path, **more: Any) -> OptimizeConfig:
     return OptimizeConfig(**{**settings, **more})
 
 
-def impatient(url: str) -> ModelMaker:
+def impatient(url: str) -> ModelFactory:
     """Make real models of a server, which retry soon and wait briefly."""
     limiter = AdaptiveLimiter(8)
 
@@ -213,7 +213,7 @@ def held_out(data: Path) -> list[Conversation]:
     return split_conversations(read_dataset(data))["test"]
 
 
-def held_out_f1(config: OptimizeConfig, data: Path, models: ModelMaker, program: Path | None) -> float:
+def held_out_f1(config: OptimizeConfig, data: Path, models: ModelFactory, program: Path | None) -> float:
     """Remember the held-out conversations with a program, saved or as it comes, and ask about them."""
     system = make_system("memory", config.system_settings)
     assert isinstance(system, MemoryProgram)

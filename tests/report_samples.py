@@ -29,7 +29,7 @@ class Tidying(NoteTaking):
     """
 
     def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
-        if space.has(session):
+        if space.has_session(session):
             return space.sessions[session.session_id].record
         draft = space.fork()
         by = Provenance("notes", session.session_id)
@@ -68,5 +68,10 @@ def evaluated(output_dir: Path, data: Path | None = None, **settings: Any) -> Pa
     models = {"writer_model": "openai/writer", "reader_model": "openai/reader"}
     defaults = {"systems": "memory,extractive", "mlflow": False, **models}
     config = EvaluateConfig(dataset=str(data), output_dir=output_dir, **{**defaults, **settings})
-    evaluate(config, console=Console(file=io.StringIO()), make=make, models=lambda name, temperature: None)
+    evaluate(
+        config,
+        console=Console(file=io.StringIO()),
+        system_factory=make,
+        models=lambda name, temperature: None,
+    )
     return output_dir

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from memory_program.configs.optimize_config import OptimizeConfig
-from memory_program.core.command_line import exit_status
+from memory_program.core.command_line import run_script
 from memory_program.optimization.optimization_run import optimize
 from tests.optimization_samples import impatient
 
@@ -33,4 +33,4 @@ def _send(journal: Path, lines: int, name: signal.Signals) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_script(main))

@@ -17,9 +17,9 @@ import dspy
 from dspy.lm15 import Request, Response
 
 from memory_program.configs.evaluate_config import EvaluateConfig
-from memory_program.evaluation.datasets import worlds_of
+from memory_program.evaluation.datasets import load_worlds
 from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.worlds.oracle import Oracle, OracleEngine, lm_of
+from memory_program.worlds.oracle import Oracle, OracleEngine, engine_as_lm
 from tests.evaluation_samples import NoteTaking, Quoting, maker
 
 SYSTEMS = {"memory": NoteTaking, "rag": Quoting}
@@ -43,11 +43,13 @@ def main() -> None:
         threading.Thread(target=_die, args=death, daemon=True).start()
     if system == "oracle":
         config = EvaluateConfig(systems="memory", **json.loads(settings))
-        lm: dspy.LM = lm_of(SlowOracle(Oracle(worlds_of(config)), float(delay_s)))
+        lm: dspy.LM = engine_as_lm(SlowOracle(Oracle(load_worlds(config)), float(delay_s)))
         evaluate(config, models=lambda name, temperature: lm)
         return
     config = EvaluateConfig(systems=system, **json.loads(settings))
-    evaluate(config, make=maker(SYSTEMS[system](float(delay_s))), models=lambda name, temperature: None)
+    evaluate(
+        config, system_factory=maker(SYSTEMS[system](float(delay_s))), models=lambda name, temperature: None
+    )
 
 
 def _die(journal: str, lines: str, more_s: str) -> None:

@@ -18,8 +18,8 @@ from locomo.types import Category, Conversation, Question
 from memory_program.agents.chat_adapter import ADAPTER
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.reader import QAReader
-from memory_program.agents.signatures import NOTHING, SPECIALISTS
-from memory_program.agents.writer import spelled_date
+from memory_program.agents.signatures import EMPTY_PLACEHOLDER, SPECIALISTS
+from memory_program.agents.writer import format_session_date
 from memory_program.configs.trainer_config import ReinforceSettings
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.models.local_model import LocalModel
@@ -67,8 +67,8 @@ def reply(agent: str, *, remembers: bool) -> str:
 def request(agent: str) -> Request:
     """What a specialist is asked about the session, when nothing is remembered yet."""
     signature = SPECIALISTS[agent]
-    known = {"session": SESSION.transcript, "session_date": spelled_date(SESSION)}
-    inputs = {name: known.get(name, NOTHING) for name in signature.input_fields}
+    known = {"session": SESSION.transcript, "session_date": format_session_date(SESSION)}
+    inputs = {name: known.get(name, EMPTY_PLACEHOLDER) for name in signature.input_fields}
     system, user = ADAPTER.format(signature, demos=[], inputs=inputs)
     return Request(model="m", messages=(Message.user(user["content"]),), system=system["content"])
 
@@ -92,7 +92,7 @@ def save_half_taught(folder: Path) -> Path:
     ]
     least = math.log(2) / statistics.fmean(len(sample.completion) for sample in samples)  # either, as often
     for _ in range(MOST_LESSONS):
-        if learner.imitate(samples).loss < 1.5 * least:
+        if learner.sft_step(samples).loss < 1.5 * least:
             break
     else:
         raise AssertionError(f"the tiny model has not learned its replies in {MOST_LESSONS} steps")

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from locomo.types import Category, LongMemEvalType, PerltqaMemory, QuestionType
+from locomo.types import Category, LongMemEvalType, PerltqaType, QuestionType
 
 
 @dataclass(frozen=True, slots=True)
-class Month:
+class YearMonth:
     """A month of a year, as precisely as some golds tell a time."""
 
     year: int
@@ -16,32 +16,32 @@ class Month:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class CountedThings:
     """A number of something, named in the plural."""
 
     number: int
     things: str
 
 
-Gold = str | tuple[str, ...] | date | Month | Count
+GoldValue = str | tuple[str, ...] | date | YearMonth | CountedThings
 """A text, a list (in no order), a day, a month or a number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class CalibrationItem:
     """A question, its gold, and what answers are made of beside what rules make of the gold.
 
     ``said`` is right in words that no rule finds; ``other`` is something else of the same sort;
-    ``of_another`` is true of somebody else; ``vague`` would fit many golds; ``outdated`` held before the last
+    ``other_speaker_answer`` is true of somebody else; ``vague`` would fit many golds; ``outdated`` held before the last
     change. Of a preference the gold describes good replies, ``said`` are some, ``other`` go against it, and
     ``vague`` are the same for any user.
     """
 
     category: QuestionType
     question: str
-    gold: Gold
+    gold: GoldValue
     other: Sequence[str] = ()
-    of_another: str = ""
+    other_speaker_answer: str = ""
     vague: Sequence[str] = ()
     said: Sequence[str] = ()
     outdated: str = ""
@@ -49,136 +49,136 @@ class Item:
 
 
 _LOCOMO = (
-    Item(
+    CalibrationItem(
         Category.TEMPORAL,
         "When did Nora run her first half marathon?",
         date(2023, 5, 7),
-        of_another="19 August 2023",
+        other_speaker_answer="19 August 2023",
         vague=("A while ago", "On some weekend"),
     ),
-    Item(
+    CalibrationItem(
         Category.TEMPORAL,
         "When did Nora's sister come to visit?",
         date(2023, 3, 31),
-        of_another="12 June 2023",
+        other_speaker_answer="12 June 2023",
         vague=("Recently", "When it suited both of them"),
     ),
-    Item(
+    CalibrationItem(
         Category.TEMPORAL,
         "When did Theo move into the flat by the harbour?",
-        Month(2022, 11),
-        of_another="July 2021",
+        YearMonth(2022, 11),
+        other_speaker_answer="July 2021",
         vague=("Some time ago", "Before he met Nora's friends"),
     ),
-    Item(
+    CalibrationItem(
         Category.TEMPORAL,
         "When will Theo take his sailing exam?",
-        Month(2023, 12),
-        of_another="May 2024",
+        YearMonth(2023, 12),
+        other_speaker_answer="May 2024",
         vague=("Soon", "When he is ready"),
     ),
-    Item(
+    CalibrationItem(
         Category.SINGLE_HOP,
         "What breed is Nora's dog?",
         "a whippet",
         other=("a greyhound", "a beagle"),
-        of_another="a border collie",
+        other_speaker_answer="a border collie",
         vague=("Some kind of dog", "A lovely one"),
     ),
-    Item(
+    CalibrationItem(
         Category.SINGLE_HOP,
         "Where did Theo grow up?",
         "in Ghent",
         other=("in Bruges", "in Utrecht"),
-        of_another="in Porto",
+        other_speaker_answer="in Porto",
         vague=("Somewhere in Europe", "In a town"),
         said=("Ghent is where he spent his childhood.",),
     ),
-    Item(
+    CalibrationItem(
         Category.SINGLE_HOP,
         "Which instrument is Nora learning to play?",
         "the cello",
         other=("the violin", "the clarinet"),
-        of_another="the trumpet",
+        other_speaker_answer="the trumpet",
         vague=("A musical instrument", "One that she likes"),
     ),
-    Item(
+    CalibrationItem(
         Category.SINGLE_HOP,
         "Who lent Theo the tent?",
         "his neighbour Ines",
         other=("his cousin Marc", "his brother"),
-        of_another="her aunt",
+        other_speaker_answer="her aunt",
         vague=("Somebody that he knows", "A friendly person"),
         said=("Ines, who lives next door to him",),
     ),
-    Item(
+    CalibrationItem(
         Category.SINGLE_HOP,
         "Why did Nora give up her allotment?",
         "because the rent was doubled",
         other=("because she had no time for it", "because of the slugs"),
-        of_another="because he moved away",
+        other_speaker_answer="because he moved away",
         vague=("For personal reasons", "Because something had changed"),
         said=("They doubled the rent, so she let it go.",),
     ),
-    Item(
+    CalibrationItem(
         Category.SINGLE_HOP,
         "When does Nora's choir meet?",
         "on Tuesdays at half past seven in the evening",
         other=("on Fridays at half past seven in the evening", "on Tuesdays at noon"),
-        of_another="on Mondays at six in the morning",
+        other_speaker_answer="on Mondays at six in the morning",
         vague=("Regularly", "At some time during the week"),
         said=("Tuesdays, 7:30 pm",),
     ),
-    Item(
+    CalibrationItem(
         Category.SINGLE_HOP,
         "What did Theo's grandmother leave him?",
         "her sewing machine",
         other=("her piano", "her wristwatch"),
-        of_another="a set of brushes",
+        other_speaker_answer="a set of brushes",
         vague=("Something old", "A thing of hers"),
         said=("A sewing machine that used to be hers",),
     ),
-    Item(
+    CalibrationItem(
         Category.SINGLE_HOP,
         "How many siblings does Theo have?",
-        Count(3, "siblings"),
+        CountedThings(3, "siblings"),
         other=("7 siblings",),
-        of_another="just 1",
+        other_speaker_answer="just 1",
         vague=("Some", "Not too many"),
     ),
-    Item(
+    CalibrationItem(
         Category.MULTI_HOP,
         "In which countries has Nora been hiking?",
         ("Norway", "Slovenia", "Scotland"),
         other=("Italy, Greece and Spain",),
-        of_another="Iceland and Portugal",
+        other_speaker_answer="Iceland and Portugal",
         vague=("In several countries", "Where there are mountains"),
     ),
-    Item(
+    CalibrationItem(
         Category.MULTI_HOP,
         "Which pets has Theo had?",
         ("a tortoise", "two canaries"),
         other=("a cat and a hamster",),
-        of_another="a whippet",
+        other_speaker_answer="a whippet",
         vague=("Some animals", "The usual ones"),
     ),
-    Item(
+    CalibrationItem(
         Category.MULTI_HOP,
         "What did Nora bake for the school fair?",
         ("a lemon tart", "gingerbread", "cheese scones"),
         other=("a plum cake and brownies",),
-        of_another="pretzels",
+        other_speaker_answer="pretzels",
         vague=("Something sweet and something else", "A few things"),
     ),
-    Item(
+    CalibrationItem(
         Category.MULTI_HOP,
         "Which books did Theo read in autumn?",
         ("Middlemarch", "Dune"),
         other=("Emma and Walden",),
-        of_another="The Leopard",
+        other_speaker_answer="The Leopard",
         vague=("Some novels", "Books that a friend had named"),
     ),
-    Item(
+    CalibrationItem(
         Category.OPEN_DOMAIN,
         "Would Theo enjoy a weekend in caves?",
         "no, he is afraid of narrow places",
@@ -186,51 +186,51 @@ _LOCOMO = (
         vague=("It depends", "Maybe, maybe not"),
         said=("He would not: narrow places frighten him.",),
     ),
-    Item(
+    CalibrationItem(
         Category.OPEN_DOMAIN,
         "Which subject might Nora study, given what she likes?",
         "marine biology",
         other=("law", "accounting"),
-        of_another="architecture",
+        other_speaker_answer="architecture",
         vague=("Something that interests her", "A subject at a university"),
     ),
 )
 
 _LONGMEMEVAL = (
-    Item(
+    CalibrationItem(
         LongMemEvalType.USER,
         "What is the name of my physiotherapist?",
         "Dr. Okafor",
         other=("Dr. Lindqvist", "Dr. Okada"),
-        of_another="Dr. Brandt, who is your dentist",
+        other_speaker_answer="Dr. Brandt, who is your dentist",
         vague=("A doctor", "Somebody who was recommended to you"),
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.USER,
         "How much did I pay for the second-hand bike?",
         "$240",
         other=("$420", "$204"),
-        of_another="$90, for the helmet",
+        other_speaker_answer="$90, for the helmet",
         vague=("A fair price", "Not too much"),
         said=("240 dollars",),
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.USER,
         "Where did I leave my umbrella?",
         "at the library in Hillsboro",
         other=("at the station in Hillsboro", "at the library in Salem"),
-        of_another="on the bus, where you left your gloves",
+        other_speaker_answer="on the bus, where you left your gloves",
         vague=("Somewhere in town", "Where you last used it"),
         said=("You left it in Hillsboro, in the library.",),
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.ASSISTANT,
         "Which three board games for two did you suggest to me?",
         ("Patchwork", "Hive", "Jaipur"),
         other=("Catan, Azul and Carcassonne",),
         vague=("Some games for two", "Popular board games"),
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.ASSISTANT,
         "What was the third step of the sourdough schedule that you gave me?",
         "to shape the loaf and let it rest for an hour",
@@ -238,56 +238,56 @@ _LONGMEMEVAL = (
         vague=("The step after the second", "Something with the dough"),
         said=("Shaping the loaf, then an hour's rest",),
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.MULTI_SESSION,
         "How many concerts did I go to this spring?",
-        Count(4, "concerts"),
+        CountedThings(4, "concerts"),
         other=("9 concerts",),
         vague=("Some", "More than you had planned"),
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.MULTI_SESSION,
         "Which plants have I repotted?",
         ("the fern", "the jade plant", "the basil"),
         other=("the orchid and the cactus",),
         vague=("A few of them", "Those on the windowsill"),
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.TEMPORAL,
         "How many days were there between my dentist's appointment and the marathon?",
-        Count(18, "days"),
+        CountedThings(18, "days"),
         other=("31 days",),
         vague=("Some", "Enough to recover"),
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.TEMPORAL,
         "How many weeks ago did I begin the pottery course?",
-        Count(6, "weeks"),
+        CountedThings(6, "weeks"),
         other=("11 weeks",),
         vague=("Some", "Not long ago"),
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.TEMPORAL,
         "For how many months have I had the electric car?",
-        Count(5, "months"),
+        CountedThings(5, "months"),
         other=("14 months",),
         vague=("For a while", "Since you bought it"),
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.TEMPORAL,
         "Which came first, the trip to Lisbon or the job interview?",
         "the trip to Lisbon",
         other=("the job interview",),
         vague=("One of the two", "They were close together"),
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.TEMPORAL,
         "Which two events did I attend in the week before my birthday?",
         ("a book fair", "a pub quiz"),
         other=("a wedding and a yard sale",),
         vague=("Two events", "Something with friends"),
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.KNOWLEDGE_UPDATE,
         "Where does my sister live now?",
         "in Calgary",
@@ -295,7 +295,7 @@ _LONGMEMEVAL = (
         vague=("In another city", "Where she moved to"),
         outdated="in Toronto",
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.KNOWLEDGE_UPDATE,
         "How many subscribers does my newsletter have?",
         "1,250 subscribers",
@@ -303,7 +303,7 @@ _LONGMEMEVAL = (
         vague=("Quite a few", "More than before"),
         outdated="1,000 subscribers",
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.KNOWLEDGE_UPDATE,
         "What is my personal best over five kilometres?",
         "24 minutes and 10 seconds",
@@ -312,7 +312,7 @@ _LONGMEMEVAL = (
         outdated="25 minutes and 50 seconds",
         said=("24:10",),
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.KNOWLEDGE_UPDATE,
         "On which day do I have my yoga class?",
         "on Thursday",
@@ -320,7 +320,7 @@ _LONGMEMEVAL = (
         vague=("On a weekday", "Once a week"),
         outdated="on Tuesday",
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.PREFERENCE,
         "Can you suggest a film for tonight?",
         "The user would like a documentary about nature that takes less than ninety minutes. They would not "
@@ -332,7 +332,7 @@ _LONGMEMEVAL = (
         other=("Tonight calls for a horror film: take one of those that last well over two hours.",),
         vague=("There are many good films. See what is new, and pick what looks interesting.",),
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.PREFERENCE,
         "What could I cook for dinner?",
         "The user eats no meat, must avoid peanuts, and would like to use the courgettes from their garden.",
@@ -343,7 +343,7 @@ _LONGMEMEVAL = (
         other=("Grill some chicken and serve it with a peanut sauce.",),
         vague=("Soup or pasta always works. Go by what you have at home.",),
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.PREFERENCE,
         "Any ideas for my days in Kyoto?",
         "The user travels with a toddler and would like quiet temples in walking distance of the hotel. They "
@@ -355,7 +355,7 @@ _LONGMEMEVAL = (
         other=("Spend your nights in the bars, and leave the temples to others.",),
         vague=("Kyoto has something for everyone. See the main sights, and try the food.",),
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.PREFERENCE,
         "How could I get fitter?",
         "The user has an injured knee, likes swimming and prefers to train before work. They would not want "
@@ -367,7 +367,7 @@ _LONGMEMEVAL = (
         other=("Start running in the evenings, a little further every day.",),
         vague=("Move more, eat well and sleep enough.",),
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.USER,
         "What breed is my cat?",
         "You did not mention a cat. You mentioned a dog, a beagle.",
@@ -375,7 +375,7 @@ _LONGMEMEVAL = (
         other=("a Siamese",),
         must_abstain=True,
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.MULTI_SESSION,
         "For how long did I live in Berlin?",
         "You did not say that you lived in Berlin. You said that you lived in Hamburg for two years.",
@@ -383,7 +383,7 @@ _LONGMEMEVAL = (
         other=("for two years",),
         must_abstain=True,
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.TEMPORAL,
         "How many weeks after the move did I adopt the parrot?",
         "You mentioned the move, but no parrot.",
@@ -391,7 +391,7 @@ _LONGMEMEVAL = (
         other=("5 weeks",),
         must_abstain=True,
     ),
-    Item(
+    CalibrationItem(
         LongMemEvalType.KNOWLEDGE_UPDATE,
         "Which coach do I have for tennis at present?",
         "You did not mention tennis. You mentioned a coach for badminton, Petra.",
@@ -402,77 +402,77 @@ _LONGMEMEVAL = (
 )
 
 _PERLTQA = (
-    Item(
-        PerltqaMemory.PROFILE,
+    CalibrationItem(
+        PerltqaType.PROFILE,
         "How old is Mira Olsen?",
         "Mira Olsen is 31 years old.",
         other=("Mira Olsen is 38 years old.",),
-        of_another="Jonas Olsen is 27 years old.",
+        other_speaker_answer="Jonas Olsen is 27 years old.",
         vague=("She is an adult.", "Of the age that one would think."),
         said=("31",),
     ),
-    Item(
-        PerltqaMemory.PROFILE,
+    CalibrationItem(
+        PerltqaType.PROFILE,
         "What does Mira Olsen do for a living?",
         "Mira Olsen works as a bridge engineer.",
         other=("Mira Olsen works as a harbour pilot.",),
-        of_another="Kari Moe works as a librarian.",
+        other_speaker_answer="Kari Moe works as a librarian.",
         vague=("She has a job.", "Work that takes skill."),
         said=("She is a bridge engineer.",),
     ),
-    Item(
-        PerltqaMemory.RELATIONSHIP,
+    CalibrationItem(
+        PerltqaType.RELATIONSHIP,
         "What is Kari Moe to Mira Olsen?",
         "Kari Moe is Mira Olsen's neighbour.",
         other=("Kari Moe is Mira Olsen's sister.", "Kari Moe is Mira Olsen's employer."),
-        of_another="Jonas Olsen is Mira Olsen's brother.",
+        other_speaker_answer="Jonas Olsen is Mira Olsen's brother.",
         vague=("Somebody that she knows.", "A person in her life."),
         said=("Her neighbour",),
     ),
-    Item(
-        PerltqaMemory.RELATIONSHIP,
+    CalibrationItem(
+        PerltqaType.RELATIONSHIP,
         "Who keeps bees?",
         "Mira's brother Jonas keeps bees.",
         other=("Mira's neighbour Kari keeps bees.",),
         vague=("Somebody close to her.", "A person who likes honey."),
         said=("Her brother, Jonas",),
     ),
-    Item(
-        PerltqaMemory.EVENT,
+    CalibrationItem(
+        PerltqaType.EVENT,
         "Where did Mira's boat anchor?",
         "Mira's boat anchored in the old harbour of Fedje.",
         other=("Mira's boat anchored off the beach of Sotra.",),
-        of_another="Kari's ferry landed at Bergen.",
+        other_speaker_answer="Kari's ferry landed at Bergen.",
         vague=("At the coast.", "Where it was safe."),
         said=("In Fedje's old harbour",),
     ),
-    Item(
-        PerltqaMemory.EVENT,
+    CalibrationItem(
+        PerltqaType.EVENT,
         "What did Kari borrow and never give back?",
         "Kari borrowed a ladder and never gave it back.",
         other=("Kari borrowed a drill and never gave it back.",),
-        of_another="Jonas borrowed the trailer.",
+        other_speaker_answer="Jonas borrowed the trailer.",
         vague=("Something from the house.", "A thing that is useful."),
         said=("A ladder",),
     ),
-    Item(
-        PerltqaMemory.DIALOGUE,
+    CalibrationItem(
+        PerltqaType.DIALOGUE,
         "How many hives does Jonas have?",
         "Jonas has four hives.",
         other=("Jonas has nine hives.",),
         vague=("He has some.", "As many as he can look after."),
         said=("4", "Four of them"),
     ),
-    Item(
-        PerltqaMemory.DIALOGUE,
+    CalibrationItem(
+        PerltqaType.DIALOGUE,
         "What did Jonas give Mira for her boat?",
         "Jonas gave Mira a brass lamp for her boat.",
         other=("Jonas gave Mira a new anchor for her boat.",),
-        of_another="Kari gave Mira a jar of jam.",
+        other_speaker_answer="Kari gave Mira a jar of jam.",
         vague=("A present.", "Something that belongs on a boat."),
         said=("A lamp made of brass",),
     ),
 )
 
-ITEMS = (*_LOCOMO, *_LONGMEMEVAL, *_PERLTQA)
+CALIBRATION_ITEMS = (*_LOCOMO, *_LONGMEMEVAL, *_PERLTQA)
 """All of them; the category of each says of which benchmark it is."""

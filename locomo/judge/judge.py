@@ -12,9 +12,9 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
-from locomo.judge.rubrics import Grading, Rubric, Verdict, grading_of, instruction
-from locomo.prompt_markers import neutralised
-from locomo.rendering import RenderOnceAdapter
+from locomo.judge.rubrics import Grading, Rubric, Verdict, judge_instruction, select_grading
+from locomo.prompt_markers import escape_prompt_markers
+from locomo.rendering import PromptCachingAdapter
 from locomo.types import Question
 
 _VERDICT_MARKER = re.compile(r"^\s*\[\[ ## verdict ## \]\]", re.MULTILINE)
@@ -41,7 +41,7 @@ class GradeAnswer(dspy.Signature):
     verdict: str = dspy.OutputField(desc="one word, CORRECT or WRONG")
 
 
-class OneVerdictAdapter(RenderOnceAdapter):
+class OneVerdictAdapter(PromptCachingAdapter):
     """ChatAdapter that never asks a second time, and refuses a reply with more than one verdict.
 
     The library's fallback to JSON is another prompt, and its parser takes the first of two verdicts.
@@ -73,7 +73,7 @@ class Judge(dspy.Module):
     Args:
         rubric: How much is forgiven.
         lm: The judge's model; without it, the one that DSPy is set to when the judge is called.
-        grading: What kind of question; ``grading_of`` says it of one.
+        grading: What kind of question; ``select_grading`` says it of one.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Judge(dspy.Module):
         super().__init__()
         self.rubric = rubric
         self.grading = grading
-        self.predict = dspy.Predict(GradeAnswer.with_instructions(instruction(rubric, grading)))
+        self.predict = dspy.Predict(GradeAnswer.with_instructions(judge_instruction(rubric, grading)))
         self.predict.lm = lm
 
     def grade(self, question: str, gold: str | int, prediction: str) -> Judgement:
@@ -102,7 +102,7 @@ class Judge(dspy.Module):
         inputs = {"question": question, "gold_answer": str(gold), "given_answer": prediction}
         try:
             with dspy.context(adapter=OneVerdictAdapter()):
-                reply = self.predict(**{name: neutralised(text) for name, text in inputs.items()})
+                reply = self.predict(**{name: escape_prompt_markers(text) for name, text in inputs.items()})
         except AdapterParseError as error:
             return dspy.Prediction(verdict=Verdict.UNPARSED, reasoning=error.lm_response)
         verdict = parse_verdict(reply.verdict)
@@ -126,11 +126,11 @@ class Judges(dspy.Module):
         gradings: Iterable[Grading] = Grading,
     ) -> None:
         super().__init__()
-        self.of_kind = {grading: Judge(rubric, lm, grading) for grading in gradings}
+        self.by_grading = {grading: Judge(rubric, lm, grading) for grading in gradings}
 
     def named_parameters(self) -> list[tuple[str, Any]]:  # Any: DSPy's parameters
         """Name each prompt by its kind of question."""
-        return [(grading.value, judge.predict) for grading, judge in self.of_kind.items()]
+        return [(grading.value, judge.predict) for grading, judge in self.by_grading.items()]
 
     def grade(self, question: Question, prediction: str) -> Judgement:
         """Judge an answer as its question's kind wants it.
@@ -138,7 +138,9 @@ class Judges(dspy.Module):
         Raises:
             dspy.LMError: the model could not be asked, which is neither a verdict nor an unparsed reply.
         """
-        return self.of_kind[grading_of(question)].grade(question.text, str(question.answer), prediction)
+        return self.by_grading[select_grading(question)].grade(
+            question.text, str(question.answer), prediction
+        )
 
 
 def parse_verdict(text: str) -> Verdict:

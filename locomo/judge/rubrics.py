@@ -37,14 +37,14 @@ class Grading(StrEnum):
     PERLTQA = "perltqa"
 
 
-_OF_TYPE: Mapping[QuestionType, Grading] = {
+_GRADING_BY_TYPE: Mapping[QuestionType, Grading] = {
     LongMemEvalType.TEMPORAL: Grading.LONGMEMEVAL_TEMPORAL,
     LongMemEvalType.KNOWLEDGE_UPDATE: Grading.LONGMEMEVAL_UPDATE,
     LongMemEvalType.PREFERENCE: Grading.LONGMEMEVAL_PREFERENCE,
 }
 
 
-def grading_of(question: Question) -> Grading:
+def select_grading(question: Question) -> Grading:
     """Say how answers to a question are graded; that it has no answer counts for more than its type.
 
     Source: ``get_anscheck_prompt`` of ``src/evaluation/evaluate_qa.py`` in xiaowu0162/LongMemEval at 9e0b455,
@@ -54,10 +54,10 @@ def grading_of(question: Question) -> Grading:
         return Grading(question.benchmark.value)
     if question.must_abstain:
         return Grading.LONGMEMEVAL_ABSTENTION
-    return _OF_TYPE.get(question.category, Grading.LONGMEMEVAL)
+    return _GRADING_BY_TYPE.get(question.category, Grading.LONGMEMEVAL)
 
 
-def gradings_of(benchmark: Benchmark) -> list[Grading]:
+def list_gradings(benchmark: Benchmark) -> list[Grading]:
     """List the gradings of a benchmark."""
     return [grading for grading in Grading if grading.value.partition("-")[0] == benchmark.value]
 
@@ -192,6 +192,6 @@ The gold answer is a whole sentence, which repeats much of the question: that ne
 }
 
 
-def instruction(rubric: Rubric, grading: Grading) -> str:
+def judge_instruction(rubric: Rubric, grading: Grading) -> str:
     """Give the instruction to a judge: the prompt of a rubric for a kind of question."""
     return _INSTRUCTIONS[grading].of(rubric)

@@ -13,22 +13,22 @@ from typing import Any, NoReturn, cast
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
-from locomo.json_at import NOT_TEXT
-from locomo.prompt_markers import neutralised
-from locomo.rendering import RenderOnceAdapter
+from locomo.json_at import INVALID_CHARACTERS
+from locomo.prompt_markers import escape_prompt_markers
+from locomo.rendering import PromptCachingAdapter
 
 _HEADER = re.compile(r"^[^\S\n]*\[\[ ## (\w+) ## \]\]", re.MULTILINE)
 _CALLS_BEGIN = re.compile(r'\{\s*"(?:tool_calls|name|id|type|function)"|\[\s*[{\]]')
-_NAMED = re.compile(r"""["']name["']\s*:""")
+_CALL_NAME = re.compile(r"""["']name["']\s*:""")
 
-Json = Any  # Any: a decoded JSON value
+ReplyJson = Any  # Any: a decoded JSON value
 
 
 class TruncatedReplyError(AdapterParseError):
     """The reply ends in the middle of its tool calls."""
 
 
-class StrictChatAdapter(RenderOnceAdapter):
+class StrictChatAdapter(PromptCachingAdapter):
     """ChatAdapter without the JSON fallback or repairs of cut replies, safe against its own markers."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class StrictChatAdapter(RenderOnceAdapter):
         main_request: bool = False,
     ) -> str:
         """Render the inputs; markers inside them are broken up so that data stays data."""
-        harmless = {name: neutralised(v) if isinstance(v, str) else v for name, v in inputs.items()}
+        harmless = {name: escape_prompt_markers(v) if isinstance(v, str) else v for name, v in inputs.items()}
         return super().format_user_message_content(signature, harmless, prefix, suffix, main_request)
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
@@ -56,24 +56,26 @@ class StrictChatAdapter(RenderOnceAdapter):
             TruncatedReplyError: the tool calls are not closed and neither is the reply.
             AdapterParseError: a field is missing or does not have its type, or the calls are ambiguous.
         """
-        completion = _plain(completion)
+        completion = _replace_invalid_characters(completion)
         named: dict[str, int] = {}
         for name, field in signature.output_fields.items():
             if field.annotation is dspy.ToolCalls:
-                completion, named[name] = _with_bare_calls(signature, completion, name)
+                completion, named[name] = _normalize_calls(signature, completion, name)
         try:
             parsed = super().parse(signature, completion)
         except RecursionError:
-            _refuse(signature, completion, "the reply is nested too deeply")
+            _raise_parse_error(signature, completion, "the reply is nested too deeply")
         for name, count in named.items():
             if len(parsed[name].tool_calls) < count:
-                _refuse(signature, completion, f"of {count} calls in `{name}` not all could be read")
+                _raise_parse_error(
+                    signature, completion, f"of {count} calls in `{name}` not all could be read"
+                )
             for call in parsed[name].tool_calls:
-                call.args = _plain(call.args)
+                call.args = _replace_invalid_characters(call.args)
         return parsed
 
 
-def _with_bare_calls(signature: type[dspy.Signature], completion: str, field: str) -> tuple[str, int]:
+def _normalize_calls(signature: type[dspy.Signature], completion: str, field: str) -> tuple[str, int]:
     """Replace the field's text by the JSON in it, leaving prose and code fences out.
 
     Returns:
@@ -84,13 +86,15 @@ def _with_bare_calls(signature: type[dspy.Signature], completion: str, field: st
         return completion, 0
     try:
         values, end = _decoded(completion, header.end())
-    except _DoubledKeyError as error:
-        _refuse(signature, completion, f"an object in `{field}` has the key {error.args[0]!r} twice")
+    except _DuplicateKeyError as error:
+        _raise_parse_error(
+            signature, completion, f"an object in `{field}` has the key {error.args[0]!r} twice"
+        )
     except RecursionError:
-        _refuse(signature, completion, f"`{field}` is nested too deeply")
+        _raise_parse_error(signature, completion, f"`{field}` is nested too deeply")
     except ValueError:  # not quite JSON: the library's repair of commas and quotes is welcome
         values, end = [], header.end()
-    _check_once(signature, completion, field, end)
+    _reject_repeated_field(signature, completion, field, end)
     header_after = _HEADER.search(completion, end)
     section = completion[end : header_after.start()] if header_after else completion[end:]
     is_open = section.rfind("{") > section.rfind("}") if values else "{" in section
@@ -102,22 +106,22 @@ def _with_bare_calls(signature: type[dspy.Signature], completion: str, field: st
             message=f"the reply ends in the middle of `{field}`",
         )
     if not values:
-        return completion, len(_NAMED.findall(section))  # what the repair must not drop
-    calls = _calls_of(values)
+        return completion, len(_CALL_NAME.findall(section))  # what the repair must not drop
+    calls = _extract_calls(values)
     if calls is None:
-        _refuse(signature, completion, f"`{field}` holds more than one list of calls")
+        _raise_parse_error(signature, completion, f"`{field}` holds more than one list of calls")
     rest = completion[header_after.start() :] if header_after else ""
     # in ASCII: DSPy goes by lines, and breaks them at characters that may stand in a string of JSON
     return f"{completion[: header.end()]}\n{json.dumps({'tool_calls': calls})}\n\n{rest}", len(calls)
 
 
-def _decoded(completion: str, position: int) -> tuple[list[Json], int]:
+def _decoded(completion: str, position: int) -> tuple[list[ReplyJson], int]:
     """Decode the calls from a position on, and say where they end.
 
     Only where calls begin is decoded: inside a list that was cut, the first calls are whole too, and to take
     them alone would lose the others. A marker inside a string of theirs is text.
     """
-    values: list[Json] = []
+    values: list[ReplyJson] = []
     while begin := _CALLS_BEGIN.search(completion, position):
         header = _HEADER.search(completion, position)
         if header is not None and header.start() < begin.start():
@@ -127,43 +131,46 @@ def _decoded(completion: str, position: int) -> tuple[list[Json], int]:
     return values, position
 
 
-def _calls_of(values: list[Json]) -> list[Json] | None:
+def _extract_calls(values: list[ReplyJson]) -> list[ReplyJson] | None:
     """Give the calls of one list, or of bare calls one after the other; None if more than that is there."""
     if len(values) > 1:
         are_bare = all(isinstance(value, dict) and "tool_calls" not in value for value in values)
         return values if are_bare else None
     (value,) = values
     if isinstance(value, list):
-        return cast(list[Json], value)
+        return cast(list[ReplyJson], value)
     if "tool_calls" not in value:
         return [value]
     others = [other for name, other in value.items() if name != "tool_calls"]
     is_alone = not any(isinstance(other, (list, dict)) and other for other in others)
     calls = value["tool_calls"]
-    return cast(list[Json], calls) if is_alone and isinstance(calls, list) else None
+    return cast(list[ReplyJson], calls) if is_alone and isinstance(calls, list) else None
 
 
-def _check_once(signature: type[dspy.Signature], completion: str, field: str, end: int) -> None:
+def _reject_repeated_field(signature: type[dspy.Signature], completion: str, field: str, end: int) -> None:
     """Refuse a reply that has the field twice before it is completed: only the first would be read."""
     for header in _HEADER.finditer(completion, end):
         if header[1] == "completed":
             return
         if header[1] == field:
-            _refuse(signature, completion, f"the reply has `{field}` more than once")
+            _raise_parse_error(signature, completion, f"the reply has `{field}` more than once")
 
 
-def _plain(value: Json) -> Json:
+def _replace_invalid_characters(value: ReplyJson) -> ReplyJson:
     """Replace NUL and half surrogate pairs, which neither a database nor a request can carry."""
     if isinstance(value, str):
-        return NOT_TEXT.sub("\ufffd", value)
+        return INVALID_CHARACTERS.sub("\ufffd", value)
     if isinstance(value, list):
-        return [_plain(element) for element in cast(list[Json], value)]
+        return [_replace_invalid_characters(element) for element in cast(list[ReplyJson], value)]
     if isinstance(value, dict):
-        return {_plain(name): _plain(member) for name, member in cast(dict[str, Json], value).items()}
+        return {
+            _replace_invalid_characters(name): _replace_invalid_characters(member)
+            for name, member in cast(dict[str, ReplyJson], value).items()
+        }
     return value
 
 
-def _refuse(signature: type[dspy.Signature], completion: str, message: str) -> NoReturn:
+def _raise_parse_error(signature: type[dspy.Signature], completion: str, message: str) -> NoReturn:
     raise AdapterParseError(
         adapter_name="StrictChatAdapter",
         signature=signature,  # pyright: ignore[reportArgumentType]  # DSPy means the class
@@ -172,20 +179,20 @@ def _refuse(signature: type[dspy.Signature], completion: str, message: str) -> N
     ) from None
 
 
-class _DoubledKeyError(Exception):
+class _DuplicateKeyError(Exception):
     """A key stands twice in an object: its first value would be lost."""
 
 
-def _members_once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+def _reject_duplicate_keys(pairs: list[tuple[str, ReplyJson]]) -> dict[str, ReplyJson]:
     members = dict(pairs)
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _DoubledKeyError(next(name for name in names if names.count(name) > 1))
+        raise _DuplicateKeyError(next(name for name in names if names.count(name) > 1))
     return members
 
 
 # Not strict: a line end inside a string is what models write, and no damage.
-_DECODER = json.JSONDecoder(object_pairs_hook=_members_once, strict=False)
+_DECODER = json.JSONDecoder(object_pairs_hook=_reject_duplicate_keys, strict=False)
 
 ADAPTER = StrictChatAdapter()
 """The one adapter of the program: rollouts, evaluation and training text all go through it."""

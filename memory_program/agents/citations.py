@@ -7,29 +7,29 @@ from locomo.types import Session
 from memory_program.bank.lexical import BM25Index
 from memory_program.bank.stems import stem_counts
 
-_indexing = threading.Lock()
+_index_lock = threading.Lock()
 
 
 @lru_cache(maxsize=8192)  # a build in two phases makes the same memory up to four times
-def cited(session: Session, text: str) -> tuple[str, ...]:
+def find_source_turns(session: Session, text: str) -> tuple[str, ...]:
     """Name the turns of a session that a text comes from: those that match its words best.
 
     The model is not asked for turn ids: it would have to copy numbers for every fact. At most three turns are
     cited, each with at least 0.6 times the best turn's BM25 score.
     """
-    hits = _index_of_turns(session).search(text, 3)
+    hits = _session_turn_index(session).search(text, 3)
     best = [hit.doc_id for hit in hits if hit.score >= 0.6 * hits[0].score]
     return tuple(session.turns[position].turn_id for position in best)
 
 
-def _index_of_turns(session: Session) -> BM25Index:
+def _session_turn_index(session: Session) -> BM25Index:
     """Index the turns of a session; its agents, whose replies come together, share one index."""
-    with _indexing:
-        return _new_index_of_turns(session)
+    with _index_lock:
+        return _build_turn_index(session)
 
 
 @lru_cache(maxsize=64)
-def _new_index_of_turns(session: Session) -> BM25Index:
+def _build_turn_index(session: Session) -> BM25Index:
     index = BM25Index()
     index.add_all([stem_counts(turn.line) for turn in session.turns])
     return index

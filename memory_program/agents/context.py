@@ -1,20 +1,20 @@
 """What a reader is shown, under a token budget.
 
 Every system answers with the same reader; they differ in the context that is built here. The reader never
-sees the category, the gold, or (but for ``WholeConversation``) the conversation itself.
+sees the category, the gold, or (but for ``FullContext``) the conversation itself.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from memory_program.agents.memory_lines import dated
-from memory_program.agents.signatures import NOTHING
+from memory_program.agents.memory_lines import format_with_date
+from memory_program.agents.signatures import EMPTY_PLACEHOLDER
 from memory_program.bank.archive import ScoredTurn
-from memory_program.bank.budget import count_tokens, pack
-from memory_program.bank.dates.date_span import spelled_day
+from memory_program.bank.budget import count_tokens, pack_to_budget
+from memory_program.bank.dates.date_span import format_day
 from memory_program.bank.memory import Memory
-from memory_program.bank.memory_search import above_floor, reciprocal_rank_fusion
+from memory_program.bank.memory_search import filter_by_relative_score, reciprocal_rank_fusion
 from memory_program.bank.outcomes import RankedItem
 from memory_program.bank.space import MemorySpace
 
@@ -26,9 +26,9 @@ RANKING_DEPTH = 50
 class ReaderContext:
     """The fields of a reader's prompt, and what went into them."""
 
-    core: str = NOTHING
-    memories: str = NOTHING
-    excerpts: str = NOTHING
+    core: str = EMPTY_PLACEHOLDER
+    memories: str = EMPTY_PLACEHOLDER
+    excerpts: str = EMPTY_PLACEHOLDER
     ranked: tuple[RankedItem, ...] | None = None
     shown: tuple[str, ...] = ()
     tokens: int = 0
@@ -57,13 +57,13 @@ class MemoryContext:
     """Core block, packed memories, and verbatim excerpts when the archive is on.
 
     Memories come with the best last, beside the question: each stands for itself and has its date. Excerpts
-    are turns of a talk, and come in its order. Of each ranking, what scores less than ``relevance_floor``
+    are turns of a talk, and come in its order. Of each ranking, what scores less than ``min_relative_score``
     times its best is not shown; on LoCoMo's turns 0.4 costs 0.001 of recall at 10.
     """
 
     top_k: int = 10
     budget: int = 2000
-    relevance_floor: float = 0.4
+    min_relative_score: float = 0.4
     with_memories: bool = True
     with_archive: bool = False
 
@@ -77,32 +77,32 @@ class MemoryContext:
                 found = space.index.search(space.bank, query, RANKING_DEPTH)
                 entries |= {_key(scored.memory): scored.memory for scored in found}
                 rankings.append([_key(scored.memory) for scored in found])
-                relevant |= {_key(s.memory) for s in above_floor(found, self.relevance_floor)}
+                relevant |= {_key(s.memory) for s in filter_by_relative_score(found, self.min_relative_score)}
             if self.with_archive:
                 turns = space.archive.search(query, RANKING_DEPTH)
                 entries |= {_key(scored): scored for scored in turns}
                 rankings.append([_key(scored) for scored in turns])
-                relevant |= {_key(s) for s in above_floor(turns, self.relevance_floor)}
+                relevant |= {_key(s) for s in filter_by_relative_score(turns, self.min_relative_score)}
         order = (
             rankings[0] if len(rankings) == 1 else [hit.doc_id for hit in reciprocal_rank_fusion(rankings)]
         )
-        lines = {key: shown_line(entries[key]) for key in order[:RANKING_DEPTH]}
+        lines = {key: format_reader_line(entries[key]) for key in order[:RANKING_DEPTH]}
         ranked = tuple(
             RankedItem(key[1], _sources(entries[key]), count_tokens(line + "\n"))
             for key, line in lines.items()
         )
         # All lines of the core block, but under the tightest budgets.
-        core = pack(space.bank.core.splitlines() if self.with_memories else [], self.budget)
+        core = pack_to_budget(space.bank.core.splitlines() if self.with_memories else [], self.budget)
         # Every ranking has its first top_k candidates; packing keeps the best of all that fit.
         candidates = [key for key in list(lines)[: self.top_k * len(rankings)] if key in relevant]
-        shown = pack(candidates, self.budget - core.tokens, lines.__getitem__)
+        shown = pack_to_budget(candidates, self.budget - core.tokens, lines.__getitem__)
         chosen = [entries[key] for key in shown.kept]
         memories = [entry for entry in reversed(chosen) if isinstance(entry, Memory)]
-        turns = sorted((e for e in chosen if isinstance(e, ScoredTurn)), key=_when_said)
+        turns = sorted((e for e in chosen if isinstance(e, ScoredTurn)), key=_chronological_key)
         return ReaderContext(
-            core="\n".join(core.kept) or NOTHING,
-            memories="\n".join(shown_line(memory) for memory in memories) or NOTHING,
-            excerpts="\n".join(shown_line(turn) for turn in turns) or NOTHING,
+            core="\n".join(core.kept) or EMPTY_PLACEHOLDER,
+            memories="\n".join(format_reader_line(memory) for memory in memories) or EMPTY_PLACEHOLDER,
+            excerpts="\n".join(format_reader_line(turn) for turn in turns) or EMPTY_PLACEHOLDER,
             ranked=ranked,
             shown=tuple(name for _, name in shown.kept),
             tokens=core.tokens + shown.tokens,
@@ -110,15 +110,15 @@ class MemoryContext:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeConversation:
+class FullContext:
     """Every turn of every session, whatever it costs: the full-context baseline."""
 
     def build(self, space: MemorySpace, queries: Sequence[str]) -> ReaderContext:
         """Spell the conversation out; the queries do not matter."""
         sessions = space.archive.sessions
-        text = "\n\n".join(f"{spelled_day(s.date_time.date())}\n{s.transcript}" for s in sessions)
+        text = "\n\n".join(f"{format_day(s.date_time.date())}\n{s.transcript}" for s in sessions)
         shown = tuple(turn.turn_id for session in sessions for turn in session.turns)
-        return ReaderContext(excerpts=text or NOTHING, shown=shown, tokens=count_tokens(text))
+        return ReaderContext(excerpts=text or EMPTY_PLACEHOLDER, shown=shown, tokens=count_tokens(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +130,11 @@ class NoContext:
         return ReaderContext()
 
 
-def shown_line(entry: Memory | ScoredTurn) -> str:
+def format_reader_line(entry: Memory | ScoredTurn) -> str:
     """Write a memory or a turn as a reader sees it: a memory before its date, a turn after it."""
     if isinstance(entry, Memory):
-        return dated(entry)
-    return f"[{spelled_day(entry.session.date_time.date())}] {entry.turn.line}"
+        return format_with_date(entry)
+    return f"[{format_day(entry.session.date_time.date())}] {entry.turn.line}"
 
 
 _Key = tuple[bool, str]
@@ -151,6 +151,6 @@ def _sources(entry: Memory | ScoredTurn) -> tuple[str, ...]:
     return entry.sources if isinstance(entry, Memory) else (entry.turn.turn_id,)
 
 
-def _when_said(scored: ScoredTurn) -> tuple[int, int]:
+def _chronological_key(scored: ScoredTurn) -> tuple[int, int]:
     turn_ids = [turn.turn_id for turn in scored.session.turns]
     return (scored.session.number, turn_ids.index(scored.turn.turn_id))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from memory_program.bank.dates.date_span import spelled_day
+from memory_program.bank.dates.date_span import format_day
 from memory_program.bank.memory import Memory
 
 
@@ -14,9 +14,9 @@ def render_memories(memories: Sequence[Memory]) -> str:
     return "\n".join(f"{memory.line} [{memory.memory_id}]" for memory in memories) or "(none)"
 
 
-def dated(memory: Memory) -> str:
+def format_with_date(memory: Memory) -> str:
     """Write a memory before its date, where it has one.
 
     A causal model has read what happened when it comes to the date, and can keep them together.
     """
-    return f"{memory.text} [{spelled_day(memory.happened_at)}]" if memory.happened_at else memory.text
+    return f"{memory.text} [{format_day(memory.happened_at)}]" if memory.happened_at else memory.text

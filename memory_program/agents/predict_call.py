@@ -9,7 +9,7 @@ from dspy.utils.exceptions import AdapterParseError, LMError
 from memory_program.agents.chat_adapter import ADAPTER, TruncatedReplyError
 from memory_program.bank.outcomes import CallFailure, Outcome
 from memory_program.core.errors import MemoryProgramError
-from memory_program.models.usage import Meter, metered
+from memory_program.models.usage import UsageMeter, track_usage
 
 
 class CallFailedError(MemoryProgramError):
@@ -21,7 +21,7 @@ class CallFailedError(MemoryProgramError):
         self.failure = failure
 
 
-def unremembered() -> AbstractContextManager[None]:
+def dspy_history_disabled() -> AbstractContextManager[None]:
     """Let DSPy keep nothing of the calls of this thread inside the block.
 
     It holds on to every prompt otherwise, by the ten thousand: in a trace that all threads share, and in the
@@ -41,29 +41,29 @@ def predict(where: str, predictor: dspy.Predict, **inputs: object) -> dspy.Predi
     Raises:
         CallFailedError: the model could not be reached, or its reply was cut off or could not be read.
     """
-    with dspy.context(adapter=ADAPTER), metered() as meter:
+    with dspy.context(adapter=ADAPTER), track_usage() as meter:
         try:
             prediction = predictor(**inputs)
         except AdapterParseError as error:
-            cut = isinstance(error, TruncatedReplyError) or _was_cut(meter)
+            cut = isinstance(error, TruncatedReplyError) or _is_last_call_truncated(meter)
             outcome = Outcome.TRUNCATED if cut else Outcome.UNPARSED
             raise CallFailedError(CallFailure(where, outcome, _head(error))) from error
         except LMError as error:
             raise CallFailedError(CallFailure(where, Outcome.ERROR, _head(error))) from error
-        if _was_cut(meter) and _ends_in_text(predictor):
+        if _is_last_call_truncated(meter) and _last_output_is_text(predictor):
             message = "the reply reached the limit of tokens"
             raise CallFailedError(CallFailure(where, Outcome.TRUNCATED, message))
     return prediction
 
 
-def _ends_in_text(predictor: dspy.Predict) -> bool:
+def _last_output_is_text(predictor: dspy.Predict) -> bool:
     """Whether a cut reply can look whole: text has no end of its own, tool calls have."""
     signature = cast(type[dspy.Signature], predictor.signature)
     return list(signature.output_fields.values())[-1].annotation is str
 
 
-def _was_cut(meter: Meter) -> bool:
-    return bool(meter.calls) and meter.calls[-1].was_cut
+def _is_last_call_truncated(meter: UsageMeter) -> bool:
+    return bool(meter.calls) and meter.calls[-1].is_truncated
 
 
 def _head(error: Exception) -> str:

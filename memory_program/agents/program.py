@@ -69,7 +69,7 @@ class MemoryProgram(MemorySystem):
         Raises:
             SessionConflictError: a session of the same number but with other content is known.
         """
-        if space.has(session):
+        if space.has_session(session):
             return space.sessions[session.session_id].record
         draft = space.fork()  # whatever goes wrong, the space is as it was
         record: SessionRecord = self.writer(space=draft, session=session).record

@@ -46,7 +46,7 @@ class QAReader(dspy.Module):
                 searches_left=left,
             )
             if reply.answer.strip():
-                return _answered(reply, context, queries)
+                return _make_prediction(reply, context, queries)
             wanted = [call.args.get("query") for call in reply.tool_calls.tool_calls]
             words = [query for query in wanted if isinstance(query, str) and query.strip()]
             new = [query for query in words if query not in queries]
@@ -54,7 +54,9 @@ class QAReader(dspy.Module):
                 break
             queries.append(new[0])
         context = self.context.build(space, queries)
-        return _answered(predict("reader.answer", self.answer, **context.inputs(question)), context, queries)
+        return _make_prediction(
+            predict("reader.answer", self.answer, **context.inputs(question)), context, queries
+        )
 
     def ask(self, space: MemorySpace, question: str) -> Answer:
         """Answer a question; a failed call is an outcome of the answer, not an exception."""
@@ -65,7 +67,7 @@ class QAReader(dspy.Module):
             return Answer("", failure.outcome, f"{failure.where}: {failure.message}")
 
 
-def _answered(reply: dspy.Prediction, context: ReaderContext, queries: list[str]) -> dspy.Prediction:
+def _make_prediction(reply: dspy.Prediction, context: ReaderContext, queries: list[str]) -> dspy.Prediction:
     record = Answer(
         text=reply.answer.strip(),
         ranked=context.ranked,

@@ -16,7 +16,7 @@ from memory_program.agents.tools import ALL_TOOLS, CORE_TOOLS, MEMORY_TOOLS, REA
 NOT_MENTIONED = "Not mentioned in the conversation"
 """What a reader answers when the memories do not say. The official scorer looks for these words."""
 
-NOTHING = "(none)"
+EMPTY_PLACEHOLDER = "(none)"
 """What stands in a field that has no content."""
 
 

@@ -6,7 +6,7 @@ import dspy
 
 from memory_program.agents.baselines.extractive import ExtractiveSystem
 from memory_program.agents.baselines.reader_only import ReaderOnly
-from memory_program.agents.context import MemoryContext, NoContext, WholeConversation
+from memory_program.agents.context import FullContext, MemoryContext, NoContext
 from memory_program.agents.program import MemoryProgram, MemorySystem
 from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
@@ -43,7 +43,7 @@ SYSTEMS: dict[str, Callable[[SystemSettings], MemorySystem]] = {
     "memory": _memory,
     "optimized": _memory,
     "rag": _rag,
-    "full-context": lambda settings: ReaderOnly(WholeConversation()),
+    "full-context": lambda settings: ReaderOnly(FullContext()),
     "no-memory": lambda settings: ReaderOnly(NoContext()),
     "extractive": _extractive,
 }

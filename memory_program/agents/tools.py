@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
-from locomo.json_at import NOT_TEXT
+from locomo.json_at import INVALID_CHARACTERS
 from locomo.types import Session
-from memory_program.agents.citations import cited
-from memory_program.agents.memory_lines import dated, render_memories
-from memory_program.bank.dates.date_span import Stretch, spelled_day
-from memory_program.bank.dates.resolve import find_dates, resolve_time
-from memory_program.bank.diversity import diverse
+from memory_program.agents.citations import find_source_turns
+from memory_program.agents.memory_lines import format_with_date, render_memories
+from memory_program.bank.dates.date_span import DateSpan, format_day
+from memory_program.bank.dates.resolve import find_dates, resolve_date_span
+from memory_program.bank.diversity import select_diverse
 from memory_program.bank.memory import (
     MEMORY_KINDS,
     Draft,
@@ -40,9 +40,9 @@ DATE_LIMIT_CHARS = 100
 MAX_MERGED = 5
 """The most memories that one merge takes, and the most parts that one split makes (MemUpdate)."""
 
-Kind = Literal["episodic", "semantic", "procedural", ""]
+KindArgument = Literal["episodic", "semantic", "procedural", ""]
 
-_checked = validate_call(config=ConfigDict(strict=True, extra="forbid"))
+_validate_arguments = validate_call(config=ConfigDict(strict=True, extra="forbid"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class MemoryTools:
         try:
             result = ToolResult(name, tool(**arguments), False)
         except ValidationError as error:
-            result = ToolResult(name, _explained(error), True)
+            result = ToolResult(name, _format_validation_error(error), True)
         except MemoryOperationError as error:
             result = ToolResult(name, str(error), True)
         if name in READ_TOOLS:
@@ -100,66 +100,68 @@ class MemoryTools:
 
     # -- the tools -------------------------------------------------------------------------------
 
-    @_checked
-    def search_memory(self, query: str, top_k: int = 10, kind: Kind = "") -> str:
+    @_validate_arguments
+    def search_memory(self, query: str, top_k: int = 10, kind: KindArgument = "") -> str:
         """Look for live memories by keywords."""
         if not 1 <= top_k <= 50:
             raise MemoryOperationError(f"top_k={top_k} must be from 1 to 50")
         self._indexed = self._space.bank.fork()
-        found = self._space.index.search(self._indexed, query, top_k, self._wanted(kind))
+        found = self._space.index.search(self._indexed, query, top_k, self._resolve_kind(kind))
         return render_memories([scored.memory for scored in found])
 
-    @_checked
+    @_validate_arguments
     def manage_memory(
         self,
         action: Literal["create", "update"],
         text: str,
-        kind: Kind = "",
+        kind: KindArgument = "",
         memory_id: str = "",
         happened_at: str = "",
     ) -> str:
         """Store one new memory, or replace the one of ``memory_id`` by a corrected text."""
-        draft = self._draft(text, self._required(kind, memory_id), happened_at, cites=True)
+        draft = self._draft(text, self._require_kind(kind, memory_id), happened_at, cites=True)
         if action == "update":
             if not memory_id:
                 raise MemoryOperationError("an update needs the memory_id of the memory that it replaces")
-            self._own(memory_id)
-            by, keeps_date = self._by("update"), not happened_at.strip()
-            return self._applied(self._space.bank.update(memory_id, draft, by, keeps_date=keeps_date))
+            self._get_writable(memory_id)
+            by, keeps_date = self._provenance("update"), not happened_at.strip()
+            return self._record_operation(
+                self._space.bank.update(memory_id, draft, by, keeps_date=keeps_date)
+            )
         if memory_id:
             raise MemoryOperationError(
                 f"a create takes no memory_id, got {memory_id!r}: use update to replace it"
             )
-        twin = self._twin(draft)
+        twin = self._find_duplicate(draft)
         if twin is not None:
             return f"already stored as {twin.memory_id}"
-        return self._applied(self._space.bank.create([draft], self._by("create")))
+        return self._record_operation(self._space.bank.create([draft], self._provenance("create")))
 
-    @_checked
+    @_validate_arguments
     def delete_memory(self, memory_id: str, reason: str) -> str:
         """End a memory that was wrong or no longer holds, and say why."""
-        self._own(memory_id)
-        return self._applied(self._space.bank.delete(memory_id, self._by(reason)))
+        self._get_writable(memory_id)
+        return self._record_operation(self._space.bank.delete(memory_id, self._provenance(reason)))
 
-    @_checked
+    @_validate_arguments
     def sample_memory(
         self,
         mode: Literal["random", "diverse", "recent"],
         count: int = 5,
-        kind: Kind = "",
+        kind: KindArgument = "",
     ) -> str:
         """Show some live memories: at random, as different from each other as possible, or the newest."""
         if not 1 <= count <= 50:
             raise MemoryOperationError(f"count={count} must be from 1 to 50")
-        memories = self._space.bank.live(self._wanted(kind))
+        memories = self._space.bank.live(self._resolve_kind(kind))
         if mode == "recent":
             return render_memories(memories[-count:])
         rng = random.Random(f"{self._space.namespace}:{self._space.bank.version}")
         if mode == "random":
             return render_memories(rng.sample(memories, min(count, len(memories))))
-        return render_memories(diverse(memories, count))
+        return render_memories(select_diverse(memories, count))
 
-    @_checked
+    @_validate_arguments
     def merge_memory(
         self,
         memory_ids: list[str],
@@ -172,18 +174,18 @@ class MemoryTools:
         """
         if not 2 <= len(memory_ids) <= MAX_MERGED:
             raise MemoryOperationError(f"{len(memory_ids)} memory_ids: a merge takes 2 to {MAX_MERGED}")
-        old = [self._own(memory_id) for memory_id in memory_ids]
+        old = [self._get_writable(memory_id) for memory_id in memory_ids]
         if len({memory.kind for memory in old}) != 1:
             raise MemoryOperationError("the memories to merge must all be of one kind")
         days = {memory.happened_at for memory in old if memory.happened_at}
         if mode == "concatenate":
-            text = " ".join(dated(memory) if len(days) > 1 else memory.text for memory in old)
+            text = " ".join(format_with_date(memory) if len(days) > 1 else memory.text for memory in old)
         elif text.strip() and len(days) > 1:
-            text = self._with_days(text, days)
+            text = self._append_missing_days(text, days)
         draft = self._draft(text, old[0].kind)
-        return self._applied(self._space.bank.merge(memory_ids, draft, self._by(mode)))
+        return self._record_operation(self._space.bank.merge(memory_ids, draft, self._provenance(mode)))
 
-    @_checked
+    @_validate_arguments
     def split_memory(
         self,
         memory_id: str,
@@ -193,11 +195,11 @@ class MemoryTools:
         """Replace a memory that says several things by two to five that say one each."""
         if not 2 <= len(parts) <= MAX_MERGED:
             raise MemoryOperationError(f"{len(parts)} parts: a split makes 2 to {MAX_MERGED}")
-        kind = self._own(memory_id).kind
+        kind = self._get_writable(memory_id).kind
         drafts = [self._draft(part, kind) for part in parts]
-        return self._applied(self._space.bank.split(memory_id, drafts, self._by(by)))
+        return self._record_operation(self._space.bank.split(memory_id, drafts, self._provenance(by)))
 
-    @_checked
+    @_validate_arguments
     def edit_core(
         self,
         action: Literal["append", "replace", "rewrite"],
@@ -225,14 +227,14 @@ class MemoryTools:
             raise MemoryOperationError("text is empty: give the whole profile, not a part of it")
         else:
             core = text
-        return self._applied(self._space.bank.edit_core(core, self._by(action)))
+        return self._record_operation(self._space.bank.edit_core(core, self._provenance(action)))
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _by(self, reason: str) -> Provenance:
+    def _provenance(self, reason: str) -> Provenance:
         return Provenance(self._actor, self._session.session_id, reason)
 
-    def _applied(self, operation: Operation) -> str:
+    def _record_operation(self, operation: Operation) -> str:
         self.operations.append(operation)
         made = ", ".join(memory.memory_id for memory in operation.created)
         ended = ", ".join(operation.superseded)
@@ -240,7 +242,7 @@ class MemoryTools:
             return f"{ended} is now {made}"
         return f"stored as {made}" if made else f"ended {ended}" if ended else "profile changed"
 
-    def _own(self, memory_id: str) -> Memory:
+    def _get_writable(self, memory_id: str) -> Memory:
         """Give a live memory that this agent may change."""
         memory = self._space.bank.get(memory_id)
         if self._kind is not None and memory.kind is not self._kind:
@@ -249,11 +251,11 @@ class MemoryTools:
             )
         return memory
 
-    def _wanted(self, kind: str) -> MemoryKind | None:
+    def _resolve_kind(self, kind: str) -> MemoryKind | None:
         return MemoryKind(kind) if kind else self._kind
 
-    def _required(self, kind: str, memory_id: str) -> MemoryKind:
-        wanted = self._wanted(kind)
+    def _require_kind(self, kind: str, memory_id: str) -> MemoryKind:
+        wanted = self._resolve_kind(kind)
         if wanted is None and memory_id:
             wanted = self._space.bank.get(memory_id).kind
         if wanted is None:
@@ -269,28 +271,28 @@ class MemoryTools:
         others, and inherits its sources.
         """
         said = " ".join(happened_at.split())
-        time = self._time(said) if said else None
-        text = " ".join(NOT_TEXT.sub(" ", text).split())
+        time = self._parse_time(said) if said else None
+        text = " ".join(INVALID_CHARACTERS.sub(" ", text).split())
         if not any(character.isprintable() and character != " " for character in text):
             raise MemoryOperationError("text is empty: say what is to be remembered in a full sentence")
-        timed = text if time is None or time.is_day else time.told_in(text, said)
+        timed = text if time is None or time.is_day else time.insert_into(text, said)
         if len(timed) > MEMORY_LIMIT_CHARS:
             raise MemoryOperationError(
                 f"text has {len(timed)} characters: a memory holds at most {MEMORY_LIMIT_CHARS}; "
                 "store several short ones"
             )
         day = time.first if time and time.is_day else None
-        return Draft(timed, kind, day, cited(self._session, text) if cites else ())
+        return Draft(timed, kind, day, find_source_turns(self._session, text) if cites else ())
 
-    def _with_days(self, text: str, days: Collection[date]) -> str:
+    def _append_missing_days(self, text: str, days: Collection[date]) -> str:
         """Add the days that a text does not tell."""
-        told = {found.stretch.first for found in find_dates(text, self._session.date_time.date())}
-        untold = ", ".join(spelled_day(day) for day in sorted(days) if day not in told)
+        told = {found.date_span.first for found in find_dates(text, self._session.date_time.date())}
+        untold = ", ".join(format_day(day) for day in sorted(days) if day not in told)
         return f"{text} [{untold}]" if untold else text
 
-    def _time(self, expression: str) -> Stretch:
+    def _parse_time(self, expression: str) -> DateSpan:
         is_short = len(expression) <= DATE_LIMIT_CHARS  # a longer one takes seconds to be found wrong
-        resolved = resolve_time(expression, self._session.date_time.date()) if is_short else None
+        resolved = resolve_date_span(expression, self._session.date_time.date()) if is_short else None
         if resolved is None:
             raise MemoryOperationError(
                 f"happened_at={expression!r:.60} is not a time: write YYYY-MM-DD or what was said "
@@ -298,7 +300,7 @@ class MemoryTools:
             )
         return resolved
 
-    def _twin(self, draft: Draft) -> Memory | None:
+    def _find_duplicate(self, draft: Draft) -> Memory | None:
         """Find a live memory that already says the same, so that a repeated fact does not pile up.
 
         What was there at the last search is found by the index, and what was made since by going through it:
@@ -306,7 +308,7 @@ class MemoryTools:
         """
         if self._space.index.version > self._indexed.version:  # somebody else searched
             self._indexed = self._space.bank.fork()
-        found = self._space.index.holding(self._indexed, draft.text)
+        found = self._space.index.find_with_all_words(self._indexed, draft.text)
         made = [m for o in self._space.bank.operations(self._indexed.version) for m in o.created]
         text = draft.text.casefold()
         for memory in [*found, *made]:
@@ -329,7 +331,7 @@ CORE_TOOLS = ("edit_core",)
 ALL_TOOLS = (*READ_TOOLS, *MEMORY_TOOLS, *CORE_TOOLS)
 
 
-def _explained(error: ValidationError) -> str:
+def _format_validation_error(error: ValidationError) -> str:
     """Write pydantic's findings in one line: which argument, what is wrong."""
     return "; ".join(
         f"{'.'.join(str(part) for part in entry['loc'])}: {entry['msg']}" for entry in error.errors()
@@ -337,5 +339,5 @@ def _explained(error: ValidationError) -> str:
 
 
 def _clean_block(text: str) -> str:
-    lines = (" ".join(line.split()) for line in NOT_TEXT.sub(" ", text).splitlines())
+    lines = (" ".join(line.split()) for line in INVALID_CHARACTERS.sub(" ", text).splitlines())
     return "\n".join(line for line in lines if line)

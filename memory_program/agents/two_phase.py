@@ -19,7 +19,7 @@ from typing import Any
 from locomo.types import Session
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.tools import READ_TOOLS, MemoryTools, ToolResult
-from memory_program.agents.writer import MemoryWriter, Proposal, kind_of
+from memory_program.agents.writer import MemoryWriter, Proposal, specialist_memory_kind
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Memory, Operation
 from memory_program.bank.outcomes import SessionRecord
@@ -27,7 +27,7 @@ from memory_program.bank.space import MemorySpace
 from memory_program.bank.stems import tokenize
 from memory_program.core.errors import UnknownMemoryError
 
-TOUCHING_SHARE = 0.2
+CONFLICT_OVERLAP = 0.2
 """A session touches a memory if it says this share of the memory's stems, the speakers' names left out.
 
 With the oracle as writer, 16 made-up conversations end in the very banks of a build in order at 0.25 and
@@ -35,7 +35,7 @@ below; at 0.34 two memories of one of them stay that should have been deleted.""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ProposalRequest:
     """What one agent is to be asked: to remember a session, seeing a view of the bank."""
 
     agent: str
@@ -43,14 +43,14 @@ class Ask:
     session: Session
 
 
-AskAll = Callable[[Sequence[Ask]], Sequence[Proposal]]
+ProposeAll = Callable[[Sequence[ProposalRequest]], Sequence[Proposal]]
 """Asks agents, side by side, and gives their proposals in the order of the asks.
 
 Only the calls of proposals are used, never their operations: every call is made anew where it is applied."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class CommittedSession:
     """A session that was settled, and whether an agent had to be asked on the real bank."""
 
     session: Session
@@ -58,14 +58,14 @@ class Settled:
     had_conflicts: bool
 
 
-def remember_all(
-    program: MemoryProgram, space: MemorySpace, sessions: Sequence[Session], ask_all: AskAll
-) -> Iterator[Settled]:
+def remember_two_phase(
+    program: MemoryProgram, space: MemorySpace, sessions: Sequence[Session], propose_all: ProposeAll
+) -> Iterator[CommittedSession]:
     """Remember sessions, and yield after each one that the space has newly taken in.
 
     A build that goes on is given all of its sessions once more: the first of them may be in the space. Since
     the two phases begin on the space before them, every agent sees what it saw when the build began, and
-    ``ask_all`` can give again what it gave then.
+    ``propose_all`` can give again what it gave then.
 
     Args:
         program: whose writer remembers.
@@ -75,49 +75,51 @@ def remember_all(
     """
     writer, start = program.writer, space.before(sessions[0])
     start.index.refresh(start.bank)  # once, not in every agent's fork
-    asks = [Ask(agent, start, session) for session in sessions for agent in writer.agents]
-    first = dict(zip(_places(asks), ask_all(asks), strict=True))
-    guess = _Guess(writer, start, sessions, first)
-    again = guess.touching()
-    final = first | dict(zip(_places(again), ask_all(again), strict=True))
-    real = _Real(writer, start, guess, {_place(ask): ask.view.bank.core for ask in again})
+    asks = [ProposalRequest(agent, start, session) for session in sessions for agent in writer.agents]
+    first = dict(zip(_places(asks), propose_all(asks), strict=True))
+    guess = _PredictedBank(writer, start, sessions, first)
+    again = guess.stale_requests()
+    final = first | dict(zip(_places(again), propose_all(again), strict=True))
+    real = _ActualBank(writer, start, guess, {_request_key(ask): ask.view.bank.core for ask in again})
     version = start.bank.version
     for session in sessions:
         settled = None
-        if not space.has(session):
+        if not space.has_session(session):
             draft = space.fork()
             draft.index.refresh(draft.bank)
             proposals = {name: final[session.session_id, name] for name in writer.agents}
-            made = {name: real.replayed(draft, session, proposal) for name, proposal in proposals.items()}
+            made = {name: real.try_replay(draft, session, proposal) for name, proposal in proposals.items()}
             conflicting = [
-                Ask(name, draft.fork(), session) for name, proposal in made.items() if proposal is None
+                ProposalRequest(name, draft.fork(), session)
+                for name, proposal in made.items()
+                if proposal is None
             ]
-            for proposal in ask_all(conflicting):
-                made[proposal.actor] = real.answered(draft, session, proposal)
+            for proposal in propose_all(conflicting):
+                made[proposal.actor] = real.replay_retry(draft, session, proposal)
             done = [proposal for proposal in made.values() if proposal is not None]
-            record: SessionRecord = writer.settle(draft, session, done).record
+            record: SessionRecord = writer.apply_proposals(draft, session, done).record
             draft.ingest(session, record)
             space.adopt(draft)
-            settled = Settled(session, record, bool(conflicting))
+            settled = CommittedSession(session, record, bool(conflicting))
         since, version = version, space.sessions[session.session_id].version
-        real.learn(space.bank.operations(since)[: version - since], session)
+        real.match_predictions(space.bank.operations(since)[: version - since], session)
         if settled is not None:
             yield settled
 
 
-_Place = tuple[str, str]
+_SessionAgent = tuple[str, str]
 """A session's id, and an agent."""
 
 
-def _place(ask: Ask) -> _Place:
+def _request_key(ask: ProposalRequest) -> _SessionAgent:
     return ask.session.session_id, ask.agent
 
 
-def _places(asks: Iterable[Ask]) -> list[_Place]:
-    return [_place(ask) for ask in asks]
+def _places(asks: Iterable[ProposalRequest]) -> list[_SessionAgent]:
+    return [_request_key(ask) for ask in asks]
 
 
-class _Guess:
+class _PredictedBank:
     """The bank as the first proposals would make it, before each session and in the end."""
 
     def __init__(
@@ -125,7 +127,7 @@ class _Guess:
         writer: MemoryWriter,
         space: MemorySpace,
         sessions: Sequence[Session],
-        first: Mapping[_Place, Proposal],
+        first: Mapping[_SessionAgent, Proposal],
     ) -> None:
         """Fold the proposals in order; a call that does not fit what another session did is left out."""
         self._writer, self._sessions, self._first = writer, sessions, first
@@ -140,21 +142,21 @@ class _Guess:
             self._views[session.session_id] = guess.fork()
             made = self.made[session.session_id] = list[tuple[str, Memory]]()
             for agent in writer.agents:
-                replayed = _replayed(writer, guess, session, first[session.session_id, agent])
+                replayed = _replay_calls(writer, guess, session, first[session.session_id, agent])
                 created = [m for operation in replayed.proposal.operations for m in operation.created]
                 made += [(agent, memory) for memory in created]
                 self.ids.update(memory.memory_id for memory in created)
 
-    def touching(self) -> list[Ask]:
+    def stale_requests(self) -> list[ProposalRequest]:
         """List who is to be asked again: those whose call failed, or whose session touches the guess."""
         return [
-            Ask(agent, self._views[session.session_id], session)
+            ProposalRequest(agent, self._views[session.session_id], session)
             for session in self._sessions
             for agent in self._writer.agents
-            if self._is_touching(session, agent)
+            if self._is_stale(session, agent)
         ]
 
-    def _is_touching(self, session: Session, agent: str) -> bool:
+    def _is_stale(self, session: Session, agent: str) -> bool:
         view, proposal = self._views[session.session_id], self._first[session.session_id, agent]
         if proposal.failures:
             return True
@@ -162,51 +164,55 @@ class _Guess:
             return bool(view.bank.core and proposal.calls)
         names = {stem for turn in session.turns for stem in tokenize(turn.speaker)}
         said = set(tokenize(session.transcript)) - names
-        touched = self._writer.found(agent, view, session)
-        return any(_said_share(memory, said, names) >= TOUCHING_SHARE for memory in touched)
+        touched = self._writer.retrieve_related(agent, view, session)
+        return any(_stem_overlap(memory, said, names) >= CONFLICT_OVERLAP for memory in touched)
 
 
-class _Real:
+class _ActualBank:
     """The bank as it comes to be: what memories of the guess have become in it."""
 
     def __init__(
-        self, writer: MemoryWriter, space: MemorySpace, guess: _Guess, cores: Mapping[_Place, str]
+        self,
+        writer: MemoryWriter,
+        space: MemorySpace,
+        guess: _PredictedBank,
+        cores: Mapping[_SessionAgent, str],
     ) -> None:
         """Begin with the space that both started from; ``cores`` are the profiles that agents were shown."""
         self._writer, self._guess, self._cores = writer, guess, cores
         self._first_core = space.bank.core
         self._became: dict[str, str] = {}
 
-    def replayed(self, draft: MemorySpace, session: Session, proposal: Proposal) -> Proposal | None:
+    def try_replay(self, draft: MemorySpace, session: Session, proposal: Proposal) -> Proposal | None:
         """Make the calls of a proposal on a fork of the real bank; None if one does not fit."""
         place = (session.session_id, proposal.actor)
         rewrites = any(call.args.get("action") == "rewrite" for call in proposal.calls)
         if rewrites and self._cores.get(place, self._first_core) != draft.bank.core:
             return None  # it would undo what others wrote into the profile
         workspace = draft.fork()
-        replayed = _replayed(
-            self._writer, workspace, session, proposal, lambda name: self._now(workspace.bank, name)
+        replayed = _replay_calls(
+            self._writer, workspace, session, proposal, lambda name: self._current_id(workspace.bank, name)
         )
         return None if replayed.misfits else replayed.proposal
 
-    def answered(self, draft: MemorySpace, session: Session, proposal: Proposal) -> Proposal:
+    def replay_retry(self, draft: MemorySpace, session: Session, proposal: Proposal) -> Proposal:
         """Make the calls of a proposal that saw this very bank, so that it means what it names."""
-        replayed = _replayed(self._writer, draft.fork(), session, proposal)
+        replayed = _replay_calls(self._writer, draft.fork(), session, proposal)
         errors = [*proposal.tool_errors, *replayed.misfits]
         return replace(replayed.proposal, tool_errors=errors)
 
-    def learn(self, operations: Sequence[Operation], session: Session) -> None:
+    def match_predictions(self, operations: Sequence[Operation], session: Session) -> None:
         """Find what the guesses about a session have become, by the operations with which it was settled."""
         written = [
             (operation.provenance.actor, memory) for operation in operations for memory in operation.created
         ]
         for agent, guessed in self._guess.made[session.session_id]:
             own = [memory for actor, memory in written if actor == agent]
-            best = max(own, key=lambda memory: _likeness(memory, guessed), default=None)
-            if best is not None and any(_likeness(best, guessed)):
+            best = max(own, key=lambda memory: _similarity(memory, guessed), default=None)
+            if best is not None and any(_similarity(best, guessed)):
                 self._became[guessed.memory_id] = best.memory_id
 
-    def _now(self, bank: MemoryBank, memory_id: str) -> str | None:
+    def _current_id(self, bank: MemoryBank, memory_id: str) -> str | None:
         """Name the live memory that one of the guess is now; None if there is none."""
         if memory_id in self._guess.ids:
             memory_id = self._became.get(memory_id, "")
@@ -223,46 +229,46 @@ class _Real:
 
 
 @dataclass(frozen=True, slots=True)
-class _Replayed:
+class _ReplayResult:
     """A proposal with what its calls did to a bank, and what is wrong with those that did not fit it."""
 
     proposal: Proposal
     misfits: list[str]
 
 
-def _replayed(
+def _replay_calls(
     writer: MemoryWriter,
     space: MemorySpace,
     session: Session,
     proposal: Proposal,
     now: Callable[[str], str | None] = lambda memory_id: memory_id,
-) -> _Replayed:
+) -> _ReplayResult:
     """Make a proposal's calls on a space; ``now`` gives the ids there of the memories that they name.
 
     Calls that were refused when they were proposed are left out, as are those that only read.
     """
     actor, misfits = proposal.actor, list[str]()
-    tools = MemoryTools(space, session, actor, kind_of(actor))
+    tools = MemoryTools(space, session, actor, specialist_memory_kind(actor))
     own: dict[str, str | None] = {}  # what the proposal itself made: its id there, its id here
     for call in proposal.calls:
         if call.is_refused or call.name in READ_TOOLS:
             continue
-        named = {name: own[name] if name in own else now(name) for name in call.named_memories}
+        named = {name: own[name] if name in own else now(name) for name in call.referenced_ids}
         gone = [name for name, memory_id in named.items() if memory_id is None]
         if gone:
             misfits.append(f"{actor}: {call.name}: {', '.join(gone)} is not in the bank any more")
             continue
         before = len(tools.operations)
-        result = tools.call(call.name, _renamed(call.args, named), writer.allowed(actor))
+        result = tools.call(call.name, _translate_ids(call.args, named), writer.allowed_tools(actor))
         misfits += [f"{actor}: {call.name}: {result.text}"] if result.is_error else []
         created = [m.memory_id for operation in tools.operations[before:] for m in operation.created]
         is_alike = len(created) == len(call.created)  # not where only one of the banks knew the memory before
         own |= dict(zip(call.created, created if is_alike else [None] * len(call.created), strict=True))
     results = [ToolResult(call.name, "", call.is_refused) for call in proposal.calls]
-    return _Replayed(replace(proposal, operations=tools.operations, results=results), misfits)
+    return _ReplayResult(replace(proposal, operations=tools.operations, results=results), misfits)
 
 
-def _renamed(arguments: dict[str, Any], names: Mapping[str, str | None]) -> dict[str, Any]:  # Any: JSON
+def _translate_ids(arguments: dict[str, Any], names: Mapping[str, str | None]) -> dict[str, Any]:  # Any: JSON
     renamed = dict(arguments)
     if isinstance(renamed.get("memory_id"), str):
         renamed["memory_id"] = names.get(renamed["memory_id"], renamed["memory_id"])
@@ -271,12 +277,12 @@ def _renamed(arguments: dict[str, Any], names: Mapping[str, str | None]) -> dict
     return renamed
 
 
-def _said_share(memory: Memory, said: set[str], names: set[str]) -> float:
+def _stem_overlap(memory: Memory, said: set[str], names: set[str]) -> float:
     stems = set(tokenize(memory.text)) - names
     return len(stems & said) / len(stems) if stems else 1.0
 
 
-def _likeness(memory: Memory, guessed: Memory) -> tuple[bool, int]:
+def _similarity(memory: Memory, guessed: Memory) -> tuple[bool, int]:
     """Compare by the text, then by the turns that both come from; ``(False, 0)`` is nothing in common."""
     if memory.kind is not guessed.kind:
         return (False, 0)

@@ -11,7 +11,13 @@ import dspy
 from locomo.types import Session
 from memory_program.agents.memory_lines import render_memories
 from memory_program.agents.predict_call import CallFailedError, predict
-from memory_program.agents.signatures import NOTHING, SPECIALISTS, Consolidate, WriteAll, with_read_tools
+from memory_program.agents.signatures import (
+    EMPTY_PLACEHOLDER,
+    SPECIALISTS,
+    Consolidate,
+    WriteAll,
+    with_read_tools,
+)
 from memory_program.agents.tools import (
     ALL_TOOLS,
     CORE_TOOLS,
@@ -22,7 +28,7 @@ from memory_program.agents.tools import (
 )
 from memory_program.bank.budget import count_tokens, fit_memories
 from memory_program.bank.memory import Memory, MemoryKind, Operation, Provenance
-from memory_program.bank.memory_search import above_floor
+from memory_program.bank.memory_search import filter_by_relative_score
 from memory_program.bank.outcomes import CallFailure, SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.evaluate_config import WriterMode
@@ -48,7 +54,7 @@ class ProposedCall:
     is_refused: bool = False
 
     @property
-    def named_memories(self) -> list[str]:
+    def referenced_ids(self) -> list[str]:
         """The ids that it names."""
         several = self.args.get("memory_ids")
         named = [self.args.get("memory_id"), *(several if isinstance(several, list) else [])]
@@ -118,9 +124,11 @@ class MemoryWriter(dspy.Module):
             a prediction with ``record`` (a ``SessionRecord``), ``operations`` (those applied) and
             ``proposals`` (what each agent did).
         """
-        return self.settle(space, session, self._proposals(space, session))
+        return self.apply_proposals(space, session, self._propose_all(space, session))
 
-    def settle(self, space: MemorySpace, session: Session, proposed: Sequence[Proposal]) -> dspy.Prediction:
+    def apply_proposals(
+        self, space: MemorySpace, session: Session, proposed: Sequence[Proposal]
+    ) -> dspy.Prediction:
         """Apply what was proposed on forks of the space, in order; then keep the memory within its budget.
 
         Returns:
@@ -128,11 +136,11 @@ class MemoryWriter(dspy.Module):
         """
         start, proposals = space.bank.version, list(proposed)
         for proposal in proposals:
-            self._apply(space, proposal, MAX_OPERATIONS - (space.bank.version - start))
+            self._apply_proposal(space, proposal, MAX_OPERATIONS - (space.bank.version - start))
         left_out = tuple[str, ...]()
-        if self._left_out(space):
-            proposals.append(self._consolidated(space, session))
-            left_out = self._packed(space, session)
+        if self._memories_over_budget(space):
+            proposals.append(self._consolidate_over_budget(space, session))
+            left_out = self._evict_over_budget(space, session)
         record = SessionRecord(
             session_id=session.session_id,
             operations=space.bank.version - start,
@@ -146,7 +154,7 @@ class MemoryWriter(dspy.Module):
 
     # -- proposing -------------------------------------------------------------------------------
 
-    def _proposals(self, space: MemorySpace, session: Session) -> list[Proposal]:
+    def _propose_all(self, space: MemorySpace, session: Session) -> list[Proposal]:
         """Run the agents side by side; their parts of the trace come in the agents' order, not in time's."""
         space.index.refresh(space.bank)  # once, not in every agent's fork
         outer_trace: list[object] | None = dspy.settings.trace
@@ -167,34 +175,34 @@ class MemoryWriter(dspy.Module):
             del outer_trace[: max(0, len(outer_trace) - dspy.settings.max_trace_size)]
         return proposals
 
-    def shown(self, name: str, space: MemorySpace, session: Session) -> dict[str, str]:
+    def agent_inputs(self, name: str, space: MemorySpace, session: Session) -> dict[str, str]:
         """Give the inputs that an agent sees of a space and a session, before it has made a call."""
         inputs = {
-            "core_memory": space.bank.core or NOTHING,
-            "session_date": spelled_date(session),
+            "core_memory": space.bank.core or EMPTY_PLACEHOLDER,
+            "session_date": format_session_date(session),
             "session": session.transcript,
         }
         if name != MemoryKind.CORE:
-            inputs["related_memories"] = render_memories(self.found(name, space, session))
+            inputs["related_memories"] = render_memories(self.retrieve_related(name, space, session))
         return inputs
 
-    def found(self, name: str, space: MemorySpace, session: Session) -> list[Memory]:
+    def retrieve_related(self, name: str, space: MemorySpace, session: Session) -> list[Memory]:
         """Find the stored memories that an agent is shown, those most like a turn of the session last.
 
         A memory is like one turn, not like all that was said: searched for with the whole session, it comes
         behind those that share a word with many turns.
         """
         turns = [turn.line for turn in session.turns]
-        found = space.index.search_any(space.bank, turns, self.related, kind_of(name))
-        return [scored.memory for scored in reversed(above_floor(found, self.related_floor))]
+        found = space.index.search_any(space.bank, turns, self.related, specialist_memory_kind(name))
+        return [scored.memory for scored in reversed(filter_by_relative_score(found, self.related_floor))]
 
     def propose(self, name: str, space: MemorySpace, session: Session) -> Proposal:
         """Let one agent work on its own fork of the space; a failed call is part of what it returns."""
-        tools = MemoryTools(space.fork(), session, name, kind_of(name))
-        allowed, inputs = self.allowed(name), self.shown(name, space, session)
+        tools = MemoryTools(space.fork(), session, name, specialist_memory_kind(name))
+        allowed, inputs = self.allowed_tools(name), self.agent_inputs(name, space, session)
         proposal = Proposal(name, operations=tools.operations)
         for _ in range(self.max_turns):
-            shown = "\n".join(f"{r.tool}: {r.text}" for r in proposal.results) or NOTHING
+            shown = "\n".join(f"{r.tool}: {r.text}" for r in proposal.results) or EMPTY_PLACEHOLDER
             try:
                 reply = predict(f"writer.{name}", getattr(self, name), tool_results=shown, **inputs)
             except CallFailedError as error:
@@ -213,7 +221,7 @@ class MemoryWriter(dspy.Module):
                 break
         return proposal
 
-    def allowed(self, name: str) -> Sequence[str]:
+    def allowed_tools(self, name: str) -> Sequence[str]:
         """Name the tools that an agent has."""
         if name == "generalist":
             return ALL_TOOLS
@@ -223,15 +231,15 @@ class MemoryWriter(dspy.Module):
 
     # -- applying --------------------------------------------------------------------------------
 
-    def _apply(self, space: MemorySpace, proposal: Proposal, room: int) -> None:
-        applied = space.bank.graft(proposal.operations[: max(0, room)])
+    def _apply_proposal(self, space: MemorySpace, proposal: Proposal, room: int) -> None:
+        applied = space.bank.rebase(proposal.operations[: max(0, room)])
         refused = len(proposal.operations) - len(applied)
         if refused:
             proposal.tool_errors.append(
                 f"{proposal.actor}: {refused} operations over the limit of {MAX_OPERATIONS} a session"
             )
 
-    def _consolidated(self, space: MemorySpace, session: Session) -> Proposal:
+    def _consolidate_over_budget(self, space: MemorySpace, session: Session) -> Proposal:
         """Ask for merges and deletions while the memory is over its budget and the asking helps."""
         total = Proposal("consolidation")
         names = ("merge_memory", "delete_memory")
@@ -258,27 +266,27 @@ class MemoryWriter(dspy.Module):
                 break
         return total
 
-    def _packed(self, space: MemorySpace, session: Session) -> tuple[str, ...]:
+    def _evict_over_budget(self, space: MemorySpace, session: Session) -> tuple[str, ...]:
         """End what does not fit the budget by the deterministic rule; log and record keep what it was."""
         reason = f"over the memory budget of {self.memory_budget} tokens"
-        left_out = self._left_out(space)
+        left_out = self._memories_over_budget(space)
         for memory in left_out:
             space.bank.delete(memory.memory_id, Provenance("budget", session.session_id, reason))
         return tuple(memory.memory_id for memory in left_out)
 
-    def _left_out(self, space: MemorySpace) -> tuple[Memory, ...]:
+    def _memories_over_budget(self, space: MemorySpace) -> tuple[Memory, ...]:
         return fit_memories(space.bank.live(), self.memory_budget, space.bank.core).left_out
 
     def _surplus_tokens(self, space: MemorySpace) -> int:
-        return sum(count_tokens(memory.line) for memory in self._left_out(space))
+        return sum(count_tokens(memory.line) for memory in self._memories_over_budget(space))
 
 
-def kind_of(agent: str) -> MemoryKind | None:
+def specialist_memory_kind(agent: str) -> MemoryKind | None:
     """Give the kind of memory that an agent writes; None for a generalist."""
     return MemoryKind(agent) if agent in SPECIALISTS else None
 
 
-def spelled_date(session: Session) -> str:
+def format_session_date(session: Session) -> str:
     """Write a session's date so that days can be counted: ``Monday, 8 May 2023 (2023-05-08), 13:56``."""
     moment = session.date_time
     return f"{moment:%A}, {moment.day} {moment:%B %Y} ({moment:%Y-%m-%d}), {moment:%H:%M}"

@@ -8,16 +8,16 @@ from typing import Any
 
 import tyro
 
-from locomo.atomic_files import write_whole
+from locomo.atomic_files import atomic_write_text
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.exchange import space_from_json, space_to_json
-from memory_program.bank.forgetting import forget as forget_namespace
+from memory_program.bank.forgetting import forget_namespace as forget_namespace
 from memory_program.bank.memory import Memory, Operation
 from memory_program.bank.memory_search import MemoryIndex
 from memory_program.bank.store import BankStore
-from memory_program.core.command_line import exit_status
+from memory_program.core.command_line import run_script
 from memory_program.core.errors import ConfigError, StoreError
-from memory_program.core.settings import PASSWORD_OF_DATABASES, file_to_write, without_password
+from memory_program.core.settings import DATABASE_PASSWORD_SOURCE, check_output_file, reject_password
 
 
 def show(db: str, namespace: str | None = None, version: int | None = None) -> None:
@@ -28,20 +28,20 @@ def show(db: str, namespace: str | None = None, version: int | None = None) -> N
         namespace: The bank; without it, all banks are named.
         version: Show the bank as it was after so many operations.
     """
-    with BankStore.existing(_plain(db)) as store:
+    with BankStore.open_existing(_check_no_password(db)) as store:
         if namespace is None:
             if version is not None:
                 raise ConfigError(f"version={version} is of one bank: name it with --namespace")
             for name in store.namespaces():
                 bank = store.bank(name)
-                _say(f"{name}  version: {bank.version}  memories: {len(bank)}")
+                _print_line(f"{name}  version: {bank.version}  memories: {len(bank)}")
             return
-        bank = _bank(store, namespace)
+        bank = _load_bank(store, namespace)
     bank = bank if version is None else bank.at(version)
     if bank.core:
-        _say(f"core  {bank.core}")
+        _print_line(f"core  {bank.core}")
     for memory in bank.live():
-        _say(_described(memory))
+        _print_line(_format_memory(memory))
 
 
 def search(db: str, namespace: str, query: str, top_k: int = 10) -> None:
@@ -53,10 +53,10 @@ def search(db: str, namespace: str, query: str, top_k: int = 10) -> None:
         query: What to look for.
         top_k: How many to show at most.
     """
-    with BankStore.existing(_plain(db)) as store:
-        bank = _bank(store, namespace)
+    with BankStore.open_existing(_check_no_password(db)) as store:
+        bank = _load_bank(store, namespace)
     for hit in MemoryIndex().search(bank, query, top_k):
-        _say(f"{hit.score:6.2f}  {_described(hit.memory)}")
+        _print_line(f"{hit.score:6.2f}  {_format_memory(hit.memory)}")
 
 
 def history(db: str, namespace: str, memory: str) -> None:
@@ -67,10 +67,10 @@ def history(db: str, namespace: str, memory: str) -> None:
         namespace: The bank.
         memory: Id of the memory, for example m12; it may be superseded.
     """
-    with BankStore.existing(_plain(db)) as store:
-        bank = _bank(store, namespace)
+    with BankStore.open_existing(_check_no_password(db)) as store:
+        bank = _load_bank(store, namespace)
     for operation in bank.history(memory):
-        _say_operation(operation, bank.get)
+        _print_operation(operation, bank.get)
 
 
 def diff(db: str, namespace: str, older: int, newer: int | None = None) -> None:
@@ -82,11 +82,11 @@ def diff(db: str, namespace: str, older: int, newer: int | None = None) -> None:
         older: The version to begin with; 0 is the empty bank.
         newer: The version to end with; without it, the last.
     """
-    with BankStore.existing(_plain(db)) as store:
-        changes = _bank(store, namespace).diff(older, newer)
+    with BankStore.open_existing(_check_no_password(db)) as store:
+        changes = _load_bank(store, namespace).diff(older, newer)
     if changes.core_before != changes.core_after:
-        _say_changes([f"core  {changes.core_before}"], [f"core  {changes.core_after}"])
-    _say_changes(map(_described, changes.superseded), map(_described, changes.created))
+        _print_changes([f"core  {changes.core_before}"], [f"core  {changes.core_after}"])
+    _print_changes(map(_format_memory, changes.superseded), map(_format_memory, changes.created))
 
 
 def undo(db: str, namespace: str, count: int = 1) -> None:
@@ -100,16 +100,16 @@ def undo(db: str, namespace: str, count: int = 1) -> None:
         namespace: The bank.
         count: How many operations.
     """
-    with BankStore.existing(_plain(db)) as store:
-        bank = _bank(store, namespace)
+    with BankStore.open_existing(_check_no_password(db)) as store:
+        bank = _load_bank(store, namespace)
         shorter = bank.undo(count)
         store.rewind(namespace, shorter.version)
     for operation in reversed(bank.operations(since=shorter.version)):
-        _say_operation(operation, bank.get)
-    _say(f"{namespace} is at version {shorter.version} again")
+        _print_operation(operation, bank.get)
+    _print_line(f"{namespace} is at version {shorter.version} again")
 
 
-def forget(db: str, namespace: str) -> None:
+def forget_bank(db: str, namespace: str) -> None:
     """Delete all of a namespace for good, also what was taken back, and rewrite the database without it.
 
     This is the one command that destroys anything; no other can bring back what it forgot. For what runs
@@ -119,13 +119,13 @@ def forget(db: str, namespace: str) -> None:
         db: Database of the banks.
         namespace: The bank.
     """
-    forgotten = forget_namespace(_plain(db), namespace)
+    forgotten = forget_namespace(_check_no_password(db), namespace)
     if not forgotten.was_known:
         raise ConfigError(f"namespace {namespace!r} is not in the database: list names those that are")
-    _say(f"{namespace} is forgotten: {sum(forgotten.rows.values())} rows")
+    _print_line(f"{namespace} is forgotten: {sum(forgotten.rows.values())} rows")
 
 
-def export(db: str, namespace: str, out: Path) -> None:
+def export_file(db: str, namespace: str, out: Path) -> None:
     """Write a namespace, its log and its sessions, to a JSON file.
 
     Args:
@@ -133,17 +133,17 @@ def export(db: str, namespace: str, out: Path) -> None:
         namespace: The bank.
         out: The file to write.
     """
-    file_to_write(out, "out")
-    with BankStore.existing(_plain(db)) as store:
-        _bank(store, namespace)
+    check_output_file(out, "out")
+    with BankStore.open_existing(_check_no_password(db)) as store:
+        _load_bank(store, namespace)
         document = space_to_json(store.load(namespace))
     try:
-        write_whole(out, json.dumps(document, indent=1) + "\n")
+        atomic_write_text(out, json.dumps(document, indent=1) + "\n")
     except OSError as error:
         raise ConfigError(
             f"out={out.as_posix()!r} cannot be written ({error.strerror}): name another file"
         ) from error
-    _say(f"{out}  operations: {len(document['operations'])}  sessions: {len(document['sessions'])}")
+    _print_line(f"{out}  operations: {len(document['operations'])}  sessions: {len(document['sessions'])}")
 
 
 def import_file(db: str, file: Path, namespace: str | None = None) -> None:
@@ -159,11 +159,11 @@ def import_file(db: str, file: Path, namespace: str | None = None) -> None:
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{str(file)!r} is not JSON ({error}): name a file that export wrote") from error
     space = space_from_json(document, namespace)
-    with BankStore(_plain(db)) as store:
+    with BankStore(_check_no_password(db)) as store:
         if space.namespace in store.namespaces():
             raise ConfigError(f"namespace {space.namespace!r} is taken: give another one with --namespace")
         store.save(space)
-    _say(f"{space.namespace}  version: {space.bank.version}  memories: {len(space.bank)}")
+    _print_line(f"{space.namespace}  version: {space.bank.version}  memories: {len(space.bank)}")
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {
@@ -172,56 +172,56 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "history": history,
     "diff": diff,
     "undo": undo,
-    "forget": forget,
-    "export": export,
+    "forget": forget_bank,
+    "export": export_file,
     "import": import_file,
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says, and return the exit status."""
-    return exit_status(
+    return run_script(
         lambda: tyro.extras.subcommand_cli_from_dict(
             _COMMANDS, args=arguments, prog="python -m memory_program.bank", description=__doc__
         )
     )
 
 
-def _plain(db: str) -> str:
+def _check_no_password(db: str) -> str:
     """Check that an address has no password in it: whoever lists processes would see it."""
-    return without_password("db", PASSWORD_OF_DATABASES, db)
+    return reject_password("db", DATABASE_PASSWORD_SOURCE, db)
 
 
-def _bank(store: BankStore, namespace: str) -> MemoryBank:
+def _load_bank(store: BankStore, namespace: str) -> MemoryBank:
     bank = store.bank(namespace)
     if bank.version == 0 and namespace not in store.namespaces():
         raise ConfigError(f"namespace {namespace!r} is not in the database: list names those that are")
     return bank
 
 
-def _described(memory: Memory) -> str:
+def _format_memory(memory: Memory) -> str:
     return f"{memory.memory_id}  {memory.kind.value}  {memory.line}  ({', '.join(memory.sources)})"
 
 
-def _say_operation(operation: Operation, get: Callable[[str], Memory]) -> None:
+def _print_operation(operation: Operation, get: Callable[[str], Memory]) -> None:
     by = operation.provenance
     why = f": {by.reason}" if by.reason else ""
-    _say(
+    _print_line(
         f"v{operation.version}  {operation.kind.value} by {by.actor} in {by.session_id or 'no session'}{why}"
     )
-    after = [_described(memory) for memory in operation.created]
+    after = [_format_memory(memory) for memory in operation.created]
     after += [] if operation.core is None else [f"core  {operation.core}"]
-    _say_changes((_described(get(name)) for name in operation.superseded), after)
+    _print_changes((_format_memory(get(name)) for name in operation.superseded), after)
 
 
-def _say_changes(before: Iterable[str], after: Iterable[str]) -> None:
+def _print_changes(before: Iterable[str], after: Iterable[str]) -> None:
     for line in before:
-        _say(f"  - {line}")
+        _print_line(f"  - {line}")
     for line in after:
-        _say(f"  + {line}")
+        _print_line(f"  + {line}")
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     """Print one line; what a terminal would obey rather than show becomes a blank."""
     print("".join(character if character.isprintable() else " " for character in line))
 

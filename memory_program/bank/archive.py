@@ -13,19 +13,19 @@ from immutables import Map
 from numpy.typing import NDArray
 
 from locomo.types import Session, Turn
-from memory_program.bank.dates.date_span import spelled_day
+from memory_program.bank.dates.date_span import format_day
 from memory_program.bank.lexical import BM25Index
-from memory_program.bank.stems import composed, tokenize
+from memory_program.bank.stems import normalize_nfc, tokenize
 from memory_program.core.errors import IndexingError, SessionConflictError
 
 _LINE_WEIGHTS = {0: 4, -1: 2, 1: 1, -2: 1, 2: 1}
 _DATE_WEIGHT = 2
 _SESSION_WEIGHT = 0.3
 _SPEAKER_BONUS = 0.2
-_ASKING_PENALTY = 0.2
+_QUESTION_PENALTY = 0.2
 
 _WORD = regex.compile(r"[\w--\p{M}]\w*", regex.V1)
-ASKING_WORDS = frozenset(
+QUESTION_WORDS = frozenset(
     _WORD.findall(
         "what when where who whom whose which why how did do does has have had would could should might been "
         "is are was were his her their he she they him them about any some many much long often from after "
@@ -65,20 +65,20 @@ def _add_weighted(document: Counter[str], counts: Counter[str], weight: int) -> 
         document[stem] += weight * count
 
 
-def _relative(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _divide_by_max(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Divide by the best score; nothing but zeros stays as it is."""
     return scores / (scores.max(initial=0.0) or 1.0)
 
 
-def _words(text: str) -> list[str]:
-    return _WORD.findall(composed(text).lower())
+def _lower_words(text: str) -> list[str]:
+    return _WORD.findall(normalize_nfc(text).lower())
 
 
-def _asks(turn: Turn) -> bool:
+def _is_question(turn: Turn) -> bool:
     return turn.text.rstrip().endswith("?")
 
 
-def _refuse_known(session: Session, session_ids: Container[str], turn_ids: Container[str]) -> None:
+def _check_not_archived(session: Session, session_ids: Container[str], turn_ids: Container[str]) -> None:
     if session.session_id in session_ids:
         raise SessionConflictError(
             f"{session.session_id!r} is already archived: give the new session a number of its own"
@@ -157,7 +157,7 @@ class Archive:
         """
         session_ids, by_id = self._session_ids.mutate(), self._by_id.mutate()
         for session in sessions:
-            _refuse_known(session, session_ids, by_id)
+            _check_not_archived(session, session_ids, by_id)
             session_ids[session.session_id] = None
             by_id.update({turn.turn_id: turn for turn in session.turns})
         turns = [turn for session in sessions for turn in session.turns]
@@ -175,14 +175,18 @@ class Archive:
         if top_k < 1:
             raise IndexingError(f"top_k={top_k} must be at least 1")
         self._catch_up()
-        words = _words(query)
-        telling = " ".join(word for word in words if word not in ASKING_WORDS) or query
-        scores = _relative(self._turn_index.score_documents(telling))
+        words = _lower_words(query)
+        telling = " ".join(word for word in words if word not in QUESTION_WORDS) or query
+        scores = _divide_by_max(self._turn_index.score_documents(telling))
         found = np.flatnonzero(scores)
-        scores += _SESSION_WEIGHT * _relative(self._session_index.score_documents(telling))[self._session_at]
-        scores -= _ASKING_PENALTY * self._asks_at
+        scores += (
+            _SESSION_WEIGHT * _divide_by_max(self._session_index.score_documents(telling))[self._session_at]
+        )
+        scores -= _QUESTION_PENALTY * self._asks_at
         named = [
-            place for place, name in enumerate(self._speakers) if not set(_words(name)).isdisjoint(words)
+            place
+            for place, name in enumerate(self._speakers)
+            if not set(_lower_words(name)).isdisjoint(words)
         ]
         if len(named) == 1:
             scores += _SPEAKER_BONUS * (self._speaker_at == named[0])
@@ -192,7 +196,7 @@ class Archive:
             for place in ranked
         ]
 
-    def rarity(self, stem: str) -> float:
+    def stem_idf(self, stem: str) -> float:
         """How much a stem tells: ``log((n + 1) / m)`` for m of n turns with it in their documents, else 0."""
         self._catch_up()
         holding = self._turn_index.document_frequency(stem)
@@ -207,14 +211,16 @@ class Archive:
 
     def _index(self, place: int, session: Session) -> None:
         lines = [Counter(tokenize(_searchable_line(turn))) for turn in session.turns]
-        date = Counter(tokenize(spelled_day(session.date_time.date())))
+        date = Counter(tokenize(format_day(session.date_time.date())))
         self._turn_index.add_all(list(_turn_counts(lines, date)))
         self._session_index.add_all([sum(lines, date)])
         speaker_at = {speaker: number for number, speaker in enumerate(self._speakers)}
         speakers = np.array([speaker_at[turn.speaker] for turn in session.turns], np.intp)
         self._session_at = np.append(self._session_at, np.full(len(speakers), place, np.intp))
         self._speaker_at = np.append(self._speaker_at, speakers)
-        self._asks_at = np.append(self._asks_at, np.array([_asks(turn) for turn in session.turns], np.bool_))
+        self._asks_at = np.append(
+            self._asks_at, np.array([_is_question(turn) for turn in session.turns], np.bool_)
+        )
 
     def fork(self) -> "Archive":
         """Copy the archive in O(1); what either adds afterwards, the other does not see."""

@@ -7,8 +7,8 @@ prefix, a rollout is a fork; nothing that anybody deletes is ever lost.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from memory_program.bank.fold import BankState, folded
-from memory_program.bank.log import Log
+from memory_program.bank.fold import BankState, apply_operation
+from memory_program.bank.log import OperationLog
 from memory_program.bank.memory import (
     CORE_LIMIT_CHARS,
     Draft,
@@ -52,7 +52,7 @@ class MemoryBank:
     def __init__(self, namespace: str) -> None:
         """Make an empty bank."""
         self.namespace = namespace
-        self._log = Log()
+        self._log = OperationLog()
         self._state = BankState()
         self._sorted_live: tuple[BankState, list[Memory]] | None = None  # of which state, and what
 
@@ -103,7 +103,7 @@ class MemoryBank:
         """Say whether this bank's log begins with the whole log of another; at once for a fork of it."""
         if other.version > self.version:
             return False
-        return self._log.agrees(other._log, other.version)
+        return self._log.has_same_prefix(other._log, other.version)
 
     def history(self, memory_id: str) -> list[Operation]:
         """List the operations that led to a memory or followed from it, oldest first.
@@ -139,8 +139,10 @@ class MemoryBank:
         made = (memory.memory_id for operation in between for memory in operation.created)
         ended = (name for operation in between for name in operation.superseded)
         return BankDiff(
-            created=self._in_order(memory for memory in map(after.get, made) if memory and memory.is_live),
-            superseded=self._in_order(after.get(name) for name in ended if before.get(name)),
+            created=self._sorted_by_number(
+                memory for memory in map(after.get, made) if memory and memory.is_live
+            ),
+            superseded=self._sorted_by_number(after.get(name) for name in ended if before.get(name)),
             core_before=before.core,
             core_after=after.core,
         )
@@ -162,7 +164,7 @@ class MemoryBank:
         if version == self.version:
             return self.fork(namespace)
         earlier = self._with_state(self._log.state_at(version), namespace)
-        earlier._log = self._log.reaching_back_to(version)
+        earlier._log = self._log.log_containing(version)
         return earlier
 
     def undo(self, count: int = 1) -> "MemoryBank":
@@ -190,19 +192,19 @@ class MemoryBank:
         return bank
 
     @classmethod
-    def opened(
+    def from_snapshot(
         cls, namespace: str, state: BankState, read_past: Callable[[], Iterable[Operation]]
     ) -> "MemoryBank":
         """Begin with the state of a snapshot; the operations before it are read when they are needed."""
         bank = cls(namespace)
-        bank._log, bank._state = Log(state, read_past), state
+        bank._log, bank._state = OperationLog(state, read_past), state
         return bank
 
-    def laid_out(self) -> BankState:
+    def compacted(self) -> BankState:
         """Give the state with every memory, live and superseded, in columns, for a snapshot."""
-        return self._state.laid_out()
+        return self._state.compacted()
 
-    def settle(self, state: BankState) -> None:
+    def adopt_compacted(self, state: BankState) -> None:
         """Hold a state that was laid out of this bank, if nothing was written since: it takes less memory."""
         if self._state.version == state.version:
             self._state = state
@@ -224,14 +226,14 @@ class MemoryBank:
 
         With ``keeps_date`` false a draft without a date makes a memory without one: its text tells the time.
         """
-        old = self._live(memory_id)
+        old = self._require_live(memory_id)
         if keeps_date:
             draft = replace(draft, happened_at=draft.happened_at or old.happened_at)
         return self._supersede(OperationKind.UPDATE, (old,), (draft,), by)
 
     def delete(self, memory_id: str, by: Provenance) -> Operation:
         """End a memory. It stays in the log, and ``undo``, ``at`` and ``get`` still give it."""
-        return self._supersede(OperationKind.DELETE, (self._live(memory_id),), (), by)
+        return self._supersede(OperationKind.DELETE, (self._require_live(memory_id),), (), by)
 
     def merge(self, memory_ids: Sequence[str], draft: Draft, by: Provenance) -> Operation:
         """Replace two or more memories by one: it keeps all sources, and their date if it has none.
@@ -245,7 +247,7 @@ class MemoryBank:
             raise MemoryOperationError(
                 f"memory_ids={list(memory_ids)!r} must name at least two different memories"
             )
-        old = tuple(self._live(memory_id) for memory_id in memory_ids)
+        old = tuple(self._require_live(memory_id) for memory_id in memory_ids)
         days = {memory.happened_at for memory in old if memory.happened_at}
         draft = replace(draft, happened_at=draft.happened_at or (days.pop() if len(days) == 1 else None))
         return self._supersede(OperationKind.MERGE, old, (draft,), by)
@@ -256,7 +258,7 @@ class MemoryBank:
         Raises:
             MemoryOperationError: fewer than two parts, or the memory is not live.
         """
-        old = self._live(memory_id)
+        old = self._require_live(memory_id)
         if len(drafts) < 2:
             raise MemoryOperationError(f"{len(drafts)} parts: a split needs at least two")
         dated = [replace(draft, happened_at=draft.happened_at or old.happened_at) for draft in drafts]
@@ -275,7 +277,7 @@ class MemoryBank:
             )
         return self.append(Operation(OperationKind.EDIT_CORE, self.version + 1, by, core=text))
 
-    def graft(self, operations: Sequence[Operation]) -> list[Operation]:
+    def rebase(self, operations: Sequence[Operation]) -> list[Operation]:
         """Append operations that were recorded on a fork, and renumber the memories that they made.
 
         They are all operations since the fork, or the first of them: an id that none of them made means the
@@ -303,7 +305,7 @@ class MemoryBank:
         Raises:
             MemoryOperationError: it does not follow from the state; the bank is unchanged.
         """
-        state = folded(self._state, operation)
+        state = apply_operation(self._state, operation)
         self._log = self._log.append(operation, state)
         self._state = state
         return operation
@@ -333,7 +335,7 @@ class MemoryBank:
         superseded = tuple(memory.memory_id for memory in old)
         return self.append(Operation(kind, version, by, superseded, created))
 
-    def _live(self, memory_id: str) -> Memory:
+    def _require_live(self, memory_id: str) -> Memory:
         memory = self._state.get(memory_id)
         if memory is not None and memory.is_live:
             return memory
@@ -355,5 +357,5 @@ class MemoryBank:
         return bank
 
     @staticmethod
-    def _in_order(memories: Iterable[Memory | None]) -> tuple[Memory, ...]:
+    def _sorted_by_number(memories: Iterable[Memory | None]) -> tuple[Memory, ...]:
         return tuple(sorted(filter(None, memories), key=lambda memory: memory_number(memory.memory_id)))

@@ -14,7 +14,7 @@ from typing import Generic, Literal, TypeVar
 
 import tiktoken
 
-from memory_program.bank.bulk import uncollected
+from memory_program.bank.bulk import gc_paused
 from memory_program.bank.memory import Memory, memory_number
 from memory_program.core.errors import ConfigError
 
@@ -35,11 +35,11 @@ def count_tokens(text: str, encoding: EncodingName = "cl100k_base") -> int:
     """
     if len(text) <= _CACHED_CHARS:
         return _cached_count(text, encoding)
-    return sum(_count(piece, encoding) for piece in _pieces(text))
+    return sum(_count_uncached(piece, encoding) for piece in _split_long_text(text))
 
 
 @dataclass(frozen=True, slots=True)
-class Packed(Generic[_Item]):
+class BudgetSelection(Generic[_Item]):
     """What fits a budget and what does not, each in the order given, and the tokens of what fits."""
 
     kept: tuple[_Item, ...]
@@ -47,7 +47,9 @@ class Packed(Generic[_Item]):
     tokens: int
 
 
-def pack(items: Sequence[_Item], budget_tokens: int, text_of: Callable[[_Item], str] = str) -> Packed[_Item]:
+def pack_to_budget(
+    items: Sequence[_Item], budget_tokens: int, to_text: Callable[[_Item], str] = str
+) -> BudgetSelection[_Item]:
     """Take items in rank order as long as they fit; after one that does not, a shorter one still may.
 
     Each item costs the tokens of its text as a line of its own, so the kept texts joined by line ends never
@@ -60,8 +62,8 @@ def pack(items: Sequence[_Item], budget_tokens: int, text_of: Callable[[_Item], 
         raise ConfigError(f"budget_tokens={budget_tokens} must be at least 0")
     kept, left_out, tokens = list[_Item](), list[_Item](), 0
     for item in items:
-        line = text_of(item) + "\n"
-        if tokens + _fewest_tokens(line) > budget_tokens:
+        line = to_text(item) + "\n"
+        if tokens + _min_tokens(line) > budget_tokens:
             left_out.append(item)
             continue
         cost = count_tokens(line)
@@ -70,14 +72,14 @@ def pack(items: Sequence[_Item], budget_tokens: int, text_of: Callable[[_Item], 
             tokens += cost
         else:
             left_out.append(item)
-    return Packed(tuple(kept), tuple(left_out), tokens)
+    return BudgetSelection(tuple(kept), tuple(left_out), tokens)
 
 
-def fit_memories(memories: Sequence[Memory], budget_tokens: int, core: str = "") -> Packed[Memory]:
+def fit_memories(memories: Sequence[Memory], budget_tokens: int, core: str = "") -> BudgetSelection[Memory]:
     """Choose the memories that a bank over its budget may show: the deterministic rule of overflow.
 
     The core block is always kept and paid first, even if it alone is over the budget. Then the memories are
-    packed from the latest written to the earliest (version, then number), as ``pack`` does. Both lists
+    packed from the latest written to the earliest (version, then number), as ``pack_to_budget`` does. Both lists
     come back from the earliest to the latest; nothing is deleted.
 
     Raises:
@@ -85,22 +87,22 @@ def fit_memories(memories: Sequence[Memory], budget_tokens: int, core: str = "")
     """
     core_tokens = count_tokens(core + "\n") if core else 0
     paid = min(core_tokens, max(budget_tokens, 0))
-    with uncollected(len(memories)):
-        latest_first = sorted(memories, key=_written, reverse=True)
-        packed = pack(latest_first, budget_tokens - paid, lambda memory: memory.line)
-    return Packed(packed.kept[::-1], packed.left_out[::-1], packed.tokens + core_tokens)
+    with gc_paused(len(memories)):
+        latest_first = sorted(memories, key=_write_order, reverse=True)
+        packed = pack_to_budget(latest_first, budget_tokens - paid, lambda memory: memory.line)
+    return BudgetSelection(packed.kept[::-1], packed.left_out[::-1], packed.tokens + core_tokens)
 
 
-def _fewest_tokens(text: str) -> int:
+def _min_tokens(text: str) -> int:
     """Bound the tokens of a text from below, in a twentieth of the time: no token spans two words."""
     return len(text.split())
 
 
-def _written(memory: Memory) -> tuple[int, int]:
+def _write_order(memory: Memory) -> tuple[int, int]:
     return memory.created, memory_number(memory.memory_id)
 
 
-def _pieces(text: str) -> Iterator[str]:
+def _split_long_text(text: str) -> Iterator[str]:
     start = 0
     while start < len(text):
         end = start + _PIECE_CHARS
@@ -111,17 +113,17 @@ def _pieces(text: str) -> Iterator[str]:
         start = end
 
 
-def _count(text: str, encoding: EncodingName) -> int:
-    return len(_encoder(encoding).encode(text, disallowed_special=()))
+def _count_uncached(text: str, encoding: EncodingName) -> int:
+    return len(_load_encoding(encoding).encode(text, disallowed_special=()))
 
 
 @lru_cache(maxsize=32_768)
 def _cached_count(text: str, encoding: EncodingName) -> int:
-    return _count(text, encoding)
+    return _count_uncached(text, encoding)
 
 
 @cache
-def _encoder(encoding: EncodingName) -> tiktoken.Encoding:
+def _load_encoding(encoding: EncodingName) -> tiktoken.Encoding:
     """Load an encoding from the files that LiteLLM carries, without importing it or asking the network.
 
     tiktoken takes the folder of its files from the environment only: the variable is set for the time of

@@ -5,13 +5,13 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-_MANY = 1000  # below, what is saved is too little to keep other threads' cycles for
+_MIN_OBJECTS = 1000  # below, what is saved is too little to keep other threads' cycles for
 _lock = threading.Lock()
 _running = 0
 
 
 @contextmanager
-def uncollected(count: int) -> Generator[None]:
+def gc_paused(count: int) -> Generator[None]:
     """Keep Python's collector from running while ``count`` objects, or some for each, are made that stay.
 
     The collector goes through all objects again whenever they have grown by a quarter: with 80,000 memories
@@ -19,7 +19,7 @@ def uncollected(count: int) -> Generator[None]:
     again, if it was on.
     """
     global _running  # the collector is the process's, too
-    if count < _MANY or not (gc.isenabled() or _running):
+    if count < _MIN_OBJECTS or not (gc.isenabled() or _running):
         yield
         return
     with _lock:

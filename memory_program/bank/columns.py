@@ -34,7 +34,7 @@ class MemoryColumns:
     sources: bytes
 
     @classmethod
-    def of(cls, memories: Sequence[Memory]) -> "MemoryColumns":
+    def from_memories(cls, memories: Sequence[Memory]) -> "MemoryColumns":
         """Lay memories out, the first of which becomes m1."""
         texts = [memory.text.encode(errors="surrogatepass") for memory in memories]
         sources = [json.dumps(memory.sources).encode() for memory in memories]
@@ -74,9 +74,9 @@ class MemoryColumns:
         return Memory(
             memory_id=f"m{number}",
             kind=MEMORY_KINDS[self.kinds_M[row]],
-            text=_piece(self.texts, self.text_ends_M, row).decode(errors="surrogatepass"),
+            text=_row_bytes(self.texts, self.text_ends_M, row).decode(errors="surrogatepass"),
             happened_at=date.fromordinal(day) if day else None,
-            sources=tuple(json.loads(_piece(self.sources, self.source_ends_M, row))),
+            sources=tuple(json.loads(_row_bytes(self.sources, self.source_ends_M, row))),
             created=int(self.created_M[row]),
             superseded=superseded or None,
         )
@@ -89,7 +89,7 @@ class MemoryColumns:
         superseded_M = self.superseded_M.copy()
         for memory in ended:
             superseded_M[memory_number(memory.memory_id) - 1] = memory.superseded or 0
-        new = MemoryColumns.of(made)
+        new = MemoryColumns.from_memories(made)
         return MemoryColumns(
             np.concatenate([self.kinds_M, new.kinds_M]),
             np.concatenate([self.days_M, new.days_M]),
@@ -102,9 +102,9 @@ class MemoryColumns:
         )
 
 
-NO_MEMORIES = MemoryColumns.of(())
+NO_MEMORIES = MemoryColumns.from_memories(())
 """The columns of an empty bank."""
 
 
-def _piece(joined: bytes, ends_M: NDArray[np.int64], row: int) -> bytes:
+def _row_bytes(joined: bytes, ends_M: NDArray[np.int64], row: int) -> bytes:
     return joined[int(ends_M[row - 1]) if row else 0 : int(ends_M[row])]

@@ -10,7 +10,7 @@ from sqlalchemy import URL, Connection, Engine, String, create_engine, event, in
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from memory_program.bank.db_schema import is_laid_out, lay_out
+from memory_program.bank.db_schema import create_schema, has_schema
 from memory_program.core.errors import StoreError
 
 _DRIVERS = {
@@ -32,7 +32,7 @@ class Database:
             SchemaVersionError: its tables are of another version.
             StoreError: the URL names no database that can be opened.
         """
-        parsed = _parsed(url)
+        parsed = _parse_url(url)
         self.where = parsed.set(query={}).render_as_string(hide_password=True)  # a query may hold one, too
         self._busy_timeout_s = busy_timeout_s
         self._engine = _engine(parsed, busy_timeout_s)
@@ -40,7 +40,7 @@ class Database:
         # SQLite has one writer at a time: threads queue here, since its own waiting is by polling.
         self._writer: AbstractContextManager[bool | None] = threading.Lock() if is_sqlite else nullcontext()
         try:
-            self._prepare()
+            self._ensure_schema()
         except StoreError:
             self.close()
             raise
@@ -52,7 +52,7 @@ class Database:
         Raises:
             StoreError: the database fails.
         """
-        with self._translated(), self._engine.connect() as connection:
+        with self._as_store_errors(), self._engine.connect() as connection:
             if connection.dialect.name == "postgresql":
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
@@ -66,30 +66,30 @@ class Database:
             StoreError: the database fails, or stays locked for longer than the busy timeout.
         """
         with (
-            self._translated(),
+            self._as_store_errors(),
             self._writer,
             self._engine.connect() as connection,
             connection.execution_options(is_writing=True).begin(),
         ):
             yield connection
 
-    def rewrite(self, tables: Sequence[str]) -> None:
+    def vacuum(self, tables: Sequence[str]) -> None:
         """Write the tables anew, so that nothing that was deleted stays in free pages or in SQLite's log.
 
         Raises:
             StoreError: the database is in use, or fails; nothing is lost, and it may be tried again.
         """
-        with self._translated():
+        with self._as_store_errors():
             if self._engine.dialect.name == "postgresql":
                 with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-                    self._rewrite_postgres(connection, tables)
+                    self._vacuum_postgres(connection, tables)
                 return
             connection = self._engine.raw_connection()
             try:
                 assert isinstance(connection.driver_connection, sqlite3.Connection)
-                is_whole = rewrite_sqlite(connection.driver_connection)
+                is_whole = vacuum_sqlite(connection.driver_connection)
             except sqlite3.Error as error:
-                raise StoreError(self._told(str(error))) from error
+                raise StoreError(self._explain_failure(str(error))) from error
             finally:
                 connection.close()
         if not is_whole:
@@ -98,7 +98,7 @@ class Database:
                 "log beside the file yet; end that process and run the same command again"
             )
 
-    def _rewrite_postgres(self, connection: Connection, tables: Sequence[str]) -> None:
+    def _vacuum_postgres(self, connection: Connection, tables: Sequence[str]) -> None:
         """Leave nothing of deleted rows in the tables, nor in the planner's statistics of them."""
         columns = inspect(connection).get_columns
         for table in tables:
@@ -113,24 +113,24 @@ class Database:
         """Close every connection."""
         self._engine.dispose()
 
-    def _prepare(self) -> None:
+    def _ensure_schema(self) -> None:
         with self.reading() as connection:
-            is_ready = is_laid_out(connection, self.where)
+            is_ready = has_schema(connection, self.where)
         if not is_ready:
             with self.writing() as connection:
-                lay_out(connection)
+                create_schema(connection)
 
     @contextmanager
-    def _translated(self) -> Generator[None]:
+    def _as_store_errors(self) -> Generator[None]:
         try:
             yield
         except SQLAlchemyError as error:
             raise StoreError(self._message(error)) from error
 
     def _message(self, error: SQLAlchemyError) -> str:
-        return self._told(str(error.orig if isinstance(error, DBAPIError) else error))
+        return self._explain_failure(str(error.orig if isinstance(error, DBAPIError) else error))
 
-    def _told(self, cause: str) -> str:
+    def _explain_failure(self, cause: str) -> str:
         cause = " ".join(cause.split())
         if "database is locked" in cause or "lock timeout" in cause:
             return (
@@ -148,20 +148,20 @@ class Database:
         return f"{self.where} failed ({cause}); nothing was written"
 
 
-def rewrite_sqlite(connection: sqlite3.Connection) -> bool:
+def vacuum_sqlite(connection: sqlite3.Connection) -> bool:
     """Write a database anew without its free pages, and empty its log; False if a reader keeps the log."""
     connection.execute("VACUUM")
     busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return not busy
 
 
-def check_exists(url: str) -> None:
+def check_database_exists(url: str) -> None:
     """Refuse the URL of an SQLite file that is not there, or empty, and that opening would make.
 
     Raises:
         StoreError: it is one, or no URL of a database.
     """
-    parsed = _parsed(url)
+    parsed = _parse_url(url)
     is_file = parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:")
     if is_file and not Path(str(parsed.database)).is_file():
         raise StoreError(f"no banks are in {parsed.database!r}: give the URL of the database that has them")
@@ -169,7 +169,7 @@ def check_exists(url: str) -> None:
         raise StoreError(f"{parsed.database!r} is empty: give the URL of the database that has the banks")
 
 
-def _parsed(url: str) -> URL:
+def _parse_url(url: str) -> URL:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):  # the latter for a port that is no number

@@ -78,7 +78,7 @@ SNAPSHOTS = Table(
 )
 
 
-def is_laid_out(connection: Connection, where: str) -> bool:
+def has_schema(connection: Connection, where: str) -> bool:
     """Say whether the database holds every table of a store that this code can read.
 
     Raises:
@@ -99,7 +99,7 @@ def is_laid_out(connection: Connection, where: str) -> bool:
     )
 
 
-def lay_out(connection: Connection) -> None:
+def create_schema(connection: Connection) -> None:
     """Create the tables that are missing, in a transaction in which nobody else can."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})

@@ -9,13 +9,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from memory_program.core.errors import ConfigError, EmbeddingMismatchError
 
-Embed = Callable[[list[str]], ArrayLike]
+EmbeddingFunction = Callable[[list[str]], ArrayLike]
 """A function from texts to one vector each, shape (texts, dimension); a ``dspy.Embedder`` is one."""
 
 _FIRST_CAPACITY = 4
 
 
-def digest(text: str) -> str:
+def text_digest(text: str) -> str:
     """Name a text by its SHA-256: what vectors are remembered under, here and in a store."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
@@ -27,7 +27,7 @@ class DenseIndex:
     the text, and a store fills and saves that memory (``remember``, ``unsaved``, ``mark_saved``).
     """
 
-    def __init__(self, embed: Embed, model: str, dimension: int, batch_size: int = 128) -> None:
+    def __init__(self, embed: EmbeddingFunction, model: str, dimension: int, batch_size: int = 128) -> None:
         """Make an empty index over an embedding function.
 
         Args:
@@ -64,10 +64,12 @@ class DenseIndex:
         Raises:
             EmbeddingMismatchError: the function gives another shape, or numbers that are not finite.
         """
-        missing = list(dict.fromkeys(text for text in texts if digest(text) not in self._known))
+        missing = list(dict.fromkeys(text for text in texts if text_digest(text) not in self._known))
         for start in range(0, len(missing), self._batch_size):
             batch = missing[start : start + self._batch_size]
-            fresh = {digest(text): row for text, row in zip(batch, self._vectors_of(batch), strict=True)}
+            fresh = {
+                text_digest(text): row for text, row in zip(batch, self._unit_vectors(batch), strict=True)
+            }
             self._known, self._unsaved = self._known.update(fresh), self._unsaved.update(fresh)
 
     def add(self, texts: Sequence[str]) -> None:
@@ -84,17 +86,17 @@ class DenseIndex:
             rows[: self._size] = self._rows[: self._size]
             self._rows, self._owns_rows = rows, True
         for position, text in enumerate(texts, start=self._size):
-            self._rows[position] = self._known[digest(text)]
+            self._rows[position] = self._known[text_digest(text)]
         self._size = end
 
-    def query_vectors(self, queries: Sequence[str]) -> NDArray[np.float32]:
+    def embed_queries(self, queries: Sequence[str]) -> NDArray[np.float32]:
         """Embed queries, shape (queries, dimension); they are not remembered.
 
         Raises:
             EmbeddingMismatchError: the function gives another shape, or numbers that are not finite.
         """
         batches = [queries[at : at + self._batch_size] for at in range(0, len(queries), self._batch_size)]
-        return np.concatenate([self._vectors_of(list(batch)) for batch in batches])
+        return np.concatenate([self._unit_vectors(list(batch)) for batch in batches])
 
     def score_documents(self, query_vector: NDArray[np.float32]) -> NDArray[np.float64]:
         """Give the cosine of every position with a unit vector, shape (size,)."""
@@ -126,7 +128,7 @@ class DenseIndex:
         """Take vectors that a store held, by digest of the text, so that they are not computed again."""
         self._known = self._known.update(vectors)
 
-    def _vectors_of(self, texts: list[str]) -> NDArray[np.float32]:
+    def _unit_vectors(self, texts: list[str]) -> NDArray[np.float32]:
         vectors = np.asarray(self._embed(texts), dtype=np.float32)
         if vectors.shape != (len(texts), self.dimension):
             raise EmbeddingMismatchError(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from memory_program.bank.memory import Memory
 
 
-def diverse(memories: Sequence[Memory], count: int) -> list[Memory]:
+def select_diverse(memories: Sequence[Memory], count: int) -> list[Memory]:
     """Choose memories far from each other: greedy max-min over the Jaccard distance of their words.
 
     Gonzalez 1985, Theoretical Computer Science 38 (farthest-first traversal); starts at the newest.

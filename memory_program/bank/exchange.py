@@ -16,10 +16,10 @@ from memory_program.core.errors import StoreError
 
 FORMAT = "memory-program/1"
 
-Json = dict[str, Any]  # Any: a JSON object
+NamespaceJson = dict[str, Any]  # Any: a JSON object
 
 
-def space_to_json(space: MemorySpace) -> Json:
+def space_to_json(space: MemorySpace) -> NamespaceJson:
     """Write a namespace, its log and its sessions; ``space_from_json`` reads it back equal."""
     return {
         "format": FORMAT,
@@ -36,7 +36,7 @@ def space_to_json(space: MemorySpace) -> Json:
     }
 
 
-def space_from_json(document: Json, namespace: str | None = None) -> MemorySpace:
+def space_from_json(document: NamespaceJson, namespace: str | None = None) -> MemorySpace:
     """Read a namespace that ``space_to_json`` wrote, under its own name or another.
 
     Raises:
@@ -45,7 +45,7 @@ def space_from_json(document: Json, namespace: str | None = None) -> MemorySpace
     try:
         if document["format"] != FORMAT:
             raise ValueError(f"its format is {document['format']!r}")
-        space = MemorySpace(_text(document["namespace"]) if namespace is None else namespace)
+        space = MemorySpace(_require_str(document["namespace"]) if namespace is None else namespace)
         operations = map(operation_from_json, document["operations"])
         space.bank = MemoryBank.replay(space.namespace, operations)
         space.restore([_ingested_from_json(entry, space.bank.version) for entry in document["sessions"]])
@@ -57,7 +57,7 @@ def space_from_json(document: Json, namespace: str | None = None) -> MemorySpace
     return space
 
 
-def _ingested_from_json(entry: Json, newest: int) -> IngestedSession:
+def _ingested_from_json(entry: NamespaceJson, newest: int) -> IngestedSession:
     session = session_from_json(json.dumps(entry["session"]))
     version = entry["version"]
     if type(version) is not int or not 0 <= version <= newest:
@@ -65,7 +65,7 @@ def _ingested_from_json(entry: Json, newest: int) -> IngestedSession:
     return IngestedSession(session, version, record_from_json(json.dumps(entry["record"])))
 
 
-def _text(value: object) -> str:
+def _require_str(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
     return value

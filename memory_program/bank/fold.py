@@ -9,7 +9,7 @@ from datetime import datetime
 
 from immutables import Map
 
-from memory_program.bank.bulk import uncollected
+from memory_program.bank.bulk import gc_paused
 from memory_program.bank.columns import NO_MEMORIES, MemoryColumns
 from memory_program.bank.memory import MEMORY_KINDS, Memory, Operation, memory_number
 from memory_program.core.errors import MemoryOperationError, UnknownMemoryError
@@ -36,17 +36,17 @@ class BankState:
     def live(self) -> list[Memory]:
         """List the live memories in the order in which they were made."""
         numbers = self.frozen.live_numbers.tolist()
-        with uncollected(len(numbers)):
+        with gc_paused(len(numbers)):
             kept = [self.frozen.memory(number) for number in numbers if f"m{number}" not in self.changed]
         new = [memory for memory in self.changed.values() if memory.is_live]
         return kept + sorted(new, key=lambda memory: memory_number(memory.memory_id))
 
-    def laid_out(self) -> "BankState":
+    def compacted(self) -> "BankState":
         """Give the same state with every memory in the columns, for a snapshot."""
         return replace(self, changed=Map(), frozen=self.frozen.updated(list(self.changed.values())))
 
 
-def folded(state: BankState, operation: Operation) -> BankState:
+def apply_operation(state: BankState, operation: Operation) -> BankState:
     """Apply one operation to a state.
 
     Raises:

@@ -14,7 +14,7 @@ from typing import cast
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, select
 
-from memory_program.bank.db_engine import Database, check_exists
+from memory_program.bank.db_engine import Database, check_database_exists
 from memory_program.bank.db_schema import META, NAMESPACES, OPERATIONS, SESSIONS
 
 _SETTINGS = re.compile(r"[0-9a-f]{12}/(?=.)")
@@ -24,7 +24,7 @@ _BUSY_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class DeletedRows:
     """How many rows a namespace had, by table; all zero if the database did not know it."""
 
     rows: dict[str, int]
@@ -36,25 +36,27 @@ class Forgotten:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ConversationText:
     """What is told and remembered of a conversation: the words to look for wherever copies may be.
 
     ``banks`` are those of the conversation by name, ``texts`` what they hold, ``captions`` which of that are
-    captions, ``others`` what all others hold.
+    captions, ``texts_elsewhere`` what all others hold.
     """
 
     banks: list[str] = field(default_factory=list[str])
     texts: set[str] = field(default_factory=set[str])
-    others: set[str] = field(default_factory=set[str])
+    texts_elsewhere: set[str] = field(default_factory=set[str])
     captions: set[str] = field(default_factory=set[str])
 
-    def add(self, document: object, *, is_of_it: bool) -> None:
+    def add(self, document: object, *, is_same_conversation: bool) -> None:
         """Take in a JSON document of an operation or a session, of the conversation or of another one."""
-        (self.texts if is_of_it else self.others).update(_contents_of(document, _CONTENT))
-        self.captions.update(_contents_of(document, _CAPTIONS) if is_of_it else ())
+        (self.texts if is_same_conversation else self.texts_elsewhere).update(
+            _iter_content_lines(document, _CONTENT)
+        )
+        self.captions.update(_iter_content_lines(document, _CAPTIONS) if is_same_conversation else ())
 
 
-def conversation_of(namespace: str) -> str:
+def namespace_conversation_id(namespace: str) -> str:
     """Give the id of the conversation that a bank is of: before it, runs write a hash of their settings.
 
     Example:
@@ -65,7 +67,7 @@ def conversation_of(namespace: str) -> str:
     return namespace[settings.end() :] if settings is not None else namespace
 
 
-def forget(url: str, namespace: str) -> Forgotten:
+def forget_namespace(url: str, namespace: str) -> DeletedRows:
     """Delete everything of a namespace from a database, retracted rows included, and what deleting leaves.
 
     Safe to repeat: a second call finds no rows, and clears free pages once more.
@@ -73,35 +75,35 @@ def forget(url: str, namespace: str) -> Forgotten:
     Raises:
         StoreError: there is no such database, or it is in use; the message says what was done by then.
     """
-    check_exists(url)
+    check_database_exists(url)
     database = Database(url, _BUSY_TIMEOUT_S)
     try:
         with database.writing() as connection:
             found = {
-                table.name: connection.execute(delete(table).where(_of(table, namespace))).rowcount
-                for table in _tables()
+                table.name: connection.execute(delete(table).where(_in_namespace(table, namespace))).rowcount
+                for table in _namespace_tables()
             }
-        database.rewrite([table.name for table in NAMESPACES.metadata.tables.values()])
-        return Forgotten(found)
+        database.vacuum([table.name for table in NAMESPACES.metadata.tables.values()])
+        return DeletedRows(found)
     finally:
         database.close()
 
 
-def told_of(url: str, conversation: str) -> Told:
+def text_from_banks(url: str, conversation: str) -> ConversationText:
     """Collect what the banks of a conversation hold, whatever the settings that they were written with.
 
     Raises:
         StoreError: there is no such database, or it fails.
     """
-    check_exists(url)
+    check_database_exists(url)
     database = Database(url, _BUSY_TIMEOUT_S)
-    told = Told()
+    told = ConversationText()
     try:
         with database.reading() as connection:
             for name in connection.scalars(select(NAMESPACES.c.name)).all():
-                is_of = conversation_of(name) == conversation
-                for document in _documents(connection, name):
-                    told.add(document, is_of_it=is_of)
+                is_of = namespace_conversation_id(name) == conversation
+                for document in _iter_documents(connection, name):
+                    told.add(document, is_same_conversation=is_of)
                 if is_of:
                     told.banks.append(name)
         return told
@@ -109,20 +111,20 @@ def told_of(url: str, conversation: str) -> Told:
         database.close()
 
 
-def _contents_of(document: object, names: Collection[str]) -> Iterator[str]:
+def _iter_content_lines(document: object, names: Collection[str]) -> Iterator[str]:
     """Yield the lines of the members of these names, at any depth of a JSON document."""
     if isinstance(document, dict):
         for name, member in cast(dict[str, object], document).items():
             if name in names and isinstance(member, str):
                 yield from member.splitlines()
             else:
-                yield from _contents_of(member, names)
+                yield from _iter_content_lines(member, names)
     elif isinstance(document, list):
         for element in cast(list[object], document):
-            yield from _contents_of(element, names)
+            yield from _iter_content_lines(element, names)
 
 
-def _tables() -> Iterator[Table]:
+def _namespace_tables() -> Iterator[Table]:
     """Every table that has rows of a namespace, whichever they are: the one of the names comes last."""
     for table in NAMESPACES.metadata.sorted_tables:
         if table is not META and table is not NAMESPACES:
@@ -130,11 +132,11 @@ def _tables() -> Iterator[Table]:
     yield NAMESPACES
 
 
-def _of(table: Table, namespace: str) -> ColumnElement[bool]:
+def _in_namespace(table: Table, namespace: str) -> ColumnElement[bool]:
     return (NAMESPACES.c.name if table is NAMESPACES else table.c.namespace) == namespace
 
 
-def _documents(connection: Connection, namespace: str) -> Iterator[object]:
+def _iter_documents(connection: Connection, namespace: str) -> Iterator[object]:
     for column in (OPERATIONS.c.operation, SESSIONS.c.session):
-        for document in connection.scalars(select(column).where(_of(column.table, namespace))):
+        for document in connection.scalars(select(column).where(_in_namespace(column.table, namespace))):
             yield json.loads(document)

@@ -16,14 +16,20 @@ import numpy as np
 from immutables import Map
 from numpy.typing import NDArray
 
-from memory_program.bank.maxscore import WeightedTerm, best, contenders
-from memory_program.bank.postings import NO_POSTINGS, Column, Posting, PostingColumns, postings_of
+from memory_program.bank.maxscore import WeightedTerm, maxscore_candidates, top_positions
+from memory_program.bank.postings import (
+    NO_POSTINGS,
+    GrowingArray,
+    PostingColumns,
+    PostingList,
+    build_postings,
+)
 from memory_program.bank.stems import stem_counts, tokenize
 from memory_program.core.errors import IndexingError
 
 _DocId = TypeVar("_DocId")
 _READ_SHARE = 8  # where more than an eighth would have to be read, to score all is faster
-_KEPT = 64  # queries whose scores are kept until the next change: those of a session's turns
+_MAX_CACHED_QUERIES = 64  # queries whose scores are kept until the next change: those of a session's turns
 _BATCH_ENTRIES = 2**16  # scored at once: the arrays of many rare words together, of a common one alone
 
 
@@ -78,9 +84,9 @@ class BM25Index:
         self.b = b
         self._scan_limit = scan_limit
         self._frozen = columns
-        self._postings: Map[str, Posting] = Map()  # those that changed since they were frozen
-        self._lengths = Column(columns.lengths_D)
-        self._removed = Column(np.zeros(len(columns.lengths_D), dtype=np.bool_))
+        self._postings: Map[str, PostingList] = Map()  # those that changed since they were frozen
+        self._lengths = GrowingArray(columns.lengths_D)
+        self._removed = GrowingArray(np.zeros(len(columns.lengths_D), dtype=np.bool_))
         self._live_count = len(columns.lengths_D)
         self._total_length = int(columns.lengths_D.sum())
         self._owner = object()
@@ -97,7 +103,7 @@ class BM25Index:
 
     def document_frequency(self, stem: str) -> int:
         """Count the live documents that hold a stem (of ``tokenize``)."""
-        posting = self._posting(stem)
+        posting = self._live_posting(stem)
         return 0 if posting is None else posting.live
 
     @property
@@ -117,7 +123,7 @@ class BM25Index:
         """
         first, lengths = self.size, [sum(document.values()) for document in documents]
         changed = self._postings.mutate()
-        for term, posting in postings_of(documents, lengths, first).items():
+        for term, posting in build_postings(documents, lengths, first).items():
             known = changed.get(term) or self._frozen.get(term)
             changed[term] = known.extended(posting, self._owner) if known and known.live else posting
         self._postings, self._scored = changed.finish(), {}
@@ -136,7 +142,7 @@ class BM25Index:
         stems = tokenize(text)
         if not 0 <= position < self.size or self._removed[position]:
             raise IndexingError(f"position={position} holds none of the {len(self)} documents: add it first")
-        if len(stems) != self._lengths[position] or not all(map(self._posting, stems)):
+        if len(stems) != self._lengths[position] or not all(map(self._live_posting, stems)):
             raise IndexingError(f"{text!r:.80} is not the text at position {position}: give the one added")
         self._removed.replace(position, True)
         self._live_count -= 1
@@ -145,7 +151,7 @@ class BM25Index:
         for term in dict.fromkeys(stems):
             known = changed.get(term) or self._frozen.get(term)
             assert known is not None, "its posting was looked up above"
-            changed[term] = known.without_one(self._removed)
+            changed[term] = known.with_one_removed(self._removed)
         self._postings, self._scored = changed.finish(), {}
 
     def score_documents(self, query: str) -> NDArray[np.float64]:
@@ -156,8 +162,8 @@ class BM25Index:
         """
         scored = self._scored
         if query not in scored:
-            scores = self._scores(self._weighted(query))
-            if len(scored) >= (_KEPT if self.size <= self._scan_limit else 1):
+            scores = self._scores(self._weighted_terms(query))
+            if len(scored) >= (_MAX_CACHED_QUERIES if self.size <= self._scan_limit else 1):
                 self._scored = scored = {}  # anew, since other threads and forks may be reading the old one
             scored[query] = scores
             return scores
@@ -175,19 +181,19 @@ class BM25Index:
             IndexingError: ``top_k`` is below 1.
         """
         if self.size > self._scan_limit:
-            terms = self._weighted(query)
-            places = self._contenders(terms, top_k, allow)
+            terms = self._weighted_terms(query)
+            places = self._maxscore_candidates(terms, top_k, allow)
             if places is not None:
                 scores = self._scores_at(terms, places)
-                return [Hit(int(places[row]), float(scores[row])) for row in best(scores, top_k)]
+                return [Hit(int(places[row]), float(scores[row])) for row in top_positions(scores, top_k)]
         scores = self.score_documents(query)
         if allow is not None:
             scores = np.where(allow, scores, 0.0)
-        return [Hit(position, float(scores[position])) for position in best(scores, top_k)]
+        return [Hit(position, float(scores[position])) for position in top_positions(scores, top_k)]
 
-    def holding(self, text: str) -> list[int]:
+    def find_with_all_words(self, text: str) -> list[int]:
         """List, in rising order, the live documents that hold every word of a text, however often."""
-        postings = [self._posting(stem) for stem in stem_counts(text)]
+        postings = [self._live_posting(stem) for stem in stem_counts(text)]
         known = sorted(filter(None, postings), key=lambda posting: posting.size)
         if not known or len(known) < len(postings):
             return []
@@ -206,10 +212,10 @@ class BM25Index:
         live = self.live
         moved = np.cumsum(live, dtype=np.int32) - np.int32(1)
 
-        def kept() -> Iterator[tuple[str, Posting]]:
+        def kept() -> Iterator[tuple[str, PostingList]]:
             new = (term for term in self._postings if self._frozen.get(term) is None)
             for term in itertools.chain(self._frozen.terms, new):
-                posting = self._posting(term)
+                posting = self._live_posting(term)
                 if posting is None:
                     continue
                 positions, counts = posting.entries()
@@ -217,7 +223,7 @@ class BM25Index:
                 places = moved[positions[is_kept]]
                 yield term, posting._replace(positions=places, counts=counts[is_kept], size=posting.live)
 
-        return PostingColumns.of(kept(), self._lengths.values[live])
+        return PostingColumns.from_postings(kept(), self._lengths.values[live])
 
     def fork(self) -> "BM25Index":
         """Copy the index in O(1); what either does afterwards, the other does not see."""
@@ -228,23 +234,23 @@ class BM25Index:
 
     # -- scoring ---------------------------------------------------------------------------------
 
-    def _posting(self, term: str) -> Posting | None:
+    def _live_posting(self, term: str) -> PostingList | None:
         posting = self._postings.get(term) or self._frozen.get(term)
         return posting if posting is not None and posting.live else None
 
-    def _weighted(self, query: str) -> list[WeightedTerm]:
+    def _weighted_terms(self, query: str) -> list[WeightedTerm]:
         """List the terms of a query that some live document holds, in the order of the query."""
         terms = list[WeightedTerm]()
-        floor, slope = self._norm()
+        floor, slope = self._length_norm()
         for term, repeats in stem_counts(query).items():
-            posting = self._posting(term)
+            posting = self._live_posting(term)
             if posting is not None:
                 idf = math.log(1 + (len(self) - posting.live + 0.5) / (posting.live + 0.5))
                 share = posting.top_count / (posting.top_count + floor + slope * posting.shortest)
                 terms.append(WeightedTerm(repeats * idf, posting, repeats * idf * share))
         return terms
 
-    def _norm(self) -> tuple[float, float]:
+    def _length_norm(self) -> tuple[float, float]:
         """Give floor and slope: a document of length L has the norm ``floor + slope * L``."""
         mean_length = self._total_length / max(len(self), 1) or 1.0
         return self.k1 * (1 - self.b), self.k1 * self.b / mean_length
@@ -257,7 +263,7 @@ class BM25Index:
             counts = np.concatenate([counts for _, counts in entries])
             weights = np.repeat([term.weight for term in batch], [term.posting.size for term in batch])
             # one entry after the other, in the order of the query, on which sums of floats depend
-            np.add.at(scores, positions, self._gains(weights, lengths[positions], counts))
+            np.add.at(scores, positions, self._term_scores(weights, lengths[positions], counts))
         if len(self) < self.size:
             scores[self._removed.values] = 0.0
         return scores
@@ -270,16 +276,16 @@ class BM25Index:
             rows = np.searchsorted(positions, places)
             rows[rows == len(positions)] = 0
             held = positions[rows] == places
-            scores[held] += self._gains(term.weight, lengths[held], counts[rows[held]])
+            scores[held] += self._term_scores(term.weight, lengths[held], counts[rows[held]])
         return scores
 
-    def _gains(
+    def _term_scores(
         self, weight: float | NDArray[np.float64], lengths: NDArray[np.int32], counts: NDArray[np.float32]
     ) -> NDArray[np.float64]:
-        floor, slope = self._norm()
+        floor, slope = self._length_norm()
         return weight * (counts / (counts + (floor + slope * lengths)))
 
-    def _contenders(
+    def _maxscore_candidates(
         self, terms: Sequence[WeightedTerm], top_k: int, allow: NDArray[np.bool_] | None
     ) -> NDArray[np.int32] | None:
         def gains(term: WeightedTerm) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
@@ -288,9 +294,9 @@ class BM25Index:
             if allow is not None:
                 may &= allow[positions]
             positions, counts = positions[may], counts[may]
-            return positions, self._gains(term.weight, self._lengths.at(positions), counts)
+            return positions, self._term_scores(term.weight, self._lengths.at(positions), counts)
 
-        return contenders(terms, top_k, gains, read_limit=self.size // _READ_SHARE)
+        return maxscore_candidates(terms, top_k, gains, read_limit=self.size // _READ_SHARE)
 
 
 def _batches(terms: Sequence[WeightedTerm]) -> Iterator[list[WeightedTerm]]:

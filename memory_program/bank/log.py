@@ -3,13 +3,13 @@
 import threading
 from collections.abc import Callable, Iterable
 
-from memory_program.bank.fold import BankState, folded
+from memory_program.bank.fold import BankState, apply_operation
 from memory_program.bank.memory import Operation
 
 _CHECKPOINT_EVERY = 64  # an earlier state is a fold of fewer operations; each checkpoint shares its maps
 
 
-class Log:
+class OperationLog:
     """What was done to a bank and to every fork of it that has not diverged yet.
 
     A log begins with nothing, or with the state of a snapshot; what led to that is read when somebody first
@@ -27,7 +27,7 @@ class Log:
         """
         self._operations: list[Operation] = []
         self._checkpoints = [BankState() if first is None else first]
-        self._past = _Past(read_past) if read_past is not None else None
+        self._past = _EarlierLog(read_past) if read_past is not None else None
         self._lock = threading.Lock()
 
     @property
@@ -43,19 +43,19 @@ class Log:
         before = self._past.log().between(since, min(until, start)) if self._past and since < start else []
         return before + self._operations[max(since - start, 0) : max(until - start, 0)]
 
-    def reaching_back_to(self, version: int) -> "Log":
+    def log_containing(self, version: int) -> "OperationLog":
         """Give the log in which a version can be continued: this one, or the one before the snapshot."""
         return self._past.log() if self._past and version < self.start else self
 
     def state_at(self, version: int) -> BankState:
         """Fold the log up to a version that it holds."""
-        log = self.reaching_back_to(version)
+        log = self.log_containing(version)
         state = log._checkpoints[(version - log.start) // _CHECKPOINT_EVERY]
         for operation in log.between(state.version, version):
-            state = folded(state, operation)
+            state = apply_operation(state, operation)
         return state
 
-    def agrees(self, other: "Log", until: int) -> bool:
+    def has_same_prefix(self, other: "OperationLog", until: int) -> bool:
         """Say whether two logs hold the same operations up to a version.
 
         A checkpoint that both hold is proof for what led to it: only a copy of a log shares one with it.
@@ -71,7 +71,7 @@ class Log:
         since = next(shared, 0)
         return self.between(since, until) == other.between(since, until)
 
-    def append(self, operation: Operation, state: BankState) -> "Log":
+    def append(self, operation: Operation, state: BankState) -> "OperationLog":
         """Add an operation and the state after it, and give the log that holds them.
 
         That is this log, unless it goes on otherwise already: then it is a copy up to there.
@@ -84,28 +84,28 @@ class Log:
                 log._checkpoints.append(state)
         return log
 
-    def _copy(self, held: int) -> "Log":
-        log = Log()
+    def _copy(self, held: int) -> "OperationLog":
+        log = OperationLog()
         log._operations = self._operations[:held]
         log._checkpoints = self._checkpoints[: held // _CHECKPOINT_EVERY + 1]
         log._past = self._past
         return log
 
 
-class _Past:
+class _EarlierLog:
     """The log before a snapshot."""
 
     def __init__(self, read: Callable[[], Iterable[Operation]]) -> None:
         self._read = read
         self._lock = threading.Lock()
-        self._log: Log | None = None
+        self._log: OperationLog | None = None
 
-    def log(self) -> Log:
+    def log(self) -> OperationLog:
         with self._lock:
             if self._log is None:
-                log, state = Log(), BankState()
+                log, state = OperationLog(), BankState()
                 for operation in self._read():
-                    state = folded(state, operation)
+                    state = apply_operation(state, operation)
                     log = log.append(operation, state)
                 self._log = log
             return self._log

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from memory_program.bank.postings import Posting
+from memory_program.bank.postings import PostingList
 from memory_program.core.errors import IndexingError
 
 _SLACK = 1e-9  # bounds are added up in another order than scores
@@ -20,11 +20,11 @@ class WeightedTerm(NamedTuple):
     """
 
     weight: float
-    posting: Posting
+    posting: PostingList
     bound: float
 
 
-def contenders(
+def maxscore_candidates(
     terms: Sequence[WeightedTerm],
     top_k: int,
     gains: Callable[[WeightedTerm], tuple[NDArray[np.int32], NDArray[np.float64]]],
@@ -52,18 +52,18 @@ def contenders(
     read = 0
     for number, term in enumerate(ranked):
         rest = sum(later.bound for later in ranked[number:]) * (1 + _SLACK)
-        reached = _reached(scores, top_k)
+        reached = _kth_best_score(scores, top_k)
         if rest < reached:
             return places[scores + rest >= reached]
         read += term.posting.size
         if read > read_limit:
             return None
         positions, added = gains(term)
-        places, scores = _summed(places, scores, positions, added)
-    return places[scores >= _reached(scores, top_k)]
+        places, scores = _add_scores(places, scores, positions, added)
+    return places[scores >= _kth_best_score(scores, top_k)]
 
 
-def _summed(
+def _add_scores(
     places: NDArray[np.int32],
     scores: NDArray[np.float64],
     positions: NDArray[np.int32],
@@ -80,7 +80,7 @@ def _summed(
     return union[is_first], sums
 
 
-def best(scores: NDArray[np.float64], top_k: int) -> list[int]:
+def top_positions(scores: NDArray[np.float64], top_k: int) -> list[int]:
     """List the positions of the highest scores above zero, best first; of equals the earlier one first.
 
     Raises:
@@ -95,7 +95,7 @@ def best(scores: NDArray[np.float64], top_k: int) -> list[int]:
     return found[np.argsort(-scores[found], kind="stable")][:top_k].tolist()
 
 
-def _reached(scores: NDArray[np.float64], top_k: int) -> float:
+def _kth_best_score(scores: NDArray[np.float64], top_k: int) -> float:
     """Give a little less than the k-th best score; minus infinity while there are fewer."""
     if not 1 <= top_k <= len(scores):
         return -math.inf

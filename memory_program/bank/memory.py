@@ -148,33 +148,35 @@ def operation_from_json(record: dict[str, Any]) -> Operation:  # Any: a JSON obj
             kind=OperationKind(record["kind"]),
             version=version,
             provenance=Provenance(
-                _text(record["actor"]), _text(record["session_id"]), _text(record["reason"])
+                _require_str(record["actor"]),
+                _require_str(record["session_id"]),
+                _require_str(record["reason"]),
             ),
-            superseded=_texts(record["superseded"]),
+            superseded=_require_strings(record["superseded"]),
             created=tuple(
                 Memory(
-                    memory_id=_text(entry["memory_id"]),
+                    memory_id=_require_str(entry["memory_id"]),
                     kind=MemoryKind(entry["kind"]),
-                    text=_text(entry["text"]),
+                    text=_require_str(entry["text"]),
                     happened_at=date.fromisoformat(entry["happened_at"]) if entry["happened_at"] else None,
-                    sources=_texts(entry["sources"]),
+                    sources=_require_strings(entry["sources"]),
                     created=version,
                 )
                 for entry in record["created"]
             ),
-            core=None if record["core"] is None else _text(record["core"]),
+            core=None if record["core"] is None else _require_str(record["core"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise MemoryOperationError(f"not a logged operation: {record!r:.200} ({error})") from error
 
 
-def _text(value: object) -> str:
+def _require_str(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r:.80} is not a text")
     return value
 
 
-def _texts(values: Sequence[object]) -> tuple[str, ...]:
+def _require_strings(values: Sequence[object]) -> tuple[str, ...]:
     if isinstance(values, str):
         raise TypeError(f"{values!r:.80} is not a list of texts")
-    return tuple(_text(value) for value in values)
+    return tuple(_require_str(value) for value in values)

@@ -10,21 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.bulk import uncollected
+from memory_program.bank.bulk import gc_paused
 from memory_program.bank.columns import MemoryColumns
-from memory_program.bank.dates.date_span import spelled_day
+from memory_program.bank.dates.date_span import format_day
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.lexical import BM25Index, Hit
-from memory_program.bank.maxscore import best
+from memory_program.bank.maxscore import top_positions
 from memory_program.bank.memory import MEMORY_KINDS, Memory, MemoryKind, memory_number
-from memory_program.bank.postings import Column, PostingColumns
+from memory_program.bank.postings import GrowingArray, PostingColumns
 from memory_program.bank.stems import stem_counts
 from memory_program.core.errors import ConfigError, IndexingError
 
 _LEXICAL_WEIGHT = 2.0
 _DENSE_WEIGHT = 1.0
 _FUSION_DEPTH = 100
-_BATCH = 10_000  # documents indexed at once: few enough that their words take little memory
+_INDEX_BATCH_SIZE = 10_000  # documents indexed at once: few enough that their words take little memory
 
 _DocId = TypeVar("_DocId")
 
@@ -37,7 +37,7 @@ class ScoredMemory:
     score: float
 
 
-class Scored(Protocol):
+class HasScore(Protocol):
     """Anything that a search found."""
 
     @property
@@ -46,10 +46,10 @@ class Scored(Protocol):
         ...
 
 
-_Scored = TypeVar("_Scored", bound=Scored)
+_Scored = TypeVar("_Scored", bound=HasScore)
 
 
-def above_floor(found: Sequence[_Scored], floor: float) -> list[_Scored]:
+def filter_by_relative_score(found: Sequence[_Scored], floor: float) -> list[_Scored]:
     """Keep what scores at least this share of the best, in its order."""
     least = floor * max((scored.score for scored in found), default=0.0)
     return [scored for scored in found if scored.score >= least]
@@ -76,11 +76,11 @@ def reciprocal_rank_fusion(
     return sorted((Hit(name, score) for name, score in scores.items()), key=lambda hit: -hit.score)
 
 
-def document_of(memory: Memory) -> str:
+def searchable_text(memory: Memory) -> str:
     """Write the text by which a memory is found: its own, and the words of its date."""
     if memory.happened_at is None:
         return memory.text
-    return f"{memory.text} {spelled_day(memory.happened_at)}"
+    return f"{memory.text} {format_day(memory.happened_at)}"
 
 
 class MemoryIndex:
@@ -94,19 +94,21 @@ class MemoryIndex:
         """Make an empty index: BM25, fused with an (empty) dense index where one is given."""
         self.dense = dense
         self._lexical = BM25Index()
-        self._numbers = Column(np.zeros(0, np.int32))  # of the memory at each position, rising
-        self._kinds = Column(np.zeros(0, np.uint8))  # its kind's place in MEMORY_KINDS
+        self._numbers = GrowingArray(np.zeros(0, np.int32))  # of the memory at each position, rising
+        self._kinds = GrowingArray(np.zeros(0, np.uint8))  # its kind's place in MEMORY_KINDS
         self._seen = MemoryBank("")
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, bank: MemoryBank, memories: MemoryColumns, postings: PostingColumns) -> "MemoryIndex":
+    def from_snapshot(
+        cls, bank: MemoryBank, memories: MemoryColumns, postings: PostingColumns
+    ) -> "MemoryIndex":
         """Take up an index from the snapshot with which a bank was opened."""
         index = cls()
         numbers = memories.live_numbers
         index._lexical = BM25Index(columns=postings)
-        index._numbers = Column(numbers)
-        index._kinds = Column(memories.kinds_M[numbers - 1])
+        index._numbers = GrowingArray(numbers)
+        index._kinds = GrowingArray(memories.kinds_M[numbers - 1])
         index._seen = bank.fork()
         return index
 
@@ -145,16 +147,16 @@ class MemoryIndex:
             IndexingError: as in ``search``.
             EmbeddingMismatchError: as in ``search``.
         """
-        vectors = self.dense.query_vectors(queries) if self.dense is not None and queries else None
+        vectors = self.dense.embed_queries(queries) if self.dense is not None and queries else None
         scores: dict[int, float] = {}
         with self._lock:
             self._catch_up(bank)
-            allowed = self._allowed(kind)
+            allowed = self._kind_mask(kind)
             for row, query in enumerate(queries):
                 hits = (
                     self._lexical.search(query, top_k, allowed)
                     if vectors is None
-                    else self._fused(query, vectors[row], top_k, allowed)
+                    else self._hybrid_search(query, vectors[row], top_k, allowed)
                 )
                 for hit in hits:
                     scores[hit.doc_id] = max(hit.score, scores.get(hit.doc_id, 0.0))
@@ -166,7 +168,7 @@ class MemoryIndex:
             for number, place in zip(numbers, places, strict=True)
         ]
 
-    def holding(self, bank: MemoryBank, text: str) -> list[Memory]:
+    def find_with_all_words(self, bank: MemoryBank, text: str) -> list[Memory]:
         """List the live memories of a bank that hold every word of a text, the earliest first.
 
         Raises:
@@ -175,7 +177,7 @@ class MemoryIndex:
         """
         with self._lock:
             self._catch_up(bank)
-            numbers = self._numbers.at(np.array(self._lexical.holding(text), np.int32)).tolist()
+            numbers = self._numbers.at(np.array(self._lexical.find_with_all_words(text), np.int32)).tolist()
         return [bank.get(f"m{number}") for number in numbers]
 
     def refresh(self, bank: MemoryBank) -> None:
@@ -217,31 +219,31 @@ class MemoryIndex:
             )
         if now.version == self._seen.version:
             return
-        made, ended = _changes(now, self._seen.version)
-        documents = [document_of(memory) for memory in made]
+        made, ended = _changes_since(now, self._seen.version)
+        documents = [searchable_text(memory) for memory in made]
         if self.dense is not None:
             self.dense.add(documents)  # the only step that can fail
         if ended:
             numbers = np.array([memory_number(name) for name in ended], np.int32)
             positions = np.searchsorted(self._numbers.values, numbers).tolist()
             for name, position in zip(ended, positions, strict=True):
-                self._lexical.remove(position, document_of(now.get(name)))
-        with uncollected(len(documents)):
-            for start in range(0, len(documents), _BATCH):
-                batch = documents[start : start + _BATCH]
+                self._lexical.remove(position, searchable_text(now.get(name)))
+        with gc_paused(len(documents)):
+            for start in range(0, len(documents), _INDEX_BATCH_SIZE):
+                batch = documents[start : start + _INDEX_BATCH_SIZE]
                 self._lexical.add_all([stem_counts(document) for document in batch])
         self._numbers.extend([memory_number(memory.memory_id) for memory in made])
         self._kinds.extend([MEMORY_KINDS.index(memory.kind) for memory in made])
         self._seen = now
 
-    def _allowed(self, kind: MemoryKind | None) -> NDArray[np.bool_] | None:
+    def _kind_mask(self, kind: MemoryKind | None) -> NDArray[np.bool_] | None:
         if kind is None:
             return None
         if kind not in MEMORY_KINDS:
             raise ConfigError(f"kind={kind.value!r} names no memories: choose from {', '.join(MEMORY_KINDS)}")
         return self._kinds.values == MEMORY_KINDS.index(kind)
 
-    def _fused(
+    def _hybrid_search(
         self, query: str, query_vector: NDArray[np.float32], top_k: int, allowed: NDArray[np.bool_] | None
     ) -> list[Hit[int]]:
         assert self.dense is not None
@@ -251,11 +253,11 @@ class MemoryIndex:
         if allowed is not None:
             cosines[~allowed] = 0.0
         by_words = [hit.doc_id for hit in self._lexical.search(query, depth, allowed)]
-        by_meaning = best(cosines, depth)
+        by_meaning = top_positions(cosines, depth)
         return reciprocal_rank_fusion([by_words, by_meaning], [_LEXICAL_WEIGHT, _DENSE_WEIGHT])[:top_k]
 
 
-def _changes(bank: MemoryBank, since: int) -> tuple[list[Memory], list[str]]:
+def _changes_since(bank: MemoryBank, since: int) -> tuple[list[Memory], list[str]]:
     """List what is live in a bank and was not made in a version, and what was live in it and has ended."""
     if since == 0:
         return bank.live(), []

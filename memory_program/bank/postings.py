@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
-_SHORT = 1024  # values
+_MIN_TAIL_CAPACITY = 1024  # values
 
 
-class Column(Generic[_Scalar]):
+class GrowingArray(Generic[_Scalar]):
     """An array that grows at its end, in amortised constant time: a long part, and a short one behind it.
 
     Forks share the long part. The first write of a fork copies the short part only, so it costs little
@@ -58,12 +58,12 @@ class Column(Generic[_Scalar]):
         added = np.asarray(values, dtype=self._long.dtype)
         used = self._size - len(self._long)
         self._size += len(added)
-        if used + len(added) > max(_SHORT, len(self._long) // 8):
+        if used + len(added) > max(_MIN_TAIL_CAPACITY, len(self._long) // 8):
             self._long = np.concatenate([self._long, self._short[:used], added])
             self._short, self._owns_long = self._long[:0], True
             return
         if used + len(added) > len(self._short) or not self._owns_short:
-            self._short = _with_room(self._short, used, used + len(added))
+            self._short = _with_capacity(self._short, used, used + len(added))
             self._owns_short = True
         self._short[used : used + len(added)] = added
 
@@ -77,7 +77,7 @@ class Column(Generic[_Scalar]):
             self._short = self._short if self._owns_short else self._short.copy()
             self._short[position - long], self._owns_short = value, True
 
-    def fork(self) -> "Column[_Scalar]":
+    def fork(self) -> "GrowingArray[_Scalar]":
         """Copy in O(1); neither sees what the other writes."""
         fork = copy(self)
         for either in (self, fork):
@@ -85,7 +85,7 @@ class Column(Generic[_Scalar]):
         return fork
 
 
-class Posting(NamedTuple):
+class PostingList(NamedTuple):
     """The documents that hold a term: the first ``size`` entries of two arrays, by rising position.
 
     ``live`` of them have not been removed. No entry has a higher count than ``top_count``, and no document
@@ -104,15 +104,15 @@ class Posting(NamedTuple):
         """Give positions and counts, each of shape (size,)."""
         return self.positions[: self.size], self.counts[: self.size]
 
-    def extended(self, later: "Posting", owner: object) -> "Posting":
+    def extended(self, later: "PostingList", owner: object) -> "PostingList":
         """Append the entries of later documents; only an owner's arrays are written in place."""
         size = self.size + later.size
         positions, counts = self.positions, self.counts
         if size > len(positions) or owner is not self.owner:
-            positions = _with_room(positions, self.size, size)
-            counts = _with_room(counts, self.size, size)
+            positions = _with_capacity(positions, self.size, size)
+            counts = _with_capacity(counts, self.size, size)
         positions[self.size : size], counts[self.size : size] = later.entries()
-        return Posting(
+        return PostingList(
             positions,
             counts,
             size,
@@ -122,7 +122,7 @@ class Posting(NamedTuple):
             owner,
         )
 
-    def without_one(self, removed: "Column[np.bool_]") -> "Posting":
+    def with_one_removed(self, removed: "GrowingArray[np.bool_]") -> "PostingList":
         """Count one document less; the arrays are rewritten only when more than half of them is removed."""
         posting = self._replace(live=self.live - 1)
         if 2 * posting.live >= posting.size:
@@ -132,9 +132,9 @@ class Posting(NamedTuple):
         return posting._replace(positions=positions[kept], counts=counts[kept], size=posting.live, owner=None)
 
 
-def postings_of(
+def build_postings(
     documents: Sequence[Mapping[str, int]], lengths: Sequence[int], first_position: int
-) -> dict[str, Posting]:
+) -> dict[str, PostingList]:
     """Turn documents, as counts by term and their sums, into one posting a term.
 
     The first document gets ``first_position``, the others follow.
@@ -159,7 +159,9 @@ def postings_of(
     shortest = np.minimum.reduceat(lengths_E, starts)
     bounds = zip(row_of, starts.tolist(), ends.tolist(), tops.tolist(), shortest.tolist(), strict=True)
     return {
-        term: Posting(positions_E[start:end], counts_E[start:end], end - start, end - start, int(top), least)
+        term: PostingList(
+            positions_E[start:end], counts_E[start:end], end - start, end - start, int(top), least
+        )
         for term, start, end, top, least in bounds
     }
 
@@ -180,7 +182,9 @@ class PostingColumns:
     lengths_D: NDArray[np.int32]
 
     @classmethod
-    def of(cls, postings: Iterable[tuple[str, Posting]], lengths_D: NDArray[np.int32]) -> "PostingColumns":
+    def from_postings(
+        cls, postings: Iterable[tuple[str, PostingList]], lengths_D: NDArray[np.int32]
+    ) -> "PostingColumns":
         """Lay postings out; ``lengths_D`` has the length of the document at each position."""
         held = list(postings)
         entries = [posting.entries() for _, posting in held]
@@ -194,13 +198,13 @@ class PostingColumns:
             lengths_D,
         )
 
-    def get(self, term: str) -> Posting | None:
+    def get(self, term: str) -> PostingList | None:
         """Give the posting of a term, as a view; None if no document holds it."""
-        row = self._row_of.get(term)
+        row = self._row_by_term.get(term)
         if row is None:
             return None
         start, end = int(self.ends_T[row - 1]) if row else 0, int(self.ends_T[row])
-        return Posting(
+        return PostingList(
             self.positions_E[start:end],
             self.counts_E[start:end],
             end - start,
@@ -210,15 +214,15 @@ class PostingColumns:
         )
 
     @cached_property
-    def _row_of(self) -> dict[str, int]:
+    def _row_by_term(self) -> dict[str, int]:
         return {term: row for row, term in enumerate(self.terms)}
 
 
-NO_POSTINGS = PostingColumns.of((), np.zeros(0, np.int32))
+NO_POSTINGS = PostingColumns.from_postings((), np.zeros(0, np.int32))
 """The columns of no documents."""
 
 
-def _with_room(array: NDArray[_Scalar], used: int, needed: int) -> NDArray[_Scalar]:
+def _with_capacity(array: NDArray[_Scalar], used: int, needed: int) -> NDArray[_Scalar]:
     """Copy the used part of an array into one that has room for what is needed, or for twice as much."""
     capacity = len(array) if needed <= len(array) else max(2 * len(array), needed)
     longer = np.empty(capacity, dtype=array.dtype)

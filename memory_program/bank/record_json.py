@@ -30,26 +30,26 @@ def session_from_json(document: str) -> Session:
     """
     record: dict[str, Any] = json.loads(document)  # Any: a JSON object
     return Session(
-        number=_number(record, "number"),
+        number=_read_int(record, "number"),
         date_time=datetime.fromisoformat(record["date_time"]),
-        turns=tuple(map(_turn, record["turns"])),
+        turns=tuple(map(_turn_from_json, record["turns"])),
     )
 
 
-def _number(record: dict[str, Any], name: str) -> int:  # Any: see session_from_json
+def _read_int(record: dict[str, Any], name: str) -> int:  # Any: see session_from_json
     if not isinstance(record[name], int) or isinstance(record[name], bool):
         raise TypeError(f"{name}={record[name]!r:.80} is no whole number")
     return record[name]
 
 
-def _texts(record: dict[str, Any], name: str) -> tuple[str, ...]:  # Any: see session_from_json
+def _read_strings(record: dict[str, Any], name: str) -> tuple[str, ...]:  # Any: see session_from_json
     texts = record[name]
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in cast(list[object], texts)):
         raise TypeError(f"{name}={texts!r:.80} is no list of texts")
     return tuple(cast(list[str], texts))
 
 
-def _turn(written: dict[str, Any]) -> Turn:  # Any: see session_from_json
+def _turn_from_json(written: dict[str, Any]) -> Turn:  # Any: see session_from_json
     turn = Turn(**written)
     for field in fields(Turn):
         value = getattr(turn, field.name)
@@ -76,9 +76,9 @@ def record_from_json(document: str) -> SessionRecord:
     ]
     return SessionRecord(
         session_id=record["session_id"],
-        operations=_number(record, "operations"),
-        tool_calls=_number(record, "tool_calls"),
-        tool_errors=_texts(record, "tool_errors"),
+        operations=_read_int(record, "operations"),
+        tool_calls=_read_int(record, "tool_calls"),
+        tool_errors=_read_strings(record, "tool_errors"),
         failures=tuple(failures),
-        left_out=_texts(record, "left_out"),
+        left_out=_read_strings(record, "left_out"),
     )

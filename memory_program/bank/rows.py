@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from memory_program.bank.bulk import uncollected
+from memory_program.bank.bulk import gc_paused
 from memory_program.bank.db_schema import META, NAMESPACES, OPERATIONS, SESSIONS, SNAPSHOTS, VECTORS
 from memory_program.bank.memory import Operation, operation_from_json, operation_to_json
 from memory_program.bank.record_json import (
@@ -21,30 +21,34 @@ from memory_program.bank.space import IngestedSession
 from memory_program.core.errors import ConflictError, SessionConflictError
 
 _LOOKUP_BATCH = 500
-_PIECE_BYTES = 32 * 2**20  # of a snapshot in one row; both databases refuse rows of more than a gigabyte
+_SNAPSHOT_CHUNK_BYTES = (
+    32 * 2**20
+)  # of a snapshot in one row; both databases refuse rows of more than a gigabyte
 _MODEL_KEYS = ("embedding_model", "embedding_dimension")
 
 # -- reading -------------------------------------------------------------------------------------
 
 
-def namespaces(connection: Connection) -> list[str]:
+def read_namespaces(connection: Connection) -> list[str]:
     """Read the names of the namespaces, sorted."""
     return sorted(connection.scalars(select(NAMESPACES.c.name)))
 
 
-def revision_of(connection: Connection, namespace: str) -> int:
+def read_revision(connection: Connection, namespace: str) -> int:
     """Read how often a namespace was written: 0 if never."""
     found = connection.scalar(select(NAMESPACES.c.revision).where(NAMESPACES.c.name == namespace))
     return found or 0
 
 
-def latest_version(connection: Connection, namespace: str) -> int:
+def read_latest_version(connection: Connection, namespace: str) -> int:
     """Read the version of the log in force: 0 if it is empty."""
-    found = connection.scalar(select(func.max(OPERATIONS.c.version)).where(*_in_force(OPERATIONS, namespace)))
+    found = connection.scalar(
+        select(func.max(OPERATIONS.c.version)).where(*_not_retracted(OPERATIONS, namespace))
+    )
     return found or 0
 
 
-def operations_of(
+def read_operations(
     connection: Connection, namespace: str, *, since: int = 0, until: int | None = None
 ) -> list[Operation]:
     """Read the log in force after one version, up to and with another (the last by default), oldest first.
@@ -52,10 +56,10 @@ def operations_of(
     Raises:
         ValueError: a row holds something else.
     """
-    query = select(OPERATIONS.c.operation).where(*_in_force(OPERATIONS, namespace))
+    query = select(OPERATIONS.c.operation).where(*_not_retracted(OPERATIONS, namespace))
     query = query.where(OPERATIONS.c.version > since).order_by(OPERATIONS.c.version)
     rows = connection.scalars(query if until is None else query.where(OPERATIONS.c.version <= until)).all()
-    with uncollected(len(rows)):
+    with gc_paused(len(rows)):
         return [operation_from_json(json.loads(row)) for row in rows]
 
 
@@ -66,7 +70,7 @@ def was_rewound(connection: Connection, namespace: str, revision: int, version: 
     return connection.scalar(query.limit(1)) is not None
 
 
-def snapshot_of(connection: Connection, namespace: str) -> dict[str, bytes]:
+def read_snapshot_parts(connection: Connection, namespace: str) -> dict[str, bytes]:
     """Read the parts of the snapshot of a namespace; empty if there is none."""
     query = select(SNAPSHOTS.c.part, SNAPSHOTS.c.data).where(SNAPSHOTS.c.namespace == namespace)
     pieces: dict[str, list[bytes]] = {}
@@ -75,24 +79,24 @@ def snapshot_of(connection: Connection, namespace: str) -> dict[str, bytes]:
     return {part: found[0] if len(found) == 1 else b"".join(found) for part, found in pieces.items()}
 
 
-def sessions_of(connection: Connection, namespace: str) -> list[IngestedSession]:
+def read_sessions(connection: Connection, namespace: str) -> list[IngestedSession]:
     """Read the sessions in force, in the order in which they were ingested.
 
     Raises:
         ValueError, KeyError, TypeError: a row holds something else.
     """
     query = select(SESSIONS.c.session, SESSIONS.c.version, SESSIONS.c.record)
-    rows = connection.execute(query.where(*_in_force(SESSIONS, namespace)).order_by(SESSIONS.c.position))
+    rows = connection.execute(query.where(*_not_retracted(SESSIONS, namespace)).order_by(SESSIONS.c.position))
     return [
         IngestedSession(session_from_json(session), version, record_from_json(record))
         for session, version, record in rows
     ]
 
 
-def place_of(connection: Connection, namespace: str, session_id: str) -> tuple[int, int] | None:
+def find_session_position(connection: Connection, namespace: str, session_id: str) -> tuple[int, int] | None:
     """Read where a session stands among those in force, and the version of the bank after the one before."""
     query = select(SESSIONS.c.session_id, SESSIONS.c.position, SESSIONS.c.version)
-    rows = connection.execute(query.where(*_in_force(SESSIONS, namespace)).order_by(SESSIONS.c.position))
+    rows = connection.execute(query.where(*_not_retracted(SESSIONS, namespace)).order_by(SESSIONS.c.position))
     version_before = 0
     for known_id, position, version in rows:
         if known_id == session_id:
@@ -101,7 +105,7 @@ def place_of(connection: Connection, namespace: str, session_id: str) -> tuple[i
     return None
 
 
-def retracted_operations(connection: Connection, namespace: str) -> list[tuple[int, Operation]]:
+def read_retracted_operations(connection: Connection, namespace: str) -> list[tuple[int, Operation]]:
     """Read what rewinds took back, each with the revision of its rewind, in that order.
 
     Raises:
@@ -114,13 +118,13 @@ def retracted_operations(connection: Connection, namespace: str) -> list[tuple[i
     return [(revision, operation_from_json(json.loads(row))) for revision, row in rows]
 
 
-def vectors_of(connection: Connection, namespace: str) -> dict[str, NDArray[np.float32]]:
+def read_vectors(connection: Connection, namespace: str) -> dict[str, NDArray[np.float32]]:
     """Read the vectors of a namespace by the digest of their texts."""
     query = select(VECTORS.c.digest, VECTORS.c.vector).where(VECTORS.c.namespace == namespace)
     return {digest: np.frombuffer(vector, dtype="<f4") for digest, vector in connection.execute(query)}
 
 
-def embedding_of(connection: Connection) -> tuple[str, int] | None:
+def read_embedding_model(connection: Connection) -> tuple[str, int] | None:
     """Read the model and the dimension of the stored vectors; None if there are none yet."""
     query = select(META.c.key, META.c.value).where(META.c.key.in_(_MODEL_KEYS))
     recorded: dict[str, str] = dict(connection.execute(query).tuples().all())
@@ -136,7 +140,7 @@ def unsaved_sessions(
         SessionConflictError: it has one under the same id with other content.
     """
     known: dict[str, str] = {}
-    query = select(SESSIONS.c.session_id, SESSIONS.c.fingerprint).where(*_in_force(SESSIONS, namespace))
+    query = select(SESSIONS.c.session_id, SESSIONS.c.fingerprint).where(*_not_retracted(SESSIONS, namespace))
     for start in range(0, len(sessions), _LOOKUP_BATCH):
         ids = [ingested.session.session_id for ingested in sessions[start : start + _LOOKUP_BATCH]]
         known.update(connection.execute(query.where(SESSIONS.c.session_id.in_(ids))).tuples().all())
@@ -153,7 +157,7 @@ def unsaved_sessions(
 # -- writing -------------------------------------------------------------------------------------
 
 
-def advance(connection: Connection, namespace: str, revision: int) -> None:
+def advance_revision(connection: Connection, namespace: str, revision: int) -> None:
     """Move a namespace from the revision that was loaded (0: it was not there) to the next.
 
     Raises:
@@ -163,20 +167,20 @@ def advance(connection: Connection, namespace: str, revision: int) -> None:
         try:
             connection.execute(insert(NAMESPACES), {"name": namespace, "revision": 1})
         except IntegrityError as error:
-            raise ConflictError(_conflict(namespace, "before it was first saved")) from error
+            raise ConflictError(_conflict_message(namespace, "before it was first saved")) from error
         return
     loaded = (NAMESPACES.c.name == namespace, NAMESPACES.c.revision == revision)
     if connection.execute(update(NAMESPACES).where(*loaded).values(revision=revision + 1)).rowcount != 1:
-        raise ConflictError(_conflict(namespace, f"revision {revision}"))
+        raise ConflictError(_conflict_message(namespace, f"revision {revision}"))
 
 
-def next_revision(connection: Connection, namespace: str) -> int | None:
+def increment_revision(connection: Connection, namespace: str) -> int | None:
     """Move a namespace to its next revision, whichever it is at; None if it was never saved."""
     step = update(NAMESPACES).where(NAMESPACES.c.name == namespace)
     return connection.scalar(step.values(revision=NAMESPACES.c.revision + 1).returning(NAMESPACES.c.revision))
 
 
-def retract(
+def mark_retracted(
     connection: Connection, namespace: str, version: int, revision: int, *, position: int | None = None
 ) -> None:
     """Mark the operations after a version, and the sessions ingested after it, as taken back.
@@ -187,7 +191,7 @@ def retract(
     is_later = SESSIONS.c.version > version if position is None else SESSIONS.c.position >= position
     for table, later in ((OPERATIONS, OPERATIONS.c.version > version), (SESSIONS, is_later)):
         connection.execute(
-            update(table).where(*_in_force(table, namespace), later).values(retracted=revision)
+            update(table).where(*_not_retracted(table, namespace), later).values(retracted=revision)
         )
     connection.execute(
         delete(SNAPSHOTS).where(SNAPSHOTS.c.namespace == namespace, SNAPSHOTS.c.version > version)
@@ -200,8 +204,8 @@ def replace_snapshot(
     """Put a snapshot in the place of the one before it."""
     connection.execute(delete(SNAPSHOTS).where(SNAPSHOTS.c.namespace == namespace))
     for part, run in parts.items():
-        for piece, start in enumerate(range(0, max(len(run), 1), _PIECE_BYTES)):
-            data = run[start : start + _PIECE_BYTES]
+        for piece, start in enumerate(range(0, max(len(run), 1), _SNAPSHOT_CHUNK_BYTES)):
+            data = run[start : start + _SNAPSHOT_CHUNK_BYTES]
             row = {"namespace": namespace, "part": part, "piece": piece, "version": version, "data": data}
             connection.execute(insert(SNAPSHOTS), row)
 
@@ -260,7 +264,7 @@ def insert_vectors(
             connection.execute(insert(VECTORS), rows)
 
 
-def record_embedding(connection: Connection, model: str, dimension: int) -> None:
+def insert_embedding_model(connection: Connection, model: str, dimension: int) -> None:
     """Write down whose vectors the database holds."""
     values = zip(_MODEL_KEYS, (model, str(dimension)), strict=True)
     connection.execute(insert(META), [{"key": key, "value": value} for key, value in values])
@@ -272,11 +276,11 @@ def delete_vectors(connection: Connection) -> None:
     connection.execute(delete(META).where(META.c.key.in_(_MODEL_KEYS)))
 
 
-def _in_force(table: Table, namespace: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+def _not_retracted(table: Table, namespace: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     return table.c.namespace == namespace, table.c.retracted == 0
 
 
-def _conflict(namespace: str, loaded: str) -> str:
+def _conflict_message(namespace: str, loaded: str) -> str:
     return (
         f"namespace {namespace!r} was saved by somebody else since it was loaded ({loaded}); nothing was "
         "written: load it again and remember the session again"

@@ -29,22 +29,22 @@ class Snapshot:
     postings: PostingColumns
 
     @classmethod
-    def of(cls, bank: MemoryBank, index: MemoryIndex) -> "Snapshot":
+    def from_bank(cls, bank: MemoryBank, index: MemoryIndex) -> "Snapshot":
         """Take a snapshot of a bank, with which its index catches up first.
 
         Raises:
             IndexingError: the index is of another branch.
         """
-        return cls(bank.laid_out(), index.postings(bank))
+        return cls(bank.compacted(), index.postings(bank))
 
     @property
     def version(self) -> int:
         """The version of the bank that it shows."""
         return self.state.version
 
-    def index_of(self, bank: MemoryBank) -> MemoryIndex:
+    def restore_index(self, bank: MemoryBank) -> MemoryIndex:
         """Make the index of a bank that was opened with this snapshot."""
-        return MemoryIndex.of(bank.at(self.version), self.state.frozen, self.postings)
+        return MemoryIndex.from_snapshot(bank.at(self.version), self.state.frozen, self.postings)
 
     def to_parts(self) -> dict[str, bytes]:
         """Write the snapshot as named runs of bytes; ``from_parts`` reads it back equal."""

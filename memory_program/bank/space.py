@@ -44,7 +44,7 @@ class MemorySpace:
         self.snapshot_version = 0
         """The version of which the store holds a snapshot; 0 if it holds none."""
 
-    def has(self, session: Session) -> bool:
+    def has_session(self, session: Session) -> bool:
         """Say whether this very session was ingested.
 
         Raises:

@@ -39,16 +39,16 @@ def tokenize(text: str) -> list[str]:
 
     Deviation: letters and their marks are composed first, and marks that stay are parts of words.
     """
-    return stem_words(word for word in _words(text) if word not in _STOP_WORDS)
+    return stem_words(word for word in _split_words(text) if word not in _STOP_WORDS)
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     if text.isascii():
         return _WORD.findall(text.lower())
-    return _MARKED_WORD.findall(composed(text).lower())
+    return _MARKED_WORD.findall(normalize_nfc(text).lower())
 
 
-def composed(text: str) -> str:
+def normalize_nfc(text: str) -> str:
     """Write a letter and its marks as one character, where there is one."""
     return unicodedata.normalize("NFC", text)
 

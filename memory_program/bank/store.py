@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 
 from memory_program.bank import rows
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.bulk import uncollected
-from memory_program.bank.db_engine import Database, check_exists
+from memory_program.bank.bulk import gc_paused
+from memory_program.bank.db_engine import Database, check_database_exists
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.memory import Operation
 from memory_program.bank.memory_search import MemoryIndex
@@ -95,13 +95,13 @@ class BankStore:
                 raise
 
     @classmethod
-    def existing(cls, url: str) -> "BankStore":
+    def open_existing(cls, url: str) -> "BankStore":
         """Open a database that is there already: a file is not made.
 
         Raises:
             StoreError: there is no such file, or the URL names no database that can be opened.
         """
-        check_exists(url)
+        check_database_exists(url)
         return cls(url)
 
     def __enter__(self) -> "BankStore":
@@ -121,7 +121,7 @@ class BankStore:
     def namespaces(self) -> list[str]:
         """List the namespaces that were ever saved, sorted."""
         with self._database.reading() as connection:
-            return rows.namespaces(connection)
+            return rows.read_namespaces(connection)
 
     def load(self, namespace: str) -> MemorySpace:
         """Read a namespace; one that was never saved is empty.
@@ -130,22 +130,22 @@ class BankStore:
             ConfigError: the name is empty, too long, or holds a character that cannot be printed.
             StoreError: the database fails, or holds something that no store wrote.
         """
-        _check_name(namespace)
+        _check_namespace(namespace)
         dense = self._dense.empty_copy() if self._dense is not None else None
         space = MemorySpace(namespace)
         try:
             with self._database.reading() as connection:
-                space.revision = rows.revision_of(connection, namespace)
-                snapshot = self._snapshot(connection, namespace)
-                space.bank = self._replayed(connection, namespace, snapshot)
+                space.revision = rows.read_revision(connection, namespace)
+                snapshot = self._read_snapshot(connection, namespace)
+                space.bank = self._replay_bank(connection, namespace, snapshot)
                 space.snapshot_version = snapshot.version if snapshot is not None else 0
-                space.restore(rows.sessions_of(connection, namespace))
+                space.restore(rows.read_sessions(connection, namespace))
                 if dense is not None:
-                    dense.remember(rows.vectors_of(connection, namespace))
+                    dense.remember(rows.read_vectors(connection, namespace))
         except (KeyError, TypeError, ValueError) as error:
-            raise self._foreign(namespace, error) from error
+            raise self._unreadable_error(namespace, error) from error
         if snapshot is not None and dense is None:  # the vectors of an index are not in a snapshot
-            space.index = snapshot.index_of(space.bank)
+            space.index = snapshot.restore_index(space.bank)
         else:
             space.index = MemoryIndex(dense)
         space.saved, space.saved_sessions = space.bank.fork(), frozenset(space.sessions)
@@ -158,12 +158,12 @@ class BankStore:
             ConfigError: the name is empty, too long, or holds a character that cannot be printed.
             StoreError: the database fails, or holds something that no store wrote.
         """
-        _check_name(namespace)
+        _check_namespace(namespace)
         try:
             with self._database.reading() as connection:
-                return self._replayed(connection, namespace, self._snapshot(connection, namespace))
+                return self._replay_bank(connection, namespace, self._read_snapshot(connection, namespace))
         except (KeyError, TypeError, ValueError) as error:
-            raise self._foreign(namespace, error) from error
+            raise self._unreadable_error(namespace, error) from error
 
     def save(self, space: MemorySpace) -> None:
         """Write what a space has and the database has not, in one transaction: operations, sessions, vectors.
@@ -178,7 +178,7 @@ class BankStore:
             StoreError: the bank of the space is another branch than the saved one, or the database fails.
                 Whatever is raised, nothing was written.
         """
-        _check_name(space.namespace)
+        _check_namespace(space.namespace)
         bank, sessions, dense = space.bank.fork(), dict(space.sessions), space.index.dense
         if not bank.extends(space.saved):
             raise StoreError(
@@ -192,12 +192,12 @@ class BankStore:
         operations = bank.operations(since=space.saved.version)
         grown_by = max(self._snapshot_every, bank.version // _SNAPSHOT_SHARE)
         is_due = bool(operations) and bank.version - space.snapshot_version >= grown_by
-        snapshot = Snapshot.of(bank, space.index) if is_due else None
+        snapshot = Snapshot.from_bank(bank, space.index) if is_due else None
         with self._database.writing() as connection:
             new_sessions = rows.unsaved_sessions(connection, space.namespace, beyond)
             is_new = bool(operations or new_sessions or space.revision == 0)
             if is_new:
-                rows.advance(connection, space.namespace, space.revision)
+                rows.advance_revision(connection, space.namespace, space.revision)
                 rows.insert_operations(connection, space.namespace, operations)
                 first_position = len(sessions) - len(new_sessions)
                 rows.insert_sessions(connection, space.namespace, new_sessions, first_position)
@@ -205,13 +205,13 @@ class BankStore:
                 rows.replace_snapshot(connection, space.namespace, snapshot.version, snapshot.to_parts())
             if dense is not None and vectors:
                 if not self._check_embedding(connection, dense):
-                    rows.record_embedding(connection, dense.model, dense.dimension)
+                    rows.insert_embedding_model(connection, dense.model, dense.dimension)
                 rows.insert_vectors(connection, space.namespace, vectors)
         space.saved, space.saved_sessions = bank, frozenset(sessions)
         space.revision += is_new
         if snapshot is not None:
             space.snapshot_version = snapshot.version
-            space.bank.settle(snapshot.state)
+            space.bank.adopt_compacted(snapshot.state)
         if dense is not None:
             dense.mark_saved(list(vectors))
 
@@ -225,18 +225,18 @@ class BankStore:
             MemoryOperationError: the bank never had that version; nothing was changed.
             StoreError: the namespace was never saved, or the database fails.
         """
-        _check_name(namespace)
+        _check_namespace(namespace)
         with self._database.writing() as connection:
-            revision = rows.next_revision(connection, namespace)
+            revision = rows.increment_revision(connection, namespace)
             if revision is None:
                 raise StoreError(
                     f"namespace {namespace!r} was never saved in {self._database.where}: "
                     "BankStore.namespaces() lists those that were"
                 )
-            current = rows.latest_version(connection, namespace)
+            current = rows.read_latest_version(connection, namespace)
             if not 0 <= version <= current:
                 raise MemoryOperationError(f"version={version} must be from 0 to {current}, the current one")
-            rows.retract(connection, namespace, version, revision)
+            rows.mark_retracted(connection, namespace, version, revision)
         return self.load(namespace)
 
     def rewind_session(self, namespace: str, session_id: str) -> MemorySpace:
@@ -247,17 +247,17 @@ class BankStore:
         Raises:
             StoreError: no such session was saved, or the database fails; nothing was changed.
         """
-        _check_name(namespace)
+        _check_namespace(namespace)
         with self._database.writing() as connection:
-            place = rows.place_of(connection, namespace, session_id)
-            revision = rows.next_revision(connection, namespace)
+            place = rows.find_session_position(connection, namespace, session_id)
+            revision = rows.increment_revision(connection, namespace)
             if place is None or revision is None:
                 raise StoreError(
                     f"session {session_id!r} was never saved in namespace {namespace!r} of "
                     f"{self._database.where}: BankStore.load(namespace).sessions lists those that were"
                 )
             position, version = place
-            rows.retract(connection, namespace, version, revision, position=position)
+            rows.mark_retracted(connection, namespace, version, revision, position=position)
         return self.load(namespace)
 
     def retracted(self, namespace: str) -> list[RetractedOperation]:
@@ -266,9 +266,9 @@ class BankStore:
         Raises:
             StoreError: the database fails.
         """
-        _check_name(namespace)
+        _check_namespace(namespace)
         with self._database.reading() as connection:
-            return [RetractedOperation(*row) for row in rows.retracted_operations(connection, namespace)]
+            return [RetractedOperation(*row) for row in rows.read_retracted_operations(connection, namespace)]
 
     def drop_vectors(self) -> None:
         """Forget every vector and whose they were: the way from one embedding model to another.
@@ -279,24 +279,24 @@ class BankStore:
         with self._database.writing() as connection:
             rows.delete_vectors(connection)
 
-    def _snapshot(self, connection: Connection, namespace: str) -> Snapshot | None:
-        parts = rows.snapshot_of(connection, namespace)
+    def _read_snapshot(self, connection: Connection, namespace: str) -> Snapshot | None:
+        parts = rows.read_snapshot_parts(connection, namespace)
         return Snapshot.from_parts(parts) if parts else None
 
-    def _replayed(self, connection: Connection, namespace: str, snapshot: Snapshot | None) -> MemoryBank:
+    def _replay_bank(self, connection: Connection, namespace: str, snapshot: Snapshot | None) -> MemoryBank:
         """Begin with a snapshot, where there is one, and append the operations after it."""
         bank = MemoryBank(namespace)
         if snapshot is not None:
-            revision = rows.revision_of(connection, namespace)
-            read_past = partial(self._past, namespace, snapshot.version, revision)
-            bank = MemoryBank.opened(namespace, snapshot.state, read_past)
-        operations = rows.operations_of(connection, namespace, since=bank.version)
-        with uncollected(len(operations)):
+            revision = rows.read_revision(connection, namespace)
+            read_past = partial(self._operations_before_snapshot, namespace, snapshot.version, revision)
+            bank = MemoryBank.from_snapshot(namespace, snapshot.state, read_past)
+        operations = rows.read_operations(connection, namespace, since=bank.version)
+        with gc_paused(len(operations)):
             for operation in operations:
                 bank.append(operation)
         return bank
 
-    def _past(self, namespace: str, version: int, revision: int) -> Sequence[Operation]:
+    def _operations_before_snapshot(self, namespace: str, version: int, revision: int) -> Sequence[Operation]:
         """Read the operations before a snapshot, as they were in force at a revision."""
         with self._database.reading() as connection:
             if rows.was_rewound(connection, namespace, revision, version):
@@ -305,9 +305,9 @@ class BankStore:
                     "older operations are read only now: load it again"
                 )
             try:
-                operations = rows.operations_of(connection, namespace, until=version)
+                operations = rows.read_operations(connection, namespace, until=version)
             except ValueError as error:
-                raise self._foreign(namespace, error) from error
+                raise self._unreadable_error(namespace, error) from error
         if len(operations) != version:
             raise StoreError(
                 f"namespace {namespace!r} of {self._database.where} has {len(operations)} operations left "
@@ -315,7 +315,7 @@ class BankStore:
             )
         return operations
 
-    def _foreign(self, namespace: str, error: Exception) -> StoreError:
+    def _unreadable_error(self, namespace: str, error: Exception) -> StoreError:
         return StoreError(
             f"namespace {namespace!r} of {self._database.where} holds what no store wrote ({error}): "
             "restore the database from a copy"
@@ -323,7 +323,7 @@ class BankStore:
 
     def _check_embedding(self, connection: Connection, dense: DenseIndex) -> bool:
         """Say whether the model of the vectors is recorded, which is then this one."""
-        recorded = rows.embedding_of(connection)
+        recorded = rows.read_embedding_model(connection)
         if recorded not in (None, (dense.model, dense.dimension)):
             model, dimension = recorded
             raise EmbeddingMismatchError(
@@ -334,7 +334,7 @@ class BankStore:
         return recorded is not None
 
 
-def _check_name(namespace: str) -> None:
+def _check_namespace(namespace: str) -> None:
     if not 1 <= len(namespace) <= _NAME_LIMIT_CHARS or not namespace.isprintable():
         raise ConfigError(
             f"namespace={namespace!r:.60} must have 1 to {_NAME_LIMIT_CHARS} characters, all of which can "

@@ -10,9 +10,9 @@ from pydantic import Field, model_validator
 from memory_program.configs.arbor_settings import ArborJobSettings, ArborSettings
 from memory_program.configs.arbor_yaml import ARBOR_YAML, ArborConfig, read_arbor_config
 from memory_program.configs.train_config import TrainConfig
-from memory_program.core.command_line import flag_value
+from memory_program.core.command_line import peek_flag
 from memory_program.core.errors import ConfigError
-from memory_program.models.model_names import is_embedded
+from memory_program.models.model_names import is_local
 
 
 class ArborTrainConfig(ArborSettings, TrainConfig):
@@ -54,8 +54,8 @@ class ArborTrainConfig(ArborSettings, TrainConfig):
     """Steps between notes of how far the run is. The server cannot go back, so it must be every step."""
 
     @model_validator(mode="after")
-    def _fits_a_server(self) -> Self:
-        if not is_embedded(self.model):
+    def _check_arbor_support(self) -> Self:
+        if not is_local(self.model):
             raise ConfigError(
                 f"model={self.model!r} cannot be trained: name a hub id or a folder after 'local:'"
             )
@@ -109,9 +109,9 @@ def train_config_type(arguments: Sequence[str] | None = None) -> type[TrainConfi
     Raises:
         ConfigError: there is no such backend.
     """
-    named = flag_value("backend", arguments)
+    named = peek_flag("backend", arguments)
     if named is None:
-        is_arbor = flag_value("arbor-config", arguments) is not None or ARBOR_YAML.is_file()
+        is_arbor = peek_flag("arbor-config", arguments) is not None or ARBOR_YAML.is_file()
         return ArborTrainConfig if is_arbor else TrainConfig
     types: dict[str, type[TrainConfig]] = {"local": TrainConfig, "arbor": ArborTrainConfig}
     if named not in types:

@@ -16,7 +16,7 @@ _LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj"
 """Those of Llama, Qwen, Mistral and Gemma. Arbor takes a list, for which PEFT has no word for all of them."""
 
 _CLIPPING = "Arbor clips at 0.2 and 0.28; it takes one step a group, from where the samples were scored"
-_NO_KEY = {
+_UNSUPPORTED_SETTINGS = {
     "clip_low": _CLIPPING,
     "clip_high": _CLIPPING,
     "entropy": "Arbor has no bonus for entropy",
@@ -53,8 +53,8 @@ class ArborSettings(ReinforceSettings):
     """Tokens that a prompt may have; together with --max-completion-tokens what a sequence may have."""
 
     @model_validator(mode="after")
-    def _has_keys(self) -> Self:
-        for name, reason in _NO_KEY.items():
+    def _check_unsupported_settings(self) -> Self:
+        for name, reason in _UNSUPPORTED_SETTINGS.items():
             value, default = getattr(self, name), ReinforceSettings.model_fields[name].default
             if value != default:
                 raise ConfigError(

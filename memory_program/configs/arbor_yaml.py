@@ -16,7 +16,7 @@ ARBOR_YAML = Path("arbor.yaml")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-class Devices(Settings):
+class GpuDevices(Settings):
     """GPUs for one purpose."""
 
     gpu_ids: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = Field(min_length=1)
@@ -35,20 +35,20 @@ class ArborConfig(Settings):
     storage_path: Path = Path("~/.arbor")
     """Folder of the server, on its own machine: its environment, logs, and the checkpoints of its jobs."""
 
-    inference: Devices
+    inference: GpuDevices
     """GPUs that sample."""
 
-    training: Devices
+    training: GpuDevices
     """GPUs that train."""
 
     @field_validator("inference", "training", mode="before")
     @classmethod
-    def _devices(cls, value: object) -> Devices:
-        if isinstance(value, Devices):
+    def _devices(cls, value: object) -> GpuDevices:
+        if isinstance(value, GpuDevices):
             return value
         if not isinstance(value, Mapping):
             raise ConfigError(f"{value!r} is not a part of arbor.yaml: expected gpu_ids, for example [0]")
-        return Devices(**value)
+        return GpuDevices(**value)
 
     @model_validator(mode="after")
     def _are_apart(self) -> Self:

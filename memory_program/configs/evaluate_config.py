@@ -18,10 +18,10 @@ from memory_program.core.settings import (
     OutputFile,
     Settings,
     TrackingUri,
-    chosen,
+    check_choices,
     split_list,
 )
-from memory_program.models.model_names import POCKET, is_carried, is_embedded
+from memory_program.models.model_names import POCKET, is_bundled, is_local
 
 WriterMode = Literal["specialists", "generalist"]
 
@@ -43,21 +43,21 @@ class DatasetName(StrEnum):
         return self in (DatasetName.LOCOMO, DatasetName.LONGMEMEVAL, DatasetName.PERLTQA)
 
     @property
-    def is_made_up(self) -> bool:
+    def is_synthetic(self) -> bool:
         """Whether its conversations come from the generator, the only ones that the embedded model knows."""
         return self in (DatasetName.SAMPLE, DatasetName.WORLD)
 
 
-Split = Literal["all", "train", "val", "test", "sft", "rl"]
+SplitName = Literal["all", "train", "val", "test", "sft", "rl"]
 
-_SPLITS: Mapping[str, tuple[Split, ...]] = {
+_SPLITS: Mapping[str, tuple[SplitName, ...]] = {
     DatasetName.LONGMEMEVAL: ("all", "sft", "rl", "test"),
     DatasetName.PERLTQA: ("all",),
 }
-_LOCOMO_SPLITS: tuple[Split, ...] = ("all", "train", "val", "test")
+_LOCOMO_SPLITS: tuple[SplitName, ...] = ("all", "train", "val", "test")
 
 
-_OF_DATASETS: Mapping[str, tuple[str, tuple[DatasetName, ...]]] = {
+_DATASET_ONLY_SETTINGS: Mapping[str, tuple[str, tuple[DatasetName, ...]]] = {
     "data": ("says where an official file lies", tuple(name for name in DatasetName if name.is_downloaded)),
     "allow_modified": ("accepts another hash than the official file's", (DatasetName.LOCOMO,)),
     "worlds": ("counts conversations that are made up from a seed", (DatasetName.WORLD,)),
@@ -65,7 +65,7 @@ _OF_DATASETS: Mapping[str, tuple[str, tuple[DatasetName, ...]]] = {
 """What a setting is for, and which datasets have that."""
 
 
-_OF_A_REPORT = ("mode", "runs", "page", "mlflow", "tracking_uri")
+_REPORT_SETTINGS = ("mode", "runs", "page", "mlflow", "tracking_uri")
 """What may be set where runs are reported: their own settings say the rest."""
 
 
@@ -80,12 +80,12 @@ class SystemName(StrEnum):
     EXTRACTIVE = "extractive"
 
     @property
-    def writes_with_a_model(self) -> bool:
+    def has_model_writer(self) -> bool:
         """Whether its memories are written by a model, and so are kept in a database."""
         return self in (SystemName.MEMORY, SystemName.OPTIMIZED)
 
     @property
-    def reads_with_a_model(self) -> bool:
+    def has_model_reader(self) -> bool:
         """Whether its answers come from a model."""
         return self is not SystemName.EXTRACTIVE
 
@@ -101,7 +101,7 @@ class Mode(StrEnum):
     CALIBRATE = "calibrate"
 
     @property
-    def makes_systems(self) -> bool:
+    def runs_systems(self) -> bool:
         """Whether systems are run; if not, what they recorded is enough and no model of theirs is needed."""
         return self in (Mode.BUILD, Mode.ANSWER, Mode.FULL)
 
@@ -168,7 +168,7 @@ class EvaluateConfig(SystemSettings):
     allow_modified: bool = False
     """Accept a LoCoMo file whose hash is not the official one; every signature then says so."""
 
-    split: Split = "all"
+    split: SplitName = "all"
     """Conversations to use: all of them, or one of the reference splits; train, val and test of LoCoMo, or
     MemBuilder's sft, rl and test of LongMemEval. What was tuned on train is quoted on test."""
 
@@ -282,15 +282,15 @@ class EvaluateConfig(SystemSettings):
     @field_validator("systems")
     @classmethod
     def _known_systems(cls, value: str) -> str:
-        return chosen(value, "system", [name.value for name in SystemName])
+        return check_choices(value, "system", [name.value for name in SystemName])
 
     @field_validator("rubrics")
     @classmethod
     def _known_rubrics(cls, value: str) -> str:
-        return chosen(value, "rubric", ["lenient", "strict"])
+        return check_choices(value, "rubric", ["lenient", "strict"])
 
     @model_validator(mode="after")
-    def _reports_runs_as_they_were(self) -> Self:
+    def _check_report_settings(self) -> Self:
         if self.runs and self.mode is not Mode.REPORT:
             raise ConfigError(
                 f"runs={[run.as_posix() for run in self.runs]} are folders to report, and mode is "
@@ -300,7 +300,7 @@ class EvaluateConfig(SystemSettings):
             raise ConfigError(f"runs={[run.as_posix() for run in self.runs]} names one twice: name each once")
         fields = type(self).model_fields
         changed = [name for name in fields if getattr(self, name) != fields[name].default]
-        of_runs = [name for name in changed if name not in _OF_A_REPORT]
+        of_runs = [name for name in changed if name not in _REPORT_SETTINGS]
         if self.runs and of_runs:
             raise ConfigError(
                 f"{of_runs[0]}={getattr(self, of_runs[0])!r} cannot be changed in a report of "
@@ -316,7 +316,7 @@ class EvaluateConfig(SystemSettings):
             raise ConfigError(
                 f"dataset {self.dataset!r} has no split {self.split!r}: choose from {', '.join(splits)}"
             )
-        for name, (purpose, of_datasets) in _OF_DATASETS.items():
+        for name, (purpose, of_datasets) in _DATASET_ONLY_SETTINGS.items():
             value = getattr(self, name)
             if value != type(self).model_fields[name].default and self.dataset not in of_datasets:
                 shown = value.as_posix() if isinstance(value, Path) else value
@@ -333,13 +333,13 @@ class EvaluateConfig(SystemSettings):
         return self
 
     @model_validator(mode="after")
-    def _can_be_sent_to_ray(self) -> Self:
-        if self.executor != "ray" or not self.mode.makes_systems:
+    def _check_ray_support(self) -> Self:
+        if self.executor != "ray" or not self.mode.runs_systems:
             return self
-        writers = [self.writer_of(name) for name in self.system_names]
-        readers = [self.reader] if any(name.reads_with_a_model for name in self.system_names) else []
+        writers = [self.writer_model_for(name) for name in self.system_names]
+        readers = [self.reader] if any(name.has_model_reader for name in self.system_names) else []
         for model in (*writers, *readers):
-            if model is not None and is_embedded(model):
+            if model is not None and is_local(model):
                 raise ConfigError(
                     f"model {model!r} runs in this process, and executor='ray' in others, all of which would "
                     "load it: leave --executor out, or serve it and name it openai/NAME, with --api-base"
@@ -353,11 +353,11 @@ class EvaluateConfig(SystemSettings):
         return self
 
     @model_validator(mode="after")
-    def _has_its_models(self) -> Self:
-        if self.mode.makes_systems:
+    def _check_models_named(self) -> Self:
+        if self.mode.runs_systems:
             for name in self.system_names:
-                lacks_writer = name.writes_with_a_model and self.writer_of(name) is None
-                lacks_reader = name.reads_with_a_model and self.reader is None and self.mode is not Mode.BUILD
+                lacks_writer = name.has_model_writer and self.writer_model_for(name) is None
+                lacks_reader = name.has_model_reader and self.reader is None and self.mode is not Mode.BUILD
                 if lacks_writer or lacks_reader:
                     part = "writer" if lacks_writer else "reader"
                     raise ConfigError(
@@ -388,11 +388,11 @@ class EvaluateConfig(SystemSettings):
     @property
     def writer(self) -> str | None:
         """The writer's model, if there is one."""
-        return self.writer_model or self.model or self._embedded
+        return self.writer_model or self.model or self._default_local_model
 
-    def writer_of(self, name: SystemName) -> str | None:
+    def writer_model_for(self, name: SystemName) -> str | None:
         """The model that writes in a system, if one does: where weights lie beside a program, it is these."""
-        if not name.writes_with_a_model:
+        if not name.has_model_writer:
             return None
         if name is SystemName.OPTIMIZED and self.program is not None:
             folder = self.program.parent
@@ -403,18 +403,18 @@ class EvaluateConfig(SystemSettings):
     @property
     def reader(self) -> str | None:
         """The reader's model, if there is one."""
-        return self.reader_model or self.model or self._embedded
+        return self.reader_model or self.model or self._default_local_model
 
     @property
-    def _embedded(self) -> str | None:
+    def _default_local_model(self) -> str | None:
         """The model that stands in where none is named: only where its small world is what is asked about."""
-        names = [name.value for name in DatasetName if name.is_made_up]
+        names = [name.value for name in DatasetName if name.is_synthetic]
         return POCKET if self.dataset in names else None
 
     @property
     def judge(self) -> str | None:
         """The judge's model, if one is named; the embedded model reads and writes, and judges nothing."""
-        return self.judge_model or (None if self.model is not None and is_carried(self.model) else self.model)
+        return self.judge_model or (None if self.model is not None and is_bundled(self.model) else self.model)
 
     @property
     def system_settings(self) -> SystemSettings:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from memory_program.configs.evaluate_config import DatasetName, EvaluateConfig, SystemSettings
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import ApiBase, OutputFile, TrackingUri
-from memory_program.models.model_names import POCKET, is_carried
+from memory_program.models.model_names import POCKET, is_bundled
 
 
 class Optimizer(StrEnum):
@@ -26,7 +26,7 @@ class Optimizer(StrEnum):
         return self in (Optimizer.MIPRO, Optimizer.GEPA)
 
     @property
-    def needs_demos(self) -> bool:
+    def proposes_only_demos(self) -> bool:
         """Whether it proposes nothing but demos."""
         return self is Optimizer.BOOTSTRAP
 
@@ -169,10 +169,10 @@ class OptimizeConfig(SystemSettings):
     """Record the run in MLflow: one run per candidate under one parent."""
 
     @model_validator(mode="after")
-    def _can_judge(self) -> Self:
+    def _check_judge_target(self) -> Self:
         if self.target is not Target.JUDGE:
             return self
-        if is_carried(self.model):
+        if is_bundled(self.model):
             raise ConfigError(
                 f"target={self.target.value!r} needs a model that judges, which {self.model!r} cannot: name "
                 "one with --model (any LiteLLM name, for example openai/gpt-4.1-mini)"
@@ -186,14 +186,14 @@ class OptimizeConfig(SystemSettings):
         return self
 
     @model_validator(mode="after")
-    def _can_propose(self) -> Self:
-        if self.optimizer.needs_instructions and not self.writes_instructions:
+    def _check_proposer(self) -> Self:
+        if self.optimizer.needs_instructions and not self.proposes_instructions:
             raise ConfigError(
                 f"optimizer={self.optimizer.value!r} needs a model that writes instructions, which "
                 f"{self.proposer!r} cannot: name one with --prompt-model, or choose --optimizer "
                 f"{Optimizer.SIMBA.value} or {Optimizer.BOOTSTRAP.value}"
             )
-        if self.max_demos == 0 and (self.optimizer.needs_demos or not self.writes_instructions):
+        if self.max_demos == 0 and (self.optimizer.proposes_only_demos or not self.proposes_instructions):
             raise ConfigError(
                 "max_demos=0 leaves nothing to propose: allow demos with --max-demos 4, or name a model that "
                 "writes instructions with --prompt-model"
@@ -206,7 +206,7 @@ class OptimizeConfig(SystemSettings):
         return self
 
     @property
-    def saved_to(self) -> Path:
+    def output_file(self) -> Path:
         """The file for the best program."""
         name = "optimized_judge.json" if self.target is Target.JUDGE else "optimized_memory_program.json"
         return self.output or Path(name)
@@ -222,16 +222,16 @@ class OptimizeConfig(SystemSettings):
         return self.prompt_model or self.model
 
     @property
-    def writes_instructions(self) -> bool:
+    def proposes_instructions(self) -> bool:
         """Whether instructions are proposed; otherwise only demos."""
-        return not is_carried(self.proposer)
+        return not is_bundled(self.proposer)
 
     @property
     def judge(self) -> str | None:
         """The judge's model, if the metric has one; a judge itself is compared with what is known."""
         if self.metric == "f1" or self.target is Target.JUDGE:
             return None
-        return self.judge_model or (None if is_carried(self.model) else self.model)
+        return self.judge_model or (None if is_bundled(self.model) else self.model)
 
     @property
     def system_settings(self) -> SystemSettings:

@@ -11,7 +11,7 @@ from memory_program.configs.trainer_config import OptimizerSettings
 from memory_program.core.settings import ApiBase, Settings
 from memory_program.models.model_names import POCKET_BASE
 
-ORACLE = "oracle"
+ORACLE_EXPERT = "oracle"
 """The perfect writer of what is made up; it needs no model."""
 
 
@@ -24,7 +24,7 @@ class TrajectoriesConfig(SystemSettings):
     mode: Literal["trajectories"] = "trajectories"
     """What to do."""
 
-    model: str = ORACLE
+    model: str = ORACLE_EXPERT
     """The expert: "oracle" (perfect, for made-up conversations), or any model that evaluate.py takes."""
 
     api_base: ApiBase | None = None
@@ -62,7 +62,7 @@ class TrajectoriesConfig(SystemSettings):
     """Seed of what is made up."""
 
     @property
-    def material_config(self) -> TrainConfig:
+    def train_data_config(self) -> TrainConfig:
         """The same data, as a training names it."""
         names = ("dataset", "data", "allow_modified", "num_train", "seed")
         return TrainConfig(**{name: getattr(self, name) for name in names})
@@ -114,7 +114,7 @@ class SynthesizeConfig(Settings):
     """Seed of what is made up."""
 
     @property
-    def material_config(self) -> TrainConfig:
+    def train_data_config(self) -> TrainConfig:
         """The same data, as a training names it."""
         names = ("dataset", "data", "allow_modified", "num_train", "seed")
         return TrainConfig(**{name: getattr(self, name) for name in names})

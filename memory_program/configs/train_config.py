@@ -9,9 +9,9 @@ from memory_program.configs.evaluate_config import DatasetName, EvaluateConfig, 
 from memory_program.configs.trainer_config import GRPOSettings, ReinforceSettings
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import ApiBase, Settings, TrackingUri
-from memory_program.models.model_names import POCKET, POCKET_BASE, is_carried
+from memory_program.models.model_names import POCKET, POCKET_BASE, is_bundled
 
-_CARRIED_MINUTES = 15.0
+_BUNDLED_MODEL_MINUTES = 15.0
 
 
 class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
@@ -125,7 +125,7 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
     """Record the run, with its curves, in MLflow."""
 
     @model_validator(mode="after")
-    def _has_its_judge(self) -> Self:
+    def _check_judge_named(self) -> Self:
         if self.backend != "local" and type(self) is TrainConfig:
             raise ConfigError(f"backend={self.backend!r} has settings of its own: build an ArborTrainConfig")
         if self.reward != "f1" and self.judge_model is None:
@@ -146,7 +146,7 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
         return self.reader_model or (POCKET if self.model == POCKET_BASE else self.model)
 
     @property
-    def result(self) -> Path:
+    def trained_folder(self) -> Path:
         """The folder of what was trained: weights, tokenizer, program, card."""
         return self.output_dir / "model"
 
@@ -154,8 +154,8 @@ class TrainConfig(GRPOSettings, ReinforceSettings, SystemSettings):
     def grpo_settings(self) -> GRPOSettings:
         """What is learned from, and for how long."""
         given = {name: getattr(self, name) for name in GRPOSettings.model_fields}
-        if self.minutes is None and is_carried(self.model):
-            given["minutes"] = _CARRIED_MINUTES
+        if self.minutes is None and is_bundled(self.model):
+            given["minutes"] = _BUNDLED_MODEL_MINUTES
         return GRPOSettings(**given)
 
     @property

@@ -153,7 +153,7 @@ class GRPOSettings(Settings):
     @field_validator("tool_weights")
     @classmethod
     def _are_weights(cls, value: str) -> str:
-        weights_of(value)
+        parse_tool_weights(value)
         return value
 
     @field_validator("curriculum")
@@ -172,7 +172,7 @@ class GRPOSettings(Settings):
         return [int(stage) for stage in split_list(self.curriculum)]
 
 
-def weights_of(tools: str) -> dict[str, float]:
+def parse_tool_weights(tools: str) -> dict[str, float]:
     """Read the weights of tools.
 
     Raises:

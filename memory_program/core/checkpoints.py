@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from locomo.atomic_files import write_folder_whole, write_whole
+from locomo.atomic_files import atomic_write_folder, atomic_write_text
 from memory_program.core.errors import ConfigError
 
-Entry = dict[str, Any]  # Any: a JSON object
+LogEntry = dict[str, Any]  # Any: a JSON object
 
 
-class Weights(Protocol):
+class TrainableWeights(Protocol):
     """Weights that are trained, here or on a server; each call names a folder of its own."""
 
     def save_state(self, folder: Path) -> None:
@@ -29,7 +29,7 @@ class Weights(Protocol):
         """Take up what ``save_state`` wrote."""
         ...
 
-    def averaged(self) -> AbstractContextManager[None]:
+    def ema_weights(self) -> AbstractContextManager[None]:
         """Have the moving average of the weights inside the block, if there is one: to judge and to save."""
         ...
 
@@ -51,7 +51,7 @@ _KEPT = 2  # the last checkpoint, and the one before it
 
 
 @dataclass(slots=True)
-class Progress:
+class CheckpointProgress:
     """How far a training is. ``best_score`` is that of the validation after ``best_step`` steps."""
 
     step: int = 0
@@ -68,7 +68,7 @@ class Progress:
 class RunState:
     """The folder of a training."""
 
-    def __init__(self, folder: Path, settings: Entry) -> None:
+    def __init__(self, folder: Path, settings: LogEntry) -> None:
         """Open the folder, or make it.
 
         Raises:
@@ -78,27 +78,27 @@ class RunState:
         self._best = folder / "best"
         self._checkpoints = folder / "checkpoints"
         self._log = folder / _LOG
-        self._saved: Progress | None = None
+        self._saved: CheckpointProgress | None = None
         folder.mkdir(parents=True, exist_ok=True)
-        self._keep(settings)
+        self._check_settings(settings)
 
-    def resume(self, trainer: Weights) -> Progress:
+    def resume(self, trainer: TrainableWeights) -> CheckpointProgress:
         """Take up the last checkpoint, if there is one, and cut the log back to it."""
-        done = self._done()
-        progress = Progress()
+        done = self._checkpoint_folders()
+        progress = CheckpointProgress()
         if done:
             trainer.load_state(done[-1])
             progress = _progress_in(done[-1])
             self._saved = replace(progress)
         kept = [entry for entry in read_log(self.folder) if done and entry["step"] <= progress.step]
-        write_whole(self._log, "".join(f"{json.dumps(entry)}\n" for entry in kept))
+        atomic_write_text(self._log, "".join(f"{json.dumps(entry)}\n" for entry in kept))
         return progress
 
-    def best(self, step: int) -> Path:
+    def best_weights_folder(self, step: int) -> Path:
         """Name the folder of the weights that were the best after so many steps."""
         return self._best / f"{step:06d}"
 
-    def save(self, trainer: Weights, progress: Progress) -> None:
+    def save(self, trainer: TrainableWeights, progress: CheckpointProgress) -> None:
         """Write a checkpoint unless it is there, and forget the older ones but for the last."""
         if progress == self._saved:
             return
@@ -107,30 +107,33 @@ class RunState:
             trainer.save_state(draft)
             (draft / _PROGRESS).write_text(json.dumps(asdict(progress)) + "\n", encoding="utf-8")
 
-        write_folder_whole(self._checkpoints / f"{progress.step:06d}", write)
+        atomic_write_folder(self._checkpoints / f"{progress.step:06d}", write)
         self._saved = replace(progress)
-        for old in self._done()[:-_KEPT]:
+        for old in self._checkpoint_folders()[:-_KEPT]:
             shutil.rmtree(old)
-        best = {self.best(_progress_in(checkpoint).best_step) for checkpoint in self._done()}
+        best = {
+            self.best_weights_folder(_progress_in(checkpoint).best_step)
+            for checkpoint in self._checkpoint_folders()
+        }
         for old in set(self._best.glob("*")) - best:
             shutil.rmtree(old)
 
-    def log(self, entry: Entry) -> None:
+    def log(self, entry: LogEntry) -> None:
         """Add a line to the log."""
         with self._log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
-    def _done(self) -> list[Path]:
+    def _checkpoint_folders(self) -> list[Path]:
         return sorted(path for path in self._checkpoints.glob("*") if path.suffix != ".draft")
 
-    def _keep(self, settings: Entry) -> None:
+    def _check_settings(self, settings: LogEntry) -> None:
         path = self.folder / "settings.json"
         if not path.exists():
-            write_whole(path, json.dumps(settings, indent=1) + "\n")
+            atomic_write_text(path, json.dumps(settings, indent=1) + "\n")
             return
-        before: Entry = json.loads(path.read_text(encoding="utf-8"))
+        before: LogEntry = json.loads(path.read_text(encoding="utf-8"))
         changed = [name for name in settings if settings[name] != before.get(name)]
         if changed:
             told = ", ".join(f"{name}={before.get(name)!r}" for name in changed)
@@ -140,12 +143,12 @@ class RunState:
             )
 
 
-def read_log(folder: Path) -> list[Entry]:
+def read_log(folder: Path) -> list[LogEntry]:
     """Read the log of a training; a line that was being written when a process was killed is left out."""
     path = folder / _LOG
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines]
 
 
-def _progress_in(checkpoint: Path) -> Progress:
-    return Progress(**json.loads((checkpoint / _PROGRESS).read_text(encoding="utf-8")))
+def _progress_in(checkpoint: Path) -> CheckpointProgress:
+    return CheckpointProgress(**json.loads((checkpoint / _PROGRESS).read_text(encoding="utf-8")))

@@ -12,7 +12,7 @@ from locomo.errors import BenchmarkError
 from memory_program.core.errors import ConfigError, MemoryProgramError, ModelError, RecordError
 from memory_program.core.settings import Settings
 
-_NOTHING_STARTED = (ConfigError, BenchmarkError, ModelError, RecordError, FileNotFoundError)
+_ERRORS_BEFORE_START = (ConfigError, BenchmarkError, ModelError, RecordError, FileNotFoundError)
 
 ConfigT = TypeVar("ConfigT", bound=Settings)
 
@@ -49,7 +49,7 @@ def parse_flags(
     return config_type(**values)
 
 
-def named_mode(modes: Collection[str], default: str, arguments: Sequence[str] | None = None) -> str:
+def parse_mode(modes: Collection[str], default: str, arguments: Sequence[str] | None = None) -> str:
     """Find out which ``--mode`` is asked for, since each has flags of its own.
 
     Args:
@@ -64,14 +64,14 @@ def named_mode(modes: Collection[str], default: str, arguments: Sequence[str] | 
         >>> named_mode(["train", "pretrain"], "train", ["--seed", "3", "--mode=pretrain"])
         'pretrain'
     """
-    named = flag_value("mode", arguments)
+    named = peek_flag("mode", arguments)
     mode = default if named is None else named
     if mode not in modes:
         raise ConfigError(f"unknown mode {mode!r}: choose from {', '.join(modes)}")
     return mode
 
 
-def flag_value(name: str, arguments: Sequence[str] | None = None) -> str | None:
+def peek_flag(name: str, arguments: Sequence[str] | None = None) -> str | None:
     """Look up a flag before the others are read, since they depend on it; None where it is not given.
 
     Args:
@@ -92,14 +92,14 @@ def flag_value(name: str, arguments: Sequence[str] | None = None) -> str | None:
     return found
 
 
-def exit_status(run: Callable[[], None]) -> int:
+def run_script(run: Callable[[], None]) -> int:
     """Run something; a deliberate error becomes one line on stderr and an exit status.
 
     Anything else is a bug, and keeps its traceback.
     """
-    return locomo.exit_status.exit_status(
+    return locomo.exit_status.run_with_exit_status(
         run,
         deliberate=(MemoryProgramError, BenchmarkError, OSError),
-        nothing_started=_NOTHING_STARTED,
+        nothing_started=_ERRORS_BEFORE_START,
         interrupted="interrupted: what is done is kept, and the same command goes on from there",
     )

@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def side_by_side(tasks: Sequence[Callable[[], T]], threads: int) -> list[T]:
+def run_parallel(tasks: Sequence[Callable[[], T]], threads: int) -> list[T]:
     """Run tasks, each in a copy of this context, so that its calls are on the meters that are open here.
 
     The first error in the tasks' order is raised, once those that run are done; the others do not begin.

@@ -8,37 +8,37 @@ REMOVED = "[key removed]"
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 _SHORTEST_SECRET_CHARS = 8  # shorter values are words, and would be cut out of honest text
-_LOOKS_SECRET = re.compile(
+_SECRET_PATTERN = re.compile(
     r"(?i:bearer)\s+\S+|\b(?:sk|gsk|xai|hf)[-_][-\w*]{8,}|\bAIza[-\w]{20,}|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
 )
 _ACCOUNT = re.compile(r"://([^/\s:@]*:[^/\s@]+)@")  # of an address; errors tell it without the "://" as well
 
 
-def redacted(text: str) -> str:
+def redact_text(text: str) -> str:
     """Replace every key of the environment, and whatever has the shape of one, by ``[key removed]``.
 
     Example:
         >>> redacted("Incorrect API key provided: sk-proj-0123456789.")
         'Incorrect API key provided: [key removed].'
     """
-    for secret in _secrets_of_the_environment():
+    for secret in _environment_secrets():
         text = text.replace(secret, REMOVED)
-    return _LOOKS_SECRET.sub(REMOVED, text)
+    return _SECRET_PATTERN.sub(REMOVED, text)
 
 
-def redact(error: Exception) -> None:
+def redact_error(error: Exception) -> None:
     """Remove keys from an error in place, and cut off the errors that it came from when they tell one."""
     told = "".join(traceback.format_exception(error))
-    if redacted(told) == told:
+    if redact_text(told) == told:
         return
-    error.args = tuple(redacted(arg) if isinstance(arg, str) else arg for arg in error.args)
+    error.args = tuple(redact_text(arg) if isinstance(arg, str) else arg for arg in error.args)
     message = getattr(error, "message", None)  # clients keep a second copy, which str() may read
     if isinstance(message, str):
-        error.message = redacted(message)  # pyright: ignore[reportAttributeAccessIssue]  # see above
+        error.message = redact_text(message)  # pyright: ignore[reportAttributeAccessIssue]  # see above
     error.__cause__ = error.__context__ = None
 
 
-def _secrets_of_the_environment() -> list[str]:
+def _environment_secrets() -> list[str]:
     values = {
         value.strip()  # as keys are sent, also those of a file that ends with its line
         for name, value in os.environ.items()

@@ -8,12 +8,12 @@ from filelock import FileLock, Timeout
 
 from memory_program.core.errors import ConfigError, RunInUseError
 
-CONFIG = "config.json"
+CONFIG_FILE = "config.json"
 """The file in a run's folder that says how it was last run."""
 
 
 @contextmanager
-def held(folder: Path, flag: str = "output_dir") -> Generator[None]:
+def lock_run_folder(folder: Path, flag: str = "output_dir") -> Generator[None]:
     """Make the folder of a run, and keep other processes out of it; a killed process lets go of it.
 
     Args:

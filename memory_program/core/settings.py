@@ -26,15 +26,15 @@ _PASSWORD = re.compile(
 )
 
 
-PASSWORD_OF_DATABASES = "PGPASSWORD or ~/.pgpass"
+DATABASE_PASSWORD_SOURCE = "PGPASSWORD or ~/.pgpass"
 """Where the password of a database stands."""
 
-_PASSWORD_OF_MLFLOW = (
+_MLFLOW_PASSWORD_SOURCE = (
     "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or that of a database in PGPASSWORD"
 )
 
 
-def without_password(name: str, instead: str, value: str) -> str:
+def reject_password(name: str, instead: str, value: str) -> str:
     """Refuse an address with a password in it: records, reports and lists of processes would show it.
 
     Raises:
@@ -48,14 +48,16 @@ def without_password(name: str, instead: str, value: str) -> str:
     return value
 
 
-DatabaseUrl = Annotated[str, AfterValidator(partial(without_password, "db_url", PASSWORD_OF_DATABASES))]
+DatabaseUrl = Annotated[str, AfterValidator(partial(reject_password, "db_url", DATABASE_PASSWORD_SOURCE))]
 """The URL of the database of the banks, without a password."""
 
-TrackingUri = Annotated[str, AfterValidator(partial(without_password, "tracking_uri", _PASSWORD_OF_MLFLOW))]
+TrackingUri = Annotated[
+    str, AfterValidator(partial(reject_password, "tracking_uri", _MLFLOW_PASSWORD_SOURCE))
+]
 """MLflow's tracking address, without a password."""
 
 ApiBase = Annotated[
-    str, AfterValidator(partial(without_password, "api_base", "the key that the environment has for it"))
+    str, AfterValidator(partial(reject_password, "api_base", "the key that the environment has for it"))
 ]
 """The address of a server with models, without a password."""
 
@@ -82,7 +84,7 @@ class Settings(BaseModel):
             field.description = " ".join((field.description or "").split())
 
     @model_validator(mode="after")
-    def _names_its_models(self) -> Self:
+    def _check_model_names(self) -> Self:
         for name in type(self).model_fields:
             value = getattr(self, name)
             if name.endswith("model") and isinstance(value, str) and not value.strip():
@@ -94,11 +96,11 @@ class Settings(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            problems = [_explained(dict(problem), type(self)) for problem in error.errors()]
+            problems = [_format_problem(dict(problem), type(self)) for problem in error.errors()]
             raise ConfigError("; ".join(problems)) from error
 
 
-def file_to_write(path: Path, name: str) -> Path:
+def check_output_file(path: Path, name: str) -> Path:
     """Check the path of a result before the work for it begins.
 
     Raises:
@@ -115,11 +117,11 @@ def file_to_write(path: Path, name: str) -> Path:
     return path
 
 
-def _checked(path: Path, setting: ValidationInfo) -> Path:
-    return file_to_write(path, str(setting.field_name))
+def _check_output_field(path: Path, setting: ValidationInfo) -> Path:
+    return check_output_file(path, str(setting.field_name))
 
 
-OutputFile = Annotated[Path, AfterValidator(_checked)]
+OutputFile = Annotated[Path, AfterValidator(_check_output_field)]
 """The type of a setting that names a file to write."""
 
 
@@ -133,7 +135,7 @@ def split_list(value: str) -> list[str]:
     return [part.strip() for part in value.split(",") if part.strip()]
 
 
-def chosen(value: str, what: str, choices: Sequence[str]) -> str:
+def check_choices(value: str, what: str, choices: Sequence[str]) -> str:
     """Check a comma-separated choice and write it plainly.
 
     Raises:
@@ -158,7 +160,9 @@ _BOUNDS = {
 }
 
 
-def _explained(problem: Mapping[str, Any], settings: type[BaseModel]) -> str:  # Any: pydantic's error details
+def _format_problem(
+    problem: Mapping[str, Any], settings: type[BaseModel]
+) -> str:  # Any: pydantic's error details
     """Write one of pydantic's complaints as this project writes errors."""
     name, value = ".".join(str(part) for part in problem["loc"]), problem["input"]
     kind, context = problem["type"], problem.get("ctx", {})

@@ -1,7 +1,7 @@
 """Training, validation and test conversations of a dataset."""
 
 from locomo.locomo import Dataset
-from locomo.longmemeval import MemBuilderSplit, membuilder_split
+from locomo.longmemeval import MemBuilderSplit, load_membuilder_split
 from locomo.splits import SPLITS, Split, select_split, split_by_order
 from locomo.types import Benchmark, Conversation
 from memory_program.core.errors import ConfigError
@@ -25,7 +25,7 @@ def split_conversations(dataset: Dataset) -> dict[Split, list[Conversation]]:
     splits: dict[Split, list[Conversation]] = split_by_order(conversations)
     if dataset.benchmark is Benchmark.LONGMEMEVAL:
         listed: dict[Split, set[str]] = {
-            split: set(membuilder_split(name)) for split, name in _MEMBUILDERS.items()
+            split: set(load_membuilder_split(name)) for split, name in _MEMBUILDERS.items()
         }
         for split, theirs in listed.items():
             splits[split] = [c for c in conversations if c.conversation_id in theirs]

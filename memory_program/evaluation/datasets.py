@@ -10,49 +10,49 @@ from locomo.longmemeval import load_longmemeval
 from locomo.perltqa import load_perltqa
 from locomo.types import Benchmark
 from memory_program.configs.evaluate_config import DatasetName, EvaluateConfig
-from memory_program.worlds import SAMPLE_FILE, World, as_locomo_json, generate, sample_worlds
+from memory_program.worlds import SAMPLE_FILE, World, as_locomo_json, generate_worlds, sample_worlds
 
 
 def load_dataset(config: EvaluateConfig) -> Dataset:
-    """Read, download or make up the dataset of a config; a name that is not in ``DATASETS`` is a path.
+    """Read, download or make up the dataset of a config; a name that is not in ``DATASET_LOADERS`` is a path.
 
     Raises:
         DatasetError: the file is missing, modified or not in the schema.
     """
-    load = DATASETS.get(config.dataset)
+    load = DATASET_LOADERS.get(config.dataset)
     return load(config) if load is not None else read_dataset(Path(config.dataset))
 
 
-def benchmark_of(config: EvaluateConfig) -> Benchmark:
+def benchmark_for_config(config: EvaluateConfig) -> Benchmark:
     """Say how the questions of a config's dataset are scored; what is no benchmark is in LoCoMo's schema."""
     known = [benchmark.value for benchmark in Benchmark]
     return Benchmark(config.dataset) if config.dataset in known else Benchmark.LOCOMO
 
 
-def worlds_of(config: EvaluateConfig) -> list[World]:
+def load_worlds(config: EvaluateConfig) -> list[World]:
     """Give the worlds that the conversations of a dataset were made from; none if nobody knows the truth."""
-    make = _WORLDS.get(config.dataset)
+    make = _WORLD_LOADERS.get(config.dataset)
     return make(config) if make is not None else []
 
 
-def _world(config: EvaluateConfig) -> Dataset:
-    conversations = tuple(world.conversation for world in worlds_of(config))
+def _make_world_dataset(config: EvaluateConfig) -> Dataset:
+    conversations = tuple(world.conversation for world in load_worlds(config))
     content = json.dumps(as_locomo_json(conversations)).encode()
     variant = f"{config.seed}x{config.worlds}"
     return Dataset(conversations, hashlib.sha256(content).hexdigest(), False, DatasetName.WORLD, variant)
 
 
-DATASETS: Mapping[str, Callable[[EvaluateConfig], Dataset]] = {
+DATASET_LOADERS: Mapping[str, Callable[[EvaluateConfig], Dataset]] = {
     DatasetName.LOCOMO: lambda config: load_locomo(config.data, allow_modified=config.allow_modified),
     DatasetName.LONGMEMEVAL: lambda config: load_longmemeval(config.data),
     DatasetName.PERLTQA: lambda config: load_perltqa(config.data),
     DatasetName.SAMPLE: lambda _: read_dataset(SAMPLE_FILE),
-    DatasetName.WORLD: _world,
+    DatasetName.WORLD: _make_world_dataset,
 }
 """Every dataset that is known by name. To add one: a reader into locomo.types's types, a name in the
 config, and a line here; what a signature shows of it is its ``Dataset.version``."""
 
-_WORLDS: Mapping[str, Callable[[EvaluateConfig], list[World]]] = {
+_WORLD_LOADERS: Mapping[str, Callable[[EvaluateConfig], list[World]]] = {
     DatasetName.SAMPLE: lambda _: sample_worlds(),
-    DatasetName.WORLD: lambda config: generate(config.seed, config.worlds, held_out=True),
+    DatasetName.WORLD: lambda config: generate_worlds(config.seed, config.worlds, held_out=True),
 }

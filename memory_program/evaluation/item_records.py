@@ -122,13 +122,13 @@ class Journal(Generic[RecordT]):
         with self._lock:
             if self._file is None:
                 self._file = self._opened()
-            _write_whole(self._file, line, self._complete_bytes)
+            _append_or_truncate(self._file, line, self._complete_bytes)
             self._complete_bytes += len(line)
             now = time.monotonic()
             if now - self._synced_at >= _SYNC_EVERY_S:
                 os.fsync(self._file)
                 self._synced_at = now
-            self._keep(record)
+            self._index_record(record)
 
     def attempts(self, key: str) -> list[RecordT]:
         """List every record with a key, in order; the last one counts, and all of them were paid for."""
@@ -158,9 +158,9 @@ class Journal(Generic[RecordT]):
                     f"line {number} of {str(self.path)!r} is not a record ({' '.join(str(error).split())}): "
                     "delete that line to have its item done again, or the file to start the stage anew"
                 ) from error
-            self._keep(record)
+            self._index_record(record)
 
-    def _keep(self, record: RecordT) -> None:
+    def _index_record(self, record: RecordT) -> None:
         before = self.records.get(record.key)
         if before is not None:
             self._replaced.setdefault(record.key, []).append(before)
@@ -204,7 +204,7 @@ class Journals:
             journal.close()
 
 
-def _write_whole(file: int, content: bytes, size: int) -> None:
+def _append_or_truncate(file: int, content: bytes, size: int) -> None:
     """Append all of it to a file of that size, or nothing: no record may be glued to half of another."""
     try:
         while content:

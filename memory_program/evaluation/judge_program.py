@@ -8,12 +8,12 @@ from pathlib import Path
 import dspy
 
 from locomo.judge.judge import Judges
-from locomo.judge.rubrics import Rubric, gradings_of
+from locomo.judge.rubrics import Rubric, list_gradings
 from locomo.types import Benchmark
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import split_list
-from memory_program.evaluation.datasets import benchmark_of
+from memory_program.evaluation.datasets import benchmark_for_config
 from memory_program.evaluation.scoring.question_scores import Json
 
 
@@ -21,13 +21,13 @@ from memory_program.evaluation.scoring.question_scores import Json
 class JudgeProgram:
     """The prompts of one rubric for the questions of one benchmark, from a file.
 
-    ``made_on`` are the built-in questions on whose known answers they were made and chosen.
+    ``optimized_on`` are the built-in questions on whose known answers they were made and chosen.
     """
 
     path: Path
     rubric: Rubric
     benchmark: Benchmark
-    made_on: tuple[str, ...]
+    optimized_on: tuple[str, ...]
     state: Json
 
     def judges(self, lm: dspy.LM | None = None) -> Judges:
@@ -36,13 +36,13 @@ class JudgeProgram:
         Raises:
             ConfigError: the file lacks what a judge of its benchmark needs.
         """
-        judges = Judges(self.rubric, gradings=gradings_of(self.benchmark))
+        judges = Judges(self.rubric, gradings=list_gradings(self.benchmark))
         try:
             judges.load_state(
                 {name: {**self.state[name], "lm": None} for name, _ in judges.named_parameters()}
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _no_judge(self.path, error) from error
+            raise _invalid_judge_error(self.path, error) from error
         judges.set_lm(lm)
         return judges
 
@@ -78,10 +78,10 @@ def read_judge_program(path: Path) -> JudgeProgram:
         made_on = (*map(str, told["train"]), *map(str, told["val"]))
         return JudgeProgram(path, Rubric(told["rubric"]), Benchmark(told["benchmark"]), made_on, state)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _no_judge(path, error) from error
+        raise _invalid_judge_error(path, error) from error
 
 
-def judge_program_of(config: EvaluateConfig) -> JudgeProgram | None:
+def load_judge_program(config: EvaluateConfig) -> JudgeProgram | None:
     """Read the optimised judge of a config, if it names one.
 
     Raises:
@@ -90,24 +90,24 @@ def judge_program_of(config: EvaluateConfig) -> JudgeProgram | None:
     if config.judge_program is None:
         return None
     program = read_judge_program(config.judge_program)
-    program.check(benchmark_of(config), [Rubric(name) for name in split_list(config.rubrics)])
+    program.check(benchmark_for_config(config), [Rubric(name) for name in split_list(config.rubrics)])
     return program
 
 
-def judges_of(config: EvaluateConfig, lm: dspy.LM | None = None) -> dict[Rubric, Judges]:
+def make_judges(config: EvaluateConfig, lm: dspy.LM | None = None) -> dict[Rubric, Judges]:
     """Make the judges of a config by rubric: those of its optimised judge, the built-in ones otherwise.
 
     Raises:
         ConfigError: the file of the optimised judge cannot be used.
     """
-    program = judge_program_of(config)
+    program = load_judge_program(config)
     return {
         rubric: program.judges(lm) if program is not None and program.rubric is rubric else Judges(rubric, lm)
         for rubric in map(Rubric, split_list(config.rubrics))
     }
 
 
-def _no_judge(path: Path, error: Exception) -> ConfigError:
+def _invalid_judge_error(path: Path, error: Exception) -> ConfigError:
     return ConfigError(
         f"{str(path)!r} is no optimised judge ({type(error).__name__}: {error}): name a file that "
         "optimize.py --target judge saved"

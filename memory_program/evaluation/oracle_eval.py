@@ -4,7 +4,7 @@ from rich.console import Console
 
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
 from memory_program.core.errors import RecordError
-from memory_program.evaluation.datasets import worlds_of
+from memory_program.evaluation.datasets import load_worlds
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.worlds.oracle import oracle_lm
@@ -13,7 +13,7 @@ ORACLE = "oracle"
 """Stands in signatures where a model's name does."""
 
 
-def measure_ceiling(config: EvaluateConfig) -> Json | None:
+def evaluate_oracle(config: EvaluateConfig) -> Json | None:
     """Evaluate the memory system with the oracle as writer and reader, under a run's own settings.
 
     It is a run like any other, in the folder ``ceiling`` of the run that it is measured for: what is
@@ -28,7 +28,7 @@ def measure_ceiling(config: EvaluateConfig) -> Json | None:
         MemoryProgramError: as ``evaluate`` does.
     """
     is_scored = config.mode in (Mode.FULL, Mode.REPORT) and SystemName.MEMORY in config.system_names
-    worlds = worlds_of(config) if is_scored and not config.runs else []  # runs have theirs on record
+    worlds = load_worlds(config) if is_scored and not config.runs else []  # runs have theirs on record
     if not worlds:
         return None
     of_oracle: Json = {

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from locomo.json_at import Located
+from locomo.json_at import JsonAt
 from locomo.locomo import Dataset, decode_json
-from locomo.longmemeval import MemBuilderSplit, membuilder_split
+from locomo.longmemeval import MemBuilderSplit, load_membuilder_split
 from locomo.splits import SplitOrAll, select_split
-from locomo.types import Benchmark, Conversation, Question, questions_of
-from memory_program.configs.evaluate_config import EvaluateConfig, Split
+from locomo.types import Benchmark, Conversation, Question, all_questions
+from memory_program.configs.evaluate_config import EvaluateConfig, SplitName
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import split_list
 from memory_program.evaluation.datasets import load_dataset
@@ -37,7 +37,7 @@ class Selection:
         )
 
 
-def select(config: EvaluateConfig) -> Selection:
+def load_selection(config: EvaluateConfig) -> Selection:
     """Read the dataset of a config and take the part that it names.
 
     Raises:
@@ -49,16 +49,18 @@ def select(config: EvaluateConfig) -> Selection:
     named = split_list(config.conversations)
     known = [conversation.conversation_id for conversation in conversations]
     if config.conversations and not named:
-        raise ConfigError(f"conversations={config.conversations!r} names none: choose from {_first(known)}")
+        raise ConfigError(
+            f"conversations={config.conversations!r} names none: choose from {_format_names(known)}"
+        )
     for conversation_id in named:
         if conversation_id not in known:
             raise ConfigError(
                 f"unknown conversation {conversation_id!r} in split {config.split!r} of {dataset.name}: "
-                f"choose from {_first(known)}"
+                f"choose from {_format_names(known)}"
             )
-    questions = questions_of([c for c in conversations if not named or c.conversation_id in named])
+    questions = all_questions([c for c in conversations if not named or c.conversation_id in named])
     if config.subset_file is not None:
-        questions = _listed(questions, config.subset_file)
+        questions = _filter_by_subset_file(questions, config.subset_file)
     questions = questions[: config.num_test]
     asked = {question.conversation_id for question in questions}
     is_part = config.subset_file is not None or config.num_test is not None
@@ -67,17 +69,17 @@ def select(config: EvaluateConfig) -> Selection:
     return Selection(dataset, tuple(kept), tuple(questions))
 
 
-def _first(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     """List names; of many, the first."""
     shown = ", ".join(names[:_MOST_NAMES])
     return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
 
 
-def _in_split(dataset: Dataset, split: Split) -> list[Conversation]:
+def _in_split(dataset: Dataset, split: SplitName) -> list[Conversation]:
     if dataset.benchmark is not Benchmark.LONGMEMEVAL or split == "all":
         conversations = select_split(dataset.conversations, cast(SplitOrAll, split))
     else:
-        ids = set(membuilder_split(cast(MemBuilderSplit, split)))
+        ids = set(load_membuilder_split(cast(MemBuilderSplit, split)))
         conversations = [c for c in dataset.conversations if c.conversation_id in ids]
     if not conversations:
         raise ConfigError(
@@ -87,9 +89,9 @@ def _in_split(dataset: Dataset, split: Split) -> list[Conversation]:
     return conversations
 
 
-def _listed(questions: Sequence[Question], path: Path) -> list[Question]:
+def _filter_by_subset_file(questions: Sequence[Question], path: Path) -> list[Question]:
     """Pick the questions that a file names, by their ids or those of their conversations."""
-    ids = _ids_in(path)
+    ids = _read_subset_ids(path)
     if not questions:
         raise ConfigError(
             f"subset_file={str(path)!r} picks questions, and this split has no questions: leave "
@@ -106,14 +108,14 @@ def _listed(questions: Sequence[Question], path: Path) -> list[Question]:
     return [question for question in questions if {question.question_id, question.conversation_id} & set(ids)]
 
 
-def _ids_in(path: Path) -> list[str]:
+def _read_subset_ids(path: Path) -> list[str]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"subset_file={str(path)!r} cannot be read ({error}): name a text file") from error
     if not text.lstrip().startswith(("[", "{")):
         return [line.strip() for line in text.splitlines() if line.strip()]
-    listed = Located(decode_json(text.encode(), path.name), path.name)
+    listed = JsonAt(decode_json(text.encode(), path.name), path.name)
     if isinstance(listed.value, dict):
         found = [listed.optional(name) for name in ("sample_ids", "character_ids")]
         listed = next(filter(None, found), listed)

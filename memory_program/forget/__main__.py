@@ -22,14 +22,14 @@ from pathlib import Path
 
 import tyro
 
-from memory_program.core.command_line import exit_status
-from memory_program.core.settings import without_password
-from memory_program.forget.run_eraser import forget
+from memory_program.core.command_line import run_script
+from memory_program.core.settings import reject_password
+from memory_program.forget.run_eraser import forget_conversation
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says, and return the exit status."""
-    return exit_status(lambda: tyro.cli(_command, args=arguments, prog="python -m memory_program.forget"))
+    return run_script(lambda: tyro.cli(_command, args=arguments, prog="python -m memory_program.forget"))
 
 
 def _command(
@@ -52,18 +52,18 @@ def _command(
             note.
     """
     for name, address in (("db", db), ("tracking_uri", tracking_uri)):
-        without_password(name, "the environment (PGPASSWORD, MLFLOW_TRACKING_PASSWORD)", address or "")
-    done = forget(namespace, folder, db, tracking_uri)
+        reject_password(name, "the environment (PGPASSWORD, MLFLOW_TRACKING_PASSWORD)", address or "")
+    done = forget_conversation(namespace, folder, db, tracking_uri)
     print(f"forgotten: {', '.join(done.namespaces) or namespace}")
     print(f"lines of journals: {done.lines}  runs of MLflow: {done.runs}  traces: {done.traces}")
     for path in done.files:
         print(f"deleted: {path}")
-    there = {uri: tracked for uri, tracked in done.tracking.items() if tracked.is_there}
+    there = {uri: tracked for uri, tracked in done.tracking.items() if tracked.was_found}
     places = ", ".join([*map(str, folder), *done.databases, *(f"MLflow at {uri}" for uri in there)])
     print(f"nothing of it is left in {places}, or reports beside")
     for uri in done.tracking.keys() - there.keys():
         print(f"no MLflow is at {uri}")
-    for uri in (uri for uri, tracked in there.items() if tracked.is_in_bin):
+    for uri in (uri for uri, tracked in there.items() if tracked.is_in_trash):
         print(f"but {uri} has runs of it in its bin, until whoever keeps it calls mlflow gc")
     print("not looked for: what was written elsewhere (--page, --output), backups, and what weights learned")
 

@@ -13,25 +13,25 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
-from memory_program.bank.db_engine import rewrite_sqlite
+from memory_program.bank.db_engine import vacuum_sqlite
 from memory_program.core.errors import ForgettingError
-from memory_program.forget.quote_matcher import Telling, files_in
-from memory_program.tracking import EXPERIMENT, database_of, import_mlflow
+from memory_program.forget.quote_matcher import QuoteMatcher, iter_files
+from memory_program.tracking import EXPERIMENT, import_mlflow, sqlite_path
 
-_SERVED = ("http://", "https://", "databricks")
+_SERVER_PREFIXES = ("http://", "https://", "databricks")
 
 
 @dataclass(frozen=True, slots=True)
-class Untracked:
+class MlflowDeletion:
     """How many runs and traces were deleted; those of a server are in its bin. Not there: no such file."""
 
     runs: int = 0
     traces: int = 0
-    is_in_bin: bool = False
-    is_there: bool = True
+    is_in_trash: bool = False
+    was_found: bool = True
 
 
-def forget_tracked(uri: str, artifacts: Path | None, telling: Telling) -> Untracked:
+def forget_in_mlflow(uri: str, artifacts: Path | None, telling: QuoteMatcher) -> MlflowDeletion:
     """Delete MLflow's runs and traces about a conversation, for good unless a server has them.
 
     Of traces any that quotes it; of runs those that name it, as all that a run leaves here do, or quote what
@@ -45,15 +45,15 @@ def forget_tracked(uri: str, artifacts: Path | None, telling: Telling) -> Untrac
     Raises:
         ForgettingError: MLflow fails, so that something may be left.
     """
-    database = database_of(uri)
+    database = sqlite_path(uri)
     if database is not None and not database.exists():
-        return Untracked(is_there=False)
+        return MlflowDeletion(was_found=False)
     mlflow = import_mlflow()
     try:
-        done = _deleted(mlflow, uri, artifacts, telling)
+        done = _delete_runs_and_traces(mlflow, uri, artifacts, telling)
         if database is not None:
             with closing(sqlite3.connect(database)) as connection:
-                is_whole = rewrite_sqlite(connection)
+                is_whole = vacuum_sqlite(connection)
             if not is_whole:
                 raise ForgettingError(
                     f"{uri!r} is read by another process: end it and run the same command again"
@@ -66,16 +66,18 @@ def forget_tracked(uri: str, artifacts: Path | None, telling: Telling) -> Untrac
         ) from error
 
 
-def _deleted(mlflow: ModuleType, uri: str, artifacts: Path | None, telling: Telling) -> Untracked:
+def _delete_runs_and_traces(
+    mlflow: ModuleType, uri: str, artifacts: Path | None, telling: QuoteMatcher
+) -> MlflowDeletion:
     client = mlflow.MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
-        return Untracked()
+        return MlflowDeletion()
     place: str = experiment.experiment_id
     traces: list[str] = [
         trace.info.trace_id
-        for trace in _pages(client.search_traces, locations=[place])
-        if telling.is_in(json.dumps(trace.to_dict(), default=str))
+        for trace in _iter_pages(client.search_traces, locations=[place])
+        if telling.matches_text(json.dumps(trace.to_dict(), default=str))
     ]
     for first in range(0, len(traces), 100):
         client.delete_traces(place, trace_ids=traces[first : first + 100])
@@ -86,8 +88,8 @@ def _deleted(mlflow: ModuleType, uri: str, artifacts: Path | None, telling: Tell
     everywhere = mlflow.entities.ViewType.ALL  # its bin, too: that of an earlier try, for example
     runs = [
         run
-        for run in _pages(client.search_runs, experiment_ids=[place], run_view_type=everywhere)
-        if _is_about(mlflow, uri, run, telling)
+        for run in _iter_pages(client.search_runs, experiment_ids=[place], run_view_type=everywhere)
+        if _run_matches(mlflow, uri, run, telling)
     ]
     run_ids: list[str] = [run.info.run_id for run in runs]
     models: list[str] = [model.model_id for run in runs for model in run.outputs.model_outputs]
@@ -95,13 +97,13 @@ def _deleted(mlflow: ModuleType, uri: str, artifacts: Path | None, telling: Tell
         client.delete_logged_model(model_id)
     for run_id in run_ids:
         client.delete_run(run_id)
-    is_served = uri.startswith(_SERVED)
+    is_served = uri.startswith(_SERVER_PREFIXES)
     if not is_served:
-        _empty_bin(uri, run_ids, models)
-    return Untracked(len(runs), len(traces), is_in_bin=is_served and bool(runs))
+        _empty_trash(uri, run_ids, models)
+    return MlflowDeletion(len(runs), len(traces), is_in_trash=is_served and bool(runs))
 
 
-def _pages(search: Callable[..., Any], **wanted: object) -> Iterator[Any]:  # Any: MLflow has no types
+def _iter_pages(search: Callable[..., Any], **wanted: object) -> Iterator[Any]:  # Any: MLflow has no types
     token: str | None = None
     while True:
         page = search(page_token=token, **wanted)
@@ -111,19 +113,22 @@ def _pages(search: Callable[..., Any], **wanted: object) -> Iterator[Any]:  # An
             return
 
 
-def _is_about(mlflow: ModuleType, uri: str, run: Any, telling: Telling) -> bool:  # noqa: ANN401 - as above
+def _run_matches(mlflow: ModuleType, uri: str, run: Any, telling: QuoteMatcher) -> bool:  # noqa: ANN401 - as above
     """Whether a run, or one of its files, is about the conversation."""
-    if telling.is_about(json.dumps(run.to_dictionary(), default=str)):
+    if telling.matches_name_or_long_quote(json.dumps(run.to_dictionary(), default=str)):
         return True
     run_id = run.info.run_id
     if not mlflow.artifacts.list_artifacts(run_id=run_id, tracking_uri=uri):
         return False
     with TemporaryDirectory() as copies:
         mlflow.artifacts.download_artifacts(run_id=run_id, dst_path=copies, tracking_uri=uri)
-        return any(telling.is_in_file(path, telling.is_about) for path in files_in(Path(copies)))
+        return any(
+            telling.matches_file(path, telling.matches_name_or_long_quote)
+            for path in iter_files(Path(copies))
+        )
 
 
-def _empty_bin(uri: str, run_ids: Sequence[str], model_ids: Sequence[str]) -> None:
+def _empty_trash(uri: str, run_ids: Sequence[str], model_ids: Sequence[str]) -> None:
     """Have MLflow's own command delete for good what was deleted, with its files."""
     if not run_ids:
         return

@@ -6,32 +6,38 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from locomo.atomic_files import write_whole
-from memory_program.bank.forgetting import Told, conversation_of, told_of
-from memory_program.bank.forgetting import forget as forget_namespace
+from locomo.atomic_files import atomic_write_text
+from memory_program.bank.forgetting import ConversationText, namespace_conversation_id, text_from_banks
+from memory_program.bank.forgetting import forget_namespace as forget_namespace
 from memory_program.core.errors import ConfigError, ForgettingError
-from memory_program.core.run_folder import CONFIG, held
-from memory_program.forget.conversation_text import told_in_data
-from memory_program.forget.mlflow_eraser import Untracked, forget_tracked
-from memory_program.forget.quote_matcher import Telling, files_in
-from memory_program.forget.run_places import banks_of, files_of, is_of_lines, reports_beside, tracking_of
-from memory_program.sft.session_lines import file_of
-from memory_program.tracking import RECEIPT, database_of
+from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
+from memory_program.forget.conversation_text import text_from_dataset
+from memory_program.forget.mlflow_eraser import MlflowDeletion, forget_in_mlflow
+from memory_program.forget.quote_matcher import QuoteMatcher, iter_files
+from memory_program.forget.run_places import (
+    database_files,
+    has_session_files,
+    reports_beside,
+    run_database_urls,
+    tracking_locations,
+)
+from memory_program.sft.session_lines import session_file
+from memory_program.tracking import RECEIPT_FILE, sqlite_path
 
-_SQLITE = b"SQLite format 3\0"
-_UNNAMED = frozenset({"calls.jsonl", "proposals.jsonl"})
+_SQLITE_MAGIC = b"SQLite format 3\0"
+_JOURNALS_WITHOUT_IDS = frozenset({"calls.jsonl", "proposals.jsonl"})
 """Journals whose lines do not say of which conversation they are, and that keep what no bank took over."""
 
 
 @dataclass(slots=True)
-class Forgotten:
+class ForgetReport:
     """What was done."""
 
     namespaces: list[str] = field(default_factory=list[str])
     databases: list[str] = field(default_factory=list[str])
     lines: int = 0
     files: list[Path] = field(default_factory=list[Path])
-    tracking: dict[str, Untracked] = field(default_factory=dict[str, Untracked])
+    tracking: dict[str, MlflowDeletion] = field(default_factory=dict[str, MlflowDeletion])
 
     @property
     def runs(self) -> int:
@@ -44,9 +50,9 @@ class Forgotten:
         return sum(tracked.traces for tracked in self.tracking.values())
 
 
-def forget(
+def forget_conversation(
     namespace: str, folders: Sequence[Path], db: str | None = None, tracking_uri: str | None = None
-) -> Forgotten:
+) -> ForgetReport:
     """Forget a conversation in the folders of runs, their databases and MLflow.
 
     Databases, settings and the conversation's own lines come last, when nothing else is left: they say what
@@ -68,21 +74,21 @@ def forget(
         StoreError: a database is in use, or fails.
         RunInUseError: another process works in a folder.
     """
-    _check_asked(namespace, folders)
-    conversation, done = conversation_of(namespace), Forgotten()
+    _check_arguments(namespace, folders)
+    conversation, done = namespace_conversation_id(namespace), ForgetReport()
     with ExitStack() as stack:
         for folder in folders:
-            stack.enter_context(held(folder))
-        banks = {folder: [db] if db is not None else banks_of(folder) for folder in folders}
+            stack.enter_context(lock_run_folder(folder))
+        banks = {folder: [db] if db is not None else run_database_urls(folder) for folder in folders}
         databases = done.databases = list(dict.fromkeys(url for urls in banks.values() for url in urls))
-        in_banks = [told_of(url, conversation) for url in databases]
-        in_data = [told_in_data(folder, conversation) for folder, urls in banks.items() if not urls]
+        in_banks = [text_from_banks(url, conversation) for url in databases]
+        in_data = [text_from_dataset(folder, conversation) for folder, urls in banks.items() if not urls]
         done.namespaces = [bank for told in in_banks for bank in told.banks]
-        _check_named(namespace, done.namespaces)
-        telling = _telling(conversation, [*in_banks, *in_data])
-        of_lines = [folder for folder, urls in banks.items() if not urls and is_of_lines(folder)]
-        lines = [file_of(folder, conversation) for folder in of_lines]
-        sources = _sources(folders, databases, lines)
+        _check_names_every_bank(namespace, done.namespaces)
+        telling = _quote_matcher(conversation, [*in_banks, *in_data])
+        of_lines = [folder for folder, urls in banks.items() if not urls and has_session_files(folder)]
+        lines = [session_file(folder, conversation) for folder in of_lines]
+        sources = _source_files(folders, databases, lines)
         is_known = bool(done.namespaces or in_data)
         if is_known:
             _forget_copies(namespace, folders, tracking_uri, telling, sources, done)
@@ -98,36 +104,38 @@ def forget(
     return done
 
 
-def _sources(folders: Sequence[Path], databases: Sequence[str], lines: Sequence[Path]) -> list[Path]:
+def _source_files(folders: Sequence[Path], databases: Sequence[str], lines: Sequence[Path]) -> list[Path]:
     """List the files that say what to look for, and where."""
-    notes = [path for folder in folders for path in (folder / CONFIG, *folder.rglob(RECEIPT))]
-    files = [path for url in databases for path in files_of(url)]
+    notes = [path for folder in folders for path in (folder / CONFIG_FILE, *folder.rglob(RECEIPT_FILE))]
+    files = [path for url in databases for path in database_files(url)]
     return [*files, *(path.resolve() for path in (*notes, *lines))]
 
 
 def _forget_sources(
-    namespace: str, telling: Telling, sources: Sequence[Path], lines: Sequence[Path], done: Forgotten
+    namespace: str, telling: QuoteMatcher, sources: Sequence[Path], lines: Sequence[Path], done: ForgetReport
 ) -> None:
     """Forget the sources, of which the conversation's own ``lines`` go whole.
 
     Raises:
         ForgettingError: something is left.
     """
-    for path in files_in(*lines):
+    for path in iter_files(*lines):
         path.unlink()
         done.files.append(path)
-    for path in files_in(*sources):
-        _forget_in(path, telling, done)
-    _check_clean(namespace, partial(telling.is_in_file, is_in=telling.is_quoted), files_in(*sources))
+    for path in iter_files(*sources):
+        _forget_in_file(path, telling, done)
+    _check_nothing_left(
+        namespace, partial(telling.matches_file, predicate=telling.matches_quote), iter_files(*sources)
+    )
 
 
 def _forget_copies(
     namespace: str,
     folders: Sequence[Path],
     tracking_uri: str | None,
-    telling: Telling,
+    telling: QuoteMatcher,
     sources: Sequence[Path],
-    done: Forgotten,
+    done: ForgetReport,
 ) -> None:
     """Forget all but the sources, which say what to look for.
 
@@ -135,28 +143,30 @@ def _forget_copies(
         ForgettingError: something is left.
     """
     shared: list[Path] = []
-    for uri, artifacts in tracking_of(folders, tracking_uri):
-        done.tracking[uri] = forget_tracked(uri, artifacts, telling)
-        shared += [place for place in (database_of(uri), artifacts) if place is not None]
-    inside = [path for path in files_in(*folders) if path.resolve() not in sources]
+    for uri, artifacts in tracking_locations(folders, tracking_uri):
+        done.tracking[uri] = forget_in_mlflow(uri, artifacts, telling)
+        shared += [place for place in (sqlite_path(uri), artifacts) if place is not None]
+    inside = [path for path in iter_files(*folders) if path.resolve() not in sources]
     for path in inside:
-        _forget_in(path, telling, done)
+        _forget_in_file(path, telling, done)
     for path in reports_beside(folders):
-        if telling.is_in_file(path, telling.is_about):
+        if telling.matches_file(path, telling.matches_name_or_long_quote):
             path.unlink()
             done.files.append(path)
     left = [path for path in inside if path.exists()]
-    _check_clean(namespace, partial(telling.is_in_file, is_in=telling.is_quoted), left)
-    _check_clean(namespace, partial(telling.is_in_file, is_in=telling.is_quoted_at_length), files_in(*shared))
+    _check_nothing_left(namespace, partial(telling.matches_file, predicate=telling.matches_quote), left)
+    _check_nothing_left(
+        namespace, partial(telling.matches_file, predicate=telling.matches_long_quote), iter_files(*shared)
+    )
 
 
-def _telling(conversation: str, told: Sequence[Told]) -> Telling:
+def _quote_matcher(conversation: str, told: Sequence[ConversationText]) -> QuoteMatcher:
     texts = {text for one in told for text in one.texts}
-    others = {text for one in told for text in one.others}
-    return Telling(conversation, texts, others, {text for one in told for text in one.captions})
+    others = {text for one in told for text in one.texts_elsewhere}
+    return QuoteMatcher(conversation, texts, others, {text for one in told for text in one.captions})
 
 
-def _check_asked(namespace: str, folders: Sequence[Path]) -> None:
+def _check_arguments(namespace: str, folders: Sequence[Path]) -> None:
     if not folders:
         raise ConfigError("folder names none: give the --output-dir of a run")
     for folder in folders:
@@ -166,13 +176,13 @@ def _check_asked(namespace: str, folders: Sequence[Path]) -> None:
         raise ConfigError("namespace is empty: give the id of the conversation that is to be forgotten")
 
 
-def _check_named(namespace: str, banks: Sequence[str]) -> None:
+def _check_names_every_bank(namespace: str, banks: Sequence[str]) -> None:
     """Check that a bank's whole name names all that a conversation has: what they tell is the same.
 
     Raises:
         ConfigError: it does not.
     """
-    conversation = conversation_of(namespace)
+    conversation = namespace_conversation_id(namespace)
     if namespace != conversation and any(bank != namespace for bank in banks):
         raise ConfigError(
             f"{namespace!r} is not all that is kept of {conversation!r}, which has the banks "
@@ -180,7 +190,7 @@ def _check_named(namespace: str, banks: Sequence[str]) -> None:
         )
 
 
-def _check_clean(namespace: str, is_left_in: Callable[[Path], bool], paths: Iterable[Path]) -> None:
+def _check_nothing_left(namespace: str, is_left_in: Callable[[Path], bool], paths: Iterable[Path]) -> None:
     """Search every byte of some files.
 
     Raises:
@@ -194,18 +204,18 @@ def _check_clean(namespace: str, is_left_in: Callable[[Path], bool], paths: Iter
         )
 
 
-def _forget_in(path: Path, telling: Telling, done: Forgotten) -> None:
+def _forget_in_file(path: Path, telling: QuoteMatcher, done: ForgetReport) -> None:
     """Take the conversation out of a file: lines of a journal, else the whole file."""
     with path.open("rb") as file:
-        if file.read(len(_SQLITE)) == _SQLITE or path.name.endswith(("-wal", "-shm")):
+        if file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC or path.name.endswith(("-wal", "-shm")):
             return  # a database, which is asked and not edited
-    if path.name not in _UNNAMED and not telling.is_in_file(path):
+    if path.name not in _JOURNALS_WITHOUT_IDS and not telling.matches_file(path):
         return
-    if path.suffix != ".jsonl" or path.name in _UNNAMED:
+    if path.suffix != ".jsonl" or path.name in _JOURNALS_WITHOUT_IDS:
         path.unlink()
         done.files.append(path)
         return
     lines = path.read_text(encoding="utf-8").split("\n")
-    kept = [line for line in lines if not telling.is_in(line)]
-    write_whole(path, "\n".join(kept))
+    kept = [line for line in lines if not telling.matches_text(line)]
+    atomic_write_text(path, "\n".join(kept))
     done.lines += len(lines) - len(kept)

@@ -20,21 +20,21 @@ import torch
 from torch import Tensor
 
 from memory_program.core.errors import ModelError
-from memory_program.inference.decoder import PASS_TOKENS, Decoder, ReadPrompt
-from memory_program.inference.sampling import Choice, Sampling, choose, gumbel_noise
+from memory_program.inference.decoder import PREFILL_CHUNK_TOKENS, Decoder, PrefilledPrompt
+from memory_program.inference.sampling import SampledTokens, SamplingParams, gumbel_noise, sample_next
 
-_MOST_WAITING = 0.5
+_PREFILL_QUEUE_RATIO = 0.5
 """Prompts that wait, as a share of the texts that grow, before the writer reads one itself: a step of a small
 batch is dear. Between 0.25 and 1 the benchmark finds no difference."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class GenerationRequest:
     """A prompt to continue by at most ``max_new_tokens``; ``seed`` is of the sampling and of nothing else."""
 
     prompt: tuple[int, ...]
     max_new_tokens: int
-    sampling: Sampling
+    sampling: SamplingParams
     seed: int = 0
 
 
@@ -52,25 +52,25 @@ class Continuation:
     tokens: list[int]
     logprobs: list[float]
     has_ended: bool
-    known_tokens: int
+    cached_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class Rounding:
-    """How much two computations of a logit may differ, as a share of the largest logit; see ``choose``."""
+class NumericalTolerance:
+    """How much two computations of a logit may differ, as a share of the largest logit; see ``sample_next``."""
 
     greedy: float
     sampled: float
 
 
 @dataclass(slots=True, eq=False)
-class _Text:
-    job: Job
+class _SequenceState:
+    job: GenerationRequest
     random: torch.Generator | None
     future: "Future[Continuation]" = field(default_factory=lambda: Future[Continuation]())
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
-    known_tokens: int = 0
+    cached_tokens: int = 0
     has_ended: bool = False
 
     @property
@@ -80,7 +80,7 @@ class _Text:
     def deliver(self) -> None:
         if not self.future.done() and self.future.set_running_or_notify_cancel():
             self.future.set_result(
-                Continuation(self.tokens, self.logprobs, self.has_ended, self.known_tokens)
+                Continuation(self.tokens, self.logprobs, self.has_ended, self.cached_tokens)
             )
 
     def fail(self, error: Exception) -> None:
@@ -89,12 +89,12 @@ class _Text:
 
 
 @dataclass(slots=True, eq=False)
-class _Group:
+class _PrefillGroup:
     """Texts with one prompt, which is being read, or has been."""
 
     prompt: tuple[int, ...]
-    texts: list[_Text]
-    read: ReadPrompt | None = None
+    texts: list[_SequenceState]
+    read: PrefilledPrompt | None = None
 
 
 class Batcher:
@@ -106,9 +106,9 @@ class Batcher:
         stop_ids: frozenset[int],
         *,
         slots: int,
-        rounding: Rounding,
+        tolerance: NumericalTolerance,
         threads: int | None = None,
-        readers: int = 0,
+        prefill_threads: int = 0,
     ) -> None:
         """Take over a decoder with ``slots`` slots; the threads start with the first job.
 
@@ -125,13 +125,13 @@ class Batcher:
         self._decoder = decoder
         self._stop_ids = stop_ids
         self._slots = slots
-        self._rounding = rounding
+        self._rounding = tolerance
         self._threads = threads
-        self._readers = readers
-        self._running: list[_Text] = []  # in the order of the decoder's slots; the writer's own
-        self._joining: deque[tuple[_Text, ReadPrompt | None]] = deque()  # the writer's own
-        self._waiting: deque[_Text] = deque()
-        self._groups: dict[tuple[int, ...], _Group] = {}  # by their prompts
+        self._readers = prefill_threads
+        self._running: list[_SequenceState] = []  # in the order of the decoder's slots; the writer's own
+        self._joining: deque[tuple[_SequenceState, PrefilledPrompt | None]] = deque()  # the writer's own
+        self._waiting: deque[_SequenceState] = deque()
+        self._groups: dict[tuple[int, ...], _PrefillGroup] = {}  # by their prompts
         self._changed = threading.Condition()
         self._workers: list[threading.Thread] = []
         self._is_writing = self._is_closed = False
@@ -145,7 +145,7 @@ class Batcher:
         with self._changed:
             return self._busy_s + (time.monotonic() - self._since if self._open else 0.0)
 
-    def generate(self, job: Job) -> Continuation:
+    def generate(self, job: GenerationRequest) -> Continuation:
         """Continue a prompt; returns when it is done.
 
         Raises:
@@ -154,7 +154,7 @@ class Batcher:
         random = None
         if not job.sampling.is_greedy:
             random = torch.Generator(self._decoder.device).manual_seed(job.seed)
-        text = _Text(job, random)
+        text = _SequenceState(job, random)
         with self._changed:
             self._check_open()
             self._start()
@@ -181,7 +181,7 @@ class Batcher:
             self._paused_by = threading.get_ident()
         try:
             with self._changed:
-                self._changed.wait_for(lambda: not self._is_writing and not self._taken)
+                self._changed.wait_for(lambda: not self._is_writing and not self._reserved_slots)
             yield
         finally:
             with self._changed:
@@ -206,7 +206,7 @@ class Batcher:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise _closed()
+            raise _closed_error()
         if self._paused_by == threading.get_ident():
             raise ModelError(
                 "this thread is changing the weights of the model: generate after that, not inside"
@@ -214,7 +214,7 @@ class Batcher:
 
     def _start(self) -> None:
         """Start the threads that do not run yet: the system may have refused one before."""
-        work = [self._write, *[self._read_others] * self._readers]
+        work = [self._run_decoder, *[self._prefill_loop] * self._readers]
         for each in work[len(self._workers) :]:
             worker = threading.Thread(target=each, name="local-engine", daemon=True)
             worker.start()
@@ -223,19 +223,19 @@ class Batcher:
     # -- what is to be done ----------------------------------------------------------------------
 
     @property
-    def _taken(self) -> int:
+    def _reserved_slots(self) -> int:
         """How many slots are in use, or will be."""
         in_groups = sum(len(group.texts) for group in self._groups.values())
         return len(self._running) + len(self._joining) + in_groups
 
-    def _take(self) -> list[_Group]:
+    def _take_prefill_groups(self) -> list[_PrefillGroup]:
         """Take the next prompts to be read; texts that wait for one that is taken already come with it."""
         running = {text.job.prompt for text in self._running}
-        taken, room = list[_Group](), PASS_TOKENS
+        taken, room = list[_PrefillGroup](), PREFILL_CHUNK_TOKENS
         for text in list(self._waiting):
             prompt = text.job.prompt
             is_one_too_many = bool(taken) and prompt not in self._groups and len(prompt) > room
-            if self._paused_by is not None or self._taken >= self._slots or is_one_too_many:
+            if self._paused_by is not None or self._reserved_slots >= self._slots or is_one_too_many:
                 break
             if prompt in running:
                 continue  # nothing has to be read: the writer begins them alike
@@ -243,30 +243,32 @@ class Batcher:
             if prompt in self._groups:
                 self._groups[prompt].texts.append(text)
             elif not text.future.cancelled():
-                self._groups[prompt] = _Group(prompt, [text])
+                self._groups[prompt] = _PrefillGroup(prompt, [text])
                 taken.append(self._groups[prompt])
                 room -= len(prompt)
         return taken
 
-    def _take_read(self) -> None:
+    def _admit_prefilled(self) -> None:
         """Let the texts whose prompts are known join."""
         for group in [group for group in self._groups.values() if group.read is not None]:
             self._joining.extend((text, group.read) for text in group.texts)
             del self._groups[group.prompt]
         running = {text.job.prompt for text in self._running}
         for text in [text for text in self._waiting if text.job.prompt in running]:
-            if self._paused_by is None and self._taken < self._slots:
+            if self._paused_by is None and self._reserved_slots < self._slots:
                 self._waiting.remove(text)
                 self._joining.append((text, None))
 
-    def _turn(self) -> list[_Group] | None:
+    def _wait_for_work(self) -> list[_PrefillGroup] | None:
         """Wait for something to do; gives what to read before anything else, or None when it is over."""
         with self._changed:
             while not self._is_closed:
-                self._take_read()
-                is_short = len(self._waiting) > _MOST_WAITING * (len(self._running) + len(self._joining))
-                groups = self._take() if is_short or not self._readers else []
-                self._is_writing = bool(self._taken)
+                self._admit_prefilled()
+                is_short = len(self._waiting) > _PREFILL_QUEUE_RATIO * (
+                    len(self._running) + len(self._joining)
+                )
+                groups = self._take_prefill_groups() if is_short or not self._readers else []
+                self._is_writing = bool(self._reserved_slots)
                 if groups or self._running or self._joining:
                     if self._waiting:
                         self._changed.notify_all()  # who reads may take the next
@@ -275,23 +277,25 @@ class Batcher:
                 self._changed.wait()
             return None
 
-    def _next_groups(self) -> list[_Group] | None:
+    def _wait_for_prefill(self) -> list[_PrefillGroup] | None:
         """Wait for prompts to read beside the writer; None when it is time to stop."""
         with self._changed:
             while not self._is_closed:
-                if self._is_writing and (groups := self._take()):  # a writer with nothing else to do reads
+                if self._is_writing and (
+                    groups := self._take_prefill_groups()
+                ):  # a writer with nothing else to do reads
                     return groups
                 self._changed.wait()
             return None
 
     # -- reading and writing ---------------------------------------------------------------------
 
-    def _write(self) -> None:
+    def _run_decoder(self) -> None:
         """Write until the batcher is closed, or its decoder cannot go on; then nobody waits any more."""
-        over: Exception = _closed()
+        over: Exception = _closed_error()
         try:
-            _prepare_thread(self._threads)
-            self._write_all()
+            _configure_thread(self._threads)
+            self._decode_loop()
         except Exception as error:  # noqa: BLE001  # told to those who wait, and not to a thread that ends
             over = ModelError(f"the engine of this process broke down ({error}): make another one")
             over.__cause__ = error
@@ -306,68 +310,68 @@ class Batcher:
             self._is_writing = False
             self._changed.notify_all()
 
-    def _write_all(self) -> None:
-        while (turn := self._turn()) is not None:
+    def _decode_loop(self) -> None:
+        while (turn := self._wait_for_work()) is not None:
             try:
                 if turn:  # first: what it took would be lost if a text that joins broke the batch
-                    self._read(turn)
+                    self._prefill(turn)
                 while self._joining:
-                    self._begin()
+                    self._add_next_sequence()
                 if not turn and self._running:
                     self._step()
             except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to those who wait
                 self._fail(error)
 
-    def _read_others(self) -> None:
-        _prepare_thread(self._threads)
-        while (groups := self._next_groups()) is not None:
-            self._read(groups)
+    def _prefill_loop(self) -> None:
+        _configure_thread(self._threads)
+        while (groups := self._wait_for_prefill()) is not None:
+            self._prefill(groups)
 
-    def _read(self, groups: list[_Group]) -> None:
+    def _prefill(self, groups: list[_PrefillGroup]) -> None:
         try:
-            reads = self._decoder.read([group.prompt for group in groups])
+            reads = self._decoder.prefill([group.prompt for group in groups])
         except Exception as error:  # noqa: BLE001  # a prompt that does not fit the memory fails alone
             if len(groups) > 1:
                 for group in groups:
-                    self._read([group])
+                    self._prefill([group])
             else:
-                self._give_up(groups[0], error)
+                self._fail_group(groups[0], error)
             return
         with self._changed:
             for group, read in zip(groups, reads, strict=True):
                 group.read = read
             self._changed.notify_all()
 
-    def _give_up(self, group: _Group, error: Exception) -> None:
+    def _fail_group(self, group: _PrefillGroup, error: Exception) -> None:
         with self._changed:
             self._groups.pop(group.prompt, None)
             for text in group.texts:
                 text.fail(error)
             self._changed.notify_all()
 
-    def _begin(self) -> None:
+    def _add_next_sequence(self) -> None:
         text, read = self._joining[0]  # it stays there for now: readers count it
         if not text.future.cancelled():
             try:
                 if read is None:
-                    logits = self._decoder.begin_alike(text.job.prompt)
-                    text.known_tokens = len(text.job.prompt)
+                    logits = self._decoder.clone_sequence(text.job.prompt)
+                    text.cached_tokens = len(text.job.prompt)
                 else:
-                    self._decoder.begin(read)
-                    logits, text.known_tokens = read.logits, read.known_tokens
+                    self._decoder.add_sequence(read)
+                    logits, text.cached_tokens = read.logits, read.cached_tokens
             except Exception as error:  # noqa: BLE001  # as in _read
                 text.fail(error)
             else:
                 self._running.append(text)
                 self._joining.popleft()
-                self._extend(len(self._running) - 1, logits)
+                self._append_sampled(len(self._running) - 1, logits)
                 return
         self._joining.popleft()
 
     def _step(self) -> None:
-        self._extend(0, self._decoder.step([text.tokens[-1] for text in self._running]))
+        self._append_sampled(0, self._decoder.step([text.tokens[-1] for text in self._running]))
 
-    def _extend(self, first: int, logits: Tensor) -> None:
+    def _append_sampled(self, first: int, logits: Tensor) -> None:
         """Append a token to each text from slot ``first`` on; let go of those that are done."""
         texts = self._running[first:]
         samplings = [text.job.sampling for text in texts]
@@ -375,11 +379,11 @@ class Batcher:
         rounding = [
             self._rounding.greedy if sampling.is_greedy else self._rounding.sampled for sampling in samplings
         ]
-        choice = choose(logits, samplings, noise, rounding)
+        choice = sample_next(logits, samplings, noise, rounding)
         for row, text in enumerate(texts):
-            if not choice.is_certain[row]:
-                alone = self._decoder.reread([*text.job.prompt, *text.tokens])
-                _append(text, choose(alone, [samplings[row]], [noise[row]], [0.0]), 0, self._stop_ids)
+            if not choice.is_batch_invariant[row]:
+                alone = self._decoder.recompute_logits([*text.job.prompt, *text.tokens])
+                _append(text, sample_next(alone, [samplings[row]], [noise[row]], [0.0]), 0, self._stop_ids)
             else:
                 _append(text, choice, row, self._stop_ids)
         for slot in reversed(range(first, len(self._running))):
@@ -390,7 +394,7 @@ class Batcher:
         text, last = self._running[slot], self._running.pop()
         if last is not text:
             self._running[slot] = last
-        self._decoder.end(slot)
+        self._decoder.remove_sequence(slot)
         text.deliver()
 
     def _fail(self, error: Exception) -> None:
@@ -402,14 +406,14 @@ class Batcher:
         self._decoder.clear()
 
 
-def _prepare_thread(threads: int | None) -> None:
+def _configure_thread(threads: int | None) -> None:
     # of the thread: softmax leaves many numbers below 1e-38, which processors multiply slowly
     torch.set_flush_denormal(True)
     if threads is not None:
-        _compute_on(threads)
+        _set_thread_count(threads)
 
 
-def _compute_on(threads: int) -> None:
+def _set_thread_count(threads: int) -> None:
     """Let this thread compute on so many threads of the processor, and leave others as they are."""
     others = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -419,11 +423,11 @@ def _compute_on(threads: int) -> None:
     restoring.join()
 
 
-def _closed() -> ModelError:
+def _closed_error() -> ModelError:
     return ModelError("the embedded model is closed: make another one")
 
 
-def _append(text: _Text, choice: Choice, row: int, stop_ids: frozenset[int]) -> None:
+def _append(text: _SequenceState, choice: SampledTokens, row: int, stop_ids: frozenset[int]) -> None:
     if not math.isfinite(choice.logprobs[row]):
         raise ModelError("the logits are not numbers: the training that changed the weights diverged")
     text.tokens.append(choice.tokens[row])

@@ -11,50 +11,58 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from memory_program.inference.attention import GrowingPass, Pass, Piece, ReadingPass, Stem
-from memory_program.inference.kv_cache import Leaf, Leaves
+from memory_program.inference.attention import (
+    AttentionPass,
+    DecodePass,
+    PrefillChunk,
+    PrefillPass,
+    SharedPrefixKV,
+)
+from memory_program.inference.kv_cache import KVCache, SequenceKV
 from memory_program.inference.prefix_cache import PrefixCache
 
-PASS_TOKENS = 512
+PREFILL_CHUNK_TOKENS = 512
 """Of a prompt at once, since the mask grows with them times the context; of short prompts at once, too, since
 more would let the first one wait."""
 
-_SHARED_TOKENS = 256  # a shorter beginning is copied for each text: a stem costs more than it saves
-_LONG_TOKENS = 512  # a longer prompt is a stem of its own: the leaves are padded to the longest
+_MIN_SHARED_PREFIX_TOKENS = (
+    256  # a shorter beginning is copied for each text: a stem costs more than it saves
+)
+_LONG_PROMPT_TOKENS = 512  # a longer prompt is a stem of its own: the leaves are padded to the longest
 
 
 @dataclass(frozen=True, slots=True)
-class ReadPrompt:
+class PrefilledPrompt:
     """A prompt that was read, for one text to begin with, or for many."""
 
     tokens: tuple[int, ...]
 
-    known_tokens: int
+    cached_tokens: int
     """How many of them did not have to be computed."""
 
     logits: Tensor
     """Those after it, as one row."""
 
-    values_LKHTD: Tensor
+    kv_LKHTD: Tensor
     """What the network keeps of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Unread:
+class _UncachedPrompt:
     """A text of which the beginning is known."""
 
     tokens: Sequence[int]
-    known: int
-    values_LKHTD: Tensor
+    cached_tokens: int
+    kv_LKHTD: Tensor
 
-    def piece(self, done: int) -> Piece:
+    def next_chunk(self, done: int) -> PrefillChunk:
         """Give what comes next when so many unknown tokens are done."""
-        first = self.known + done
-        return Piece(self.values_LKHTD, first, min(first + PASS_TOKENS, len(self.tokens)))
+        first = self.cached_tokens + done
+        return PrefillChunk(self.kv_LKHTD, first, min(first + PREFILL_CHUNK_TOKENS, len(self.tokens)))
 
 
 @dataclass(slots=True)
-class _Text:
+class _DecoderSequence:
     """A text in its slot."""
 
     prompt: tuple[int, ...]
@@ -63,13 +71,13 @@ class _Text:
     logits: Tensor
     """Those after its prompt, as one row."""
 
-    stem: Stem | None
-    leaf: Leaf
+    shared_prefix: SharedPrefixKV | None
+    sequence_kv: SequenceKV
 
     @property
     def tokens(self) -> int:
         """How many there are by now."""
-        return _length(self.stem) + self.leaf.tokens
+        return _prefix_length(self.shared_prefix) + self.sequence_kv.tokens
 
 
 class Decoder:
@@ -86,28 +94,28 @@ class Decoder:
         self._network = network
         self._kv_shape = kv_shape
         self._prefixes = prefixes
-        self._leaves = Leaves(kv_shape, network.dtype, network.device)
-        self._texts: list[_Text] = []  # by slot
-        self._shared: WeakValueDictionary[tuple[int, ...], Stem] = WeakValueDictionary()
+        self._leaves = KVCache(kv_shape, network.dtype, network.device)
+        self._texts: list[_DecoderSequence] = []  # by slot
+        self._shared: WeakValueDictionary[tuple[int, ...], SharedPrefixKV] = WeakValueDictionary()
 
-    def read(self, prompts: Sequence[Sequence[int]]) -> list[ReadPrompt]:
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> list[PrefilledPrompt]:
         """Read prompts together, each from where it is not known any more."""
-        texts = [self._known(prompt) for prompt in prompts]
-        rows = self._read(texts)
+        texts = [self._load_cached_prefix(prompt) for prompt in prompts]
+        rows = self._prefill_uncached(texts)
         for text in texts:
-            self._prefixes.store(text.tokens, text.values_LKHTD)
+            self._prefixes.store(text.tokens, text.kv_LKHTD)
         return [
-            ReadPrompt(tuple(text.tokens), text.known, logits, text.values_LKHTD)
+            PrefilledPrompt(tuple(text.tokens), text.cached_tokens, logits, text.kv_LKHTD)
             for text, logits in zip(texts, rows, strict=True)
         ]
 
-    def begin(self, read: ReadPrompt) -> None:
+    def add_sequence(self, read: PrefilledPrompt) -> None:
         """Begin a text in the next slot."""
-        stem = self._stem(read)
-        leaf = self._leaves.add(read.values_LKHTD[..., _length(stem) :, :].unbind(1))
-        self._texts.append(_Text(read.tokens, read.logits, stem, leaf))
+        stem = self._select_shared_prefix(read)
+        leaf = self._leaves.add(read.kv_LKHTD[..., _prefix_length(stem) :, :].unbind(1))
+        self._texts.append(_DecoderSequence(read.tokens, read.logits, stem, leaf))
 
-    def begin_alike(self, prompt: Sequence[int]) -> Tensor:
+    def clone_sequence(self, prompt: Sequence[int]) -> Tensor:
         """Begin a text in the next slot as one that is there began, eight rollouts for example.
 
         Returns:
@@ -119,32 +127,32 @@ class Decoder:
         tokens = tuple(prompt)
         for twin in self._texts:
             if twin.prompt == tokens:
-                length = len(tokens) - _length(twin.stem)
-                leaf = self._leaves.add([part[..., :length, :] for part in twin.leaf.parts_LHTD])
+                length = len(tokens) - _prefix_length(twin.shared_prefix)
+                leaf = self._leaves.add([part[..., :length, :] for part in twin.sequence_kv.parts_LHTD])
                 self._texts.append(replace(twin, leaf=leaf))
                 return twin.logits
         raise KeyError(tokens)
 
     def step(self, tokens: Sequence[int]) -> Tensor:
         """Append one token to each text; gives the logits after it, one row for each text."""
-        self._leaves.make_room()
-        slot_of = {text.leaf: slot for slot, text in enumerate(self._texts)}
+        self._leaves.ensure_capacity()
+        slot_of = {text.sequence_kv: slot for slot, text in enumerate(self._texts)}
         slots = [slot_of[leaf] for leaf in self._leaves]
-        growing = GrowingPass(self._leaves.buckets, [self._texts[slot].stem for slot in slots])
+        growing = DecodePass(self._leaves.buckets, [self._texts[slot].shared_prefix for slot in slots])
         new = torch.tensor([(tokens[slot], self._texts[slot].tokens) for slot in slots])
-        logits = self._run(growing, new[:, :1], new[:, 1:], 1)[:, 0]
+        logits = self._forward(growing, new[:, :1], new[:, 1:], 1)[:, 0]
         for leaf in self._leaves:
             leaf.tokens += 1
         rows = sorted(range(len(slots)), key=slots.__getitem__)
         return logits[rows]
 
-    def reread(self, tokens: Sequence[int]) -> Tensor:
+    def recompute_logits(self, tokens: Sequence[int]) -> Tensor:
         """Compute the logits after a text from its tokens alone, whatever is beside it or known of it."""
-        return self._read([_Unread(tokens, 0, self._room(len(tokens)))])[0]
+        return self._prefill_uncached([_UncachedPrompt(tokens, 0, self._allocate_kv(len(tokens)))])[0]
 
-    def end(self, slot: int) -> None:
+    def remove_sequence(self, slot: int) -> None:
         """Give a slot free; the last text moves there."""
-        self._leaves.remove(self._texts[slot].leaf)
+        self._leaves.remove(self._texts[slot].sequence_kv)
         last = self._texts.pop()
         if slot < len(self._texts):
             self._texts[slot] = last
@@ -156,51 +164,57 @@ class Decoder:
         self._leaves.clear()
         self._prefixes.clear()
 
-    def _stem(self, read: ReadPrompt) -> Stem | None:
+    def _select_shared_prefix(self, read: PrefilledPrompt) -> SharedPrefixKV | None:
         """Choose what a text shares with others; what is beyond it becomes the leaf."""
-        tokens, known = read.tokens, read.known_tokens
+        tokens, known = read.tokens, read.cached_tokens
         found = [stem for beginning, stem in self._shared.items() if tokens[: len(beginning)] == beginning]
-        longest = max(found, key=_length, default=None)
-        if longest is not None and len(tokens) - longest.tokens < _LONG_TOKENS:
+        longest = max(found, key=_prefix_length, default=None)
+        if longest is not None and len(tokens) - longest.tokens < _LONG_PROMPT_TOKENS:
             return longest
-        if known >= _SHARED_TOKENS and len(tokens) - known < _LONG_TOKENS:
-            stem = self._shared[tokens[:known]] = Stem(read.values_LKHTD[..., :known, :].clone())
+        if known >= _MIN_SHARED_PREFIX_TOKENS and len(tokens) - known < _LONG_PROMPT_TOKENS:
+            stem = self._shared[tokens[:known]] = SharedPrefixKV(read.kv_LKHTD[..., :known, :].clone())
             return stem
-        return Stem(read.values_LKHTD) if len(tokens) >= _LONG_TOKENS else None
+        return SharedPrefixKV(read.kv_LKHTD) if len(tokens) >= _LONG_PROMPT_TOKENS else None
 
-    def _room(self, tokens: int) -> Tensor:
+    def _allocate_kv(self, tokens: int) -> Tensor:
         layers, heads, width = self._kv_shape
         return torch.empty(
             (layers, 2, heads, tokens, width), dtype=self._network.dtype, device=self._network.device
         )
 
-    def _known(self, prompt: Sequence[int]) -> "_Unread":
-        blocks = self._prefixes.longest(prompt[:-1])  # the last one is computed: its logits are wanted
+    def _load_cached_prefix(self, prompt: Sequence[int]) -> "_UncachedPrompt":
+        blocks = self._prefixes.find_longest_prefix(
+            prompt[:-1]
+        )  # the last one is computed: its logits are wanted
         known = sum(block.shape[-2] for block in blocks)
-        values_LKHTD = self._room(len(prompt))
+        values_LKHTD = self._allocate_kv(len(prompt))
         if blocks:
             values_LKHTD[..., :known, :] = torch.cat(blocks, dim=-2)
-        return _Unread(prompt, known, values_LKHTD)
+        return _UncachedPrompt(prompt, known, values_LKHTD)
 
-    def _read(self, texts: Sequence["_Unread"]) -> list[Tensor]:
+    def _prefill_uncached(self, texts: Sequence["_UncachedPrompt"]) -> list[Tensor]:
         """Compute texts from what is known of them on; gives the logits after each, as one row."""
         rows = [torch.empty(0)] * len(texts)
-        most = max(len(text.tokens) - text.known for text in texts)
-        for done in range(0, most, PASS_TOKENS):
-            unread = {row: text for row, text in enumerate(texts) if text.known + done < len(text.tokens)}
-            pieces = [text.piece(done) for text in unread.values()]
+        most = max(len(text.tokens) - text.cached_tokens for text in texts)
+        for done in range(0, most, PREFILL_CHUNK_TOKENS):
+            unread = {
+                row: text for row, text in enumerate(texts) if text.cached_tokens + done < len(text.tokens)
+            }
+            pieces = [text.next_chunk(done) for text in unread.values()]
             of_texts = zip(pieces, unread.values(), strict=True)
             tokens = [torch.tensor(text.tokens[piece.first : piece.end]) for piece, text in of_texts]
             positions = [torch.arange(piece.first, piece.end) for piece in pieces]
             last = torch.tensor([len(of_text) for of_text in tokens]).cumsum(0) - 1
-            reading = ReadingPass(pieces)
-            logits = self._run(reading, torch.cat(tokens)[None], torch.cat(positions)[None], last)
+            reading = PrefillPass(pieces)
+            logits = self._forward(reading, torch.cat(tokens)[None], torch.cat(positions)[None], last)
             for row, of_text in zip(unread, logits[0].split(1), strict=True):
                 rows[row] = of_text
         return rows
 
     @torch.no_grad()  # and not inference_mode, whose tensors could not take part in training later
-    def _run(self, growing: Pass, tokens_N_T: Tensor, positions_N_T: Tensor, kept: Tensor | int) -> Tensor:
+    def _forward(
+        self, growing: AttentionPass, tokens_N_T: Tensor, positions_N_T: Tensor, kept: Tensor | int
+    ) -> Tensor:
         """Run the network over new tokens; gives the logits after those that ``kept`` names, in float32.
 
         Args:
@@ -221,5 +235,5 @@ class Decoder:
         return output.logits.float()
 
 
-def _length(stem: Stem | None) -> int:
+def _prefix_length(stem: SharedPrefixKV | None) -> int:
     return 0 if stem is None else stem.tokens

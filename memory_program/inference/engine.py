@@ -16,21 +16,21 @@ from jinja2 import TemplateError
 from pydantic import BaseModel, ConfigDict, Field
 from transformers import PreTrainedModel
 
-from memory_program.inference.batcher import Batcher, Continuation, Job, Rounding
+from memory_program.inference.batcher import Batcher, Continuation, GenerationRequest, NumericalTolerance
 from memory_program.inference.decoder import Decoder
 from memory_program.inference.loading import DeviceName, DtypeName, best_device, fastest_dtype, load_model
 from memory_program.inference.prefix_cache import PrefixCache
-from memory_program.inference.sampling import Sampling
+from memory_program.inference.sampling import SamplingParams
 
 __all__ = ["LocalEngine", "LocalSettings"]
 
-_ROUNDING: dict[DtypeName, Rounding] = {
+_TOLERANCES: dict[DtypeName, NumericalTolerance] = {
     # some 15 times, and half, the largest difference that benchmarks/local_engine.py measures
-    "float32": Rounding(greedy=2**-13, sampled=2**-13),
+    "float32": NumericalTolerance(greedy=2**-13, sampled=2**-13),
     # as strict for samples, a third of their tokens would be computed twice
-    "bfloat16": Rounding(greedy=2**-5, sampled=0.0),
+    "bfloat16": NumericalTolerance(greedy=2**-5, sampled=0.0),
 }
-_SMALL = 20_000_000
+_SINGLE_THREAD_PARAMETERS = 20_000_000
 """Parameters below which one thread computes: two that meet after every small product wait more than they
 gain, and on two cores that others use too, they take 4 to 10 times the processor time of one. One writes all
 texts instead, and one reads prompts."""
@@ -101,17 +101,17 @@ class LocalEngine:
         self.settings = settings
         self.model = load_model(settings.source, device, getattr(torch, dtype))
         network = self.model.network
-        is_small = device == "cpu" and network.num_parameters() < _SMALL
+        is_small = device == "cpu" and network.num_parameters() < _SINGLE_THREAD_PARAMETERS
         self._decoder = Decoder(network, self.model.kv_shape, PrefixCache(settings.prefix_tokens))
         self._batcher = Batcher(
             self._decoder,
             self.model.stop_ids,
             slots=settings.slots,
-            rounding=_ROUNDING[dtype],
+            tolerance=_TOLERANCES[dtype],
             threads=1 if is_small else None,
-            readers=int(is_small and min(torch.get_num_threads(), settings.slots) > 1),
+            prefill_threads=int(is_small and min(torch.get_num_threads(), settings.slots) > 1),
         )
-        self._seeds = _Seeds(settings.seed)
+        self._seeds = _SeedSequence(settings.seed)
         self._reference: PreTrainedModel | None = None
         added = self.model.tokenizer.added_tokens_decoder.values()
         self._special_tokens = [str(token) for token in added if token.special and len(str(token)) > 1]
@@ -130,7 +130,7 @@ class LocalEngine:
             lm15.ContextLengthError: the prompt leaves no room for a reply.
             lm15.ProviderError: the model failed.
         """
-        job = self._job(request)
+        job = self._to_generation_request(request)
         try:
             continuation = self._batcher.generate(job)
         except Exception as error:
@@ -147,13 +147,15 @@ class LocalEngine:
         """
         tokenizer = self.model.tokenizer
         try:
-            chat = [{**turn, "content": self._harmless(turn["content"])} for turn in _chat(request)]
+            chat = [
+                {**turn, "content": self._escape_special_tokens(turn["content"])} for turn in _chat(request)
+            ]
             text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
         except TemplateError as error:
             raise lm15.InvalidRequestError(f"the chat template of the model refuses this: {error}") from error
         return tokenizer(cast(str, text), add_special_tokens=False)["input_ids"]
 
-    def _harmless(self, text: str) -> str:
+    def _escape_special_tokens(self, text: str) -> str:
         """Break up special tokens: the tokenizer would take what somebody said for the end of a turn."""
         for token in self._special_tokens:
             text = text.replace(token, f"{token[0]} {token[1:]}")
@@ -179,7 +181,7 @@ class LocalEngine:
                 self.model.network.eval()
                 self._decoder.clear()
 
-    def reference(self) -> PreTrainedModel:
+    def reference_model(self) -> PreTrainedModel:
         """Give a frozen copy of the model as it was at the first call, to hold a training near to it.
 
         A training that goes on in this process finds the weights changed, and needs those of its beginning.
@@ -192,9 +194,9 @@ class LocalEngine:
         """Stop; calls that run get an error. A closed engine stays closed."""
         self._closed()
 
-    def _job(self, request: lm15.Request) -> Job:
+    def _to_generation_request(self, request: lm15.Request) -> GenerationRequest:
         config = request.config
-        _refuse(request)
+        _check_supported_features(request)
         prompt = tuple(self.prompt_tokens(request))
         room = self.model.context_tokens - len(prompt)
         if room < 1:
@@ -203,7 +205,7 @@ class LocalEngine:
                 f"{self.model.context_tokens} together",
                 provider="local",
             )
-        sampling = Sampling(
+        sampling = SamplingParams(
             1.0 if config.temperature is None else config.temperature,
             1.0 if config.top_p is None else config.top_p,
             config.top_k,
@@ -211,9 +213,11 @@ class LocalEngine:
         seed = 0
         if not sampling.is_greedy:
             seed = self._seeds.next(prompt, sampling) if config.seed is None else config.seed
-        return Job(prompt, min(config.max_tokens or room, room), sampling, seed)
+        return GenerationRequest(prompt, min(config.max_tokens or room, room), sampling, seed)
 
-    def _response(self, request: lm15.Request, job: Job, continuation: Continuation) -> lm15.Response:
+    def _response(
+        self, request: lm15.Request, job: GenerationRequest, continuation: Continuation
+    ) -> lm15.Response:
         tokens = continuation.tokens
         said = tokens[:-1] if continuation.has_ended else tokens
         text = self.model.tokenizer.decode(said, clean_up_tokenization_spaces=False)
@@ -226,7 +230,7 @@ class LocalEngine:
             usage=lm15.Usage(
                 input_tokens=len(job.prompt),
                 output_tokens=len(tokens),
-                cache_read_tokens=continuation.known_tokens,
+                cache_read_tokens=continuation.cached_tokens,
             ),
             logprobs=tuple(
                 lm15.TokenLogprob(name or "", logprob, token_id=token)
@@ -241,7 +245,7 @@ class LocalEngine:
         return self
 
 
-class _Seeds:
+class _SeedSequence:
     """The k-th call of one request gets the k-th seed of a series that only the request decides."""
 
     def __init__(self, seed: int) -> None:
@@ -249,7 +253,7 @@ class _Seeds:
         self._calls: Counter[bytes] = Counter()
         self._lock = threading.Lock()
 
-    def next(self, prompt: Sequence[int], sampling: Sampling) -> int:
+    def next(self, prompt: Sequence[int], sampling: SamplingParams) -> int:
         asked = blake2b(repr((self._seed, tuple(prompt), sampling)).encode(), digest_size=16).digest()
         with self._lock:
             self._calls[asked] += 1
@@ -257,7 +261,7 @@ class _Seeds:
         return int.from_bytes(blake2b(asked + call.to_bytes(8), digest_size=7).digest())
 
 
-def _refuse(request: lm15.Request) -> None:
+def _check_supported_features(request: lm15.Request) -> None:
     """Refuse what would have to be left out silently.
 
     Raises:
@@ -275,14 +279,14 @@ def _chat(request: lm15.Request) -> list[dict[str, str]]:
     chat: list[dict[str, str]] = []
     if request.system is not None:
         system = request.system if isinstance(request.system, str) else lm15.Message.user(request.system).text
-        chat.append({"role": "system", "content": _text(system, "system")})
+        chat.append({"role": "system", "content": _require_text(system, "system")})
     for index, message in enumerate(request.messages):
         text = message.text if message.role in ("user", "assistant") else None
-        chat.append({"role": message.role, "content": _text(text, f"messages[{index}]")})
+        chat.append({"role": message.role, "content": _require_text(text, f"messages[{index}]")})
     return chat
 
 
-def _text(text: str | None, where: str) -> str:
+def _require_text(text: str | None, where: str) -> str:
     if text is None:
         told = f"{where}: an embedded model reads text of users, assistants and the system, and nothing else"
         raise lm15.UnsupportedFeatureError(told, feature=where, provider="local")

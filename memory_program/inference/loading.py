@@ -17,7 +17,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.utils import logging as transformers_logging
 
 from memory_program.core.errors import ModelError
-from memory_program.inference.attention import ATTENTION
+from memory_program.inference.attention import ATTENTION_NAME
 from memory_program.inference.linear import onednn_is_faster, use_onednn
 
 DeviceName = Literal["cpu", "cuda"]
@@ -76,7 +76,7 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMod
     """
     folder = Path(source).expanduser()
     if not folder.is_dir():
-        folder = _fetched(source)
+        folder = _resolve_hub_model(source)
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):  # transformers would make one up
         raise ModelError(f"{source!r} has no tokenizer: one of {', '.join(_TOKENIZER_FILES)} belongs in it")
     network = _load_network(source, folder, dtype).eval()
@@ -99,7 +99,7 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMod
     )
 
 
-def _fetched(source: str) -> Path:
+def _resolve_hub_model(source: str) -> Path:
     """Find a model of the hub on this disk, or fetch it.
 
     Raises:
@@ -116,7 +116,7 @@ def _fetched(source: str) -> Path:
             return folder
     except LocalEntryNotFoundError:
         pass
-    with _quiet():
+    with _silence_transformers():
         try:
             return Path(find())
         except (OSError, ValueError, HfHubHTTPError) as error:
@@ -137,11 +137,11 @@ def _is_complete(folder: Path) -> bool:
 
 
 def _load_network(source: str, folder: Path, dtype: torch.dtype) -> PreTrainedModel:
-    with _explained(source, "the weights"), _quiet():
+    with _wrap_load_errors(source, "the weights"), _silence_transformers():
         loaded = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
-            attn_implementation=ATTENTION,
+            attn_implementation=ATTENTION_NAME,
             use_safetensors=True,
             local_files_only=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name
@@ -171,7 +171,7 @@ def _load_network(source: str, folder: Path, dtype: torch.dtype) -> PreTrainedMo
 
 
 def _load_tokenizer(source: str, folder: Path) -> PreTrainedTokenizerBase:
-    with _explained(source, "the tokenizer"), _quiet():
+    with _wrap_load_errors(source, "the tokenizer"), _silence_transformers():
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     if tokenizer.chat_template is None:
         raise ModelError(
@@ -182,7 +182,7 @@ def _load_tokenizer(source: str, folder: Path) -> PreTrainedTokenizerBase:
 
 
 @contextmanager
-def _explained(source: str, what: str) -> Generator[None]:
+def _wrap_load_errors(source: str, what: str) -> Generator[None]:
     """Say what of which model could not be read.
 
     Raises:
@@ -202,7 +202,7 @@ def _head(error: Exception) -> str:
 
 
 @contextmanager
-def _quiet() -> Generator[None]:
+def _silence_transformers() -> Generator[None]:
     """Keep progress bars and reports off the terminal; what they report is raised instead."""
     had_bars, level = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()

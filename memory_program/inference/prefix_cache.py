@@ -27,9 +27,9 @@ class PrefixCache:
         """Count the tokens that are kept."""
         return len(self._blocks) * BLOCK_TOKENS
 
-    def longest(self, tokens: Sequence[int]) -> list[Tensor]:
+    def find_longest_prefix(self, tokens: Sequence[int]) -> list[Tensor]:
         """Find the blocks at the beginning of a prompt, as many as there are."""
-        names, found = _block_names(tokens), list[bytes]()
+        names, found = _block_hashes(tokens), list[bytes]()
         with self._lock:
             for name in names:
                 if name not in self._blocks:
@@ -41,7 +41,7 @@ class PrefixCache:
 
     def store(self, tokens: Sequence[int], values_LKHTD: Tensor) -> None:
         """Keep the whole blocks of a prompt, given what the network keeps of it."""
-        names = _block_names(tokens)[: self._max_blocks]
+        names = _block_hashes(tokens)[: self._max_blocks]
         with self._lock:
             for index in reversed(range(len(names))):
                 if names[index] not in self._blocks:
@@ -57,7 +57,7 @@ class PrefixCache:
             self._blocks.clear()
 
 
-def _block_names(tokens: Sequence[int]) -> list[bytes]:
+def _block_hashes(tokens: Sequence[int]) -> list[bytes]:
     """Name each whole block of a text by all tokens up to its end."""
     names: list[bytes] = []
     name = b""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class SamplingParams:
     """How tokens are drawn.
 
     At temperature 0 the likeliest; else one of the ``top_k`` likeliest, and of these one of the likeliest
@@ -29,13 +29,13 @@ class Sampling:
         return self.temperature == 0
 
     @property
-    def keeps_all(self) -> bool:
+    def is_unfiltered(self) -> bool:
         """Whether every token of the vocabulary may be drawn."""
         return self.is_greedy or (self.top_k is None and self.top_p >= 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SampledTokens:
     """The next token of each row of a batch.
 
     ``logprobs`` are the model's own: natural logarithms, before temperature, ``top_k`` and ``top_p``.
@@ -43,7 +43,7 @@ class Choice:
 
     tokens: list[int]
     logprobs: list[float]
-    is_certain: list[bool]
+    is_batch_invariant: list[bool]
 
 
 def gumbel_noise(vocabulary: int, random: torch.Generator) -> Tensor:
@@ -55,12 +55,12 @@ def gumbel_noise(vocabulary: int, random: torch.Generator) -> Tensor:
     return uniform.log_().neg_().log_().neg_()
 
 
-def choose(
+def sample_next(
     logits_B_V: Tensor,
-    samplings: Sequence[Sampling],
+    samplings: Sequence[SamplingParams],
     noise: Sequence[Tensor | None],
     rounding: Sequence[float],
-) -> Choice:
+) -> SampledTokens:
     """Choose the next token of each row.
 
     The token is the first one with the largest ``logit + temperature * noise``. Unlike a walk along the
@@ -82,9 +82,9 @@ def choose(
         if sampling.is_greedy or gumbel is None:
             continue
         scores[row] += sampling.temperature * gumbel
-        if not sampling.keeps_all:
+        if not sampling.is_unfiltered:
             tolerance = float(tolerances[row])
-            lowest_kept, highest_left_out = _edges(logits_B_V[row], sampling, tolerance)
+            lowest_kept, highest_left_out = _filter_bounds(logits_B_V[row], sampling, tolerance)
             scores[row].masked_fill_(logits_B_V[row] < lowest_kept - tolerance, -torch.inf)
             floors[row] = highest_left_out + tolerance
     tokens = scores.argmax(dim=-1)
@@ -92,10 +92,10 @@ def choose(
     chosen = logits_B_V.gather(-1, tokens[:, None])[:, 0]
     is_certain = (best_two[:, 0] - best_two[:, 1] >= tolerances) & (chosen >= floors)
     logprobs = chosen - logits_B_V.logsumexp(dim=-1)
-    return Choice(tokens.tolist(), logprobs.tolist(), is_certain.tolist())
+    return SampledTokens(tokens.tolist(), logprobs.tolist(), is_certain.tolist())
 
 
-def _edges(logits: Tensor, sampling: Sampling, tolerance: float) -> tuple[float, float]:
+def _filter_bounds(logits: Tensor, sampling: SamplingParams, tolerance: float) -> tuple[float, float]:
     """Find the lowest logit that the filters may keep, and the highest that they may leave out."""
     ordered = logits.sort(descending=True).values
     kept = ordered[: sampling.top_k]

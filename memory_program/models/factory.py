@@ -17,14 +17,20 @@ from dspy.lm15 import Config, Message, Request
 from dspy.utils.exceptions import LMError
 
 from memory_program.core.errors import ConfigError, ModelError
-from memory_program.models.http_engine import engine_of, is_openai, litellm, openai_url, reasons_by_itself
-from memory_program.models.model_names import is_carried, is_embedded, source_of
-from memory_program.models.rate_limit import AdaptiveLimiter, PacedEngine, RetryPolicy
+from memory_program.models.http_engine import (
+    import_litellm,
+    is_openai,
+    is_reasoning_model,
+    make_remote_engine,
+    openai_url,
+)
+from memory_program.models.model_names import is_bundled, is_local, model_source
+from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 
 __all__ = ["AdaptiveLimiter", "RemoteModel", "check_model", "language_model"]
 
-_LEAST_REASONING_TOKENS = 16_000  # DSPy refuses reasoning models a limit below: their thoughts count too
-_NAMES = (
+_MIN_REASONING_TOKENS = 16_000  # DSPy refuses reasoning models a limit below: their thoughts count too
+_MODEL_NAME_HELP = (
     "a name looks like 'openai/gpt-4.1-mini' or 'anthropic/claude-sonnet-4-5' "
     "(https://docs.litellm.ai/docs/providers); for a server of your own give 'openai/NAME' and its address, "
     "api_base; for a model in this process 'local:' and its folder or its id on the Hugging Face hub; for "
@@ -32,8 +38,8 @@ _NAMES = (
 )
 _POCKET_TOKENS = 128  # the longest right reply in twelve long worlds has 91: beyond, it only repeats itself
 
-_PATIENCE_S = 10.0
-_SILENT = "%r%s has not answered yet; it is asked for a minute or two before that is an error"
+_SLOW_WARNING_AFTER_S = 10.0
+_SLOW_WARNING = "%r%s has not answered yet; it is asked for a minute or two before that is an error"
 
 _logger = logging.getLogger(__name__)
 
@@ -77,8 +83,8 @@ def language_model(
         raise ConfigError(f"temperature={temperature!r} must be from 0 to 2")
     if max_tokens < 1:
         raise ConfigError(f"max_tokens={max_tokens!r} must be at least 1")
-    if is_embedded(name):
-        return _embedded_model(name.rstrip("/"), temperature, max_tokens, limiter)
+    if is_local(name):
+        return _local_model(name.rstrip("/"), temperature, max_tokens, limiter)
     engine = RemoteModel(
         name,
         api_base=api_base,
@@ -86,10 +92,10 @@ def language_model(
         retries=RetryPolicy(max_retries, first_wait_s),
         limiter=limiter or AdaptiveLimiter(8),
     )
-    reasons = reasons_by_itself(name)
+    reasons = is_reasoning_model(name)
     if reasons:
         _logger.warning("%s reasons: it runs at its own temperature, not at %g", name, temperature)
-    has_room = not reasons or max_tokens >= _LEAST_REASONING_TOKENS
+    has_room = not reasons or max_tokens >= _MIN_REASONING_TOKENS
     return dspy.LM(
         name,
         engine=engine,
@@ -100,14 +106,12 @@ def language_model(
     )
 
 
-def _embedded_model(
-    name: str, temperature: float, max_tokens: int, limiter: AdaptiveLimiter | None
-) -> dspy.LM:
-    source = source_of(name)
-    if is_carried(name):
+def _local_model(name: str, temperature: float, max_tokens: int, limiter: AdaptiveLimiter | None) -> dspy.LM:
+    source = model_source(name)
+    if is_bundled(name):
         max_tokens = min(max_tokens, _POCKET_TOKENS)
     if not source:
-        raise ModelError(f"{name!r} names no model: {_NAMES}")
+        raise ModelError(f"{name!r} names no model: {_MODEL_NAME_HELP}")
     # torch takes seconds to import
     from memory_program.inference.engine import LocalSettings
     from memory_program.models.local_model import LocalModel
@@ -126,26 +130,28 @@ def check_model(lm: dspy.LM) -> None:
     Raises:
         ModelError: the call failed, after the retries that its policy allows.
     """
-    patience = threading.Timer(_PATIENCE_S, _logger.warning, (_SILENT, lm.model, _place(lm)))
+    patience = threading.Timer(
+        _SLOW_WARNING_AFTER_S, _logger.warning, (_SLOW_WARNING, lm.model, _address_suffix(lm))
+    )
     patience.daemon = True
-    if not is_embedded(lm.model):
+    if not is_local(lm.model):
         patience.start()
     try:
         # one that reasons needs more tokens than a word has, one in this process may not know when to stop
-        config = Config(max_tokens=16) if is_embedded(lm.model) else Config()
+        config = Config(max_tokens=16) if is_local(lm.model) else Config()
         lm(Request(model=lm.model, messages=(Message.user("Answer with the word: ready"),), config=config))
     except LMError as error:
-        raise ModelError(f"{lm.model!r}{_place(lm)} does not answer: {error}") from error
+        raise ModelError(f"{lm.model!r}{_address_suffix(lm)} does not answer: {error}") from error
     finally:
         patience.cancel()
 
 
-def _place(lm: dspy.LM) -> str:
+def _address_suffix(lm: dspy.LM) -> str:
     api_base = getattr(lm.engine, "api_base", None)
     return f" at {api_base}" if api_base else ""
 
 
-class RemoteModel(PacedEngine):
+class RemoteModel(RateLimitedEngine):
     """One model over HTTP. Saved and sent to other processes by its settings, never with a key."""
 
     def __init__(
@@ -169,7 +175,7 @@ class RemoteModel(PacedEngine):
         _check_address("api_base", api_base)
         if api_base is None and is_openai(name):
             _check_address("OPENAI_BASE_URL", openai_url())
-        engine = engine_of(
+        engine = make_remote_engine(
             name,
             api_base,
             timeout_s=float(timeout_s),
@@ -211,7 +217,7 @@ class RemoteModel(PacedEngine):
 def _check_name(name: str) -> None:
     provider, slash, rest = name.partition("/")
     if not name.strip() or (slash and not (provider and rest)):
-        raise ModelError(f"{name!r} is not the name of a model: {_NAMES}")
+        raise ModelError(f"{name!r} is not the name of a model: {_MODEL_NAME_HELP}")
 
 
 def _check_address(name: str, url: str | None) -> None:
@@ -245,11 +251,11 @@ def _missing_keys(name: str) -> list[str]:
     """Name the variables of keys that a model needs and the environment lacks."""
     usual = "OPENAI_API_KEY"
     if not is_openai(name):
-        known = litellm()
+        known = import_litellm()
         try:
             provider: str = known.get_llm_provider(model=name)[1]
         except known.BadRequestError:
-            raise ModelError(f"{name!r} names no provider that LiteLLM knows: {_NAMES}") from None
+            raise ModelError(f"{name!r} names no provider that LiteLLM knows: {_MODEL_NAME_HELP}") from None
         # Clouds with accounts of their own (AWS, Google) are left to find their credentials: only keys are
         # asked.
         missing = [

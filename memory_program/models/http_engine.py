@@ -32,9 +32,9 @@ _OPENAI_URL = "https://api.openai.com/v1"
 _CONNECT_TIMEOUT_S = 10.0  # a host that does not answer for so long is down
 
 
-def engine_of(
+def make_remote_engine(
     name: str, api_base: str | None, *, timeout_s: float, connections: int, lacks_key: bool
-) -> "ChatCompletionsEngine | ProviderEngine":
+) -> "ChatCompletionsEngine | PatchedLiteLLMEngine":
     """Choose the engine that reaches a model.
 
     Args:
@@ -47,7 +47,7 @@ def engine_of(
     if name.startswith(_OPENAI):
         return ChatCompletionsEngine(api_base, timeout_s=timeout_s, connections=connections)
     key = {"api_key": NO_KEY} if lacks_key else {}
-    return ProviderEngine(api_base=api_base, timeout=timeout_s, **key)
+    return PatchedLiteLLMEngine(api_base=api_base, timeout=timeout_s, **key)
 
 
 class ChatCompletionsEngine:
@@ -69,7 +69,7 @@ class ChatCompletionsEngine:
             write_timeout=timeout_s,
             pool_timeout=None,  # callers wait for their turn before they come here
             max_connections=connections,
-            proxy=_proxy_of(url),
+            proxy=_proxy_url(url),
             trust_env=False,  # it would go through the whole environment for every call
         )
         is_own = api_base is not None
@@ -91,7 +91,7 @@ class ChatCompletionsEngine:
         Raises:
             lm15.LM15Error: the call failed; ``retry_after`` is what the provider asked for, if it did.
         """
-        client = self._client[reasons_by_itself(request.model)]
+        client = self._client[is_reasoning_model(request.model)]
         try:
             response = client.complete(replace(request, model=request.model.removeprefix(_OPENAI)))
         except lm15.TransportError as error:
@@ -121,7 +121,7 @@ class _ChatClient(OpenAIChatLM):
         return headers
 
 
-class ProviderEngine(LiteLLMEngine):
+class PatchedLiteLLMEngine(LiteLLMEngine):
     """DSPy's LiteLLM engine, mended in two places."""
 
     def complete(self, request: Request) -> Response:
@@ -137,7 +137,7 @@ class ProviderEngine(LiteLLMEngine):
     def _arguments(self, request: Request, *, streaming: bool = False) -> dict[str, Any]:  # Any: JSON
         """Call the token limit by the name that every server knows: see ``ChatCompletionsEngine``."""
         arguments = super()._arguments(request, streaming=streaming)
-        if self.client_options.get("api_base") and not reasons_by_itself(request.model):
+        if self.client_options.get("api_base") and not is_reasoning_model(request.model):
             arguments["max_tokens"] = arguments.pop("max_completion_tokens", None)
         return arguments
 
@@ -148,13 +148,13 @@ def is_openai(name: str) -> bool:
 
 
 @functools.cache
-def reasons_by_itself(name: str) -> bool:
+def is_reasoning_model(name: str) -> bool:
     """Whether DSPy counts a model among those that reason: it names their token limit differently."""
     return "max_completion_tokens" in dspy.LM(name).kwargs
 
 
 @functools.cache
-def litellm() -> ModuleType:
+def import_litellm() -> ModuleType:
     """Import LiteLLM (6 s, so only once a model needs it), with no network, telemetry or advertising."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # read while it is imported
     module = importlib.import_module("litellm")
@@ -174,7 +174,7 @@ def openai_url() -> str:
     return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _OPENAI_URL
 
 
-def _proxy_of(url: str) -> str | None:
+def _proxy_url(url: str) -> str | None:
     """Name the proxy by which the environment wants an address reached; None if there is none.
 
     Raises:

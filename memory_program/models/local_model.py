@@ -3,10 +3,10 @@
 from typing import Any
 
 from memory_program.inference.engine import LocalEngine, LocalSettings
-from memory_program.models.rate_limit import AdaptiveLimiter, PacedEngine, RetryPolicy
+from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 
 
-class LocalModel(PacedEngine):
+class LocalModel(RateLimitedEngine):
     """The engine on the meter, like every other model; saved and sent to other processes by its settings."""
 
     def __init__(self, settings: LocalSettings, limiter: AdaptiveLimiter | None = None) -> None:

@@ -15,14 +15,14 @@ from dspy.lm15 import Request, Response
 from memory_program.models.rate_limit import Engine
 
 
-def asked_once(lm: dspy.LM, most: int = 100_000) -> dspy.LM:
+def memoized(lm: dspy.LM, most: int = 100_000) -> dspy.LM:
     """Give a model that remembers the replies of a greedy one; any other model comes back as it is."""
     if lm.kwargs.get("temperature") != 0.0:
         return lm
-    return lm.copy(engine=AskedOnce(cast(Engine, lm.engine), most))
+    return lm.copy(engine=MemoizedEngine(cast(Engine, lm.engine), most))
 
 
-class AskedOnce:
+class MemoizedEngine:
     """An engine before another one that asks each request once; failures are asked again."""
 
     def __init__(self, engine: Engine, most: int) -> None:
@@ -37,7 +37,7 @@ class AskedOnce:
         self._known: dict[bytes, Future[Response]] = {}
         self._lock = threading.Lock()
 
-    def __deepcopy__(self, memo: object) -> "AskedOnce":
+    def __deepcopy__(self, memo: object) -> "MemoizedEngine":
         """A copied program asks the same model."""
         return self
 

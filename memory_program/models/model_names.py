@@ -12,56 +12,56 @@ POCKET_BASE = "pocket-base"
 
 _LOCAL = "local:"
 _POCKET = Path(__file__).parents[1] / "pocket"
-_CARRIED = {POCKET: _POCKET / "weights", POCKET_BASE: _POCKET / "weights-base"}
-_WEIGHTS = ("*.safetensors", "tokenizer.json")
+_BUNDLED = {POCKET: _POCKET / "weights", POCKET_BASE: _POCKET / "weights-base"}
+_HASHED_FILE_PATTERNS = ("*.safetensors", "tokenizer.json")
 
 
-def is_carried(model: str) -> bool:
+def is_bundled(model: str) -> bool:
     """Whether a name is of a model that comes with the program."""
-    return model in _CARRIED
+    return model in _BUNDLED
 
 
-def is_embedded(model: str) -> bool:
+def is_local(model: str) -> bool:
     """Whether a name is of a model that runs in this process.
 
     Example:
         >>> is_embedded("pocket"), is_embedded("local:weights/tiny"), is_embedded("openai/gpt-4.1-mini")
         (True, True, False)
     """
-    return is_carried(model) or model.startswith(_LOCAL)
+    return is_bundled(model) or model.startswith(_LOCAL)
 
 
-def source_of(model: str) -> str:
+def model_source(model: str) -> str:
     """Name the folder, or the id on the hub, of a model that runs in this process.
 
     Example:
         >>> source_of("local:weights/tiny")
         'weights/tiny'
     """
-    return str(_CARRIED.get(model, model.removeprefix(_LOCAL).strip()))
+    return str(_BUNDLED.get(model, model.removeprefix(_LOCAL).strip()))
 
 
-def known_as(model: str) -> str:
+def model_fingerprint(model: str) -> str:
     """Say what the records of a model belong to, so that no other weights ever pass for these.
 
     A model behind an address and one on the hub are known by their names; one in a folder by its name and a
     hash of its weights and its tokenizer, for training writes others under the same name.
     """
-    source = source_of(model) if is_embedded(model) else ""
+    source = model_source(model) if is_local(model) else ""
     folder = Path(source).expanduser()
     if not source or not folder.is_dir():
         return model
-    files = sorted(file for pattern in _WEIGHTS for file in folder.glob(pattern))
-    return f"{model}@{_hash_of(tuple((file, *_state(file)) for file in files))}"
+    files = sorted(file for pattern in _HASHED_FILE_PATTERNS for file in folder.glob(pattern))
+    return f"{model}@{_hash_files(tuple((file, *_size_and_mtime(file)) for file in files))}"
 
 
-def _state(file: Path) -> tuple[int, int]:
+def _size_and_mtime(file: Path) -> tuple[int, int]:
     status = file.stat()
     return status.st_size, status.st_mtime_ns
 
 
 @lru_cache
-def _hash_of(files: tuple[tuple[Path, int, int], ...]) -> str:
+def _hash_files(files: tuple[tuple[Path, int, int], ...]) -> str:
     """Hash files; size and time of change tell whether that was done before."""
     found = hashlib.sha256()
     for path, _, _ in files:

@@ -19,8 +19,8 @@ from dspy.utils.exceptions import is_retryable_lm_error
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from memory_program.core.errors import ConfigError
-from memory_program.core.redaction import redact
-from memory_program.models.usage import CallRecord, Usage, price_of, record_call
+from memory_program.core.redaction import redact_error
+from memory_program.models.usage import CallRecord, Usage, list_price, record_call
 
 
 class Engine(Protocol):
@@ -61,7 +61,7 @@ class AdaptiveLimiter:
         self._lock = threading.Lock()
 
     @property
-    def allowed(self) -> int:
+    def current_limit(self) -> int:
         """How many calls may run at once right now."""
         return self._allowed
 
@@ -83,7 +83,7 @@ class AdaptiveLimiter:
                     self._waiting.remove(turn)
                 self._admit()
 
-    def throttled(self) -> None:
+    def record_rate_limit(self) -> None:
         """Halve what is allowed: the provider refused a call for coming too fast."""
         with self._lock:
             self._successes = 0
@@ -91,7 +91,7 @@ class AdaptiveLimiter:
                 self._cut_at = self._clock()
                 self._allowed = max(1, self._allowed // 2)
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """Count a success; a run of them raises what is allowed."""
         with self._lock:
             self._successes += 1
@@ -130,7 +130,7 @@ class RetryPolicy:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be at least 0")
 
-    def allows(self, error: BaseException) -> bool:
+    def should_retry(self, error: BaseException) -> bool:
         """Whether to try again after this error, if tries are left."""
         return _is_transient(error) and (_retry_after_s(error) or 0.0) <= self.max_retry_after_s
 
@@ -141,7 +141,7 @@ class RetryPolicy:
         return (asked_s or 0.0) + jitter(state)
 
 
-class PacedEngine:
+class RateLimitedEngine:
     """An engine behind a limiter, with retries, every call on the meter and no key in any error.
 
     Optimisers deep-copy programs: a copy shares this engine, since a second limiter would double the load.
@@ -163,7 +163,7 @@ class PacedEngine:
         self._engine = engine
         self._retrying = Retrying(
             stop=stop_after_attempt(retries.max_retries + 1),
-            retry=retry_if_exception(retries.allows),
+            retry=retry_if_exception(retries.should_retry),
             wait=retries.wait_s,
             sleep=sleep,
             reraise=True,
@@ -175,34 +175,34 @@ class PacedEngine:
         Raises:
             lm15.LM15Error: the last try's error, without keys.
         """
-        tries = _Tries()
+        tries = _Attempts()
         try:
             response = self._retrying(self._try_once, request, tries)
         except Exception as error:
-            _explain(error, tries, self.retries)
-            redact(error)
+            _add_retry_note(error, tries, self.retries)
+            redact_error(error)
             said = error.message if isinstance(error, lm15.LM15Error) else str(error)
             failed = CallRecord(
                 request.model, tries.usage + Usage(failed_calls=1), error=f"{type(error).__name__}: {said}"
             )
             record_call(failed)
             raise
-        usage = tries.usage + self._billed(response, request.model)
+        usage = tries.usage + self._usage_from_response(response, request.model)
         record_call(CallRecord(request.model, usage, response.finish_reason))
         return response
 
-    def _try_once(self, request: lm15.Request, tries: "_Tries") -> lm15.Response:
+    def _try_once(self, request: lm15.Request, tries: "_Attempts") -> lm15.Response:
         with self.limiter.slot(), tries.timed():
             try:
                 response = self._engine.complete(request)
             except lm15.RateLimitError:
-                self.limiter.throttled()
+                self.limiter.record_rate_limit()
                 raise
-        self.limiter.succeeded()
+        self.limiter.record_success()
         return response
 
-    def _billed(self, response: lm15.Response, model: str) -> Usage:
-        counted, price = response.usage, price_of(model, api_base=self.api_base)
+    def _usage_from_response(self, response: lm15.Response, model: str) -> Usage:
+        counted, price = response.usage, list_price(model, api_base=self.api_base)
         if counted.input_tokens is None or counted.output_tokens is None:
             return Usage(cost_usd=None, unpriced_calls=1)
         tokens = (counted.input_tokens, counted.cache_read_tokens or 0, counted.output_tokens)
@@ -215,15 +215,15 @@ class PacedEngine:
             saved_usd=0.0 if price is None else price.saved_usd(tokens[1]),
         )
 
-    def __copy__(self) -> "PacedEngine":
+    def __copy__(self) -> "RateLimitedEngine":
         return self
 
-    def __deepcopy__(self, memo: object) -> "PacedEngine":
+    def __deepcopy__(self, memo: object) -> "RateLimitedEngine":
         return self
 
 
 @dataclass(slots=True)
-class _Tries:
+class _Attempts:
     """How often one call was tried, and how long that took."""
 
     count: int = 0
@@ -251,7 +251,7 @@ def _retry_after_s(error: BaseException | None) -> float | None:
     return getattr(error, "retry_after", None)
 
 
-def _explain(error: Exception, tries: _Tries, retries: RetryPolicy) -> None:
+def _add_retry_note(error: Exception, tries: _Attempts, retries: RetryPolicy) -> None:
     """Say what was done about the error, in the place of the client's advice to retry."""
     if not isinstance(error, lm15.LM15Error):
         return

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from memory_program.models.model_names import is_embedded
+from memory_program.models.model_names import is_local
 
 _logger = logging.getLogger(__name__)
 _PRICE_FILE = "model_prices_and_context_window_backup.json"
@@ -100,13 +100,13 @@ class CallRecord:
     error: str | None = None
 
     @property
-    def was_cut(self) -> bool:
+    def is_truncated(self) -> bool:
         """Whether the reply stopped at the token limit."""
         return self.finish_reason == "length"
 
 
 @dataclass(frozen=True, slots=True)
-class Meter:
+class UsageMeter:
     """The calls made while it was open, in the order in which they ended."""
 
     calls: list[CallRecord] = field(default_factory=list[CallRecord])
@@ -117,11 +117,11 @@ class Meter:
         return sum((call.usage for call in tuple(self.calls)), Usage())
 
 
-_open_meters: ContextVar[tuple[Meter, ...]] = ContextVar("open_meters", default=())
+_open_meters: ContextVar[tuple[UsageMeter, ...]] = ContextVar("open_meters", default=())
 
 
 @contextmanager
-def metered() -> Generator[Meter]:
+def track_usage() -> Generator[UsageMeter]:
     """Count every model call made inside, also in threads that run in a copy of this context.
 
     Meters nest: the inner one sees its own calls only, the outer one sees all of them.
@@ -134,7 +134,7 @@ def metered() -> Generator[Meter]:
         >>> part.usage.calls, whole.usage.calls
         (1, 2)
     """
-    meter = Meter()
+    meter = UsageMeter()
     token = _open_meters.set((*_open_meters.get(), meter))
     try:
         yield meter
@@ -148,13 +148,13 @@ def record_call(record: CallRecord) -> None:
         meter.calls.append(record)
 
 
-def price_of(model: str, *, api_base: str | None = None) -> Price | None:
+def list_price(model: str, *, api_base: str | None = None) -> Price | None:
     """Look a model's list price up in LiteLLM's price file; what runs in this process is free.
 
     None when it is unknown: the model is not listed, it is served from an address of one's own, or it is
     listed at zero (LiteLLM writes zero for subscriptions, previews and one's own hardware; none is free).
     """
-    if is_embedded(model):
+    if is_local(model):
         return Price(0.0, 0.0, 0.0)
     if api_base is not None:
         return None
@@ -170,7 +170,7 @@ def estimate_cost(
     model: str, calls: int, input_tokens: float, output_tokens: float, *, api_base: str | None = None
 ) -> float | None:
     """Estimate what ``calls`` calls cost in dollars, given the mean tokens of one; None without a price."""
-    price = price_of(model, api_base=api_base)
+    price = list_price(model, api_base=api_base)
     return (
         None if price is None else calls * (input_tokens * price.input_usd + output_tokens * price.output_usd)
     )

@@ -10,14 +10,16 @@ from memory_program.evaluation.stages.cost_estimate import (
     estimate_judgements,
 )
 from memory_program.models.usage import estimate_cost
-from memory_program.optimization.candidate_selection import FINALISTS
-from memory_program.optimization.dev_data import Material
+from memory_program.optimization.candidate_selection import MAX_FINALISTS
+from memory_program.optimization.dev_data import OptimizationSplits
 from memory_program.optimization.optimizers import expected_attempts, expected_proposals
 
 _PROPOSAL_TOKENS, _PROPOSAL_REPLY_TOKENS = 4000, 500
 
 
-def estimate_run(config: OptimizeConfig, material: Material, program: MemoryProgram) -> list[StageEstimate]:
+def estimate_run(
+    config: OptimizeConfig, material: OptimizationSplits, program: MemoryProgram
+) -> list[StageEstimate]:
     """Estimate the calls of all stages, those included whose replies are on disk from an earlier try.
 
     Args:
@@ -42,7 +44,7 @@ def estimate_judging(config: OptimizeConfig, train: int, val: int, predictors: i
         val: how many there are to choose on.
         predictors: how many prompts the judge has.
     """
-    attempts = config.rounds * (expected_attempts(config, train, val) + (1 + FINALISTS) * val)
+    attempts = config.rounds * (expected_attempts(config, train, val) + (1 + MAX_FINALISTS) * val)
     proposals = config.rounds * expected_proposals(config, predictors)
     as_evaluated = EvaluateConfig(judge_model=config.model, api_base=config.api_base)
     estimates = [
@@ -53,10 +55,14 @@ def estimate_judging(config: OptimizeConfig, train: int, val: int, predictors: i
 
 
 def _estimate_stage(
-    config: OptimizeConfig, target: Target, material: Material, program: MemoryProgram, sessions: int
+    config: OptimizeConfig,
+    target: Target,
+    material: OptimizationSplits,
+    program: MemoryProgram,
+    sessions: int,
 ) -> list[StageEstimate | None]:
-    train, val = (_examples(config, target, material, split) for split in ("train", "val"))
-    attempts = expected_attempts(config, train, val) + (1 + FINALISTS) * val
+    train, val = (_num_examples(config, target, material, split) for split in ("train", "val"))
+    attempts = expected_attempts(config, train, val) + (1 + MAX_FINALISTS) * val
     is_writer = target is Target.WRITER
     questions = attempts * (config.episode_questions if is_writer else 1)
     part = program.writer if is_writer else program.reader
@@ -77,7 +83,7 @@ def _estimate_stage(
     ]
 
 
-def _examples(config: OptimizeConfig, target: Target, material: Material, split: str) -> int:
+def _num_examples(config: OptimizeConfig, target: Target, material: OptimizationSplits, split: str) -> int:
     conversations = material.train if split == "train" else material.val
     limit = config.num_examples if split == "train" else config.num_val
     if target is Target.READER:

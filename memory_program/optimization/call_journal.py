@@ -21,11 +21,11 @@ from dspy._vendor.lm15.serde import request_to_dict, response_from_dict, respons
 
 from memory_program import __version__
 from memory_program.evaluation.item_records import Journal, content_hash
-from memory_program.models.model_names import known_as
+from memory_program.models.model_names import model_fingerprint
 from memory_program.models.rate_limit import Engine
-from memory_program.models.usage import CallRecord, Usage, metered, record_call
+from memory_program.models.usage import CallRecord, Usage, record_call, track_usage
 
-_ALLOWANCE = "memory_program_allowance"
+_BUDGET_SETTING = "memory_program_allowance"
 
 
 class StopReason(StrEnum):
@@ -33,8 +33,8 @@ class StopReason(StrEnum):
 
     LIMIT = "limit"
     INTERRUPTED = "interrupted"
-    HOPELESS = "hopeless"
-    BROKEN = "broken"
+    NO_SCORES = "hopeless"
+    PROGRAM_ERROR = "broken"
 
 
 class RunStopped(BaseException):
@@ -52,7 +52,7 @@ class RunStopped(BaseException):
 
 
 @dataclass(slots=True)
-class Allowance:
+class CallBudget:
     """What a part of a run may use: the calls and dollars of the whole run at which it ends."""
 
     max_calls: int | None
@@ -69,7 +69,7 @@ class CallReply:
     usage: Usage
 
 
-class PaidCalls:
+class ReplyCache:
     """Every reply of a run, on disk, by its request; and what the run may still ask for.
 
     A reply that is there is used again and counts like one that is new: a run that was killed uses the same
@@ -96,7 +96,7 @@ class PaidCalls:
         self.usage = Usage()
         """What all replies that were used have cost, whenever they were paid for."""
         self.stopped: RunStopped | None = None
-        self._whole = Allowance(max_calls, max_cost_usd)
+        self._whole = CallBudget(max_calls, max_cost_usd)
         self._known: set[str] = set()
         self._pending: dict[str, Future[CallReply]] = {}
         self._lock = threading.RLock()
@@ -109,7 +109,7 @@ class PaidCalls:
             return self.stopped
 
     @contextmanager
-    def reserving(self, calls: int) -> Generator[None]:
+    def reserve_calls(self, calls: int) -> Generator[None]:
         """Keep some of what is allowed for the comparison after the block, but never more than half of it.
 
         A block that stops at its limit stops nothing after it. What it leaves behind in threads of its own
@@ -119,7 +119,7 @@ class PaidCalls:
             calls: how many calls come after it; they are taken to cost what the calls so far did.
         """
         with self._lock:
-            allowance = Allowance(self._whole.max_calls, self._whole.max_cost_usd)
+            allowance = CallBudget(self._whole.max_calls, self._whole.max_cost_usd)
             if allowance.max_calls is not None:
                 left = max(0, allowance.max_calls - self.used)
                 allowance.max_calls -= min(calls, left // 2)
@@ -127,7 +127,9 @@ class PaidCalls:
                 left_usd = max(0.0, allowance.max_cost_usd - self.usage.cost_usd)
                 expected_usd = calls * self.usage.cost_usd / max(1, self.used)
                 allowance.max_cost_usd -= min(expected_usd, left_usd / 2)
-        with dspy.context(**{_ALLOWANCE: allowance}):  # unlike a variable of ours, DSPy's threads inherit it
+        with dspy.context(
+            **{_BUDGET_SETTING: allowance}
+        ):  # unlike a variable of ours, DSPy's threads inherit it
             yield
 
     def close(self) -> None:
@@ -149,14 +151,14 @@ class PaidCalls:
             lm15.LM15Error: the call failed.
         """
         is_sampled = request.config.temperature != 0
-        model, which = known_as(request.model), sample if is_sampled else 0
+        model, which = model_fingerprint(request.model), sample if is_sampled else 0
         key = content_hash("call", __version__, model, request_to_dict(request), which)
-        allowance: Allowance = dspy.settings.get(_ALLOWANCE, self._whole)
+        allowance: CallBudget = dspy.settings.get(_BUDGET_SETTING, self._whole)
         with self._lock:
             stopped = self.stopped or allowance.stopped
             if stopped is not None:
                 raise stopped
-            reply, pending = self._reply(key), self._pending.get(key)
+            reply, pending = self._cached_reply(key), self._pending.get(key)
             is_new = reply is None and pending is None
             if key not in self._known and (is_new or reply is not None):
                 self._admit(allowance)
@@ -165,7 +167,7 @@ class PaidCalls:
             if is_new:
                 self._pending[key] = Future()
         if is_new:
-            return self._ask(engine, request, key)
+            return self._call_uninterrupted(engine, request, key)
         if reply is None:
             assert pending is not None
             reply = pending.result()
@@ -174,20 +176,22 @@ class PaidCalls:
         record_call(CallRecord(request.model, Usage(), response.finish_reason))
         return response
 
-    def _reply(self, key: str) -> CallReply | None:
+    def _cached_reply(self, key: str) -> CallReply | None:
         kept = self.journal.records.get(key)
         return kept if kept is not None and kept.reply is not None else None
 
-    def _ask(self, engine: Engine, request: lm15.Request, key: str) -> lm15.Response:
+    def _call_uninterrupted(self, engine: Engine, request: lm15.Request, key: str) -> lm15.Response:
         if threading.current_thread() is not threading.main_thread():
-            return self._kept(engine, request, key)
+            return self._call_and_store(engine, request, key)
         with ThreadPoolExecutor(1, thread_name_prefix="paid-call") as pool:
             # an interrupt falls into the main thread: it waits for what was asked and is paid for
-            return pool.submit(contextvars.copy_context().run, self._kept, engine, request, key).result()
+            return pool.submit(
+                contextvars.copy_context().run, self._call_and_store, engine, request, key
+            ).result()
 
-    def _kept(self, engine: Engine, request: lm15.Request, key: str) -> lm15.Response:
+    def _call_and_store(self, engine: Engine, request: lm15.Request, key: str) -> lm15.Response:
         try:
-            with metered() as meter:
+            with track_usage() as meter:
                 response = engine.complete(request)
         except BaseException as error:
             if isinstance(error, Exception):  # an interrupt is no call
@@ -206,7 +210,7 @@ class PaidCalls:
             self._idle.notify_all()
         return response
 
-    def _admit(self, allowance: Allowance) -> None:
+    def _admit(self, allowance: CallBudget) -> None:
         """Count one more call, if it is allowed."""
         limit = self._limit_reached(allowance)
         if limit is not None:
@@ -214,10 +218,10 @@ class PaidCalls:
             raise allowance.stopped
         self.used += 1
 
-    def _limit_reached(self, allowance: Allowance) -> str | None:
+    def _limit_reached(self, allowance: CallBudget) -> str | None:
         whole = self._whole
         if allowance.max_calls is not None and self.used >= allowance.max_calls:
-            return _reached(f"max_calls={whole.max_calls}", allowance.max_calls == whole.max_calls)
+            return _limit_message(f"max_calls={whole.max_calls}", allowance.max_calls == whole.max_calls)
         if allowance.max_cost_usd is None:
             return None
         max_cost = f"max_cost={whole.max_cost_usd!r}"
@@ -225,8 +229,8 @@ class PaidCalls:
             return f"{max_cost} cannot be kept any more: a call has no known price"
         if self.usage.cost_usd < allowance.max_cost_usd:
             return None
-        return _reached(max_cost, allowance.max_cost_usd == whole.max_cost_usd)
+        return _limit_message(max_cost, allowance.max_cost_usd == whole.max_cost_usd)
 
 
-def _reached(limit: str, is_whole: bool) -> str:
+def _limit_message(limit: str, is_whole: bool) -> str:
     return f"{limit} is reached" + ("" if is_whole else " but for what is kept for the comparison")

@@ -9,18 +9,18 @@ from locomo.types import Conversation, Question
 from memory_program.bank.outcomes import Answer, Outcome, SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.evaluation.item_records import AnswerRecord
-from memory_program.evaluation.scoring.error_types import diagnose, kept_of
+from memory_program.evaluation.scoring.error_types import collect_retained_turns, diagnose
 from memory_program.evaluation.scoring.question_scores import ScoredQuestion, score_question
 from memory_program.models.usage import Usage
-from memory_program.optimization.dev_examples import Case, JudgeCase, MemoryCase
-from memory_program.rl.rewards import AnswerScore
+from memory_program.optimization.dev_examples import JudgeCase, MemoryCase, OptimizationCase
+from memory_program.rl.rewards import AnswerMetric
 
 
 class Attempt(Protocol):
     """What a candidate made of a case."""
 
     @property
-    def case(self) -> Case:
+    def case(self) -> OptimizationCase:
         """The case."""
         ...
 
@@ -35,7 +35,7 @@ class Attempt(Protocol):
         ...
 
     @property
-    def is_unread(self) -> bool:
+    def is_unparsed(self) -> bool:
         """Whether a reply was cut or could not be read, which is what the prompt led to, and worth 0."""
         ...
 
@@ -59,7 +59,7 @@ class MemoryAttempt:
     prompts: str
     answers: tuple[Answer, ...]
     memories: MemorySpace
-    score: AnswerScore
+    score: AnswerMetric
     record: SessionRecord | None = None
 
     @property
@@ -70,7 +70,7 @@ class MemoryAttempt:
         return [*answers, *(f"{f.where}: {f.message}" for f in failures if f.outcome is Outcome.ERROR)]
 
     @property
-    def is_unread(self) -> bool:
+    def is_unparsed(self) -> bool:
         """Whether an answer is none, for what the reader replied."""
         return any(answer.outcome not in (Outcome.OK, Outcome.ERROR) for answer in self.answers)
 
@@ -102,28 +102,28 @@ class MemoryAttempt:
         value = self.score(question, answer)
         lines.append("This could not be scored." if value is None else f"Score: {value:.2f} of 1.")
         found = diagnose(
-            _scored(question, answer),
+            _score_answer(question, answer),
             self.case.conversation,
-            kept_of(self.memories.bank, self._verbatim()),
+            collect_retained_turns(self.memories.bank, self._verbatim_turns()),
         )
         if found is not None:
-            lines.append(f"What went wrong: {found.fault.value}.")
-        lost = found.lost if found is not None else ()
-        lines += [f"Lost was this: {line}" for line in _lines(self.case.conversation, lost)]
+            lines.append(f"What went wrong: {found.error_type.value}.")
+        lost = found.lost_turns if found is not None else ()
+        lines += [f"Lost was this: {line}" for line in _turn_lines(self.case.conversation, lost)]
         return "\n".join(lines)
 
-    def _verbatim(self) -> list[str]:
+    def _verbatim_turns(self) -> list[str]:
         """List the turns that the reader was shown word for word, if any."""
         turns = self.case.conversation.turns
         return [item for answer in self.answers for item in answer.shown if item in turns]
 
 
-def _scored(question: Question, answer: Answer) -> ScoredQuestion:
+def _score_answer(question: Question, answer: Answer) -> ScoredQuestion:
     record = AnswerRecord("", question.question_id, answer, Usage(), 0.0)
     return score_question(question, record, {})
 
 
-def _lines(conversation: Conversation, turn_ids: tuple[str, ...]) -> list[str]:
+def _turn_lines(conversation: Conversation, turn_ids: tuple[str, ...]) -> list[str]:
     return [conversation.turns[turn_id].line for turn_id in turn_ids]
 
 
@@ -142,7 +142,7 @@ class JudgeAttempt:
         return [self.said] if self.verdict is None else []
 
     @property
-    def is_unread(self) -> bool:
+    def is_unparsed(self) -> bool:
         """Whether the reply was no verdict."""
         return self.verdict is Verdict.UNPARSED
 
@@ -156,7 +156,7 @@ class JudgeAttempt:
         lines = [
             f"The given answer is known to be {known}; it was made as this kind: {self.case.answer.kind}."
         ]
-        if self.is_unread:
+        if self.is_unparsed:
             lines.append("The reply could not be read: the verdict must be one word, CORRECT or WRONG.")
         elif self.verdict is not None:
             right = "right" if self.verdict is self.case.known else f"wrong: it had to be {known}"

@@ -5,12 +5,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from memory_program.optimization.call_journal import PaidCalls, StopReason
+from memory_program.optimization.call_journal import ReplyCache, StopReason
 
 ResultT = TypeVar("ResultT")
 
 
-def side_by_side(tasks: Sequence[Callable[[], ResultT]], *, threads: int, calls: PaidCalls) -> list[ResultT]:
+def run_parallel_or_stop(
+    tasks: Sequence[Callable[[], ResultT]], *, threads: int, calls: ReplyCache
+) -> list[ResultT]:
     """Run tasks in threads, each in a copy of this context, and list their results in the tasks' order.
 
     The first exception ends the whole: no new call is let out, those in flight are waited for.

@@ -16,15 +16,15 @@ from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.evaluation.data_splits import split_conversations
 from memory_program.evaluation.datasets import load_dataset
-from memory_program.models.model_names import known_as
-from memory_program.optimization.call_journal import PaidCalls
-from memory_program.optimization.crew import side_by_side
-from memory_program.optimization.dev_examples import Cases, MemoryCase, episode_cases, question_cases
-from memory_program.rl.episodes import episodes_of, namespace_of, roll_in, shortened
+from memory_program.models.model_names import model_fingerprint
+from memory_program.optimization.call_journal import ReplyCache
+from memory_program.optimization.crew import run_parallel_or_stop
+from memory_program.optimization.dev_examples import CaseSplits, MemoryCase, episode_cases, question_cases
+from memory_program.rl.episodes import make_episodes, memory_namespace, roll_in, truncate_conversation
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class OptimizationSplits:
     """A dataset, what is learned from, what is chosen on, and the ids of what is never touched."""
 
     dataset: Dataset
@@ -38,7 +38,7 @@ class Material:
         return (*self.train, *self.val)
 
 
-def read_material(config: OptimizeConfig) -> Material:
+def load_optimization_splits(config: OptimizeConfig) -> OptimizationSplits:
     """Read the dataset of a config, and split it by conversation.
 
     Raises:
@@ -50,17 +50,17 @@ def read_material(config: OptimizeConfig) -> Material:
 
     def used(conversations: Sequence[Conversation]) -> tuple[Conversation, ...]:
         limit = config.max_sessions
-        return tuple(c if limit is None else shortened(c, limit) for c in conversations)
+        return tuple(c if limit is None else truncate_conversation(c, limit) for c in conversations)
 
     test_ids = tuple(conversation.conversation_id for conversation in splits["test"])
-    return Material(dataset, used(splits["train"]), used(splits["val"]), test_ids)
+    return OptimizationSplits(dataset, used(splits["train"]), used(splits["val"]), test_ids)
 
 
-class RollIn:
+class CaseBuilder:
     """Lets the current program remember the conversations, and makes cases of what it remembers."""
 
     def __init__(
-        self, config: OptimizeConfig, material: Material, store: BankStore, calls: PaidCalls
+        self, config: OptimizeConfig, material: OptimizationSplits, store: BankStore, calls: ReplyCache
     ) -> None:
         """Prepare; nothing is remembered yet."""
         self._config, self._material, self._store, self._calls = config, material, store, calls
@@ -68,7 +68,7 @@ class RollIn:
         self.lost_sessions = 0
         """Sessions of the last roll-in in which a call failed."""
 
-    def cases(self, program: MemoryProgram, target: Target) -> Cases:
+    def cases(self, program: MemoryProgram, target: Target) -> CaseSplits:
         """Remember what this try of the run has not remembered yet, and draw the cases of a target.
 
         Raises:
@@ -79,9 +79,9 @@ class RollIn:
         """
         spaces = self._spaces(program)
         config = self._config
-        drawn = Cases(
-            self._drawn(target, self._material.train, spaces, config.num_examples, "train"),
-            self._drawn(target, self._material.val, spaces, config.num_val, "val"),
+        drawn = CaseSplits(
+            self._sample_cases(target, self._material.train, spaces, config.num_examples, "train"),
+            self._sample_cases(target, self._material.val, spaces, config.num_val, "val"),
             self._material.test_ids,
         )
         if not drawn.train or not drawn.val:
@@ -91,7 +91,7 @@ class RollIn:
             )
         return drawn
 
-    def _drawn(
+    def _sample_cases(
         self,
         target: Target,
         conversations: Sequence[Conversation],
@@ -103,22 +103,27 @@ class RollIn:
         if target is Target.READER:
             return question_cases(conversations, spaces, count, rng)
         episodes = [
-            episodes_of(c, spaces[c.conversation_id], max_questions=self._config.episode_questions, rng=rng)
+            make_episodes(c, spaces[c.conversation_id], max_questions=self._config.episode_questions, rng=rng)
             for c in conversations
         ]
         return episode_cases(episodes, count, rng)
 
     def _spaces(self, program: MemoryProgram) -> dict[str, list[MemorySpace]]:
         conversations = self._material.used
-        spaces = side_by_side(
-            [partial(self._rolled_in, program, conversation) for conversation in conversations],
+        spaces = run_parallel_or_stop(
+            [
+                partial(self._build_conversation_spaces, program, conversation)
+                for conversation in conversations
+            ],
             threads=self._config.num_threads,
             calls=self._calls,
         )
         self._check(spaces)
         return {c.conversation_id: found for c, found in zip(conversations, spaces, strict=True)}
 
-    def _rolled_in(self, program: MemoryProgram, conversation: Conversation) -> list[MemorySpace]:
+    def _build_conversation_spaces(
+        self, program: MemoryProgram, conversation: Conversation
+    ) -> list[MemorySpace]:
         namespace = self._namespace(program, conversation)
         # What an earlier try remembered is remembered again, from the replies on disk, so that they count in
         # this one. Of what an earlier stage remembered, only what lost a call is.
@@ -145,8 +150,8 @@ class RollIn:
     def _namespace(self, program: MemoryProgram, conversation: Conversation) -> str:
         config, writer = self._config, program.writer
         settings = [writer.mode, writer.max_turns, writer.memory_budget, writer.related, writer.related_floor]
-        model = known_as(config.model)
-        return namespace_of(
+        model = model_fingerprint(config.model)
+        return memory_namespace(
             conversation, __version__, model, config.temperature, settings, writer.dump_state()
         )
 

@@ -7,14 +7,14 @@ from typing import Protocol, TypeVar
 
 import dspy
 
-from locomo.judge.calibration import AnswerKind, KnownAnswer
+from locomo.judge.calibration import AnswerKind, CalibrationAnswer
 from locomo.judge.rubrics import Rubric, Verdict
 from locomo.types import Conversation, Question, Session
 from memory_program.bank.space import MemorySpace
 from memory_program.rl.episodes import Episode
 
 
-class Case(Protocol):
+class OptimizationCase(Protocol):
     """One thing that candidates are tried on."""
 
     @property
@@ -54,7 +54,7 @@ class MemoryCase:
     @property
     def example(self) -> dspy.Example:
         """The question, or the session and what is asked later, with the golds."""
-        asked = [{"question": q.posed, "gold": _spelled_gold(q)} for q in self.questions]
+        asked = [{"question": q.dated_text, "gold": _format_gold(q)} for q in self.questions]
         if self.session is None:
             shown = dspy.Example(case_id=self.case_id, question=asked[0]["question"], gold=asked[0]["gold"])
             return shown.with_inputs("case_id", "question")
@@ -67,7 +67,7 @@ class JudgeCase:
     """An answer to be judged by a rubric that leaves no doubt about it."""
 
     case_id: str
-    answer: KnownAnswer
+    answer: CalibrationAnswer
     rubric: Rubric
 
     @property
@@ -96,15 +96,15 @@ class JudgeCase:
 
 
 @dataclass(frozen=True, slots=True)
-class Cases:
+class CaseSplits:
     """The cases of a target by split, and the groups that no case may be of."""
 
-    train: Sequence[Case]
-    val: Sequence[Case]
-    untouchable: Sequence[str]
+    train: Sequence[OptimizationCase]
+    val: Sequence[OptimizationCase]
+    test_groups: Sequence[str]
 
 
-def _spelled_gold(question: Question) -> str:
+def _format_gold(question: Question) -> str:
     return str(question.answer) if question.is_answerable else "(to abstain)"
 
 
@@ -126,11 +126,11 @@ def question_cases(
         [
             MemoryCase(q.question_id, conversation, spaces[conversation.conversation_id][-1], (q,))
             for q in conversation.questions
-            if has_score(q)
+            if is_scorable(q)
         ]
         for conversation in conversations
     ]
-    return _drawn(cases, count, rng)
+    return _sample_round_robin(cases, count, rng)
 
 
 def episode_cases(episodes: Sequence[Sequence[Episode]], count: int, rng: random.Random) -> list[MemoryCase]:
@@ -139,11 +139,11 @@ def episode_cases(episodes: Sequence[Sequence[Episode]], count: int, rng: random
         [MemoryCase(e.episode_id, e.conversation, e.before, e.questions, e.session) for e in of_conversation]
         for of_conversation in episodes
     ]
-    return _drawn(cases, count, rng)
+    return _sample_round_robin(cases, count, rng)
 
 
 def answer_cases(
-    answers: Sequence[KnownAnswer], rubric: Rubric, count: int, rng: random.Random
+    answers: Sequence[CalibrationAnswer], rubric: Rubric, count: int, rng: random.Random
 ) -> list[JudgeCase]:
     """Draw answers in turn from those known to be right and to be wrong, and of each from every kind.
 
@@ -164,10 +164,10 @@ def answer_cases(
         [[c for c in cases if c.known is known and c.answer.kind is kind] for kind in AnswerKind]
         for known in (Verdict.CORRECT, Verdict.WRONG)
     ]
-    return _in_turn([_drawn(of_kinds, len(cases), rng) for of_kinds in of_verdicts])[:count]
+    return _interleave([_sample_round_robin(of_kinds, len(cases), rng) for of_kinds in of_verdicts])[:count]
 
 
-def has_score(question: Question) -> bool:
+def is_scorable(question: Question) -> bool:
     """Whether an answer to a question can be scored: it has a gold, or is to be abstained from."""
     return question.answer is not None or not question.is_answerable
 
@@ -175,11 +175,11 @@ def has_score(question: Question) -> bool:
 T = TypeVar("T")
 
 
-def _drawn(lists: Sequence[Sequence[T]], count: int, rng: random.Random) -> list[T]:
+def _sample_round_robin(lists: Sequence[Sequence[T]], count: int, rng: random.Random) -> list[T]:
     """Shuffle each list, and take from one after the other until there are enough."""
-    return _in_turn([rng.sample(items, len(items)) for items in lists])[:count]
+    return _interleave([rng.sample(items, len(items)) for items in lists])[:count]
 
 
-def _in_turn(lists: Sequence[Sequence[T]]) -> list[T]:
+def _interleave(lists: Sequence[Sequence[T]]) -> list[T]:
     longest = max(map(len, lists), default=0)
     return [items[place] for place in range(longest) for items in lists if place < len(items)]

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from memory_program.core.errors import OptimizationError
 
-KEPT = "replies are kept: the same command goes on from there"
+RESUME_HINT = "replies are kept: the same command goes on from there"
 
 
 @dataclass(slots=True)
-class Tally:
+class SuccessCounter:
     """How often something succeeded and failed; optimisers go on whatever fails."""
 
     succeeded: int = 0
@@ -26,7 +26,7 @@ class Tally:
         self.first_failure = self.first_failure or failure
 
     @contextmanager
-    def not_in_vain(self, claim: str) -> Generator[None]:
+    def require_success(self, claim: str) -> Generator[None]:
         """Refuse to go on after a block in which something failed, and nothing succeeded.
 
         Args:
@@ -39,5 +39,5 @@ class Tally:
         yield
         if self.succeeded == succeeded and self.failed > failed:
             raise OptimizationError(
-                f"none of {self.failed - failed} {claim}; the first failure: {self.first_failure}; {KEPT}"
+                f"none of {self.failed - failed} {claim}; the first failure: {self.first_failure}; {RESUME_HINT}"
             )

@@ -3,27 +3,27 @@
 import random
 from contextlib import ExitStack
 
-from locomo.judge.calibration import KnownAnswer, split_known_answers
+from locomo.judge.calibration import CalibrationAnswer, split_calibration_answers
 from locomo.judge.judge import Judges
-from locomo.judge.rubrics import Rubric, Verdict, gradings_of
+from locomo.judge.rubrics import Rubric, Verdict, list_gradings
 from memory_program import __version__
 from memory_program.configs.optimize_config import OptimizeConfig, Target
-from memory_program.evaluation.datasets import benchmark_of
+from memory_program.evaluation.datasets import benchmark_for_config
 from memory_program.evaluation.item_records import content_hash
 from memory_program.evaluation.judge_program import read_judge_program
-from memory_program.evaluation.scoring.judge_errors import TriedAnswer, error_rates
-from memory_program.evaluation.scoring.question_scores import Json, Resampling
+from memory_program.evaluation.scoring.judge_errors import JudgedKnownAnswer, mean_error_rates
+from memory_program.evaluation.scoring.question_scores import BootstrapSampler, Json
 from memory_program.evaluation.stages.cost_estimate import StageEstimate
-from memory_program.models.model_names import known_as
+from memory_program.models.model_names import model_fingerprint
 from memory_program.optimization.budget_estimate import estimate_judging
-from memory_program.optimization.call_journal import PaidCalls
-from memory_program.optimization.candidate_evaluator import Bench, Candidate
-from memory_program.optimization.dev_examples import Cases, JudgeCase, answer_cases
+from memory_program.optimization.call_journal import ReplyCache
+from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
+from memory_program.optimization.dev_examples import CaseSplits, JudgeCase, answer_cases
 from memory_program.optimization.students import JudgeStudent, Student
-from memory_program.rl.rewards import AnswerScore
+from memory_program.rl.rewards import AnswerMetric
 
 
-class JudgeSubject:
+class JudgeOptimizationTarget:
     """The judge of a rubric, with all its prompts for a benchmark, on answers whose verdict is known."""
 
     lost_sessions = 0
@@ -32,13 +32,13 @@ class JudgeSubject:
     def __init__(self, config: OptimizeConfig) -> None:
         """Make the judge, or read a saved one."""
         self._config = config
-        self._rubric, self._benchmark = Rubric(config.rubric), benchmark_of(config.data_config)
-        self.program = Judges(self._rubric, gradings=gradings_of(self._benchmark))
+        self._rubric, self._benchmark = Rubric(config.rubric), benchmark_for_config(config.data_config)
+        self.program = Judges(self._rubric, gradings=list_gradings(self._benchmark))
         if config.program is not None:
             saved = read_judge_program(config.program)
             saved.check(self._benchmark, [self._rubric])
             self.program = saved.judges()
-        answers = split_known_answers(self._benchmark)
+        answers = split_calibration_answers(self._benchmark)
         self._answers = {
             split: [answer for answer in of_split if self._rubric in answer.verdicts]
             for split, of_split in answers.items()
@@ -55,7 +55,7 @@ class JudgeSubject:
 
     @property
     def _questions(self) -> dict[str, list[str]]:
-        return {split: _questions_of(answers) for split, answers in self._answers.items()}
+        return {split: _unique_questions(answers) for split, answers in self._answers.items()}
 
     @property
     def dataset(self) -> Json:
@@ -74,7 +74,7 @@ class JudgeSubject:
             **self._questions,
         }
 
-    def begin(self, calls: PaidCalls, stack: ExitStack) -> None:
+    def begin(self, calls: ReplyCache, stack: ExitStack) -> None:
         """Open nothing."""
 
     def estimates(self) -> list[StageEstimate]:
@@ -83,7 +83,7 @@ class JudgeSubject:
         predictors = len(self.program.named_predictors())
         return estimate_judging(self._config, len(cases.train), len(cases.val), predictors)
 
-    def cases(self, target: Target) -> Cases:
+    def cases(self, target: Target) -> CaseSplits:
         """Draw answers, the same ones each time."""
         counts = {"train": self._config.num_examples, "val": self._config.num_val}
         train, val = (
@@ -95,13 +95,13 @@ class JudgeSubject:
             )
             for split, count in counts.items()
         )
-        return Cases(train, val, self._questions["test"])
+        return CaseSplits(train, val, self._questions["test"])
 
-    def student(self, target: Target, score: AnswerScore, bench: Bench) -> Student:
+    def student(self, target: Target, score: AnswerMetric, bench: CandidateEvaluator) -> Student:
         """Make a student of the judge, whose verdicts need no other score."""
         return JudgeStudent(bench, self.program)
 
-    def signature(self, target: Target, candidate: Candidate, n: int) -> str:
+    def signature(self, target: Target, candidate: PromptCandidate, n: int) -> str:
         """Write rubric, answers, version, model and prompts."""
         dataset = self.dataset
         parts = {
@@ -111,32 +111,32 @@ class JudgeSubject:
             "answers": dataset["sha256"][:8],
             "v": __version__,
             "split": "val",
-            "model": known_as(self._config.model),
+            "model": model_fingerprint(self._config.model),
             "prompts": candidate.name[:8],
             "seed": self._config.seed,
         }
         return "|".join(["known_verdicts", *(f"{name}:{value}" for name, value in parts.items())])
 
-    def errors(self, bench: Bench, candidate: Candidate) -> Json:
+    def errors(self, bench: CandidateEvaluator, candidate: PromptCandidate) -> Json:
         """Give false accepts and false rejects, as ``judge_quality`` does."""
         tried = [
-            TriedAnswer(case.answer, self._rubric, _verdict(candidate, case))
+            JudgedKnownAnswer(case.answer, self._rubric, _given_verdict(candidate, case))
             for case in bench.val
             if isinstance(case, JudgeCase)
         ]
-        return error_rates(tried, Resampling(self._config.seed))
+        return mean_error_rates(tried, BootstrapSampler(self._config.seed))
 
 
-def _questions_of(answers: list[KnownAnswer]) -> list[str]:
+def _unique_questions(answers: list[CalibrationAnswer]) -> list[str]:
     return list(dict.fromkeys(answer.question.text for answer in answers))
 
 
-def _verdict(candidate: Candidate, case: JudgeCase) -> Verdict | None:
+def _given_verdict(candidate: PromptCandidate, case: JudgeCase) -> Verdict | None:
     """Tell by what an attempt was worth which verdict it gave."""
     value = candidate.val[case.case_id]
     if value is None:
         return None
-    if case.case_id in candidate.unread:
+    if case.case_id in candidate.unparsed_cases:
         return Verdict.UNPARSED
     other = Verdict.WRONG if case.known is Verdict.CORRECT else Verdict.CORRECT
     return case.known if value else other

@@ -11,17 +11,17 @@ from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.stages.cost_estimate import StageEstimate
 from memory_program.evaluation.stages.system_runner import load_program
-from memory_program.models.model_names import known_as
+from memory_program.models.model_names import model_fingerprint
 from memory_program.optimization.budget_estimate import estimate_run
-from memory_program.optimization.call_journal import PaidCalls
-from memory_program.optimization.candidate_evaluator import Bench, Candidate
-from memory_program.optimization.dev_data import RollIn, read_material
-from memory_program.optimization.dev_examples import Cases
+from memory_program.optimization.call_journal import ReplyCache
+from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
+from memory_program.optimization.dev_data import CaseBuilder, load_optimization_splits
+from memory_program.optimization.dev_examples import CaseSplits
 from memory_program.optimization.students import ReaderStudent, Student, WriterStudent
-from memory_program.rl.rewards import AnswerScore
+from memory_program.rl.rewards import AnswerMetric
 
 
-class MemorySubject:
+class MemoryOptimizationTarget:
     """Reader and writer of the memory program, on conversations."""
 
     def __init__(self, config: OptimizeConfig) -> None:
@@ -31,8 +31,8 @@ class MemorySubject:
         if config.program is not None:
             load_program(program, config.program)
         self.program = program
-        self._config, self._material = config, read_material(config)
-        self._roll_in: RollIn | None = None
+        self._config, self._material = config, load_optimization_splits(config)
+        self._roll_in: CaseBuilder | None = None
 
     @property
     def summary(self) -> str:
@@ -60,44 +60,46 @@ class MemorySubject:
         return self._opened.lost_sessions
 
     @property
-    def _opened(self) -> RollIn:
+    def _opened(self) -> CaseBuilder:
         assert self._roll_in is not None, "begin comes first"
         return self._roll_in
 
-    def begin(self, calls: PaidCalls, stack: ExitStack) -> None:
+    def begin(self, calls: ReplyCache, stack: ExitStack) -> None:
         """Open the database of memories."""
         path = self._config.output_dir / "banks.sqlite"
         store = stack.enter_context(BankStore(f"sqlite:///{path.as_posix()}"))
-        self._roll_in = RollIn(self._config, self._material, store, calls)
+        self._roll_in = CaseBuilder(self._config, self._material, store, calls)
 
     def estimates(self) -> list[StageEstimate]:
         """Estimate remembering, answering, judging and proposing."""
         return estimate_run(self._config, self._material, self.program)
 
-    def cases(self, target: Target) -> Cases:
+    def cases(self, target: Target) -> CaseSplits:
         """Remember what is not remembered yet, and draw questions or sessions."""
         return self._opened.cases(self.program, target)
 
-    def student(self, target: Target, score: AnswerScore, bench: Bench) -> Student:
+    def student(self, target: Target, score: AnswerMetric, bench: CandidateEvaluator) -> Student:
         """Make a student of the reader or of the writer."""
         if target is Target.READER:
             return ReaderStudent(bench, self.program.reader, score)
         return WriterStudent(bench, self.program.writer, self.program.reader, score)
 
-    def signature(self, target: Target, candidate: Candidate, n: int) -> str:
+    def signature(self, target: Target, candidate: PromptCandidate, n: int) -> str:
         """Write metric, judge, data, version, model, prompts and settings."""
         config = self._config
         parts = {
             "cat": "1-5",
             "n": n,
-            "judge": f"{known_as(config.judge)}/{config.rubric}" if config.judge is not None else "none",
+            "judge": f"{model_fingerprint(config.judge)}/{config.rubric}"
+            if config.judge is not None
+            else "none",
             "data": self._material.dataset.version,
             "v": __version__,
             "split": "val",
             **({} if config.max_sessions is None else {"max_sessions": config.max_sessions}),
             "examples": "questions" if target is Target.READER else "sessions",
             **({} if target is Target.READER else {"episode_questions": config.episode_questions}),
-            "model": known_as(config.model),
+            "model": model_fingerprint(config.model),
             "temperature": f"{config.temperature:g}",
             "prompts": candidate.name[:8],
             "seed": config.seed,
@@ -106,6 +108,6 @@ class MemorySubject:
         metric = {"f1": "locomo_f1", "judge": "judge", "mix": "mean(locomo_f1,judge)"}[config.metric]
         return "|".join([metric, *(f"{name}:{value}" for name, value in parts.items())])
 
-    def errors(self, bench: Bench, candidate: Candidate) -> Json:
+    def errors(self, bench: CandidateEvaluator, candidate: PromptCandidate) -> Json:
         """Say nothing more."""
         return {}

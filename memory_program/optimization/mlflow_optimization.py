@@ -13,17 +13,17 @@ from memory_program.evaluation.report.results_json import write_json
 from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.optimization.optimization_stage import StageResult
 from memory_program.optimization.prompt_text import instruction_diff
-from memory_program.tracking import TrackedRun, Tracker, note_logged, tracking_place, was_logged
+from memory_program.tracking import TrackedRun, Tracker, is_already_logged, tracking_location, write_receipt
 
 RESULTS = "results.json"
 
 
-class Publisher:
+class OptimizationPublisher:
     """Writes the files of a run into its folder, and logs them to MLflow."""
 
     def __init__(self, config: OptimizeConfig) -> None:
         """Begin to open MLflow in the background, since it takes seconds."""
-        self.uri, artifacts = tracking_place(config.output_dir, config.tracking_uri)
+        self.uri, artifacts = tracking_location(config.output_dir, config.tracking_uri)
         self._config = config
         self._tracker = Tracker(self.uri, artifacts) if config.mlflow else None
 
@@ -41,15 +41,15 @@ class Publisher:
         """
         folder = self._config.output_dir
         write_json(folder / RESULTS, results)
-        files = [folder / RESULTS, self._config.saved_to, *_write_pictures(folder, stages)]
+        files = [folder / RESULTS, self._config.output_file, *_write_pictures(folder, stages)]
         files += _write_diffs(folder, stages)
         if self._tracker is None:
             return
-        digest = _digest(results)
-        if was_logged(folder, self.uri, digest):
+        digest = _results_digest(results)
+        if is_already_logged(folder, self.uri, digest):
             return
         parent = TrackedRun(
-            _name(results), _params(results), dict(_metrics(results)), provenance_tags(results), files
+            _name(results), _params(results), dict(_run_metrics(results)), provenance_tags(results), files
         )
         children = [
             self._child(stage, place, candidate, results)
@@ -58,7 +58,7 @@ class Publisher:
         ]
         run_id = self._tracker.log(parent, children)
         self._tracker.log_program(run_id, program)
-        note_logged(folder, self.uri, digest, run_id)
+        write_receipt(folder, self.uri, digest, run_id)
 
     def _child(self, stage: Json, place: int, candidate: Json, results: Json) -> TrackedRun:
         name = f"{stage['target']} {candidate['number']}"
@@ -69,19 +69,23 @@ class Publisher:
         prompts: Json = candidate["prompts"]
         demos = sum(len(prompt["demos"]) for prompt in prompts.values())
         metrics = {"train/tries": float(candidate["train"]["tries"]), "demos": float(demos)}
-        metrics |= _present({"train/score": candidate["train"]["score"], "calls": candidate["calls"]})
+        metrics |= _drop_missing({"train/score": candidate["train"]["score"], "calls": candidate["calls"]})
         if candidate["val"] is not None:
-            metrics |= _present({f"val/{end}": candidate["val"][end] for end in ("value", "low", "high")})
+            metrics |= _drop_missing(
+                {f"val/{end}": candidate["val"][end] for end in ("value", "low", "high")}
+            )
         if candidate["against_baseline"] is not None:
             difference: Json = candidate["against_baseline"]
-            metrics |= _present({f"difference/{k}": difference[k] for k in ("difference", "low", "high")})
+            metrics |= _drop_missing(
+                {f"difference/{k}": difference[k] for k in ("difference", "low", "high")}
+            )
         params = {"number": candidate["number"], "fingerprint": candidate["fingerprint"][:12]}
         # MLflow shows parameters beside each other: up to 6,000 characters of each instruction
         params |= {f"{name}.instructions": p["instructions"][:6000] for name, p in prompts.items()}
         return TrackedRun(name, params, metrics, provenance_tags(results), [path])
 
 
-def best_so_far(stages: list[StageResult]) -> Figure:
+def plot_best_scores(stages: list[StageResult]) -> Figure:
     """Draw the best scores so far, on train and on validation, against the calls of the run."""
     figure = Figure(figsize=(7, 4.5))
     axes = figure.subplots()
@@ -102,7 +106,7 @@ def best_so_far(stages: list[StageResult]) -> Figure:
 
 def _write_pictures(folder: Path, stages: list[StageResult]) -> list[Path]:
     path = folder / "best_so_far.png"
-    best_so_far(stages).savefig(path, dpi=120, bbox_inches="tight")
+    plot_best_scores(stages).savefig(path, dpi=120, bbox_inches="tight")
     return [path]
 
 
@@ -117,7 +121,7 @@ def _write_diffs(folder: Path, stages: list[StageResult]) -> list[Path]:
     return paths
 
 
-def _digest(results: Json) -> str:
+def _results_digest(results: Json) -> str:
     """Hash what a run ended with; the order in which threads tried candidates is no part of it."""
     scores = [
         (stage["baseline"]["score"], stage["winner"]["score"], stage["comparison"])
@@ -140,7 +144,7 @@ def _params(results: Json) -> Json:
     }
 
 
-def _metrics(results: Json) -> Iterator[tuple[str, float]]:
+def _run_metrics(results: Json) -> Iterator[tuple[str, float]]:
     """List the numbers of a run: its cost, and per target what the last stage gained."""
     numbers: Json = {
         name: results["calls"][name] for name in ("used", "input_tokens", "output_tokens", "cost_usd")
@@ -156,8 +160,8 @@ def _metrics(results: Json) -> Iterator[tuple[str, float]]:
             f"{stage['target']}/difference/{end}": difference.get(end)
             for end in ("difference", "low", "high", "p_value")
         }
-    yield from _present(numbers).items()
+    yield from _drop_missing(numbers).items()
 
 
-def _present(numbers: Json) -> dict[str, float]:
+def _drop_missing(numbers: Json) -> dict[str, float]:
     return {name: float(value) for name, value in numbers.items() if value is not None}

@@ -11,33 +11,38 @@ from typing import TextIO
 
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.errors import ModelError, OptimizationError
-from memory_program.optimization.call_journal import PaidCalls, RunStopped, StopReason
-from memory_program.optimization.candidate_evaluator import Bench, Candidate
-from memory_program.optimization.candidate_selection import FINALISTS, Choice, choose, finalists
-from memory_program.optimization.crew import side_by_side
-from memory_program.optimization.dev_examples import Case, Cases
-from memory_program.optimization.failure_count import KEPT
-from memory_program.optimization.optimizers import Search, propose
-from memory_program.optimization.prompt_text import fingerprint, prompts_of, put
-from memory_program.optimization.reply_cache import RememberedLM
+from memory_program.optimization.call_journal import ReplyCache, RunStopped, StopReason
+from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
+from memory_program.optimization.candidate_selection import (
+    MAX_FINALISTS,
+    CandidateChoice,
+    choose_candidate,
+    choose_finalists,
+)
+from memory_program.optimization.crew import run_parallel_or_stop
+from memory_program.optimization.dev_examples import CaseSplits, OptimizationCase
+from memory_program.optimization.failure_count import RESUME_HINT
+from memory_program.optimization.optimizers import OptimizerInputs, propose_programs
+from memory_program.optimization.prompt_text import apply_prompts, fingerprint_prompts, read_prompts
+from memory_program.optimization.reply_cache import CachedLM
 from memory_program.optimization.students import Student
-from memory_program.rl.rewards import AnswerScore
+from memory_program.rl.rewards import AnswerMetric
 
 _SCORED = "attempts has a score"
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class StageContext:
     """What every stage of a run works with."""
 
     config: OptimizeConfig
-    calls: PaidCalls
-    score: AnswerScore
+    calls: ReplyCache
+    score: AnswerMetric
     """What an answer is worth, where that is what candidates are compared by."""
-    models: Sequence[RememberedLM]
-    task_lm: RememberedLM
+    models: Sequence[CachedLM]
+    task_lm: CachedLM
     """The model whose prompts are improved, one of ``models``."""
-    prompt_lm: RememberedLM
+    prompt_lm: CachedLM
     """The model that writes instructions, one of ``models``."""
     probe: Callable[[], None]
     """Asks every model anew, and raises ``ModelError`` if one does not answer."""
@@ -50,17 +55,17 @@ class StageResult:
     """All that was tried in a stage, what won, and why it ended early, if it did."""
 
     target: Target
-    bench: Bench
-    choice: Choice
+    bench: CandidateEvaluator
+    choice: CandidateChoice
     stopped: str | None
 
 
-def improve(
-    tools: Tools,
+def optimize_stage(
+    tools: StageContext,
     target: Target,
-    cases: Cases,
-    make_student: Callable[[Bench], Student],
-    on_attempt: Callable[[Bench, Candidate, bool], None],
+    cases: CaseSplits,
+    make_student: Callable[[CandidateEvaluator], Student],
+    on_attempt: Callable[[CandidateEvaluator, PromptCandidate, bool], None],
 ) -> StageResult:
     """Look for better prompts of one part of a program, which is not changed.
 
@@ -69,47 +74,49 @@ def improve(
         target: the part.
         cases: what to propose from and what to choose on.
         make_student: makes the part as it is now into what can be tried on them.
-        on_attempt: see ``Bench``.
+        on_attempt: see ``CandidateEvaluator``.
 
     Raises:
         ModelError: the model no longer answers.
         OptimizationError: the optimiser, the program or the metric failed.
     """
-    bench = Bench(
+    bench = CandidateEvaluator(
         train=cases.train,
         val=cases.val,
         calls=tools.calls,
         probe=tools.probe,
         on_attempt=on_attempt,
-        untouchable=cases.untouchable,
+        test_groups=cases.test_groups,
     )
     student = make_student(bench)
-    prompts = prompts_of(student)
-    bench.introduce(fingerprint(prompts), prompts)
+    prompts = read_prompts(student)
+    bench.register(fingerprint_prompts(prompts), prompts)
     stopped: list[str] = []
-    with limits(stopped):
+    with stop_at_limits(stopped):
         used = tools.calls.used
-        with bench.tally.not_in_vain(_SCORED):
+        with bench.tally.require_success(_SCORED):
             _validate(tools, bench, student)
         proposed = list[str]()
-        finals = FINALISTS * (tools.calls.used - used)
+        finals = MAX_FINALISTS * (tools.calls.used - used)
         with (
-            limits(stopped),
-            tools.calls.reserving(finals),
-            bench.tally.not_in_vain(_SCORED),
-            tools.prompt_lm.tally.not_in_vain("calls for instructions was answered"),
+            stop_at_limits(stopped),
+            tools.calls.reserve_calls(finals),
+            bench.tally.require_success(_SCORED),
+            tools.prompt_lm.tally.require_success("calls for instructions was answered"),
         ):
             proposed = _search(tools, bench, student)
-        for candidate in finalists(bench, proposed):
+        for candidate in choose_finalists(bench, proposed):
             _validate(tools, bench, _with_prompts(student, candidate))
-    return StageResult(target, bench, choose(bench, tools.config.seed), stopped[-1] if stopped else None)
+    return StageResult(
+        target, bench, choose_candidate(bench, tools.config.seed), stopped[-1] if stopped else None
+    )
 
 
-def _search(tools: Tools, bench: Bench, student: Student) -> list[str]:
+def _search(tools: StageContext, bench: CandidateEvaluator, student: Student) -> list[str]:
     """Run the optimiser, and introduce what it proposes; fingerprints, the best first."""
     try:
-        with _quiet(tools.log):
-            programs = propose(Search(tools.config, student, bench, tools.prompt_lm))
+        with _redirect_output(tools.log):
+            programs = propose_programs(OptimizerInputs(tools.config, student, bench, tools.prompt_lm))
     except KeyboardInterrupt:
         tools.calls.stop(StopReason.INTERRUPTED, "interrupted")
         raise
@@ -118,38 +125,38 @@ def _search(tools: Tools, bench: Bench, student: Student) -> list[str]:
             raise tools.calls.stopped from error
         raise OptimizationError(
             f"{tools.config.optimizer.value} failed with {type(error).__name__}: {error}; what it printed is "
-            f"in {str(tools.log)!r}; {KEPT}, and gets the same replies: where one could not be used, take "
+            f"in {str(tools.log)!r}; {RESUME_HINT}, and gets the same replies: where one could not be used, take "
             "another --seed or --prompt-model"
         ) from error
     proposed: list[str] = []
-    for prompts in map(prompts_of, programs):
-        proposed.append(fingerprint(prompts))
-        bench.introduce(proposed[-1], prompts)
+    for prompts in map(read_prompts, programs):
+        proposed.append(fingerprint_prompts(prompts))
+        bench.register(proposed[-1], prompts)
     return proposed
 
 
-def _with_prompts(student: Student, candidate: Candidate) -> Student:
+def _with_prompts(student: Student, candidate: PromptCandidate) -> Student:
     """Copy a student with the prompts of a candidate, as they would be saved and loaded."""
     copy = student.deepcopy()
-    put(candidate.prompts, copy)
+    apply_prompts(candidate.prompts, copy)
     return copy
 
 
-def _validate(tools: Tools, bench: Bench, student: Student) -> None:
+def _validate(tools: StageContext, bench: CandidateEvaluator, student: Student) -> None:
     """Try a student on the validation cases that it was not tried on."""
-    candidate = bench.introduce(fingerprint(prompts_of(student)), prompts_of(student))
+    candidate = bench.register(fingerprint_prompts(read_prompts(student)), read_prompts(student))
     missing = [case for case in bench.val if case.case_id not in candidate.val]
     tasks = [partial(_try, bench, student, case) for case in missing]
-    side_by_side(tasks, threads=tools.config.num_threads, calls=tools.calls)
+    run_parallel_or_stop(tasks, threads=tools.config.num_threads, calls=tools.calls)
 
 
-def _try(bench: Bench, student: Student, case: Case) -> None:
+def _try(bench: CandidateEvaluator, student: Student, case: OptimizationCase) -> None:
     example = case.example
     bench.metric(example, student(**example.inputs()))
 
 
 @contextlib.contextmanager
-def limits(stopped: list[str]) -> Generator[None]:
+def stop_at_limits(stopped: list[str]) -> Generator[None]:
     """Leave the block early, and note why, when a limit of the run is reached.
 
     Raises:
@@ -159,14 +166,14 @@ def limits(stopped: list[str]) -> Generator[None]:
     try:
         yield
     except RunStopped as stop:
-        if stop.reason is StopReason.HOPELESS:
+        if stop.reason is StopReason.NO_SCORES:
             raise ModelError(f"attempt after attempt has no score: {stop.message}") from stop
         if stop.reason is not StopReason.LIMIT:
             raise OptimizationError(f"the program or the metric failed with {stop.message}") from stop
         stopped.append(stop.message)
 
 
-class _WithoutBars(io.TextIOBase):
+class _ProgressBarFilter(io.TextIOBase):
     """Writes what optimisers print, without progress bars, each of which is thousands of lines."""
 
     def __init__(self, file: TextIO) -> None:
@@ -179,11 +186,11 @@ class _WithoutBars(io.TextIOBase):
 
 
 @contextlib.contextmanager
-def _quiet(log: Path) -> Generator[None]:
+def _redirect_output(log: Path) -> Generator[None]:
     """Let what optimisers print go to a file."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8", buffering=1) as lines:
-        file = _WithoutBars(lines)
+        file = _ProgressBarFilter(lines)
         handler = logging.StreamHandler(file)
         loggers: Sequence[logging.Logger] = [logging.getLogger(name) for name in ("dspy", "optuna", "gepa")]
         before = [(logger.handlers, logger.propagate) for logger in loggers]

@@ -8,14 +8,14 @@ import dspy
 from memory_program.configs.optimize_config import Target
 from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.stages.cost_estimate import StageEstimate
-from memory_program.optimization.call_journal import PaidCalls
-from memory_program.optimization.candidate_evaluator import Bench, Candidate
-from memory_program.optimization.dev_examples import Cases
+from memory_program.optimization.call_journal import ReplyCache
+from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
+from memory_program.optimization.dev_examples import CaseSplits
 from memory_program.optimization.students import Student
-from memory_program.rl.rewards import AnswerScore
+from memory_program.rl.rewards import AnswerMetric
 
 
-class Subject(Protocol):
+class OptimizationTarget(Protocol):
     """What a run improves."""
 
     @property
@@ -38,7 +38,7 @@ class Subject(Protocol):
         """Sessions in whose remembering a call failed."""
         ...
 
-    def begin(self, calls: PaidCalls, stack: ExitStack) -> None:
+    def begin(self, calls: ReplyCache, stack: ExitStack) -> None:
         """Open what it works with in the folder of the run, until the stack is closed."""
         ...
 
@@ -46,7 +46,7 @@ class Subject(Protocol):
         """Estimate the calls of the run."""
         ...
 
-    def cases(self, target: Target) -> Cases:
+    def cases(self, target: Target) -> CaseSplits:
         """Make the cases of a part of the program as it is now.
 
         Raises:
@@ -57,7 +57,7 @@ class Subject(Protocol):
         """
         ...
 
-    def student(self, target: Target, score: AnswerScore, bench: Bench) -> Student:
+    def student(self, target: Target, score: AnswerMetric, bench: CandidateEvaluator) -> Student:
         """Make a part of the program, as it is now, into what can be tried.
 
         Args:
@@ -67,10 +67,10 @@ class Subject(Protocol):
         """
         ...
 
-    def signature(self, target: Target, candidate: Candidate, n: int) -> str:
+    def signature(self, target: Target, candidate: PromptCandidate, n: int) -> str:
         """Write what a score on ``n`` validation cases depends on, as one line to quote with it."""
         ...
 
-    def errors(self, bench: Bench, candidate: Candidate) -> Json:
+    def errors(self, bench: CandidateEvaluator, candidate: PromptCandidate) -> Json:
         """Say more of a candidate that was tried on all validation cases than its score, by name."""
         ...

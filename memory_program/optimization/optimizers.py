@@ -15,15 +15,15 @@ from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
 from dspy.teleprompt.simba_utils import append_a_demo
 
 from memory_program.configs.optimize_config import OptimizeConfig, Optimizer, Target
-from memory_program.optimization.candidate_evaluator import Bench
+from memory_program.optimization.candidate_evaluator import CandidateEvaluator
 
-DEMO_THRESHOLD = 0.6
+MIN_DEMO_SCORE = 0.6
 """The score from which an attempt is good enough to be shown as a demo."""
 
-DEMO_CHARS = 8_000
+MAX_DEMO_FIELD_CHARS = 8_000
 """The longest input field of a demo; what is longer is cut. A session is two to six thousand."""
 
-STEPS: Mapping[Optimizer, Mapping[str, int]] = {
+AUTO_STEPS: Mapping[Optimizer, Mapping[str, int]] = {
     Optimizer.SIMBA: {"light": 3, "medium": 6, "heavy": 12},
     Optimizer.BOOTSTRAP: {"light": 4, "medium": 8, "heavy": 16},
     Optimizer.MIPRO: {"light": 10, "medium": 20, "heavy": 40},
@@ -31,7 +31,7 @@ STEPS: Mapping[Optimizer, Mapping[str, int]] = {
 }
 """How many steps, sets, trials or new instructions ``--auto`` means."""
 
-MIPRO_FULL_EVERY = 5
+MIPRO_FULL_EVAL_STEPS = 5
 """After how many trials MIPROv2 tries its best on all of the validation examples."""
 
 REFLECTION_BATCH = 3
@@ -39,12 +39,12 @@ REFLECTION_BATCH = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class OptimizerInputs:
     """What an optimiser works with."""
 
     config: OptimizeConfig
     student: dspy.Module
-    bench: Bench
+    bench: CandidateEvaluator
     prompt_lm: dspy.LM
 
     @property
@@ -58,48 +58,48 @@ class Search:
         return [case.example for case in self.bench.val]
 
 
-def steps_of(config: OptimizeConfig) -> int:
+def num_optimizer_steps(config: OptimizeConfig) -> int:
     """Give the number of steps, by ``--trials`` or ``--auto``."""
-    return config.trials or STEPS[config.optimizer][config.auto]
+    return config.trials or AUTO_STEPS[config.optimizer][config.auto]
 
 
 def expected_attempts(config: OptimizeConfig, train: int, val: int) -> int:
     """Estimate how often an optimiser tries the student, given the numbers of examples."""
-    steps, candidates = steps_of(config), config.num_candidates
+    steps, candidates = num_optimizer_steps(config), config.num_candidates
     bootstrapped = min(train, 2 * config.max_demos)  # until there are enough good ones
     match config.optimizer:
         case Optimizer.SIMBA:
             return steps * min(config.batch_size, train) * (2 * candidates + 1) + (candidates + 1) * train
         case Optimizer.MIPRO:
-            full = val * (2 + steps // MIPRO_FULL_EVERY)
+            full = val * (2 + steps // MIPRO_FULL_EVAL_STEPS)
             return candidates * bootstrapped + steps * min(config.batch_size, val) + full
         case Optimizer.GEPA:
-            return gepa_runs(config, val)
+            return gepa_metric_calls(config, val)
         case Optimizer.BOOTSTRAP:
             return steps * bootstrapped
 
 
 def expected_proposals(config: OptimizeConfig, predictors: int) -> int:
     """Estimate how many calls an optimiser makes to the model that writes instructions."""
-    if not config.writes_instructions:
+    if not config.proposes_instructions:
         return 0
     match config.optimizer:
         case Optimizer.SIMBA:
-            return steps_of(config) * (config.num_candidates + 1) // 2  # the other half are demos
+            return num_optimizer_steps(config) * (config.num_candidates + 1) // 2  # the other half are demos
         case Optimizer.MIPRO:
             return 12 + predictors * (2 * config.num_candidates + 1)  # data, program, instructions
         case Optimizer.GEPA:
-            return steps_of(config)
+            return num_optimizer_steps(config)
         case Optimizer.BOOTSTRAP:
             return 0
 
 
-def propose(search: Search) -> list[dspy.Module]:
+def propose_programs(search: OptimizerInputs) -> list[dspy.Module]:
     """Run the optimiser of a config, and list the programs that it thinks best, the very best first."""
     return _OPTIMIZERS[search.config.optimizer](search)
 
 
-def _simba(search: Search) -> list[dspy.Module]:
+def _simba(search: OptimizerInputs) -> list[dspy.Module]:
     """SIMBA: rules and demos from what varies between samples (no validation set of its own).
 
     Where no model can write rules, only demos are appended.
@@ -110,19 +110,19 @@ def _simba(search: Search) -> list[dspy.Module]:
         metric=metric,
         bsize=min(config.batch_size, len(search.train)),
         num_candidates=config.num_candidates,
-        max_steps=steps_of(config),
+        max_steps=num_optimizer_steps(config),
         max_demos=config.max_demos,
         prompt_model=search.prompt_lm,
-        demo_input_field_maxlen=DEMO_CHARS,
+        demo_input_field_maxlen=MAX_DEMO_FIELD_CHARS,
         num_threads=config.num_threads,
     )
-    if not config.writes_instructions:
-        optimizer.strategies = [append_a_demo(DEMO_CHARS)]
+    if not config.proposes_instructions:
+        optimizer.strategies = [append_a_demo(MAX_DEMO_FIELD_CHARS)]
     best: Any = optimizer.compile(search.student, trainset=search.train, seed=config.seed)
     return [best, *(candidate["program"] for candidate in best.candidate_programs)]
 
 
-def _mipro(search: Search) -> list[dspy.Module]:
+def _mipro(search: OptimizerInputs) -> list[dspy.Module]:
     """MIPROv2: instructions proposed from the data, and sets of demos, combined by Bayesian optimisation."""
     config = search.config
     minibatch = min(config.batch_size, len(search.val))
@@ -137,27 +137,27 @@ def _mipro(search: Search) -> list[dspy.Module]:
         num_threads=config.num_threads,
         max_errors=len(search.train) + len(search.val),
         seed=config.seed + 1,  # 0 would be taken for none
-        metric_threshold=DEMO_THRESHOLD,
+        metric_threshold=MIN_DEMO_SCORE,
     )
     best: Any = optimizer.compile(
         search.student,
         trainset=search.train,
         valset=search.val,
-        num_trials=steps_of(config),
+        num_trials=num_optimizer_steps(config),
         minibatch=minibatch < len(search.val),
         minibatch_size=minibatch,
-        minibatch_full_eval_steps=MIPRO_FULL_EVERY,
+        minibatch_full_eval_steps=MIPRO_FULL_EVAL_STEPS,
     )
     tried = [*best.candidate_programs, *best.mb_candidate_programs]  # wholly, and on batches only
     return [best, *(candidate["program"] for candidate in tried)]
 
 
-def _gepa(search: Search) -> list[dspy.Module]:
+def _gepa(search: OptimizerInputs) -> list[dspy.Module]:
     """GEPA: instructions by reflection on what went wrong, kept where they win on a validation case."""
     config = search.config
     optimizer = dspy.GEPA(
         metric=search.bench.metric_with_feedback,
-        max_metric_calls=gepa_runs(config, len(search.val)),
+        max_metric_calls=gepa_metric_calls(config, len(search.val)),
         reflection_minibatch_size=REFLECTION_BATCH,
         reflection_lm=search.prompt_lm,
         # not in JSON mode, DSPy's default here: not every server has it
@@ -171,21 +171,21 @@ def _gepa(search: Search) -> list[dspy.Module]:
     return [optimizer.compile(search.student, trainset=search.train, valset=search.val)]
 
 
-def gepa_runs(config: OptimizeConfig, val: int) -> int:
+def gepa_metric_calls(config: OptimizeConfig, val: int) -> int:
     """Give GEPA's budget: the baseline on validation; per step two minibatches and, if better, validation."""
-    return val + steps_of(config) * (2 * REFLECTION_BATCH + val)
+    return val + num_optimizer_steps(config) * (2 * REFLECTION_BATCH + val)
 
 
-def _bootstrap(search: Search) -> list[dspy.Module]:
+def _bootstrap(search: OptimizerInputs) -> list[dspy.Module]:
     """BootstrapFewShot: the program's own good attempts as demos, a set for each order of the examples."""
     config, proposals = search.config, list[dspy.Module]()
-    for trial in range(steps_of(config)):
+    for trial in range(num_optimizer_steps(config)):
         train = search.train
         if trial:
             random.Random(config.seed + trial).shuffle(train)
         optimizer = dspy.BootstrapFewShot(
             metric=search.bench.metric,
-            metric_threshold=DEMO_THRESHOLD,
+            metric_threshold=MIN_DEMO_SCORE,
             max_bootstrapped_demos=config.max_demos,
             max_labeled_demos=0,
             max_errors=len(train) + 1,
@@ -194,7 +194,7 @@ def _bootstrap(search: Search) -> list[dspy.Module]:
     return proposals
 
 
-_OPTIMIZERS: Mapping[Optimizer, Callable[[Search], list[dspy.Module]]] = {
+_OPTIMIZERS: Mapping[Optimizer, Callable[[OptimizerInputs], list[dspy.Module]]] = {
     Optimizer.SIMBA: _simba,
     Optimizer.MIPRO: _mipro,
     Optimizer.GEPA: _gepa,

@@ -24,23 +24,23 @@ Prompts = Mapping[str, Prompt]
 """The prompts of a program, by the name of the predictor (``reader.answer``)."""
 
 
-def prompts_of(module: dspy.Module) -> dict[str, Prompt]:
+def read_prompts(module: dspy.Module) -> dict[str, Prompt]:
     """Read the prompts of a program, or of a part of one, without its models."""
-    return {name: _prompt(predictor) for name, predictor in module.named_predictors()}
+    return {name: _read_prompt(predictor) for name, predictor in module.named_predictors()}
 
 
-def _prompt(predictor: dspy.Predict) -> Prompt:
+def _read_prompt(predictor: dspy.Predict) -> Prompt:
     signature = cast(type[dspy.Signature], predictor.signature)
     demos = tuple({name: serialize_object(demo[name]) for name in demo} for demo in predictor.demos)
     return Prompt(signature.instructions, demos)
 
 
-def fingerprint(prompts: Prompts) -> str:
+def fingerprint_prompts(prompts: Prompts) -> str:
     """Hash prompts: equal for programs that ask the same."""
     return content_hash({name: [prompt.instructions, prompt.demos] for name, prompt in prompts.items()})
 
 
-def put(prompts: Prompts, module: dspy.Module) -> None:
+def apply_prompts(prompts: Prompts, module: dspy.Module) -> None:
     """Put prompts into a program, or a part of one; predictors that they do not name stay as they are."""
     for name, predictor in module.named_predictors():
         if name in prompts:
@@ -59,6 +59,6 @@ def instruction_diff(before: Prompts, after: Prompts) -> str:
     return "\n".join(parts)
 
 
-def as_json(prompts: Prompts) -> dict[str, Any]:  # Any: JSON
+def prompts_to_json(prompts: Prompts) -> dict[str, Any]:  # Any: JSON
     """Write prompts as a JSON object."""
     return {name: {"instructions": p.instructions, "demos": list(p.demos)} for name, p in prompts.items()}

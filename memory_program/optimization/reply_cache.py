@@ -5,31 +5,33 @@ from typing import TypeVar
 import dspy
 from dspy import lm15
 
-from memory_program.models.rate_limit import Engine, PacedEngine
-from memory_program.optimization.call_journal import PaidCalls
-from memory_program.optimization.failure_count import Tally
+from memory_program.models.rate_limit import Engine, RateLimitedEngine
+from memory_program.optimization.call_journal import ReplyCache
+from memory_program.optimization.failure_count import SuccessCounter
 
 LMT = TypeVar("LMT", bound=dspy.LM)
 
 
-class RememberedEngine:
+class CachedEngine:
     """An engine whose replies are kept; ``sample`` says which of several to the same request."""
 
-    def __init__(self, engine: Engine, calls: PaidCalls, sample: int = 0, tally: Tally | None = None) -> None:
+    def __init__(
+        self, engine: Engine, calls: ReplyCache, sample: int = 0, tally: SuccessCounter | None = None
+    ) -> None:
         """Wrap an engine; all samples of a model share their ``tally``."""
         self.engine = engine
         self.calls = calls
         self.sample = sample
-        self.tally = tally or Tally()
+        self.tally = tally or SuccessCounter()
 
     @property
     def api_base(self) -> str | None:
         """The address of the engine's server, if it has one of its own."""
         return getattr(self.engine, "api_base", None)
 
-    def of_sample(self, sample: int) -> "RememberedEngine":
+    def for_sample(self, sample: int) -> "CachedEngine":
         """Give the same engine for another sample."""
-        return RememberedEngine(self.engine, self.calls, sample, self.tally)
+        return CachedEngine(self.engine, self.calls, sample, self.tally)
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer a request.
@@ -46,14 +48,14 @@ class RememberedEngine:
         self.tally.note(None)
         return response
 
-    def __copy__(self) -> "RememberedEngine":
+    def __copy__(self) -> "CachedEngine":
         return self
 
-    def __deepcopy__(self, memo: object) -> "RememberedEngine":
+    def __deepcopy__(self, memo: object) -> "CachedEngine":
         return self
 
 
-class RememberedLM(dspy.LM):
+class CachedLM(dspy.LM):
     """A language model whose replies are kept.
 
     Optimisers ask for another sample by ``copy(rollout_id=...)``, of which an engine sees nothing; here the
@@ -61,32 +63,32 @@ class RememberedLM(dspy.LM):
     """
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> SuccessCounter:
         """How its calls went, in all samples."""
         engine: object = self.engine
-        assert isinstance(engine, RememberedEngine)
+        assert isinstance(engine, CachedEngine)
         return engine.tally
 
     @property
-    def unremembered(self) -> dspy.LM:
+    def uncached(self) -> dspy.LM:
         """The model itself, which is asked, and paid, each time."""
         engine: object = self.engine
-        assert isinstance(engine, RememberedEngine)
+        assert isinstance(engine, CachedEngine)
         return _with_engine(self, engine.engine, dspy.LM)
 
-    def copy(self, **changes: object) -> "RememberedLM":
+    def copy(self, **changes: object) -> "CachedLM":
         """Copy the model; ``rollout_id`` chooses the sample."""
         sample = changes.get("rollout_id")
         engine: object = self.engine
-        if isinstance(sample, int) and isinstance(engine, RememberedEngine):
-            changes["engine"] = engine.of_sample(sample)
+        if isinstance(sample, int) and isinstance(engine, CachedEngine):
+            changes["engine"] = engine.for_sample(sample)
         return super().copy(**changes)
 
 
-def remembered(lm: dspy.LM, calls: PaidCalls) -> RememberedLM:
+def with_reply_cache(lm: dspy.LM, calls: ReplyCache) -> CachedLM:
     """Make a model of ``memory_program.models.factory`` into one whose replies are kept."""
-    assert isinstance(lm.engine, PacedEngine), "language_model paces every model"
-    return _with_engine(lm, RememberedEngine(lm.engine, calls), RememberedLM)
+    assert isinstance(lm.engine, RateLimitedEngine), "language_model paces every model"
+    return _with_engine(lm, CachedEngine(lm.engine, calls), CachedLM)
 
 
 def _with_engine(lm: dspy.LM, engine: Engine, kind: type[LMT]) -> LMT:

@@ -12,14 +12,14 @@ from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.provenance import git_commit, lock_hash
 from memory_program.evaluation.report.results_json import write_json
 from memory_program.evaluation.scoring.question_scores import Json
-from memory_program.optimization.call_journal import PaidCalls
-from memory_program.optimization.candidate_evaluator import Bench, Candidate
-from memory_program.optimization.candidate_selection import compared, val_interval
+from memory_program.optimization.call_journal import ReplyCache
+from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
+from memory_program.optimization.candidate_selection import compare_with_baseline, val_interval
 from memory_program.optimization.optimization_stage import StageResult
-from memory_program.optimization.optimization_target import Subject
-from memory_program.optimization.prompt_text import as_json, fingerprint, prompts_of
+from memory_program.optimization.optimization_target import OptimizationTarget
+from memory_program.optimization.prompt_text import fingerprint_prompts, prompts_to_json, read_prompts
 
-_OF_THE_MACHINE = frozenset(
+_MACHINE_SETTINGS = frozenset(
     {
         "api_base",
         "data",
@@ -36,7 +36,7 @@ _OF_THE_MACHINE = frozenset(
 
 
 def run_results(
-    config: OptimizeConfig, subject: Subject, stages: Sequence[StageResult], calls: PaidCalls
+    config: OptimizeConfig, subject: OptimizationTarget, stages: Sequence[StageResult], calls: ReplyCache
 ) -> Json:
     """Say as JSON what a run tried, what won, and what that rests on.
 
@@ -49,16 +49,16 @@ def run_results(
     return {
         "optimizer": config.optimizer.value,
         "target": config.target.value,
-        "settings": config.model_dump(mode="json", exclude=set(_OF_THE_MACHINE)),
+        "settings": config.model_dump(mode="json", exclude=set(_MACHINE_SETTINGS)),
         "dataset": subject.dataset,
         "models": {"task": config.model, "prompts": config.proposer, "judge": config.judge},
         "version": __version__,
         "git_commit": git_commit(),
         "lock_hash": lock_hash(),
-        "program": fingerprint(prompts_of(subject.program)),
+        "program": fingerprint_prompts(read_prompts(subject.program)),
         "calls": {"used": calls.used, **asdict(calls.usage)},
         "lost_sessions": subject.lost_sessions,
-        "stages": [_stage(config, subject, stage) for stage in stages],
+        "stages": [_stage_json(config, subject, stage) for stage in stages],
     }
 
 
@@ -78,7 +78,7 @@ def save_program(path: Path, program: dspy.Module, results: Json) -> None:
     write_json(path, state)
 
 
-def _stage(config: OptimizeConfig, subject: Subject, stage: StageResult) -> Json:
+def _stage_json(config: OptimizeConfig, subject: OptimizationTarget, stage: StageResult) -> Json:
     bench, choice = stage.bench, stage.choice
     comparison, tally = choice.comparison, bench.tally
     return {
@@ -90,22 +90,24 @@ def _stage(config: OptimizeConfig, subject: Subject, stage: StageResult) -> Json
             "failed": tally.failed,
             "first_failure": tally.first_failure,
         },
-        "baseline": _score(config, subject, stage, bench.baseline),
+        "baseline": _score_json(config, subject, stage, bench.baseline),
         "winner": {
             "number": choice.winner.number,
             "is_baseline": choice.winner is bench.baseline,
-            **_score(config, subject, stage, choice.winner),
+            **_score_json(config, subject, stage, choice.winner),
         },
         "comparison": asdict(comparison) if comparison is not None else None,
-        "candidates": [_candidate(config, bench, candidate) for candidate in bench.candidates],
+        "candidates": [_candidate_json(config, bench, candidate) for candidate in bench.candidates],
     }
 
 
-def _score(config: OptimizeConfig, subject: Subject, stage: StageResult, candidate: Candidate) -> Json:
+def _score_json(
+    config: OptimizeConfig, subject: OptimizationTarget, stage: StageResult, candidate: PromptCandidate
+) -> Json:
     interval = val_interval(stage.bench, candidate, config.seed)
     if interval is None:
         return {"score": None, "signature": None}
-    more = subject.errors(stage.bench, candidate) if stage.bench.is_validated(candidate) else {}
+    more = subject.errors(stage.bench, candidate) if stage.bench.is_fully_validated(candidate) else {}
     return {
         "score": interval,
         "signature": subject.signature(stage.target, candidate, interval["n"]),
@@ -113,9 +115,9 @@ def _score(config: OptimizeConfig, subject: Subject, stage: StageResult, candida
     }
 
 
-def _candidate(config: OptimizeConfig, bench: Bench, candidate: Candidate) -> Json:
-    is_validated = bench.is_validated(candidate)
-    comparison = compared(bench, candidate, config.seed) if is_validated else None
+def _candidate_json(config: OptimizeConfig, bench: CandidateEvaluator, candidate: PromptCandidate) -> Json:
+    is_validated = bench.is_fully_validated(candidate)
+    comparison = compare_with_baseline(bench, candidate, config.seed) if is_validated else None
     return {
         "number": candidate.number,
         "fingerprint": candidate.name,
@@ -123,5 +125,5 @@ def _candidate(config: OptimizeConfig, bench: Bench, candidate: Candidate) -> Js
         "val": val_interval(bench, candidate, config.seed) if is_validated else None,
         "against_baseline": asdict(comparison) if comparison is not None else None,
         "calls": candidate.calls,
-        "prompts": as_json(candidate.prompts),
+        "prompts": prompts_to_json(candidate.prompts),
     }

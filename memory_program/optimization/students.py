@@ -10,11 +10,11 @@ from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
 from memory_program.bank.outcomes import Answer, SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.optimization.candidate_evaluator import Bench
+from memory_program.optimization.candidate_evaluator import CandidateEvaluator
 from memory_program.optimization.candidate_metric import Attempt, JudgeAttempt, MemoryAttempt
 from memory_program.optimization.dev_examples import JudgeCase, MemoryCase
-from memory_program.optimization.prompt_text import fingerprint, prompts_of
-from memory_program.rl.rewards import AnswerScore
+from memory_program.optimization.prompt_text import fingerprint_prompts, read_prompts
+from memory_program.rl.rewards import AnswerMetric
 
 
 class AttemptPrediction(dspy.Prediction):
@@ -34,16 +34,16 @@ class AttemptPrediction(dspy.Prediction):
 class Student(dspy.Module):
     """A part of the program that is tried on cases. Its predictors have the names that they have there."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: CandidateEvaluator) -> None:
         """Make a student of what the bench holds."""
         super().__init__()
         self.bench = bench
 
-    def _introduced(self) -> str:
+    def _register_prompts(self) -> str:
         """Let the bench know the prompts as they are now, and give their fingerprint."""
-        prompts = prompts_of(self)
-        name = fingerprint(prompts)
-        self.bench.introduce(name, prompts)
+        prompts = read_prompts(self)
+        name = fingerprint_prompts(prompts)
+        self.bench.register(name, prompts)
         return name
 
     def _memory_case(self, case_id: str) -> MemoryCase:
@@ -55,7 +55,7 @@ class Student(dspy.Module):
 class ReaderStudent(Student):
     """Answer a question about a conversation from the memories that were written of it."""
 
-    def __init__(self, bench: Bench, reader: QAReader, score: AnswerScore) -> None:
+    def __init__(self, bench: CandidateEvaluator, reader: QAReader, score: AnswerMetric) -> None:
         """Let a reader be improved, by what its answers are worth."""
         super().__init__(bench)
         self.reader = reader
@@ -63,17 +63,19 @@ class ReaderStudent(Student):
 
     def forward(self, case_id: str, question: str) -> dspy.Prediction:
         """Answer the question of a case."""
-        with self.bench.watching():
+        with self.bench.stop_run_on_error():
             case = self._memory_case(case_id)
             answer = self.reader.ask(case.memories, question)
-            attempt = MemoryAttempt(case, self._introduced(), (answer,), case.memories, self._score)
+            attempt = MemoryAttempt(case, self._register_prompts(), (answer,), case.memories, self._score)
             return AttemptPrediction(attempt, answer=answer.text)
 
 
 class WriterStudent(Student):
     """Remember a session of a conversation; then questions about it are answered from what is remembered."""
 
-    def __init__(self, bench: Bench, writer: MemoryWriter, reader: QAReader, score: AnswerScore) -> None:
+    def __init__(
+        self, bench: CandidateEvaluator, writer: MemoryWriter, reader: QAReader, score: AnswerMetric
+    ) -> None:
         """Let a writer be improved, by the answers of a reader that stays as it is."""
         super().__init__(bench)
         self.writer = writer
@@ -82,14 +84,14 @@ class WriterStudent(Student):
 
     def forward(self, case_id: str) -> dspy.Prediction:
         """Remember the session of a case after what was remembered before it, and answer its questions."""
-        with self.bench.watching():
+        with self.bench.stop_run_on_error():
             case = self._memory_case(case_id)
             assert case.session is not None, "a writer is tried on sessions"
             memories = case.memories.fork()
             record: SessionRecord = self.writer(space=memories, session=case.session).record
             memories.ingest(case.session, record)
-            answers = tuple(self._answer(memories, question.posed) for question in case.questions)
-            attempt = MemoryAttempt(case, self._introduced(), answers, memories, self._score, record)
+            answers = tuple(self._answer(memories, question.dated_text) for question in case.questions)
+            attempt = MemoryAttempt(case, self._register_prompts(), answers, memories, self._score, record)
             return AttemptPrediction(attempt, answers=[answer.text for answer in answers])
 
     def _answer(self, memories: MemorySpace, question: str) -> Answer:
@@ -105,14 +107,14 @@ class WriterStudent(Student):
 class JudgeStudent(Student):
     """Judge an answer whose verdict is known."""
 
-    def __init__(self, bench: Bench, judges: Judges) -> None:
+    def __init__(self, bench: CandidateEvaluator, judges: Judges) -> None:
         """Let the judges of a rubric be improved."""
         super().__init__(bench)
         self.judges = judges
 
     def forward(self, case_id: str, question: str, gold_answer: str, given_answer: str) -> dspy.Prediction:
         """Judge the answer of a case; the case knows what else is shown, for optimisers to see."""
-        with self.bench.watching():
+        with self.bench.stop_run_on_error():
             case = self.bench.cases[case_id]
             assert isinstance(case, JudgeCase), "judges are tried on answers whose verdict is known"
             attempt = self._judged(case)
@@ -120,7 +122,7 @@ class JudgeStudent(Student):
             return AttemptPrediction(attempt, reasoning=attempt.said, verdict=verdict)
 
     def _judged(self, case: JudgeCase) -> JudgeAttempt:
-        prompts = self._introduced()
+        prompts = self._register_prompts()
         try:
             judgement = self.judges.grade(case.answer.question, case.answer.text)
         except LMError as error:

@@ -16,20 +16,25 @@ from rich.table import Table
 from locomo.statistics import paired_comparison
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.configs.train_config import TrainConfig
-from memory_program.core.checkpoints import Entry
+from memory_program.core.checkpoints import LogEntry
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.item_records import Journals
-from memory_program.evaluation.question_selection import select
-from memory_program.evaluation.scoring.question_scores import Json, Resampling, ScoredQuestion, score_question
+from memory_program.evaluation.question_selection import load_selection
+from memory_program.evaluation.scoring.question_scores import (
+    BootstrapSampler,
+    Json,
+    ScoredQuestion,
+    score_question,
+)
 from memory_program.evaluation.scoring.score_signature import read_run
-from memory_program.evaluation.scoring.system_records import RecordedSystem
-from memory_program.rl.model_card import spelled_difference
-from memory_program.rl.training_data import Material
+from memory_program.evaluation.scoring.system_records import SystemRecords
+from memory_program.rl.model_card import format_difference
+from memory_program.rl.training_data import DataSplits
 
 BASE, TRAINED = "base", "trained"
 
 
-def compare_with_base(config: TrainConfig, material: Material, console: Console) -> Json:
+def compare_with_base(config: TrainConfig, material: DataSplits, console: Console) -> Json:
     """Evaluate base and trained writer on the test conversations, and compare them by question.
 
     What was evaluated before, of the very same weights, is not done again.
@@ -42,18 +47,18 @@ def compare_with_base(config: TrainConfig, material: Material, console: Console)
         ModelError: a model does not answer.
         RunInUseError: another process works in the folder.
     """
-    writers = {BASE: config.model, TRAINED: f"local:{config.result}"}
+    writers = {BASE: config.model, TRAINED: f"local:{config.trained_folder}"}
     systems: Json = {}
     scored: dict[str, list[ScoredQuestion]] = {}
     for name, writer in writers.items():
         line = f"evaluating {name} ({writer}) on {len(material.test)} conversations"
         console.print(line, highlight=False, markup=False)
-        evaluation = _evaluation(config, material, name, writer)
+        evaluation = _evaluation_config(config, material, name, writer)
         results = evaluate(evaluation, console=Console(quiet=True))
         assert results is not None, "a full run reports"
         systems[name] = results["systems"][SystemName.MEMORY.value]
-        scored[name] = _scored(evaluation)
-    return {"systems": systems, "comparisons": _comparisons(scored[TRAINED], scored[BASE], config.seed)}
+        scored[name] = _score_records(evaluation)
+    return {"systems": systems, "comparisons": _compare_systems(scored[TRAINED], scored[BASE], config.seed)}
 
 
 def comparison_table(comparison: Json) -> Table:
@@ -65,11 +70,11 @@ def comparison_table(comparison: Json) -> Table:
         scores = (system["locomo_f1"]["all"], system["abstention"], system["overall_with_abstention"])
         table.add_row(name, *map(_interval, scores), str(system["failures"]["all"]))
     headline, everything = (comparison["comparisons"][name] for name in ("locomo_f1", "all five"))
-    table.add_row("difference", spelled_difference(headline), "", spelled_difference(everything), "")
+    table.add_row("difference", format_difference(headline), "", format_difference(everything), "")
     return table
 
 
-def validation_difference(first: Entry, best: Entry, seed: int) -> Json | None:
+def validation_difference(first: LogEntry, best: LogEntry, seed: int) -> Json | None:
     """Compare two validations on the questions that have a score in both; None if there is none.
 
     The best one was chosen for its score, so what it gained here is more than what it would gain elsewhere.
@@ -81,12 +86,12 @@ def validation_difference(first: Entry, best: Entry, seed: int) -> Json | None:
         for question, score in scores.items()
         if question in before.get(conversation, {})
     ]
-    return _compared(both, Resampling(seed).rng("validation"))
+    return _paired_json(both, BootstrapSampler(seed).rng("validation"))
 
 
-def _evaluation(config: TrainConfig, material: Material, name: str, writer: str) -> EvaluateConfig:
+def _evaluation_config(config: TrainConfig, material: DataSplits, name: str, writer: str) -> EvaluateConfig:
     """Say how one of the two is evaluated; records of other weights lie in another folder."""
-    digest = "" if name == BASE else f"-{_digest(config)}"
+    digest = "" if name == BASE else f"-{_weights_digest(config)}"
     return EvaluateConfig(
         **config.system_settings.model_dump(),
         dataset=config.dataset,
@@ -105,27 +110,27 @@ def _evaluation(config: TrainConfig, material: Material, name: str, writer: str)
     )
 
 
-def _digest(config: TrainConfig) -> str:
+def _weights_digest(config: TrainConfig) -> str:
     found = hashlib.sha256()
-    for path in sorted(config.result.glob("*.safetensors")):
+    for path in sorted(config.trained_folder.glob("*.safetensors")):
         found.update(path.read_bytes())
     return found.hexdigest()[:12]
 
 
-def _scored(evaluation: EvaluateConfig) -> list[ScoredQuestion]:
+def _score_records(evaluation: EvaluateConfig) -> list[ScoredQuestion]:
     folder = evaluation.output_dir / SystemName.MEMORY.value
-    recorded = RecordedSystem(folder, read_run(folder), Journals.read(folder), select(evaluation))
+    recorded = SystemRecords(folder, read_run(folder), Journals.read(folder), load_selection(evaluation))
     return [score_question(question, record, {}) for question, record in recorded.answers()]
 
 
-def _comparisons(ours: Sequence[ScoredQuestion], theirs: Sequence[ScoredQuestion], seed: int) -> Json:
+def _compare_systems(ours: Sequence[ScoredQuestion], theirs: Sequence[ScoredQuestion], seed: int) -> Json:
     return {
-        "locomo_f1": _paired(ours, theirs, seed, headline_only=True),
-        "all five": _paired(ours, theirs, seed, headline_only=False),
+        "locomo_f1": _compare_answers(ours, theirs, seed, headline_only=True),
+        "all five": _compare_answers(ours, theirs, seed, headline_only=False),
     }
 
 
-def _paired(
+def _compare_answers(
     ours: Sequence[ScoredQuestion], theirs: Sequence[ScoredQuestion], seed: int, *, headline_only: bool
 ) -> Json | None:
     """Compare on the questions that both have a score for; None if there is none."""
@@ -136,10 +141,10 @@ def _paired(
         and one.locomo_f1 is not None
         and other.locomo_f1 is not None
     ]
-    return _compared(both, Resampling(seed).rng("trained against base", str(headline_only)))
+    return _paired_json(both, BootstrapSampler(seed).rng("trained against base", str(headline_only)))
 
 
-def _compared(both: Sequence[tuple[float, float, str]], rng: np.random.Generator) -> Json | None:
+def _paired_json(both: Sequence[tuple[float, float, str]], rng: np.random.Generator) -> Json | None:
     if not both:
         return None
     a, b, clusters = zip(*both, strict=True)

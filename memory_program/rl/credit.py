@@ -7,10 +7,10 @@ from statistics import fmean, stdev
 
 from memory_program.bank.memory import MEMORY_KINDS, MemoryKind, Operation
 
-SPREAD_EPSILON = 1e-4
+STD_EPSILON = 1e-4
 """Added to a group's standard deviation, as in TRL."""
 
-_LEAST_SPREAD = 1e-9  # below it, rewards differ by rounding only
+_MIN_REWARD_RANGE = 1e-9  # below it, rewards differ by rounding only
 
 
 def written_kinds(operations: Sequence[Operation]) -> dict[str, MemoryKind]:
@@ -46,7 +46,7 @@ def attribution_weights(
     return {kind: 1.0 + (bonus if kind in leaders else 0.0) for kind in MemoryKind}
 
 
-def group_advantages(rewards_G: Sequence[float], *, is_scaled: bool = True) -> list[float] | None:
+def group_advantages(rewards_G: Sequence[float], *, scale_rewards: bool = True) -> list[float] | None:
     """Give (reward - mean) / (standard deviation + 1e-4) within a group; None where there is no spread.
 
     The deviation is that of a sample (n - 1), as in TRL and DeepSeekMath (arXiv 2402.03300). Unscaled, the
@@ -58,27 +58,27 @@ def group_advantages(rewards_G: Sequence[float], *, is_scaled: bool = True) -> l
         >>> group_advantages([0.3, 0.3]) is None
         True
     """
-    if len(rewards_G) < 2 or max(rewards_G) - min(rewards_G) < _LEAST_SPREAD:
+    if len(rewards_G) < 2 or max(rewards_G) - min(rewards_G) < _MIN_REWARD_RANGE:
         return None
     mean = fmean(rewards_G)
-    scale = stdev(rewards_G) + SPREAD_EPSILON if is_scaled else 1.0
+    scale = stdev(rewards_G) + STD_EPSILON if scale_rewards else 1.0
     return [(reward - mean) / scale for reward in rewards_G]
 
 
 @dataclass(frozen=True, slots=True)
-class Credited:
+class WeightedReward:
     """One rollout's part in a group: its reward, and the weight of its advantage."""
 
     reward: float
     weight: float = 1.0
 
 
-def weighted_advantages(group: Sequence[Credited], *, is_scaled: bool = True) -> list[float] | None:
+def weighted_advantages(group: Sequence[WeightedReward], *, scale_rewards: bool = True) -> list[float] | None:
     """Give weight * advantage for each rollout of a group; None where there is no spread.
 
     Clipped, min(w * rho * A, w * clip(rho) * A) is what the advantage w * A gives.
     """
-    advantages = group_advantages([part.reward for part in group], is_scaled=is_scaled)
+    advantages = group_advantages([part.reward for part in group], scale_rewards=scale_rewards)
     if advantages is None:
         return None
     return [part.weight * advantage for part, advantage in zip(group, advantages, strict=True)]

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from locomo.types import ANSWERABLE, Category, Conversation, Question
+from locomo.types import ANSWERABLE_CATEGORIES, Category, Conversation, Question
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import operation_from_json, operation_to_json
 from memory_program.bank.record_json import session_from_json, session_to_json
@@ -28,7 +28,7 @@ def episode_to_json(episode: Episode) -> Json:
                 "index": question.index,
                 "question": question.text,
                 "answer": question.answer,
-                "category": int(question.scored_as),
+                "category": int(question.f1_category),
                 "evidence": list(question.evidence),
             }
             for question in episode.questions
@@ -71,7 +71,7 @@ def _question(conversation_id: str, asked: Json) -> Question:
     if not isinstance(answer, str | int | None):
         raise ValueError(f"answer={answer!r} is neither a text nor a number")
     category = Category(asked["category"])
-    if category in ANSWERABLE and answer in (None, ""):
+    if category in ANSWERABLE_CATEGORIES and answer in (None, ""):
         raise ValueError(f"question={text!r} of category {category.value} has no answer")
     evidence = tuple(str(turn_id) for turn_id in asked["evidence"])
     return Question(conversation_id, int(asked["index"]), text, category, answer, evidence)

@@ -44,7 +44,7 @@ class Episode:
 def questions_by_session(conversation: Conversation) -> dict[str, list[Question]]:
     """Give each session the questions whose last evidence turn lies in it, in the order of the file.
 
-    A question without evidence belongs to no session; ``unplaced`` lists those.
+    A question without evidence belongs to no session; ``questions_without_evidence`` lists those.
     """
     session_of = {turn.turn_id: session for session in conversation.sessions for turn in session.turns}
     placed: dict[str, list[Question]] = {session.session_id: [] for session in conversation.sessions}
@@ -55,12 +55,12 @@ def questions_by_session(conversation: Conversation) -> dict[str, list[Question]
     return placed
 
 
-def unplaced(conversation: Conversation) -> list[Question]:
+def questions_without_evidence(conversation: Conversation) -> list[Question]:
     """List the questions without evidence: nobody can say which session they depend on."""
     return [question for question in conversation.questions if not question.evidence]
 
 
-def shortened(conversation: Conversation, sessions: int) -> Conversation:
+def truncate_conversation(conversation: Conversation, sessions: int) -> Conversation:
     """Keep the first sessions, and the questions that they answer."""
     kept = conversation.sessions[:sessions]
     if len(kept) == len(conversation.sessions):
@@ -71,7 +71,7 @@ def shortened(conversation: Conversation, sessions: int) -> Conversation:
     return replace(conversation, sessions=kept, questions=questions)
 
 
-def namespace_of(conversation: Conversation, *written_with: object) -> str:
+def memory_namespace(conversation: Conversation, *written_with: object) -> str:
     """Name what is remembered of a conversation by a hash of all that it depends on.
 
     Args:
@@ -87,7 +87,7 @@ def roll_in(
     """Let a program remember a conversation, and give what was remembered before each session.
 
     Each session is saved as it is done, so what a killed run built is found again. The namespace names all
-    that the memories depend on: see ``namespace_of``.
+    that the memories depend on: see ``memory_namespace``.
 
     Returns:
         one space per session, and a last one with all of them.
@@ -98,7 +98,7 @@ def roll_in(
     """
     saved = store.load(namespace)
     for session in conversation.sessions:
-        if not saved.has(session):
+        if not saved.has_session(session):
             program.remember(saved, session)
             store.save(saved)
     return _snapshots(saved, conversation)
@@ -118,13 +118,13 @@ def _snapshots(saved: MemorySpace, conversation: Conversation) -> list[MemorySpa
     return spaces
 
 
-def episodes_of(
+def make_episodes(
     conversation: Conversation,
     spaces: Sequence[MemorySpace],
     *,
     max_questions: int,
     rng: random.Random,
-    max_review: int = 0,
+    max_replay_questions: int = 0,
 ) -> list[Episode]:
     """Make the episodes of a conversation, at every depth at which there is something to ask.
 
@@ -145,7 +145,9 @@ def episodes_of(
             chosen = {q.question_id for q in rng.sample(questions, max_questions)}
             questions = [q for q in questions if q.question_id in chosen]
         if questions:
-            again = rng.sample(earlier, min(max_review, len(earlier))) if max_review else []
+            again = (
+                rng.sample(earlier, min(max_replay_questions, len(earlier))) if max_replay_questions else []
+            )
             episodes.append(Episode(conversation, session, before, (*questions, *again)))
         earlier += placed[session.session_id]
     return episodes

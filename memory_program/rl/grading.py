@@ -9,11 +9,18 @@ from memory_program.agents.writer import MemoryWriter
 from memory_program.bank.memory import MemoryKind
 from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
-from memory_program.core.parallel import side_by_side
+from memory_program.core.parallel import run_parallel
 from memory_program.rl.episodes import Episode
-from memory_program.rl.groups import Graded
-from memory_program.rl.rewards import AnswerScore, BankSize, RewardRule, Score, efficiency, task_score
-from memory_program.rl.rollouts import Rollout, kind_of, without
+from memory_program.rl.groups import ScoredRollout
+from memory_program.rl.rewards import (
+    AnswerMetric,
+    BankSize,
+    RewardRule,
+    RolloutScore,
+    bank_efficiency,
+    task_score,
+)
+from memory_program.rl.rollouts import Rollout, counterfactual_space, kind_for_agent
 
 
 class Grader:
@@ -22,7 +29,7 @@ class Grader:
     def __init__(
         self,
         reader: QAReader,
-        metric: AnswerScore,
+        metric: AnswerMetric,
         rule: RewardRule,
         threads: int,
         writer: MemoryWriter | None = None,
@@ -36,69 +43,69 @@ class Grader:
             threads: rollouts read at once.
             writer: puts together what agents proposed; the difference compares with the memory without each.
         """
-        assert writer is not None or not rule.tells_agents_apart, (
-            "the difference needs memories to compare with"
-        )
+        assert writer is not None or not rule.is_per_agent, "the difference needs memories to compare with"
         self._reader, self._metric = reader, metric
         self._needs_before = rule.name == "delta"
-        self._writer = writer if rule.tells_agents_apart else None
+        self._writer = writer if rule.is_per_agent else None
         self._threads = threads
 
-    def grade(self, rollouts: Sequence[Rollout]) -> list[Graded]:
+    def grade(self, rollouts: Sequence[Rollout]) -> list[ScoredRollout]:
         """Ask each rollout's memory the questions of its episode.
 
         A rollout of which a call was lost is not asked, and has no score; neither has one that the reader, or
         the judge, could not say anything about.
         """
-        episodes = {_asked(rollout.episode): rollout.episode for rollout in rollouts}
+        episodes = {_episode_key(rollout.episode): rollout.episode for rollout in rollouts}
         befores: dict[tuple[str, ...], float | None] = {}
         if self._needs_before:
-            scores = side_by_side([partial(self._before, e) for e in episodes.values()], self._threads)
+            scores = run_parallel([partial(self._before, e) for e in episodes.values()], self._threads)
             befores = dict(zip(episodes, scores, strict=True))
-        return side_by_side([partial(self._grade, rollout, befores) for rollout in rollouts], self._threads)
+        return run_parallel([partial(self._grade, rollout, befores) for rollout in rollouts], self._threads)
 
-    def scores(self, asked: Sequence[tuple[MemorySpace, Question]]) -> list[float | None]:
+    def score_questions(self, asked: Sequence[tuple[MemorySpace, Question]]) -> list[float | None]:
         """Ask memories questions; None where the reader, or the judge, could not say anything."""
-        return side_by_side([partial(self._score, *pair) for pair in asked], self._threads)
+        return run_parallel([partial(self._score, *pair) for pair in asked], self._threads)
 
     def _score(self, space: MemorySpace, question: Question) -> float | None:
-        return self._metric(question, self._reader.ask(space, question.posed))
+        return self._metric(question, self._reader.ask(space, question.dated_text))
 
-    def _grade(self, rollout: Rollout, befores: dict[tuple[str, ...], float | None]) -> Graded:
-        if rollout.lost:
-            return Graded(rollout, (), None)
+    def _grade(self, rollout: Rollout, befores: dict[tuple[str, ...], float | None]) -> ScoredRollout:
+        if rollout.call_errors:
+            return ScoredRollout(rollout, (), None)
         episode = rollout.episode
         answers = self._answers(rollout.space, episode.questions)
         task = task_score(episode.questions, answers, self._metric)
-        before = befores.get(_asked(episode), 0.0)
-        alone = self._without(rollout)
+        before = befores.get(_episode_key(episode), 0.0)
+        alone = self._counterfactual_scores(rollout)
         if task is None or before is None or alone is None:
-            return Graded(rollout, answers, None)
-        change = efficiency(BankSize.of(episode.before.bank), BankSize.of(rollout.space.bank))
-        return Graded(rollout, answers, Score(task, before, change, alone))
+            return ScoredRollout(rollout, answers, None)
+        change = bank_efficiency(
+            BankSize.from_bank(episode.before.bank), BankSize.from_bank(rollout.space.bank)
+        )
+        return ScoredRollout(rollout, answers, RolloutScore(task, before, change, alone))
 
-    def _without(self, rollout: Rollout) -> dict[MemoryKind | None, float] | None:
+    def _counterfactual_scores(self, rollout: Rollout) -> dict[MemoryKind | None, float] | None:
         """Score the memory without each agent that wrote; None if one of the scores cannot be said."""
         scores: dict[MemoryKind | None, float] = {}
         if self._writer is None:
             return scores
         for proposal in rollout.proposals:
             if proposal.operations:
-                space = without(rollout, proposal.actor, self._writer)
+                space = counterfactual_space(rollout, proposal.actor, self._writer)
                 questions = rollout.episode.questions
                 score = task_score(questions, self._answers(space, questions), self._metric)
                 if score is None:
                     return None
-                scores[kind_of(proposal.actor)] = score
+                scores[kind_for_agent(proposal.actor)] = score
         return scores
 
     def _before(self, episode: Episode) -> float | None:
         return task_score(episode.questions, self._answers(episode.before, episode.questions), self._metric)
 
     def _answers(self, space: MemorySpace, questions: Sequence[Question]) -> tuple[Answer, ...]:
-        return tuple(self._reader.ask(space, question.posed) for question in questions)
+        return tuple(self._reader.ask(space, question.dated_text) for question in questions)
 
 
-def _asked(episode: Episode) -> tuple[str, ...]:
+def _episode_key(episode: Episode) -> tuple[str, ...]:
     """Tell apart two episodes of a step that are of one session, but ask other questions."""
     return (episode.episode_id, *(question.question_id for question in episode.questions))

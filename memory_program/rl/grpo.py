@@ -21,34 +21,36 @@ from locomo.types import Conversation
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
-from memory_program.configs.trainer_config import GRPOSettings, ReinforceSettings, weights_of
-from memory_program.core.checkpoints import Entry, RunState, Weights
+from memory_program.configs.trainer_config import GRPOSettings, ReinforceSettings, parse_tool_weights
+from memory_program.core.checkpoints import LogEntry, RunState, TrainableWeights
 from memory_program.core.errors import ConfigError, ModelError
-from memory_program.core.parallel import side_by_side
+from memory_program.core.parallel import run_parallel
 from memory_program.evaluation.item_records import content_hash
-from memory_program.models.memoized import asked_once
-from memory_program.models.model_names import known_as
-from memory_program.rl.backends.arbor.arbor_trainer import Sent
+from memory_program.models.memoized import memoized
+from memory_program.models.model_names import model_fingerprint
+from memory_program.rl.backends.arbor.arbor_trainer import SubmittedGroups
 from memory_program.rl.backends.local_backend import LocalProvider
 from memory_program.rl.curriculum import Curriculum
-from memory_program.rl.episodes import Episode, namespace_of, roll_in
+from memory_program.rl.episodes import Episode, memory_namespace, roll_in
 from memory_program.rl.grading import Grader
-from memory_program.rl.groups import Graded, Grouping, groups_of, training_items
-from memory_program.rl.rewards import AnswerScore, RewardRule
-from memory_program.rl.rollouts import ExpertTokens, Rollout, policy_of, sampling_program, write
+from memory_program.rl.groups import EpisodeGroups, ScoredRollout, group_by_agent, training_items
+from memory_program.rl.rewards import AnswerMetric, RewardRule
+from memory_program.rl.rollouts import ExpertTokens, Rollout, get_policy_lm, run_rollout, sampling_program
 from memory_program.rl.step_metrics import Metrics, Stopwatch, rollout_metrics, update_metrics
 from memory_program.rl.trainer.step_accumulator import StepReport
-from memory_program.rl.validation import validate
+from memory_program.rl.validation import validate_policy
 
-_BETTER = 1e-9  # scores that differ by less are equal but for rounding
-_MOST_LOST = 0.1  # the share of its questions without a score up to which a validation may be the best
+_MIN_IMPROVEMENT = 1e-9  # scores that differ by less are equal but for rounding
+_MAX_UNSCORED_SHARE = (
+    0.1  # the share of its questions without a score up to which a validation may be the best
+)
 
 
-class Job(Protocol):
+class TrainingJob(Protocol):
     """What ``lm.reinforce()`` gives, from the model's provider: here, or on a server."""
 
     @property
-    def trainer(self) -> Weights:
+    def trainer(self) -> TrainableWeights:
         """The weights that it trains."""
         ...
 
@@ -57,7 +59,7 @@ class Job(Protocol):
         """Whether an earlier process ended it: its result is there, and it takes no more steps."""
         ...
 
-    def step(self, train_data: Sequence[dict[str, Any]]) -> StepReport | Sent | None:  # Any: JSON
+    def step(self, train_data: Sequence[dict[str, Any]]) -> StepReport | SubmittedGroups | None:  # Any: JSON
         """Train on groups; None where they teach nothing."""
         ...
 
@@ -78,14 +80,14 @@ class MemoryGRPO(Teleprompter):
 
     def __init__(
         self,
-        metric: AnswerScore,
+        metric: AnswerMetric,
         folder: Path,
         settings: GRPOSettings | None = None,
         training: ReinforceSettings | None = None,
         *,
         expert_tokens: ExpertTokens | None = None,
-        terms: Entry | None = None,
-        on_entry: Callable[[Entry], None] = lambda entry: None,
+        extra_resume_settings: LogEntry | None = None,
+        on_entry: Callable[[LogEntry], None] = lambda entry: None,
     ) -> None:
         """Prepare to train.
 
@@ -104,9 +106,9 @@ class MemoryGRPO(Teleprompter):
         self.settings = settings or GRPOSettings()
         self.training = training or ReinforceSettings()
         self.expert_tokens = expert_tokens
-        self.terms = terms or {}
+        self.terms = extra_resume_settings or {}
         self.on_entry = on_entry
-        self.job: Job | None = None
+        self.job: TrainingJob | None = None
         """The job of the last ``compile``, whose result are the best weights; end it when they are saved."""
         self.ended_by = ""
         """Why the last ``compile`` took no more steps."""
@@ -114,7 +116,7 @@ class MemoryGRPO(Teleprompter):
             self.settings.reward_rule,
             self.settings.length_weight,
             self.settings.format_weight,
-            weights_of(self.settings.tool_weights),
+            parse_tool_weights(self.settings.tool_weights),
         )
 
     def compile(  # pyright: ignore[reportIncompatibleMethodOverride]  # conversations, not dspy.Example
@@ -141,26 +143,28 @@ class MemoryGRPO(Teleprompter):
             ModelError: the weights cannot be trained, the training diverges, or no rollout comes back.
             StoreError: the database fails.
         """
-        _check(student, trainset, valset)
+        _check_setup(student, trainset, valset)
         with BankStore(f"sqlite:///{(self._made() / 'banks.sqlite').as_posix()}") as store:
-            training = _Training(self, student, trainset, valset, store)
+            training = _TrainingLoop(self, student, trainset, valset, store)
             training.run()
         return student
 
-    def dry_run(self, student: MemoryProgram, *, trainset: Sequence[Conversation]) -> list[Grouping]:
+    def dry_run(self, student: MemoryProgram, *, trainset: Sequence[Conversation]) -> list[EpisodeGroups]:
         """Roll one episode out, and give its groups with rewards and advantages; nothing is trained."""
-        _check(student, trainset, ())
+        _check_setup(student, trainset, ())
         with BankStore(f"sqlite:///{(self._made() / 'banks.sqlite').as_posix()}") as store:
-            rollouts = _Rollouts(self, student, trainset, store, _lasting(self, student, trainset, ()))
+            rollouts = _RolloutPhase(
+                self, student, trainset, store, _resume_settings(self, student, trainset, ())
+            )
             episode = rollouts.curriculum.episodes(0)[0]
-            return rollouts.grouped(rollouts.grader.grade(rollouts.write([episode], 0)))
+            return rollouts.group_rollouts(rollouts.grader.grade(rollouts.write([episode], 0)))
 
     def _made(self) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
         return self.folder
 
 
-class _Rollouts:
+class _RolloutPhase:
     """The half of a step that needs no gradient: roll in, write, read, group."""
 
     def __init__(
@@ -169,7 +173,7 @@ class _Rollouts:
         student: MemoryProgram,
         trainset: Sequence[Conversation],
         store: BankStore,
-        lasting: Entry,
+        lasting: LogEntry,
     ) -> None:
         self._of, self._settings, self._training = of, of.settings, of.training
         self._store, self._lasting = store, lasting
@@ -178,47 +182,47 @@ class _Rollouts:
         self._sampler = sampling_program(student, self._training.temperature, lengths)
         self.greedy = sampling_program(student, 0.0, lengths)
         reader = student.reader.deepcopy()
-        reader.set_lm(asked_once(reader_of(student)))
+        reader.set_lm(memoized(get_reader_lm(student)))
         threads = self._settings.num_threads
         self.grader = Grader(reader, of.metric, of.rule, threads, self.greedy.writer)
-        self.curriculum = Curriculum(trainset, self._settings, self._training.seed, self._rolled_in)
+        self.curriculum = Curriculum(trainset, self._settings, self._training.seed, self._roll_in_window)
 
     def write(self, episodes: Sequence[Episode], step: int) -> list[Rollout]:
         seed = f"{self._training.seed}/{step}"
         numbers = defaultdict[str, Iterator[int]](count)  # an episode that comes twice is counted on
         tasks = [
-            partial(write, self._sampler, e, seed, next(numbers[e.episode_id]), self._of.expert_tokens)
+            partial(run_rollout, self._sampler, e, seed, next(numbers[e.episode_id]), self._of.expert_tokens)
             for e in episodes
             for _ in range(self._settings.rollouts)
         ]
-        rollouts = side_by_side(tasks, self._settings.num_threads)
-        lost = [failure for rollout in rollouts for failure in rollout.lost[:1]]
+        rollouts = run_parallel(tasks, self._settings.num_threads)
+        lost = [failure for rollout in rollouts for failure in rollout.call_errors[:1]]
         if len(lost) == len(rollouts):
             raise ModelError(f"no rollout came back; the first failure: {lost[0].where}: {lost[0].message}")
         return rollouts
 
-    def grouped(self, graded: Sequence[Graded]) -> list[Grouping]:
+    def group_rollouts(self, graded: Sequence[ScoredRollout]) -> list[EpisodeGroups]:
         size, settings = self._settings.rollouts, self._settings
         return [
-            groups_of(
+            group_by_agent(
                 graded[first : first + size],
                 self.agents,
                 self._of.rule,
                 alpha=settings.alpha,
-                is_scaled=settings.is_scaled,
+                scale_rewards=settings.is_scaled,
             )
             for first in range(0, len(graded), size)
         ]
 
-    def _rolled_in(self, conversations: Sequence[Conversation], window: int) -> list[list[MemorySpace]]:
-        names = [namespace_of(c, self._lasting, "window", window) for c in conversations]
+    def _roll_in_window(self, conversations: Sequence[Conversation], window: int) -> list[list[MemorySpace]]:
+        names = [memory_namespace(c, self._lasting, "window", window) for c in conversations]
         by_name = dict(zip(names, conversations, strict=True))  # one may come twice
         tasks = [partial(roll_in, self.greedy, c, self._store, name) for name, c in by_name.items()]
-        spaces = dict(zip(by_name, side_by_side(tasks, self._settings.num_threads), strict=True))
+        spaces = dict(zip(by_name, run_parallel(tasks, self._settings.num_threads), strict=True))
         return [spaces[name] for name in names]
 
 
-class _Training:
+class _TrainingLoop:
     """The loop."""
 
     def __init__(
@@ -230,15 +234,15 @@ class _Training:
         store: BankStore,
     ) -> None:
         self._of, self._settings, self._valset = of, of.settings, valset
-        lm = policy_of(student)
+        lm = get_policy_lm(student)
         if not lm.provider.reinforceable:
             lm.provider = LocalProvider()
-        lasting = _lasting(of, student, trainset, valset)
+        lasting = _resume_settings(of, student, trainset, valset)
         self._state = RunState(of.folder, lasting)
-        self._job = cast(Job, lm.reinforce(of.training.model_dump()))
+        self._job = cast(TrainingJob, lm.reinforce(of.training.model_dump()))
         of.job = self._job
         # by now the model has the name of the job
-        self._rollouts = _Rollouts(of, student, trainset, store, lasting)
+        self._rollouts = _RolloutPhase(of, student, trainset, store, lasting)
         self._has_own_logprobs = of.training.temperature == 1.0
         self._progress = self._state.resume(self._job.trainer)
 
@@ -246,10 +250,10 @@ class _Training:
         """Step after step, with validations and checkpoints between them; ends with the best weights."""
         progress, settings = self._progress, self._settings
         while True:
-            is_due = self._end() or progress.step % settings.val_every == 0
+            is_due = self._stop_reason() or progress.step % settings.val_every == 0
             if is_due and progress.validated_at != progress.step:
                 self._validate()
-            end = self._end()
+            end = self._stop_reason()
             if end or progress.step % settings.save_every == 0:
                 self._state.save(self._job.trainer, progress)
             if end:
@@ -261,9 +265,9 @@ class _Training:
                     "in another folder (--output-dir), with what it learned if you like (--model local:PATH)"
                 )
             self._step()
-        self._job.trainer.load_weights(self._state.best(progress.best_step))
+        self._job.trainer.load_weights(self._state.best_weights_folder(progress.best_step))
 
-    def _end(self) -> str | None:
+    def _stop_reason(self) -> str | None:
         """Say why there are no more steps; None if there are."""
         progress, settings = self._progress, self._settings
         if progress.step >= settings.num_train_steps:
@@ -283,7 +287,7 @@ class _Training:
             written = rollouts.write(episodes, step)
         with watch.phase("read"):
             graded = rollouts.grader.grade(written)
-        groupings = rollouts.grouped(graded)
+        groupings = rollouts.group_rollouts(graded)
         with watch.phase("update"):
             groups = [group for grouping in groupings for group in grouping.groups]
             items = [training_items(group, has_own_logprobs=self._has_own_logprobs) for group in groups]
@@ -292,12 +296,14 @@ class _Training:
         self._progress.step += 1
         self._progress.seconds += watch.total_s
         self._progress.samples += report.samples if report is not None else 0
-        self._log(kind="step", sessions=rollouts.curriculum.sessions_at(step), **_rates(metrics))
+        self._log(
+            kind="step", sessions=rollouts.curriculum.max_sessions_at(step), **_with_throughput(metrics)
+        )
 
     def _validate(self) -> None:
         watch, progress = Stopwatch(), self._progress
-        with self._job.trainer.averaged():
-            found = validate(
+        with self._job.trainer.ema_weights():
+            found = validate_policy(
                 self._rollouts.greedy,
                 self._valset,
                 self._rollouts.grader,
@@ -309,11 +315,11 @@ class _Training:
                     "judge gives nothing usable"
                 )
             progress.stale += 1
-            is_whole = found.lost <= _MOST_LOST * (found.questions + found.lost)
-            is_better = progress.best_score is None or found.score > progress.best_score + _BETTER
+            is_whole = found.lost <= _MAX_UNSCORED_SHARE * (found.questions + found.lost)
+            is_better = progress.best_score is None or found.score > progress.best_score + _MIN_IMPROVEMENT
             if progress.best_score is None or (is_whole and is_better):
                 progress.best_score, progress.best_step, progress.stale = found.score, progress.step, 0
-                self._job.trainer.save_weights(self._state.best(progress.step))
+                self._job.trainer.save_weights(self._state.best_weights_folder(progress.step))
         progress.validated_at = progress.step
         progress.seconds += watch.total_s
         self._log(kind="validation", best_step=progress.best_step, **asdict(found))
@@ -324,7 +330,7 @@ class _Training:
         self._of.on_entry(whole)
 
 
-def _rates(metrics: Metrics) -> Metrics:
+def _with_throughput(metrics: Metrics) -> Metrics:
     """Add tokens per second; the update's counts all that goes through the network."""
     pairs = {
         "tokens_per_s/sampled": (metrics["sampled_tokens"], metrics["seconds/write"]),
@@ -333,14 +339,14 @@ def _rates(metrics: Metrics) -> Metrics:
     return {**metrics, **{name: count / seconds for name, (count, seconds) in pairs.items() if seconds}}
 
 
-def _lasting(
+def _resume_settings(
     of: MemoryGRPO, student: MemoryProgram, trainset: Sequence[Conversation], valset: Sequence[Conversation]
-) -> Entry:
+) -> LogEntry:
     """List what a training cannot go on without: all but how long it may take, and on how many threads."""
     data = [[conversation.fingerprint for conversation in split] for split in (trainset, valset)]
     return {
-        "model": known_as(policy_of(student).model),
-        "reader": known_as(reader_of(student).model),
+        "model": model_fingerprint(get_policy_lm(student).model),
+        "reader": model_fingerprint(get_reader_lm(student).model),
         "program": content_hash(student.dump_state())[:16],
         "data": content_hash(data)[:16],
         **of.terms,
@@ -349,7 +355,7 @@ def _lasting(
     }
 
 
-def reader_of(student: MemoryProgram) -> dspy.LM:
+def get_reader_lm(student: MemoryProgram) -> dspy.LM:
     """Give the reader's model.
 
     Raises:
@@ -361,8 +367,10 @@ def reader_of(student: MemoryProgram) -> dspy.LM:
     return lm
 
 
-def _check(student: MemoryProgram, trainset: Sequence[Conversation], valset: Sequence[Conversation]) -> None:
-    if reader_of(student).engine is policy_of(student).engine:
+def _check_setup(
+    student: MemoryProgram, trainset: Sequence[Conversation], valset: Sequence[Conversation]
+) -> None:
+    if get_reader_lm(student).engine is get_policy_lm(student).engine:
         raise ConfigError(
             "the reader has the very model that is trained, and would change with it: give it one of its own "
             "with program.reader.set_lm(lm)"

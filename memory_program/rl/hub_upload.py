@@ -12,7 +12,7 @@ from memory_program.core.errors import ConfigError, ModelError
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def check_hub(name: str | None) -> None:
+def check_hub_access(name: str | None) -> None:
     """Find out early whether a result can be pushed; None asks for nothing.
 
     Raises:
@@ -31,7 +31,7 @@ def check_hub(name: str | None) -> None:
         )
 
 
-def push(folder: Path, name: str, *, endpoint: str | None = None) -> str:
+def upload_to_hub(folder: Path, name: str, *, endpoint: str | None = None) -> str:
     """Upload the files of a folder as one commit, and give its address; what is there already stays as it is.
 
     Args:

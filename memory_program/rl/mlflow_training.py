@@ -6,7 +6,7 @@ from pathlib import Path
 from memory_program import __version__
 from memory_program.agents.program import MemoryProgram
 from memory_program.configs.train_config import TrainConfig
-from memory_program.core.checkpoints import Entry
+from memory_program.core.checkpoints import LogEntry
 from memory_program.core.provenance import git_commit, lock_hash, provenance_tags
 from memory_program.evaluation.item_records import content_hash
 from memory_program.evaluation.report.results_json import write_json
@@ -14,11 +14,11 @@ from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.rl.base_comparison import validation_difference
 from memory_program.rl.model_card import model_card
 from memory_program.rl.training_curves import write_curves
-from memory_program.rl.training_data import Material
-from memory_program.tracking import TrackedRun, Tracker, note_logged, tracking_place, was_logged
+from memory_program.rl.training_data import DataSplits
+from memory_program.tracking import TrackedRun, Tracker, is_already_logged, tracking_location, write_receipt
 
 RESULTS = "results.json"
-_OF_THE_MACHINE = {
+_MACHINE_SETTINGS = {
     "arbor_config",
     "api_base",
     "data",
@@ -30,13 +30,15 @@ _OF_THE_MACHINE = {
 }
 
 
-def make_results(config: TrainConfig, material: Material, entries: Sequence[Entry], comparison: Json) -> Json:
+def make_training_results(
+    config: TrainConfig, material: DataSplits, entries: Sequence[LogEntry], comparison: Json
+) -> Json:
     """Say as JSON what was trained, how it went, what it is worth, and what that rests on."""
     steps = [entry for entry in entries if entry["kind"] == "step"]
     validations = [entry for entry in entries if entry["kind"] == "validation"]
     best = next(entry for entry in validations if entry["step"] == validations[-1]["best_step"])
     return {
-        "settings": config.model_dump(mode="json", exclude=_OF_THE_MACHINE),
+        "settings": config.model_dump(mode="json", exclude=_MACHINE_SETTINGS),
         "dataset": {
             "name": material.dataset.name,
             "sha256": material.dataset.sha256,
@@ -62,22 +64,22 @@ def make_results(config: TrainConfig, material: Material, entries: Sequence[Entr
     }
 
 
-def save_result(config: TrainConfig, program: MemoryProgram, results: Json) -> None:
+def save_trained_program(config: TrainConfig, program: MemoryProgram, results: Json) -> None:
     """Write the program (prompts and demos, no model) and the card beside the weights.
 
     Raises:
         OSError: a file cannot be written.
     """
-    program.save(str(config.result / "program.json"))
-    (config.result / "README.md").write_text(model_card(config, results), encoding="utf-8")
+    program.save(str(config.trained_folder / "program.json"))
+    (config.trained_folder / "README.md").write_text(model_card(config, results), encoding="utf-8")
 
 
-class Publisher:
+class TrainingPublisher:
     """Writes the files of a run into its folder, and logs them to MLflow."""
 
     def __init__(self, config: TrainConfig) -> None:
         """Begin to open MLflow in the background, since it takes seconds."""
-        self.uri, artifacts = tracking_place(config.output_dir, config.tracking_uri)
+        self.uri, artifacts = tracking_location(config.output_dir, config.tracking_uri)
         self._config = config
         self._tracker = Tracker(self.uri, artifacts) if config.mlflow else None
 
@@ -86,7 +88,7 @@ class Publisher:
         if self._tracker is not None:
             self._tracker.close()
 
-    def publish(self, results: Json, entries: Sequence[Entry], program: MemoryProgram) -> None:
+    def publish(self, results: Json, entries: Sequence[LogEntry], program: MemoryProgram) -> None:
         """Write results and curves, and log the run with its curves, unless that was done before.
 
         Raises:
@@ -97,31 +99,31 @@ class Publisher:
         write_json(folder / RESULTS, results)
         files = [
             folder / RESULTS,
-            self._config.result / "README.md",
+            self._config.trained_folder / "README.md",
             *write_curves(folder / "plots", entries),
         ]
         digest = content_hash(
             {name: results[name] for name in ("settings", "dataset", "systems", "validation")}
         )
-        if self._tracker is None or was_logged(folder, self.uri, digest):
+        if self._tracker is None or is_already_logged(folder, self.uri, digest):
             return
-        run_id = self._tracker.log(_run(results, entries, files), [])
+        run_id = self._tracker.log(_tracked_run(results, entries, files), [])
         self._tracker.log_program(run_id, program)
-        note_logged(folder, self.uri, digest, run_id)
+        write_receipt(folder, self.uri, digest, run_id)
 
 
-def _run(results: Json, entries: Sequence[Entry], files: Sequence[Path]) -> TrackedRun:
+def _tracked_run(results: Json, entries: Sequence[LogEntry], files: Sequence[Path]) -> TrackedRun:
     return TrackedRun(
         name=f"train {results['settings']['model']} on {results['dataset']['name']}",
         params=results["settings"],
-        metrics=dict(_metrics(results)),
+        metrics=dict(_test_metrics(results)),
         tags=provenance_tags(results),
         artifacts=files,
-        curves=curves_of(entries),
+        curves=metric_curves(entries),
     )
 
 
-def curves_of(entries: Sequence[Entry]) -> dict[str, list[tuple[int, float]]]:
+def metric_curves(entries: Sequence[LogEntry]) -> dict[str, list[tuple[int, float]]]:
     """Give every number of a log against its step; those of validations begin with ``validation/``."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for entry in entries:
@@ -132,7 +134,7 @@ def curves_of(entries: Sequence[Entry]) -> dict[str, list[tuple[int, float]]]:
     return curves
 
 
-def _metrics(results: Json) -> Iterator[tuple[str, float]]:
+def _test_metrics(results: Json) -> Iterator[tuple[str, float]]:
     for name, system in results["systems"].items():
         for score in ("abstention", "overall_with_abstention"):
             if system[score]["value"] is not None:

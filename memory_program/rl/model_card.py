@@ -51,14 +51,14 @@ def model_card(config: TrainConfig, results: Json) -> str:
         before=validation["first"]["score"],
         after=validation["best"]["score"],
         best_step=validation["best"]["step"],
-        validated=spelled_difference(validation["difference"]),
-        gained=spelled_difference(results["comparisons"]["locomo_f1"]),
+        validated=format_difference(validation["difference"]),
+        gained=format_difference(results["comparisons"]["locomo_f1"]),
         version=results["version"],
         git_commit=results["git_commit"],
     )
 
 
-def spelled_difference(comparison: Json | None) -> str:
+def format_difference(comparison: Json | None) -> str:
     """Write by how much the trained model is better, with its interval where there is one.
 
     Example:

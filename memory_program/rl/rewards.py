@@ -25,16 +25,16 @@ from memory_program.evaluation.item_records import AnswerRecord
 from memory_program.evaluation.scoring.question_scores import score_question
 from memory_program.models.usage import Usage
 
-AnswerScore = Callable[[Question, Answer], float | None]
+AnswerMetric = Callable[[Question, Answer], float | None]
 """Says what an answer is worth, from 0 to 1; None if that cannot be said."""
 
-ScoreName = Literal["f1", "judge", "mix"]
+AnswerMetricName = Literal["f1", "judge", "mix"]
 RewardName = Literal["outcome", "dense", "delta", "difference"]
 
 
-def answer_score(
-    name: ScoreName, rubric: Rubric = Rubric.STRICT, judge_lm: dspy.LM | None = None
-) -> AnswerScore:
+def build_answer_metric(
+    name: AnswerMetricName, rubric: Rubric = Rubric.STRICT, judge_lm: dspy.LM | None = None
+) -> AnswerMetric:
     """Make a score: the official F1, a judge's verdict, or the mean of both.
 
     Who abstains rightly has 1 in each, and who abstains wrongly 0, without a call to the judge.
@@ -68,7 +68,7 @@ def answer_score(
     return {"f1": f1, "judge": verdict, "mix": mix}[name]
 
 
-def task_score(questions: Sequence[Question], answers: Sequence[Answer], score: AnswerScore) -> float | None:
+def task_score(questions: Sequence[Question], answers: Sequence[Answer], score: AnswerMetric) -> float | None:
     """Give the mean score of an episode's answers; None if one of them has none (MemBuilder's r_task)."""
     scores = [score(question, answer) for question, answer in zip(questions, answers, strict=True)]
     known = [value for value in scores if value is not None]
@@ -129,13 +129,13 @@ class BankSize:
     mean_chars: float
 
     @classmethod
-    def of(cls, bank: MemoryBank) -> "BankSize":
+    def from_bank(cls, bank: MemoryBank) -> "BankSize":
         """Measure a snapshot."""
         lengths = [len(memory.text) for memory in bank.live()]
         return cls(len(lengths), fmean(lengths) if lengths else 0.0)
 
 
-def efficiency(old: BankSize, new: BankSize) -> float:
+def bank_efficiency(old: BankSize, new: BankSize) -> float:
     """Give MemUpdate's E: size * density * change, between 0.1 and 1.5.
 
     size is 1 up to 100 memories, then max(0.1, 1 - (new - 100) / 100); density is the mean length of a memory
@@ -169,7 +169,7 @@ def delta_reward(old: float, new: float, e: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class AgentStats:
     """What one agent did in a rollout.
 
     ``is_valid``: its replies could be read, and the tools refused none of its calls. ``tokens`` counts the
@@ -193,17 +193,19 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class RolloutScore:
     """What a rollout's questions gave: after it, before it (for the delta), and the bank's efficiency.
 
-    ``without`` is what they would have given had one agent, by its kind, written nothing (for the
+    ``counterfactual_scores`` is what they would have given had one agent, by its kind, written nothing (for the
     difference); an agent that wrote nothing is not in it.
     """
 
     task: float
     before: float = 0.0
     efficiency: float = 1.0
-    without: Mapping[MemoryKind | None, float] = field(default_factory=dict[MemoryKind | None, float])
+    counterfactual_scores: Mapping[MemoryKind | None, float] = field(
+        default_factory=dict[MemoryKind | None, float]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,25 +235,25 @@ class RewardRule:
             raise ConfigError(f"unknown tool {unknown[0]!r}: choose from {', '.join(ALL_TOOLS)}")
 
     @property
-    def tells_agents_apart(self) -> bool:
+    def is_per_agent(self) -> bool:
         """Whether a reward is an agent's own already, so that its part in what was retrieved adds nothing."""
         return self.name == "difference"
 
-    def reward(self, work: Work, score: Score) -> float:
+    def reward(self, work: AgentStats, score: RolloutScore) -> float:
         """Give the reward of one agent of a rollout."""
         return self._main(work, score) + self._extra(work)
 
-    def _main(self, work: Work, score: Score) -> float:
+    def _main(self, work: AgentStats, score: RolloutScore) -> float:
         if self.name == "delta":
             gain = delta_reward(score.before, score.task, score.efficiency)
             return gain if work.is_valid else min(gain, 0.0)
-        if self.tells_agents_apart:
-            owed = score.task - score.without.get(work.kind, score.task)
+        if self.is_per_agent:
+            owed = score.task - score.counterfactual_scores.get(work.kind, score.task)
             return owed if work.is_valid else min(owed, 0.0)
         length = work.length_penalty if self.name == "dense" else 0.0
         return dense_reward(score.task, length, is_valid=work.is_valid, length_weight=self.length_weight)
 
-    def _extra(self, work: Work) -> float:
+    def _extra(self, work: AgentStats) -> float:
         used = {tool: count for tool, count in work.calls.items() if count}
         tools = sum(
             weight * work.accepted.get(tool, 0) / used[tool]

@@ -6,44 +6,46 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from memory_program.core.checkpoints import Entry
+from memory_program.core.checkpoints import LogEntry
 
-_WATCHED = ("kl", "entropy", "completion_tokens", "grad_norm")
+_DIAGNOSTICS = ("kl", "entropy", "completion_tokens", "grad_norm")
 
 
-def write_curves(folder: Path, entries: Sequence[Entry]) -> list[Path]:
+def write_curves(folder: Path, entries: Sequence[LogEntry]) -> list[Path]:
     """Draw the curves of a log into a folder, and list the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    figures = {"reward.png": reward_curve(entries), "watched.png": watched_curves(entries)}
+    figures = {"reward.png": plot_reward(entries), "watched.png": plot_diagnostics(entries)}
     for name, figure in figures.items():
         figure.savefig(folder / name, dpi=120, bbox_inches="tight")
     return [folder / name for name in figures]
 
 
-def reward_curve(entries: Sequence[Entry]) -> Figure:
+def plot_reward(entries: Sequence[LogEntry]) -> Figure:
     """Draw the reward of the rollouts, and the score on validation, against the steps."""
     figure = Figure(figsize=(7, 4.5))
     axes = figure.subplots()
-    _line(axes, entries, "step", "reward", "-", "reward of the rollouts")
-    _line(axes, entries, "validation", "score", "o-", "score on validation")
+    _plot_series(axes, entries, "step", "reward", "-", "reward of the rollouts")
+    _plot_series(axes, entries, "validation", "score", "o-", "score on validation")
     axes.set_xlabel("steps")
     if axes.has_data():
         axes.legend()
     return figure
 
 
-def watched_curves(entries: Sequence[Entry]) -> Figure:
+def plot_diagnostics(entries: Sequence[LogEntry]) -> Figure:
     """Draw what tells whether a training is well: divergence, entropy, lengths and gradients."""
     figure = Figure(figsize=(9, 6))
-    for name, axes in zip(_WATCHED, figure.subplots(2, 2).flat, strict=True):
-        _line(axes, entries, "step", name, "-", name)
+    for name, axes in zip(_DIAGNOSTICS, figure.subplots(2, 2).flat, strict=True):
+        _plot_series(axes, entries, "step", name, "-", name)
         axes.set_title(name.replace("_", " "))
         axes.set_xlabel("steps")
     figure.tight_layout()
     return figure
 
 
-def _line(axes: Axes, entries: Sequence[Entry], kind: str, name: str, style: str, label: str) -> None:
+def _plot_series(
+    axes: Axes, entries: Sequence[LogEntry], kind: str, name: str, style: str, label: str
+) -> None:
     points = [(entry["step"], entry[name]) for entry in entries if entry["kind"] == kind and name in entry]
     if points:
         axes.plot(*zip(*points, strict=True), style, label=label, markersize=4)

@@ -14,7 +14,7 @@ from memory_program.core.errors import ConfigError
 from memory_program.evaluation.data_splits import split_conversations
 from memory_program.evaluation.datasets import load_dataset
 from memory_program.rl.episodes import Episode, questions_by_session
-from memory_program.worlds import KINDS, Kind, World, generate
+from memory_program.worlds import KINDS, Kind, World, generate_worlds
 
 _SESSIONS = (8, 10)  # as the bundled sample has
 _TRAIN_QUESTIONS = 40.0  # a session, gives about eight, all that there is: a reward of two says little
@@ -23,7 +23,7 @@ _TRAIN_SEED, _VAL_SEED = 20_000_000, 30_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class DataSplits:
     """The conversations of a training, by what they are for; ``worlds`` are those whose truth is known."""
 
     dataset: Dataset
@@ -38,11 +38,11 @@ class Material:
         if world is None:
             return None
         kinds: list[Kind] = [name for name in KINDS if kind is None or name == kind.value]
-        operations = [o for name in kinds for o in world.operations_of(episode.session.number, name)]
+        operations = [o for name in kinds for o in world.session_operations(episode.session.number, name)]
         return sum(count_tokens(operation.text) for operation in operations)
 
 
-def read_material(config: TrainConfig) -> Material:
+def load_data_splits(config: TrainConfig) -> DataSplits:
     """Read, or make up, the conversations of a config.
 
     Raises:
@@ -54,7 +54,7 @@ def read_material(config: TrainConfig) -> Material:
         train = _worlds(_TRAIN_SEED + config.seed, config.num_train, _TRAIN_QUESTIONS, is_held_out=False)
         val = _worlds(_VAL_SEED + config.seed, config.num_val, _VAL_QUESTIONS, is_held_out=True)
         worlds = {world.conversation.conversation_id: world for world in (*train, *val)}
-        return Material(dataset, _conversations(train), _conversations(val), dataset.conversations, worlds)
+        return DataSplits(dataset, _conversations(train), _conversations(val), dataset.conversations, worlds)
     splits = split_conversations(dataset)
     if not splits["test"]:
         raise ConfigError(
@@ -66,11 +66,11 @@ def read_material(config: TrainConfig) -> Material:
                 f"conversation {conversation_id!r} has a comma in its id, as stands between ids in a list: "
                 "call it otherwise"
             )
-    train = _enough(splits["train"], config.num_train)
-    return Material(dataset, train, _enough(splits["val"], config.num_val), tuple(splits["test"]))
+    train = _take_enough(splits["train"], config.num_train)
+    return DataSplits(dataset, train, _take_enough(splits["val"], config.num_val), tuple(splits["test"]))
 
 
-def read_askable(config: TrainConfig) -> tuple[Conversation, ...]:
+def load_synthesis_conversations(config: TrainConfig) -> tuple[Conversation, ...]:
     """Read what questions may be written about: what is learned from, or all of a file of one's own.
 
     Raises:
@@ -78,16 +78,16 @@ def read_askable(config: TrainConfig) -> tuple[Conversation, ...]:
         DatasetError: the file is missing, modified or not in the schema.
     """
     if config.dataset in set(DatasetName):
-        return read_material(config).train
+        return load_data_splits(config).train
     dataset = load_dataset(config.data_config)
     known = {identity for of_split in SPLITS.values() for identity in of_split}
     ids = {conversation.conversation_id for conversation in dataset.conversations}
     if dataset.benchmark is not Benchmark.LOCOMO or known & ids:
-        return read_material(config).train
-    return _enough(dataset.conversations, config.num_train)
+        return load_data_splits(config).train
+    return _take_enough(dataset.conversations, config.num_train)
 
 
-def example_count(conversations: Sequence[Conversation]) -> int:
+def count_examples(conversations: Sequence[Conversation]) -> int:
     """Count the sessions about which something is asked."""
     return sum(bool(questions) for c in conversations for questions in questions_by_session(c).values())
 
@@ -97,14 +97,14 @@ def _worlds(seed: int, examples: int, questions: float, *, is_held_out: bool) ->
     worlds: list[World] = []
     found = 0
     while found < examples:
-        (world,) = generate(
+        (world,) = generate_worlds(
             seed + 1000 * len(worlds),
             sessions=_SESSIONS,
             questions_per_session=questions,
             held_out=is_held_out,
         )
         worlds.append(world)
-        found += example_count([world.conversation])
+        found += count_examples([world.conversation])
     return worlds
 
 
@@ -112,10 +112,10 @@ def _conversations(worlds: Sequence[World]) -> tuple[Conversation, ...]:
     return tuple(world.conversation for world in worlds)
 
 
-def _enough(conversations: Sequence[Conversation], examples: int) -> tuple[Conversation, ...]:
+def _take_enough(conversations: Sequence[Conversation], examples: int) -> tuple[Conversation, ...]:
     chosen: list[Conversation] = []
     for conversation in conversations:
-        if example_count(chosen) >= examples:
+        if count_examples(chosen) >= examples:
             break
         chosen.append(conversation)
     return tuple(chosen)

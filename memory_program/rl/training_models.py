@@ -7,17 +7,17 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_config import ReinforceSettings
-from memory_program.core.checkpoints import Entry
+from memory_program.core.checkpoints import LogEntry
 from memory_program.models.factory import check_model, language_model
 from memory_program.models.local_model import LocalModel
-from memory_program.models.model_names import known_as
+from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.backends.arbor.arbor_backend import arbor_model
 from memory_program.rl.backends.arbor.arbor_client import ArborClient
-from memory_program.rl.backends.local_backend import engine_of
-from memory_program.rl.rewards import AnswerScore, answer_score
+from memory_program.rl.backends.local_backend import require_local_engine
+from memory_program.rl.rewards import AnswerMetric, build_answer_metric
 
 
-def trainable_model(config: TrainConfig) -> dspy.LM:
+def load_trainable_model(config: TrainConfig) -> dspy.LM:
     """Load the model to train into this process, or name it to the server that trains it.
 
     In this process all weights are trained in float32.
@@ -35,7 +35,7 @@ def trainable_model(config: TrainConfig) -> dspy.LM:
             threads=config.num_threads,
         )
     lm = language_model(config.model, temperature=0.0, max_tokens=config.max_completion_tokens)
-    return in_float32(lm) if config.tuning == "full" else lm
+    return reload_in_float32(lm) if config.tuning == "full" else lm
 
 
 def check_backend(config: TrainConfig) -> None:
@@ -60,20 +60,20 @@ def training_settings(config: TrainConfig, program: MemoryProgram) -> ReinforceS
     return config.reinforce_settings
 
 
-def in_float32(lm: dspy.LM) -> dspy.LM:
+def reload_in_float32(lm: dspy.LM) -> dspy.LM:
     """Load a model of this process again in float32, if it is in another precision.
 
     Raises:
         ModelError: it does not run in this process.
     """
-    engine = engine_of(lm)
+    engine = require_local_engine(lm)
     if engine.model.network.dtype.itemsize == 4:
         return lm
     engine.close()
     return lm.copy(engine=LocalModel(engine.settings.model_copy(update={"dtype": "float32"})))
 
 
-def frozen_reader(config: TrainConfig) -> dspy.LM:
+def load_frozen_reader(config: TrainConfig) -> dspy.LM:
     """Make the model that answers; in this process it has weights of its own.
 
     Raises:
@@ -84,22 +84,22 @@ def frozen_reader(config: TrainConfig) -> dspy.LM:
     return lm
 
 
-def metric_of(config: TrainConfig) -> AnswerScore:
+def make_answer_metric(config: TrainConfig) -> AnswerMetric:
     """Make the score of an answer.
 
     Raises:
         ModelError: the judge cannot be used as named, or does not answer.
     """
     if config.judge_model is None:
-        return answer_score("f1")
+        return build_answer_metric("f1")
     judge = language_model(config.judge_model, api_base=config.api_base, temperature=0.0)
     check_model(judge)
-    return answer_score(config.reward, Rubric(config.rubric), judge)
+    return build_answer_metric(config.reward, Rubric(config.rubric), judge)
 
 
-def terms_of(config: TrainConfig) -> Entry:
+def scoring_settings(config: TrainConfig) -> LogEntry:
     """Say by what answers are scored, and how the program writes and reads."""
-    scoring: Entry = {"reward": config.reward}
+    scoring: LogEntry = {"reward": config.reward}
     if config.reward != "f1" and config.judge_model is not None:
-        scoring |= {"judge": known_as(config.judge_model), "rubric": config.rubric}
+        scoring |= {"judge": model_fingerprint(config.judge_model), "rubric": config.rubric}
     return {**scoring, **config.system_settings.model_dump(mode="json")}

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from memory_program.core.checkpoints import Entry
+from memory_program.core.checkpoints import LogEntry
 from memory_program.evaluation.scoring.question_scores import Json
-from memory_program.rl.groups import Grouping, Part
-from memory_program.rl.model_card import spelled_difference
+from memory_program.rl.groups import AgentSample, EpisodeGroups
+from memory_program.rl.model_card import format_difference
 from memory_program.rl.step_metrics import PHASES
 
 
-class Progress:
+class TrainingProgress:
     """Prints the log as it is written."""
 
     def __init__(self, console: Console, steps: int) -> None:
@@ -23,12 +23,14 @@ class Progress:
         """Print a line."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def entry(self, entry: Entry) -> None:
+    def entry(self, entry: LogEntry) -> None:
         """Print a line of the log."""
-        self.say(validation_line(entry) if entry["kind"] == "validation" else step_line(entry, self._steps))
+        self.say(
+            format_validation(entry) if entry["kind"] == "validation" else format_step(entry, self._steps)
+        )
 
 
-def step_line(entry: Entry, steps: int) -> str:
+def format_step(entry: LogEntry, steps: int) -> str:
     """Write a step in a line: what it was worth, what changed, and what took how long.
 
     What is sampled and what goes through the update's passes is told in tokens per second.
@@ -44,14 +46,14 @@ def step_line(entry: Entry, steps: int) -> str:
         f"groups {groups} of {groups + int(entry['groups_without_spread'])}",
         f"lost {entry['lost']:.0f}",
         f"unusable {entry['unusable']:.0f}",
-        *_update(entry),
+        *_format_update(entry),
         f"{entry['seconds/step']:.1f} s ({spent}, overhead {entry['overhead'] * 100:.0f} %)",
         f"{rates[0]:,.0f} and {rates[1]:,.0f} tokens/s",
     ]
     return "  ".join(parts)
 
 
-def _update(entry: Entry) -> list[str]:
+def _format_update(entry: LogEntry) -> list[str]:
     if "entropy" in entry:
         divergence = [f"kl {entry['kl']:.4f}"] if "kl" in entry else []  # none where beta is 0
         return [*divergence, f"entropy {entry['entropy']:.3f}"]
@@ -59,16 +61,16 @@ def _update(entry: Entry) -> list[str]:
     return [f"samples sent {sent:.0f}"] if sent else ["no update"]
 
 
-def validation_summary(validation: Json) -> str:
+def format_validation_gain(validation: Json) -> str:
     """Write what the best weights gained on validation, from that part of results.json."""
     first, best = validation["first"], validation["best"]
     return (
         f"validation: {first['score']:.3f}, and {best['score']:.3f} after {best['step']} steps: "
-        f"{spelled_difference(validation['difference'])}; these weights were chosen for it"
+        f"{format_difference(validation['difference'])}; these weights were chosen for it"
     )
 
 
-def validation_line(entry: Entry) -> str:
+def format_validation(entry: LogEntry) -> str:
     """Write a validation in a line."""
     return (
         f"validation after {entry['step']} steps: score {entry['score']:.3f} ({entry['questions']} "
@@ -76,20 +78,20 @@ def validation_line(entry: Entry) -> str:
     )
 
 
-def shown_group(groupings: Sequence[Grouping]) -> list[str]:
+def format_groups(groupings: Sequence[EpisodeGroups]) -> list[str]:
     """Write the groups of an episode: for each rollout and agent what it said, and what that is worth."""
     lines: list[str] = []
     for grouping in groupings:
         for group in grouping.groups:
             lines.append(f"{group.episode_id}, {group.agent}:")
-            lines += [f"  {_shown_part(part)}" for part in group.parts]
-        lines.append(f"groups without spread, which teach nothing: {grouping.without_spread}")
+            lines += [f"  {_format_rollout(part)}" for part in group.samples]
+        lines.append(f"groups without spread, which teach nothing: {grouping.zero_variance_groups}")
     return lines
 
 
-def _shown_part(part: Part) -> str:
+def _format_rollout(part: AgentSample) -> str:
     said = " ".join((part.calls[-1].response.text or "").split()) if part.calls else ""
     return (
-        f"rollout {part.graded.rollout.number}: reward {part.reward:.3f}, weight {part.weight:g}, "
+        f"rollout {part.scored.rollout.number}: reward {part.reward:.3f}, weight {part.weight:g}, "
         f"advantage {part.advantage:+.3f}: {said:.200}"
     )

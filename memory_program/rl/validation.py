@@ -12,17 +12,17 @@ from statistics import fmean
 from locomo.types import Conversation, Question
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.space import MemorySpace
-from memory_program.core.parallel import side_by_side
+from memory_program.core.parallel import run_parallel
 from memory_program.rl.episodes import Episode, questions_by_session
 from memory_program.rl.grading import Grader
-from memory_program.rl.rollouts import write
+from memory_program.rl.rollouts import run_rollout
 
 
 @dataclass(frozen=True, slots=True)
-class Validation:
+class ValidationResult:
     """Mean score of the answers; None if none has one.
 
-    ``questions`` counts those with a score, ``lost`` those without. ``scores`` has the score of each question
+    ``questions`` counts those with a score, ``call_errors`` those without. ``score_questions`` has the score of each question
     that has one, by conversation and question.
     """
 
@@ -32,31 +32,33 @@ class Validation:
     scores: dict[str, dict[str, float]]
 
 
-def validate(
+def validate_policy(
     program: MemoryProgram, conversations: Sequence[Conversation], grader: Grader, *, threads: int
-) -> Validation:
+) -> ValidationResult:
     """Let a program of ``sampling_program``, at temperature 0, remember conversations, and ask about them.
 
     A question has no score where a call about its session, or its own, was lost.
     """
-    remembered = side_by_side([partial(_remember, program, c) for c in conversations], threads)
+    remembered = run_parallel([partial(_rollout_conversation, program, c) for c in conversations], threads)
     asked = [(space, question) for space, questions in remembered for question in questions]
     by_conversation: dict[str, dict[str, float]] = {}
-    for (_, question), score in zip(asked, grader.scores(asked), strict=True):
+    for (_, question), score in zip(asked, grader.score_questions(asked), strict=True):
         if score is not None:
             by_conversation.setdefault(question.conversation_id, {})[question.question_id] = score
     known = [score for scores in by_conversation.values() for score in scores.values()]
     wanted = sum(len(qs) for c in conversations for qs in questions_by_session(c).values())
-    return Validation(fmean(known) if known else None, len(known), wanted - len(known), by_conversation)
+    return ValidationResult(fmean(known) if known else None, len(known), wanted - len(known), by_conversation)
 
 
-def _remember(program: MemoryProgram, conversation: Conversation) -> tuple[MemorySpace, list[Question]]:
+def _rollout_conversation(
+    program: MemoryProgram, conversation: Conversation
+) -> tuple[MemorySpace, list[Question]]:
     """Give the memory at the end, and the questions about sessions of which no call was lost."""
     placed = questions_by_session(conversation)
     space = MemorySpace(f"validation/{conversation.conversation_id}")
     questions: list[Question] = []
     for session in conversation.sessions:
-        rollout = write(program, Episode(conversation, session, space, ()), "validation")
+        rollout = run_rollout(program, Episode(conversation, session, space, ()), "validation")
         space = rollout.space
-        questions += [] if rollout.lost else placed[session.session_id]
+        questions += [] if rollout.call_errors else placed[session.session_id]
     return space, questions

@@ -15,18 +15,18 @@ from memory_program.agents.signatures import SPECIALISTS
 from memory_program.agents.writer import MemoryWriter
 from memory_program.rl.episodes import Episode
 from memory_program.rl.grading import Grader
-from memory_program.rl.rewards import AnswerScore, RewardRule
-from memory_program.rl.rollouts import write
+from memory_program.rl.rewards import AnswerMetric, RewardRule
+from memory_program.rl.rollouts import run_rollout
 
 GENERALIST = "generalist"
 AGENTS = (*SPECIALISTS, GENERALIST)
 """Whose replies can be rewarded."""
 
-_NO_BUDGET = 10**9  # tokens; what is over a budget is for a model to merge, and there is none here
+_UNLIMITED_TOKENS = 10**9  # tokens; what is over a budget is for a model to merge, and there is none here
 
 
 @dataclass(frozen=True, slots=True)
-class Rewarded:
+class ReplyReward:
     """What a reply is worth, and what that was made of; without a ``reward``, ``reason`` says why."""
 
     reward: float | None
@@ -39,36 +39,36 @@ class Rewarded:
 class ReplyRewarder:
     """A frozen reader, a score and a rule: what a reply leads to is read, scored and rewarded."""
 
-    def __init__(self, reader: QAReader, metric: AnswerScore, rule: RewardRule) -> None:
+    def __init__(self, reader: QAReader, metric: AnswerMetric, rule: RewardRule) -> None:
         """Take what a ``Grader`` takes."""
         self._grader = Grader(reader, metric, rule, threads=1)
         self._rule = rule
-        self._programs = {agent: _alone(agent) for agent in AGENTS}
+        self._programs = {agent: _single_agent_program(agent) for agent in AGENTS}
 
-    def reward(self, episode: Episode, agent: str, reply: str) -> Rewarded:
+    def reward(self, episode: Episode, agent: str, reply: str) -> ReplyReward:
         """Reward one agent's reply to an episode; safe from any thread. ``agent`` is one of ``AGENTS``."""
-        token = _replayed.set(reply)
+        token = _current_reply.set(reply)
         try:
-            rollout = write(self._programs[agent], episode, "reply")
+            rollout = run_rollout(self._programs[agent], episode, "reply")
         finally:
-            _replayed.reset(token)
+            _current_reply.reset(token)
         (graded,) = self._grader.grade([rollout])
-        work = rollout.work[agent]
+        work = rollout.agent_stats[agent]
         if graded.score is None:
             reasons = [answer.message for answer in graded.answers if answer.message]
             reason = next(iter(reasons), "the judge gave no verdict")
-            return Rewarded(None, None, work.length_penalty, work.is_valid, reason)
+            return ReplyReward(None, None, work.length_penalty, work.is_valid, reason)
         reward = self._rule.reward(work, graded.score)
-        return Rewarded(reward, graded.score.task, work.length_penalty, work.is_valid)
+        return ReplyReward(reward, graded.score.task, work.length_penalty, work.is_valid)
 
 
-_replayed: ContextVar[str] = ContextVar("replayed")
+_current_reply: ContextVar[str] = ContextVar("replayed")
 
 
-def _alone(agent: str) -> MemoryProgram:
+def _single_agent_program(agent: str) -> MemoryProgram:
     """Make a program whose writer has one agent, and never consolidates."""
     mode = "generalist" if agent == GENERALIST else "specialists"
-    writer = MemoryWriter(mode, memory_budget=_NO_BUDGET)
+    writer = MemoryWriter(mode, memory_budget=_UNLIMITED_TOKENS)
     writer.agents = (agent,)
     writer.set_lm(dspy.LM("reply", engine=_Replay(), cache=False, num_retries=0))
     return MemoryProgram(writer)
@@ -84,7 +84,7 @@ class _Replay:
         return Response(
             id=None,
             model=request.model,
-            message=Message.assistant([TextPart(_replayed.get())]),
+            message=Message.assistant([TextPart(_current_reply.get())]),
             finish_reason="stop",
             usage=Usage(input_tokens=0, output_tokens=0),
         )

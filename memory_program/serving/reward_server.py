@@ -25,23 +25,23 @@ from pydantic import Field, model_validator
 from memory_program import __version__
 from memory_program.agents.context import MemoryContext
 from memory_program.agents.reader import QAReader
-from memory_program.core.command_line import exit_status, parse_flags
+from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.errors import ConfigError, RecordError
-from memory_program.core.parallel import side_by_side
+from memory_program.core.parallel import run_parallel
 from memory_program.core.settings import ApiBase, Settings
 from memory_program.models.factory import check_model, language_model
-from memory_program.models.memoized import asked_once
+from memory_program.models.memoized import memoized
 from memory_program.models.model_names import POCKET_BASE
 from memory_program.rl.episode_json import episode_from_json
-from memory_program.rl.rewards import RewardRule, answer_score
+from memory_program.rl.rewards import RewardRule, build_answer_metric
 from memory_program.serving.reply_rewards import AGENTS, ReplyRewarder
 
-TOKEN = "MEMORY_PROGRAM_REWARD_TOKEN"
+TOKEN_VARIABLE = "MEMORY_PROGRAM_REWARD_TOKEN"
 """The environment variable with the bearer token."""
 
 _COMMAND = "python -m memory_program.serving.reward_server"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_MOST_CHARS = 200_000  # of one reply; the longest that a model is likely to be allowed
+_MAX_REPLY_CHARS = 200_000  # of one reply; the longest that a model is likely to be allowed
 
 Json = dict[str, Any]  # Any: a JSON object
 
@@ -96,7 +96,7 @@ class RewardServerConfig(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """What a request may hold, and what it must show; no token lets everybody in."""
 
     max_items: int = 256
@@ -105,7 +105,7 @@ class Limits:
     token: str | None = None
 
 
-def make_app(rewarder: ReplyRewarder, limits: Limits) -> FastAPI:
+def make_app(rewarder: ReplyRewarder, limits: RequestLimits) -> FastAPI:
     """Make the application: ``GET /health``, and ``POST /reward`` with ``{"items": [...]}``.
 
     An item is ``{"episode": ..., "agent": ..., "reply": ...}``, and may have an ``id``. For each the answer
@@ -117,26 +117,28 @@ def make_app(rewarder: ReplyRewarder, limits: Limits) -> FastAPI:
         return {"status": "ok", "version": __version__}
 
     async def reward(request: Request) -> Response:
-        if not _may_enter(request, limits.token):
-            return _refused(
-                401, f"send the token as 'Authorization: Bearer ...'; the server has it from {TOKEN}"
+        if not _is_authorized(request, limits.token):
+            return _error_response(
+                401, f"send the token as 'Authorization: Bearer ...'; the server has it from {TOKEN_VARIABLE}"
             )
         body = await _body(request, limits.max_bytes)
         if body is None:
-            return _refused(413, f"a request may have {limits.max_bytes:,} bytes: send fewer items at once")
+            return _error_response(
+                413, f"a request may have {limits.max_bytes:,} bytes: send fewer items at once"
+            )
         try:
-            items = _items(body, limits.max_items)
+            items = _parse_items(body, limits.max_items)
         except RecordError as error:
-            return _refused(400, str(error))
-        tasks = [partial(_rewarded, rewarder, item) for item in items]
-        return JSONResponse({"items": await run_in_threadpool(side_by_side, tasks, limits.threads)})
+            return _error_response(400, str(error))
+        tasks = [partial(_reward_item, rewarder, item) for item in items]
+        return JSONResponse({"items": await run_in_threadpool(run_parallel, tasks, limits.threads)})
 
     app.add_api_route("/health", health)
     app.add_api_route("/reward", reward, methods=["POST"])
     return app
 
 
-def _may_enter(request: Request, token: str | None) -> bool:
+def _is_authorized(request: Request, token: str | None) -> bool:
     if token is None:
         return True
     given = request.headers.get("authorization", "")
@@ -153,7 +155,7 @@ async def _body(request: Request, most: int) -> bytes | None:
     return bytes(body)
 
 
-def _items(body: bytes, most: int) -> Sequence[object]:
+def _parse_items(body: bytes, most: int) -> Sequence[object]:
     """Take the items out of a request.
 
     Raises:
@@ -171,12 +173,12 @@ def _items(body: bytes, most: int) -> Sequence[object]:
     return items
 
 
-def _rewarded(rewarder: ReplyRewarder, item: object) -> Json:
+def _reward_item(rewarder: ReplyRewarder, item: object) -> Json:
     """Reward an item; what is wrong with it is its own error."""
     identity = item.get("id") if isinstance(item, dict) else None
     named = {"id": identity} if isinstance(identity, str | int) else {}
     try:
-        agent, reply, episode = _parts(item)
+        agent, reply, episode = _parse_item(item)
         found = rewarder.reward(episode_from_json(episode), agent, reply)
     except RecordError as error:
         return {**named, "error": str(error)}
@@ -193,34 +195,34 @@ def _rewarded(rewarder: ReplyRewarder, item: object) -> Json:
     }
 
 
-def _parts(item: object) -> tuple[str, str, Json]:
+def _parse_item(item: object) -> tuple[str, str, Json]:
     if not isinstance(item, dict):
         raise RecordError(f"{item!r:.80} is not an item: expected an object with episode, agent and reply")
     agent, reply, episode = (item.get(name) for name in ("agent", "reply", "episode"))
     if agent not in AGENTS:
         raise RecordError(f"unknown agent {agent!r:.80}: choose from {', '.join(AGENTS)}")
-    if not isinstance(reply, str) or len(reply) > _MOST_CHARS:
-        raise RecordError(f"reply is no text of at most {_MOST_CHARS:,} characters: {reply!r:.80}")
+    if not isinstance(reply, str) or len(reply) > _MAX_REPLY_CHARS:
+        raise RecordError(f"reply is no text of at most {_MAX_REPLY_CHARS:,} characters: {reply!r:.80}")
     if not isinstance(episode, dict):
         raise RecordError(f"episode={episode!r:.80} is not an object: write it with episode_to_json")
     return agent, reply, episode
 
 
-def _refused(status: int, message: str) -> Response:
+def _error_response(status: int, message: str) -> Response:
     return JSONResponse({"error": message}, status_code=status)
 
 
-def serve(config: RewardServerConfig) -> None:
+def serve_rewards(config: RewardServerConfig) -> None:
     """Make the models, and serve until the process is ended.
 
     Raises:
         ConfigError: the address is open to others, and there is no token.
         ModelError: a model cannot be used.
     """
-    token = os.environ.get(TOKEN) or None
+    token = os.environ.get(TOKEN_VARIABLE) or None
     if config.host not in _LOOPBACK and token is None:
         raise ConfigError(
-            f"host={config.host!r} is open to other machines: set a token in the environment as {TOKEN}, or "
+            f"host={config.host!r} is open to other machines: set a token in the environment as {TOKEN_VARIABLE}, or "
             "leave --host out"
         )
     lm = language_model(config.reader_model, api_base=config.api_base, temperature=0.0)
@@ -230,13 +232,13 @@ def serve(config: RewardServerConfig) -> None:
         judge = language_model(config.judge_model, api_base=config.api_base, temperature=0.0)
         check_model(judge)
     reader = QAReader(MemoryContext(config.top_k, config.reader_budget, config.relevance_floor))
-    reader.set_lm(asked_once(lm))
-    metric = answer_score(config.reward, judge_lm=judge)
-    limits = Limits(config.max_items, int(config.max_megabytes * 1e6), config.threads, token)
+    reader.set_lm(memoized(lm))
+    metric = build_answer_metric(config.reward, judge_lm=judge)
+    limits = RequestLimits(config.max_items, int(config.max_megabytes * 1e6), config.threads, token)
     app = make_app(ReplyRewarder(reader, metric, RewardRule(config.reward_rule)), limits)
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)  # a line a request, thousands a step
     uvicorn.run(app, host=config.host, port=config.port, log_level="info")
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(lambda: serve(parse_flags(RewardServerConfig, prog=_COMMAND))))
+    sys.exit(run_script(lambda: serve_rewards(parse_flags(RewardServerConfig, prog=_COMMAND))))

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from memory_program.core.errors import RecordError
-from memory_program.sft.session_lines import Line
+from memory_program.sft.session_lines import SessionLine
 
-DATASET = "memory_writer"
+DATASET_NAME = "memory_writer"
 """The name of the dataset in LLaMA-Factory's ``dataset_info.json``, and verl's ``data_source``."""
 
-By = Literal["session", "question"]
+VerlRowUnit = Literal["session", "question"]
 
 _MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 _SCHEMA = pa.schema(
@@ -40,7 +40,7 @@ _SCHEMA = pa.schema(
 )
 
 
-def write_llamafactory(lines: Sequence[Line], folder: Path) -> list[Path]:
+def write_llamafactory(lines: Sequence[SessionLine], folder: Path) -> list[Path]:
     """Write the valid exchanges as LLaMA-Factory reads them: ``sharegpt``, and ``dataset_info.json``.
 
     Source: its data/README.md ("Sharegpt Format": conversations of human and gpt, and a system column).
@@ -52,10 +52,10 @@ def write_llamafactory(lines: Sequence[Line], folder: Path) -> list[Path]:
     rows = [
         {
             "conversations": [
-                {"from": "human", "value": _said(call, "user")},
+                {"from": "human", "value": _message_text(call, "user")},
                 {"from": "gpt", "value": call["reply"]},
             ],
-            "system": _said(call, "system"),
+            "system": _message_text(call, "system"),
         }
         for line in lines
         for call in line["calls"]
@@ -64,14 +64,14 @@ def write_llamafactory(lines: Sequence[Line], folder: Path) -> list[Path]:
     if not rows:
         raise RecordError("no exchange of these trajectories is valid: there is nothing to learn from")
     columns = {"messages": "conversations", "system": "system"}
-    entry = {"file_name": f"{DATASET}.json", "formatting": "sharegpt", "columns": columns}
-    contents = {f"{DATASET}.json": rows, "dataset_info.json": {DATASET: entry}}
+    entry = {"file_name": f"{DATASET_NAME}.json", "formatting": "sharegpt", "columns": columns}
+    contents = {f"{DATASET_NAME}.json": rows, "dataset_info.json": {DATASET_NAME: entry}}
     for name, content in contents.items():
         (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     return [folder / name for name in contents]
 
 
-def write_verl(lines: Sequence[Line], path: Path, by: By = "session") -> int:
+def write_verl(lines: Sequence[SessionLine], path: Path, by: VerlRowUnit = "session") -> int:
     """Write what can be rolled out as verl's parquet, a row for each agent of each session or question.
 
     A row has all that ``verl_reward.compute_score`` sends to the reward server. Rows by question have a
@@ -83,7 +83,7 @@ def write_verl(lines: Sequence[Line], path: Path, by: By = "session") -> int:
     Raises:
         RecordError: nothing is asked about any session, or an agent had several turns.
     """
-    _check_turns(lines)
+    _check_single_turn(lines)
     rows = [
         {**row, "extra_info": {"index": n, **row["extra_info"]}} for n, row in enumerate(_rows(lines, by))
     ]
@@ -96,7 +96,7 @@ def write_verl(lines: Sequence[Line], path: Path, by: By = "session") -> int:
     return len(rows)
 
 
-def _check_turns(lines: Sequence[Line]) -> None:
+def _check_single_turn(lines: Sequence[SessionLine]) -> None:
     """Refuse what was written in several turns: the reward is asked about one reply, and knows no others."""
     for line in lines:
         episode = line["episode"]
@@ -109,7 +109,7 @@ def _check_turns(lines: Sequence[Line]) -> None:
                 )
 
 
-def _rows(lines: Sequence[Line], by: By) -> Iterator[dict[str, Any]]:  # Any: JSON
+def _rows(lines: Sequence[SessionLine], by: VerlRowUnit) -> Iterator[dict[str, Any]]:  # Any: JSON
     for line in lines:
         questions = line["episode"]["questions"]
         parts = [questions] if by == "session" else [[question] for question in questions]
@@ -119,7 +119,7 @@ def _rows(lines: Sequence[Line], by: By) -> Iterator[dict[str, Any]]:  # Any: JS
             episode = {**line["episode"], "questions": part}
             for call in line["calls"]:
                 yield {
-                    "data_source": DATASET,
+                    "data_source": DATASET_NAME,
                     "prompt": call["messages"],
                     "ability": "memory",
                     "reward_model": {
@@ -134,11 +134,11 @@ def _rows(lines: Sequence[Line], by: By) -> Iterator[dict[str, Any]]:  # Any: JS
                 }
 
 
-def _namespace(episode: dict[str, Any], by: By) -> str:  # Any: JSON
+def _namespace(episode: dict[str, Any], by: VerlRowUnit) -> str:  # Any: JSON
     digest = hashlib.sha256(json.dumps(episode, sort_keys=True).encode()).hexdigest()[:8]
     place = f"s{episode['session']['number']}" if by == "session" else f"qa{episode['questions'][0]['index']}"
     return f"{episode['conversation_id']}-{place}-{digest}"
 
 
-def _said(call: dict[str, Any], role: str) -> str:  # Any: JSON
+def _message_text(call: dict[str, Any], role: str) -> str:  # Any: JSON
     return "\n\n".join(message["content"] for message in call["messages"] if message["role"] == role)

@@ -18,19 +18,19 @@ from locomo.types import Category, Conversation, Question, Session
 from memory_program import __version__
 from memory_program.agents.context import ReaderContext
 from memory_program.agents.predict_call import CallFailedError, predict
-from memory_program.agents.signatures import NOTHING, AnswerQuestion, WriteQuestions
-from memory_program.agents.writer import spelled_date
+from memory_program.agents.signatures import EMPTY_PLACEHOLDER, AnswerQuestion, WriteQuestions
+from memory_program.agents.writer import format_session_date
 from memory_program.bank.outcomes import Answer, Outcome
-from memory_program.core.parallel import side_by_side
-from memory_program.models.model_names import known_as
-from memory_program.rl.rewards import AnswerScore
+from memory_program.core.parallel import run_parallel
+from memory_program.models.model_names import model_fingerprint
+from memory_program.rl.rewards import AnswerMetric
 from memory_program.sft.session_lines import (
-    Line,
+    SessionLine,
     append_line,
-    check_done,
-    file_of,
-    json_of,
+    check_resumable,
     read_lines,
+    session_file,
+    session_json,
 )
 
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
@@ -38,7 +38,7 @@ _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
-class Synthesized:
+class SynthesisResult:
     """How a conversation stands: its sessions that are done, and why there are not more."""
 
     conversation: Conversation
@@ -48,7 +48,7 @@ class Synthesized:
 
 
 @dataclass(frozen=True, slots=True)
-class Synthesizer:
+class QuestionSynthesizer:
     """Writes and checks questions.
 
     Args:
@@ -60,14 +60,14 @@ class Synthesizer:
     """
 
     lm: dspy.LM
-    score: AnswerScore
-    wanted: int = 5
-    least_score: float = 0.5
-    least_new: float = 0.25
+    score: AnswerMetric
+    questions_per_session: int = 5
+    min_score: float = 0.5
+    min_novelty: float = 0.25
 
     def synthesize(
         self, conversations: Sequence[Conversation], folder: Path, *, threads: int
-    ) -> list[Synthesized]:
+    ) -> list[SynthesisResult]:
         """Write questions about every session, conversations side by side; what is there is gone on with.
 
         Args:
@@ -79,13 +79,17 @@ class Synthesizer:
             RecordError: a file holds other sessions than its conversation, or what another model did.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        return side_by_side([partial(self._conversation, c, folder) for c in conversations], threads)
+        return run_parallel([partial(self._conversation, c, folder) for c in conversations], threads)
 
-    def _conversation(self, conversation: Conversation, folder: Path) -> Synthesized:
-        path = file_of(folder, conversation.conversation_id)
+    def _conversation(self, conversation: Conversation, folder: Path) -> SynthesisResult:
+        path = session_file(folder, conversation.conversation_id)
         done = read_lines(path) if path.exists() else []
-        check_done(
-            path, done, [line["session"] for line in done], conversation.sessions, known_as(self.lm.model)
+        check_resumable(
+            path,
+            done,
+            [line["session"] for line in done],
+            conversation.sessions,
+            model_fingerprint(self.lm.model),
         )
         failure = None
         for session in conversation.sessions[len(done) :]:
@@ -97,58 +101,58 @@ class Synthesizer:
             append_line(path, line)
             done.append(line)
         rejected = Counter(one["reason"] for line in done for one in line["rejected"])
-        return Synthesized(_asked(conversation, done), len(done), rejected, failure)
+        return SynthesisResult(_with_synthetic_questions(conversation, done), len(done), rejected, failure)
 
-    def _session(self, session: Session, asked: Sequence[str]) -> Line:
+    def _session(self, session: Session, asked: Sequence[str]) -> SessionLine:
         """Ask for questions about a session, and check each.
 
         Raises:
             CallFailedError: the questions cannot be had.
         """
-        kept: list[Line] = []
-        rejected: list[Line] = []
+        kept: list[SessionLine] = []
+        rejected: list[SessionLine] = []
         for draft in self._drafts(session, asked):
-            reason = self._fault(draft, session, [*asked, *(one["question"] for one in kept)])
+            reason = self._rejection_reason(draft, session, [*asked, *(one["question"] for one in kept)])
             if reason is None:
                 kept.append(draft)
             else:
                 rejected.append({**draft, "reason": reason})
         return {
-            "session": json_of(session),
-            "model": known_as(self.lm.model),
+            "session": session_json(session),
+            "model": model_fingerprint(self.lm.model),
             "version": __version__,
             "questions": kept,
             "rejected": rejected,
         }
 
-    def _drafts(self, session: Session, asked: Sequence[str]) -> list[Line]:
+    def _drafts(self, session: Session, asked: Sequence[str]) -> list[SessionLine]:
         write = dspy.Predict(WriteQuestions)
         write.lm = self.lm
         reply = predict(
             "synthesize.write",
             write,
-            session_date=spelled_date(session),
+            session_date=format_session_date(session),
             session="\n".join(f"{turn.turn_id} {turn.line}" for turn in session.turns),
-            asked="\n".join(asked) or NOTHING,
-            count=self.wanted,
+            asked="\n".join(asked) or EMPTY_PLACEHOLDER,
+            count=self.questions_per_session,
         )
         return [
             {"question": one.question.strip(), "answer": one.answer.strip(), "evidence": one.evidence}
-            for one in reply.questions[: self.wanted]
+            for one in reply.questions[: self.questions_per_session]
         ]
 
-    def _fault(self, draft: Line, session: Session, asked: Sequence[str]) -> str | None:
+    def _rejection_reason(self, draft: SessionLine, session: Session, asked: Sequence[str]) -> str | None:
         """Say what is wrong with a question; None if it is kept."""
         if not draft["question"] or not draft["answer"]:
             return "empty"
         if not draft["evidence"] or not set(draft["evidence"]) <= {turn.turn_id for turn in session.turns}:
             return "no such turn"
-        if any(_overlap(draft["question"], other) > 1 - self.least_new for other in asked):
+        if any(_jaccard(draft["question"], other) > 1 - self.min_novelty for other in asked):
             return "asked before"
-        found = self.score(_question("", 0, draft), self._answered(draft["question"], session))
-        return None if found is not None and found >= self.least_score else "not answerable"
+        found = self.score(_question("", 0, draft), self._answer_from_session(draft["question"], session))
+        return None if found is not None and found >= self.min_score else "not answerable"
 
-    def _answered(self, question: str, session: Session) -> Answer:
+    def _answer_from_session(self, question: str, session: Session) -> Answer:
         """Let the model answer from the session alone; a reply that cannot be read is no answer.
 
         Raises:
@@ -156,7 +160,7 @@ class Synthesizer:
         """
         answer = dspy.Predict(AnswerQuestion)
         answer.lm = self.lm
-        excerpts = f"{spelled_date(session)}\n{session.transcript}"
+        excerpts = f"{format_session_date(session)}\n{session.transcript}"
         inputs = ReaderContext(excerpts=excerpts).inputs(question)
         try:
             return Answer(predict("synthesize.check", answer, **inputs).answer.strip())
@@ -166,20 +170,20 @@ class Synthesizer:
             return Answer("", error.failure.outcome)
 
 
-def _asked(conversation: Conversation, done: Sequence[Line]) -> Conversation:
+def _with_synthetic_questions(conversation: Conversation, done: Sequence[SessionLine]) -> Conversation:
     """Give the conversation with the questions that were kept, in the place of its own."""
     drafts = [kept for line in done for kept in line["questions"]]
     name = conversation.conversation_id
     return replace(conversation, questions=tuple(_question(name, n, draft) for n, draft in enumerate(drafts)))
 
 
-def _question(conversation_id: str, index: int, draft: Line) -> Question:
+def _question(conversation_id: str, index: int, draft: SessionLine) -> Question:
     category = Category.TEMPORAL if _YEAR.search(draft["answer"]) else Category.SINGLE_HOP
     evidence = tuple(dict.fromkeys(draft["evidence"]))
     return Question(conversation_id, index, draft["question"], category, draft["answer"], evidence)
 
 
-def _overlap(one: str, other: str) -> float:
+def _jaccard(one: str, other: str) -> float:
     """Give the share of common words among all words of both (Jaccard).
 
     Example:

@@ -10,15 +10,15 @@ from locomo.types import Session
 from memory_program.bank.record_json import session_to_json
 from memory_program.core.errors import RecordError
 
-Line = dict[str, Any]  # Any: a JSON object
+SessionLine = dict[str, Any]  # Any: a JSON object
 
 
-def file_of(folder: Path, conversation_id: str) -> Path:
+def session_file(folder: Path, conversation_id: str) -> Path:
     """Name the file of a conversation."""
     return folder / f"{conversation_id.replace('/', '_')}.jsonl"
 
 
-def read_lines(path: Path) -> list[Line]:
+def read_lines(path: Path) -> list[SessionLine]:
     """Read the whole lines of a file; a last one that was being written is left out.
 
     Raises:
@@ -32,8 +32,12 @@ def read_lines(path: Path) -> list[Line]:
         ) from error
 
 
-def check_done(
-    path: Path, done: Sequence[Line], recorded: Sequence[Line], sessions: Sequence[Session], model: str
+def check_resumable(
+    path: Path,
+    done: Sequence[SessionLine],
+    recorded: Sequence[SessionLine],
+    sessions: Sequence[Session],
+    model: str,
 ) -> None:
     """Check that what a file holds was made of the first sessions of a conversation, by a model.
 
@@ -47,7 +51,7 @@ def check_done(
     Raises:
         RecordError: it is of other sessions, or another model's.
     """
-    if list(recorded) != [json_of(session) for session in sessions[: len(done)]]:
+    if list(recorded) != [session_json(session) for session in sessions[: len(done)]]:
         raise RecordError(f"{str(path)!r} holds sessions of other data: name another folder")
     others = {line["model"] for line in done} - {model}
     if others:
@@ -56,12 +60,12 @@ def check_done(
         )
 
 
-def json_of(session: Session) -> Line:
+def session_json(session: Session) -> SessionLine:
     """Write a session as a line records it."""
     return json.loads(session_to_json(session))
 
 
-def append_line(path: Path, line: Line) -> None:
+def append_line(path: Path, line: SessionLine) -> None:
     """Add a line, after cutting off what a killed process, or a full disk, left half written."""
     with path.open("a+b") as file:
         file.seek(0)

@@ -9,31 +9,31 @@ import dspy
 import torch
 from rich.console import Console
 
-from locomo.atomic_files import write_folder_whole, write_whole
+from locomo.atomic_files import atomic_write_folder, atomic_write_text
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.sft_config import (
-    ORACLE,
+    ORACLE_EXPERT,
     ExportConfig,
     FineTuneConfig,
     SynthesizeConfig,
     TrajectoriesConfig,
 )
-from memory_program.core.checkpoints import Entry
+from memory_program.core.checkpoints import LogEntry
 from memory_program.core.errors import ModelError
-from memory_program.core.run_folder import held
+from memory_program.core.run_folder import lock_run_folder
 from memory_program.inference.loading import load_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
-from memory_program.rl.backends.local_backend import engine_of
-from memory_program.rl.rewards import answer_score
-from memory_program.rl.training_data import Material, read_askable, read_material
-from memory_program.rl.training_models import in_float32
+from memory_program.rl.backends.local_backend import require_local_engine
+from memory_program.rl.rewards import build_answer_metric
+from memory_program.rl.training_data import DataSplits, load_data_splits, load_synthesis_conversations
+from memory_program.rl.training_models import reload_in_float32
 from memory_program.sft.exports import write_llamafactory, write_verl
-from memory_program.sft.question_synthesis import Synthesizer
-from memory_program.sft.session_lines import file_of
-from memory_program.sft.sft_training import fine_tune, lessons_of
-from memory_program.sft.trajectories import collect, read_trajectories
+from memory_program.sft.question_synthesis import QuestionSynthesizer
+from memory_program.sft.session_lines import session_file
+from memory_program.sft.sft_training import fine_tune, split_by_conversation
+from memory_program.sft.trajectories import read_trajectories, record_trajectories
 from memory_program.worlds import as_locomo_json
 from memory_program.worlds.oracle import oracle_lm
 
@@ -53,13 +53,13 @@ def collect_trajectories(
         ModelError: the expert cannot be used, or calls were lost; what was written is kept.
         RecordError: the folder holds something else.
     """
-    say = _printing(console)
-    material = read_material(config.material_config)
+    say = _make_printer(console)
+    material = load_data_splits(config.train_data_config)
     program = make_system(SystemName.MEMORY.value, config)
     assert isinstance(program, MemoryProgram)
     program.writer.set_lm(expert or _expert(config, material))
-    with held(config.output_dir):
-        found = collect(
+    with lock_run_folder(config.output_dir):
+        found = record_trajectories(
             program,
             material.train,
             config.output_dir,
@@ -70,7 +70,7 @@ def collect_trajectories(
         )
     sessions = sum(collected.sessions for collected in found)
     say(f"{sessions:,} sessions of {len(found)} conversations: {config.output_dir}")
-    files = {file_of(config.output_dir, conversation.conversation_id) for conversation in material.train}
+    files = {session_file(config.output_dir, conversation.conversation_id) for conversation in material.train}
     others = set(config.output_dir.glob("*.jsonl")) - files
     if others:
         say(f"and {len(others)} conversations of earlier commands, which sft and export take, too")
@@ -90,8 +90,8 @@ def synthesize_questions(config: SynthesizeConfig, console: Console | None = Non
         ModelError: the model cannot be used, or calls were lost; what was written is kept.
         RecordError: the folder holds something else.
     """
-    say = _printing(console)
-    conversations = read_askable(config.material_config)
+    say = _make_printer(console)
+    conversations = load_synthesis_conversations(config.train_data_config)
     lm = language_model(
         config.model,
         api_base=config.api_base,
@@ -99,12 +99,12 @@ def synthesize_questions(config: SynthesizeConfig, console: Console | None = Non
         limiter=AdaptiveLimiter(config.num_threads),
     )
     check_model(lm)
-    with held(config.output_dir):
-        synthesizer = Synthesizer(lm, answer_score("f1"), config.questions)
+    with lock_run_folder(config.output_dir):
+        synthesizer = QuestionSynthesizer(lm, build_answer_metric("f1"), config.questions)
         found = synthesizer.synthesize(conversations, config.output_dir, threads=config.num_threads)
         path = config.output_dir / "conversations.json"
         samples = as_locomo_json([one.conversation for one in found])
-        write_whole(path, json.dumps(samples, indent=1) + "\n")
+        atomic_write_text(path, json.dumps(samples, indent=1) + "\n")
     kept = sum(len(one.conversation.questions) for one in found)
     rejected = sum((one.rejected for one in found), Counter[str]())
     told = ", ".join(f"{count} {reason}" for reason, count in sorted(rejected.items())) or "none"
@@ -125,12 +125,12 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
         ModelError: the model cannot be trained.
         RecordError: there are no trajectories.
     """
-    say = _printing(console)
-    lessons = lessons_of(read_trajectories(config.trajectories), config.held_out, config.seed)
+    say = _make_printer(console)
+    lessons = split_by_conversation(read_trajectories(config.trajectories), config.held_out, config.seed)
     say(f"{len(lessons.train):,} examples to learn from, {len(lessons.val):,} to validate on")
-    with held(config.output_dir):
+    with lock_run_folder(config.output_dir):
         lm = language_model(config.model)
-        lm = in_float32(lm) if config.tuning == "full" else lm
+        lm = reload_in_float32(lm) if config.tuning == "full" else lm
         job = fine_tune(
             lm,
             lessons,
@@ -141,19 +141,19 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
             on_entry=partial(_report, say),
         )
         result = config.output_dir / "model"
-        write_folder_whole(result, lambda draft: job.save_checkpoint(str(draft)))
-        engine_of(lm).close()
+        atomic_write_folder(result, lambda draft: job.save_checkpoint(str(draft)))
+        require_local_engine(lm).close()
     say(f"saved: {result}")
 
 
-def export(config: ExportConfig, console: Console | None = None) -> None:
+def export_to_format(config: ExportConfig, console: Console | None = None) -> None:
     """Write trajectories, or a trained model, as another tool reads them.
 
     Raises:
         ModelError: the model cannot be read.
         RecordError: there are no trajectories, or nothing in them to write.
     """
-    say = _printing(console)
+    say = _make_printer(console)
     folder = config.output_dir / config.format
     if config.format == "hf":
         model = load_model(str(config.model), "cpu", torch.bfloat16)
@@ -169,8 +169,8 @@ def export(config: ExportConfig, console: Console | None = None) -> None:
     say(f"saved: {write_verl(lines, path, config.by):,} rows in {path}")
 
 
-def _expert(config: TrajectoriesConfig, material: Material) -> dspy.LM:
-    if config.model == ORACLE:
+def _expert(config: TrajectoriesConfig, material: DataSplits) -> dspy.LM:
+    if config.model == ORACLE_EXPERT:
         return oracle_lm(list(material.worlds.values()))
     limiter = AdaptiveLimiter(config.num_threads)
     lm = language_model(config.model, api_base=config.api_base, limiter=limiter)
@@ -178,12 +178,12 @@ def _expert(config: TrajectoriesConfig, material: Material) -> dspy.LM:
     return lm
 
 
-def _printing(console: Console | None) -> Callable[[str], None]:
+def _make_printer(console: Console | None) -> Callable[[str], None]:
     shown = console or Console(width=120)
     return partial(shown.print, highlight=False, markup=False, soft_wrap=True)
 
 
-def _report(say: Callable[[str], None], entry: Entry) -> None:
+def _report(say: Callable[[str], None], entry: LogEntry) -> None:
     if entry["kind"] == "validation":
         say(f"validation after {entry['step']} steps: loss {entry['loss']:.4f}")
     else:

@@ -13,26 +13,26 @@ import dspy
 from dspy.clients.utils_finetune import TrainDataFormat
 
 from memory_program.configs.trainer_config import OptimizerSettings, ReinforceSettings
-from memory_program.core.checkpoints import Entry, Progress, RunState
+from memory_program.core.checkpoints import CheckpointProgress, LogEntry, RunState
 from memory_program.core.errors import ConfigError
 from memory_program.evaluation.item_records import content_hash
-from memory_program.models.model_names import known_as
+from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.backends.local_backend import LocalProvider, LocalReinforceJob
 from memory_program.rl.trainer.step_accumulator import StepReport
-from memory_program.sft.session_lines import Line
+from memory_program.sft.session_lines import SessionLine
 
-Example = dict[str, Any]  # Any: a JSON object, ``{"messages": [...]}``
+SftExample = dict[str, Any]  # Any: a JSON object, ``{"messages": [...]}``
 
 
 @dataclass(frozen=True, slots=True)
-class Lessons:
+class SftSplit:
     """The examples to learn from, and those on which the loss is measured."""
 
-    train: list[Example]
-    val: list[Example]
+    train: list[SftExample]
+    val: list[SftExample]
 
 
-def examples_of(lines: Sequence[Line]) -> list[Example]:
+def sft_examples(lines: Sequence[SessionLine]) -> list[SftExample]:
     """Make an example of each valid reply; an expert's faults are not taught."""
     return [
         {"messages": [*call["messages"], {"role": "assistant", "content": call["reply"]}]}
@@ -42,7 +42,7 @@ def examples_of(lines: Sequence[Line]) -> list[Example]:
     ]
 
 
-def lessons_of(lines: Sequence[Line], held_out_share: float, seed: int) -> Lessons:
+def split_by_conversation(lines: Sequence[SessionLine], held_out_share: float, seed: int) -> SftSplit:
     """Split trajectories into examples to learn from and to validate on, by conversation.
 
     Raises:
@@ -58,19 +58,19 @@ def lessons_of(lines: Sequence[Line], held_out_share: float, seed: int) -> Lesso
     held_out = set(names[: max(1, round(held_out_share * len(names)))])
     learned = [line for line in lines if line["episode"]["conversation_id"] not in held_out]
     validating = [line for line in lines if line["episode"]["conversation_id"] in held_out]
-    return Lessons(examples_of(learned), examples_of(validating))
+    return SftSplit(sft_examples(learned), sft_examples(validating))
 
 
 def fine_tune(
     lm: dspy.LM,
-    lessons: Lessons,
+    lessons: SftSplit,
     folder: Path,
     training: OptimizerSettings,
     *,
     epochs: int,
     batch: int,
     save_every: int = 50,
-    on_entry: Callable[[Entry], None] = lambda entry: None,
+    on_entry: Callable[[LogEntry], None] = lambda entry: None,
 ) -> LocalReinforceJob:
     """Train a model of this process on examples; goes on from the last checkpoint in the folder.
 
@@ -94,7 +94,7 @@ def fine_tune(
     alone = ReinforceSettings(**training.model_dump(), beta=0.0)  # replies need no reference model
     job = cast(LocalReinforceJob, lm.reinforce(alone.model_dump()))
     lasting = {
-        "model": known_as(lm.model),
+        "model": model_fingerprint(lm.model),
         "epochs": epochs,
         "batch": batch,
         "data": content_hash(lessons.train)[:16],
@@ -119,22 +119,22 @@ def fine_tune(
         entry = _step_entry(progress, report)
         state.log(entry)
         on_entry(entry)
-    job.trainer.load_weights(state.best(progress.best_step))
+    job.trainer.load_weights(state.best_weights_folder(progress.best_step))
     return job
 
 
-def _step_entry(progress: Progress, report: StepReport) -> Entry:
+def _step_entry(progress: CheckpointProgress, report: StepReport) -> LogEntry:
     return {
         "kind": "step",
         "step": progress.step,
         "run_s": round(progress.seconds, 1),
         "loss": report.loss,
         "grad_norm": report.grad_norm,
-        "tokens_per_s/trained": report.read_tokens / max(report.seconds, 1e-9),
+        "tokens_per_s/trained": report.forward_tokens / max(report.seconds, 1e-9),
     }
 
 
-def _batch(examples: Sequence[Example], step: int, steps: int, batch: int, seed: int) -> list[Example]:
+def _batch(examples: Sequence[SftExample], step: int, steps: int, batch: int, seed: int) -> list[SftExample]:
     """Give the examples of a step: each pass shuffles them anew, as its number decides."""
     epoch, place = divmod(step, steps)
     order = random.Random(f"{seed}:{epoch}").sample(range(len(examples)), len(examples))
@@ -143,20 +143,20 @@ def _batch(examples: Sequence[Example], step: int, steps: int, batch: int, seed:
 
 def _validate(
     job: LocalReinforceJob,
-    examples: Sequence[Example],
+    examples: Sequence[SftExample],
     batch: int,
     state: RunState,
-    progress: Progress,
-    on_entry: Callable[[Entry], None],
+    progress: CheckpointProgress,
+    on_entry: Callable[[LogEntry], None],
 ) -> None:
     """Measure the mean loss of a reply's token, and keep the weights if it is the lowest so far."""
     batches = [examples[first : first + batch] for first in range(0, len(examples), batch)]
-    with job.trainer.averaged():
-        losses = [job.evaluate(part) for part in batches]
+    with job.trainer.ema_weights():
+        losses = [job.eval_nll(part) for part in batches]
         loss = sum(total for total, _ in losses) / max(1, sum(tokens for _, tokens in losses))
         if progress.best_score is None or -loss > progress.best_score:
             progress.best_score, progress.best_step = -loss, progress.step
-            job.trainer.save_weights(state.best(progress.step))
+            job.trainer.save_weights(state.best_weights_folder(progress.step))
     progress.validated_at = progress.step
     entry = {
         "kind": "validation",

@@ -16,18 +16,24 @@ from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import operation_from_json, operation_to_json
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import RecordError
-from memory_program.core.parallel import side_by_side
+from memory_program.core.parallel import run_parallel
 from memory_program.evaluation.item_records import content_hash
-from memory_program.models.model_names import known_as
+from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.episode_json import episode_to_json
 from memory_program.rl.episodes import Episode, questions_by_session
-from memory_program.rl.groups import messages_of
-from memory_program.rl.rollouts import Rollout, policy_of, sampling_program, write
-from memory_program.sft.session_lines import Line, append_line, check_done, file_of, read_lines
+from memory_program.rl.groups import chat_messages
+from memory_program.rl.rollouts import Rollout, get_policy_lm, run_rollout, sampling_program
+from memory_program.sft.session_lines import (
+    SessionLine,
+    append_line,
+    check_resumable,
+    read_lines,
+    session_file,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectionResult:
     """How many sessions of a conversation there are now, and why there are not more."""
 
     conversation_id: str
@@ -35,7 +41,7 @@ class Collected:
     failure: str | None = None
 
 
-def collect(
+def record_trajectories(
     program: MemoryProgram,
     conversations: Sequence[Conversation],
     folder: Path,
@@ -44,8 +50,8 @@ def collect(
     skip_existing: bool = False,
     temperature: float = 0.0,
     max_tokens: int = 4096,
-    on_session: Callable[[Line], None] = lambda line: None,
-) -> list[Collected]:
+    on_session: Callable[[SessionLine], None] = lambda line: None,
+) -> list[CollectionResult]:
     """Let a program remember conversations, several side by side, and write down what it does.
 
     Args:
@@ -65,13 +71,17 @@ def collect(
     """
     folder.mkdir(parents=True, exist_ok=True)
     sampled = sampling_program(program, temperature, max_tokens)
-    expert = _Expert(known_as(policy_of(program).model), content_hash(writer_state(program.dump_state())))
-    chosen = [c for c in conversations if not (skip_existing and file_of(folder, c.conversation_id).exists())]
+    expert = _Expert(
+        model_fingerprint(get_policy_lm(program).model), content_hash(writer_state(program.dump_state()))
+    )
+    chosen = [
+        c for c in conversations if not (skip_existing and session_file(folder, c.conversation_id).exists())
+    ]
     tasks = [partial(_collect, sampled, expert, conversation, folder, on_session) for conversation in chosen]
-    return side_by_side(tasks, threads)
+    return run_parallel(tasks, threads)
 
 
-def read_trajectories(folder: Path) -> list[Line]:
+def read_trajectories(folder: Path) -> list[SessionLine]:
     """Read every session that was written down, conversation after conversation.
 
     Raises:
@@ -98,40 +108,44 @@ def _collect(
     expert: _Expert,
     conversation: Conversation,
     folder: Path,
-    on_session: Callable[[Line], None],
-) -> Collected:
+    on_session: Callable[[SessionLine], None],
+) -> CollectionResult:
     """Go on with one conversation until it is done or a call is lost."""
-    path = file_of(folder, conversation.conversation_id)
+    path = session_file(folder, conversation.conversation_id)
     done = read_lines(path) if path.exists() else []
-    check_done(path, done, [line["episode"]["session"] for line in done], conversation.sessions, expert.model)
+    check_resumable(
+        path, done, [line["episode"]["session"] for line in done], conversation.sessions, expert.model
+    )
     if any(line.get("prompts", expert.prompts) != expert.prompts for line in done):  # older lines do not say
         raise RecordError(f"{str(path)!r} holds what other prompts led to: name another folder")
-    space = _space_after(done, conversation)
+    space = _restore_space(done, conversation)
     placed = questions_by_session(conversation)
     for session in conversation.sessions[len(done) :]:
-        rollout = _remember(program, conversation, session, space, placed[session.session_id])
-        if rollout.lost:
-            failure = rollout.lost[0]
-            return Collected(conversation.conversation_id, len(done), f"{failure.where}: {failure.message}")
+        rollout = _rollout_session(program, conversation, session, space, placed[session.session_id])
+        if rollout.call_errors:
+            failure = rollout.call_errors[0]
+            return CollectionResult(
+                conversation.conversation_id, len(done), f"{failure.where}: {failure.message}"
+            )
         line = _line(rollout, expert)
         append_line(path, line)
         done.append(line)
         space = rollout.space
         on_session(line)
-    return Collected(conversation.conversation_id, len(done))
+    return CollectionResult(conversation.conversation_id, len(done))
 
 
-def _remember(
+def _rollout_session(
     program: MemoryProgram,
     conversation: Conversation,
     session: Session,
     space: MemorySpace,
     questions: Sequence[Question],
 ) -> Rollout:
-    return write(program, Episode(conversation, session, space, tuple(questions)), "expert")
+    return run_rollout(program, Episode(conversation, session, space, tuple(questions)), "expert")
 
 
-def _line(rollout: Rollout, expert: _Expert) -> Line:
+def _line(rollout: Rollout, expert: _Expert) -> SessionLine:
     before = rollout.episode.before.bank.version
     return {
         "episode": episode_to_json(rollout.episode),
@@ -141,9 +155,9 @@ def _line(rollout: Rollout, expert: _Expert) -> Line:
         "calls": [
             {
                 "agent": call.agent,
-                "messages": messages_of(call.request),
+                "messages": chat_messages(call.request),
                 "reply": call.response.text or "",
-                "is_valid": rollout.work[call.agent].is_valid,
+                "is_valid": rollout.agent_stats[call.agent].is_valid,
             }
             for call in rollout.calls
         ],
@@ -151,7 +165,7 @@ def _line(rollout: Rollout, expert: _Expert) -> Line:
     }
 
 
-def _space_after(done: Sequence[Line], conversation: Conversation) -> MemorySpace:
+def _restore_space(done: Sequence[SessionLine], conversation: Conversation) -> MemorySpace:
     """Build what was remembered after the sessions that are done."""
     space = MemorySpace(conversation.conversation_id)
     operations = [operation_from_json(record) for line in done for record in line["operations"]]

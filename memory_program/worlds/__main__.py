@@ -9,10 +9,16 @@ from pathlib import Path
 
 import tyro
 
-from locomo.atomic_files import write_whole
+from locomo.atomic_files import atomic_write_text
 from locomo.errors import WorldError
-from locomo.exit_status import exit_status
-from memory_program.worlds.generator import MAX_SESSIONS, MIN_SESSIONS, QUESTIONS_PER_SESSION, World, generate
+from locomo.exit_status import run_with_exit_status
+from memory_program.worlds.generator import (
+    MAX_SESSIONS,
+    MIN_SESSIONS,
+    QUESTIONS_PER_SESSION,
+    World,
+    generate_worlds,
+)
 from memory_program.worlds.locomo_export import as_locomo_json
 
 
@@ -45,21 +51,21 @@ class WorldConfig:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the file that the command line asks for, say what is in it, and return the exit status."""
     flags, prog = tyro.conf.FlagCreatePairsOff[WorldConfig], "python -m memory_program.worlds"
-    return exit_status(lambda: _make(tyro.cli(flags, args=arguments, prog=prog)))
+    return run_with_exit_status(lambda: _generate_and_write(tyro.cli(flags, args=arguments, prog=prog)))
 
 
-def _make(config: WorldConfig) -> None:
+def _generate_and_write(config: WorldConfig) -> None:
     if config.out.is_dir():
         raise WorldError(f"out={config.out.as_posix()!r} is a folder: name a file")
-    worlds = generate(
+    worlds = generate_worlds(
         config.seed,
         config.conversations,
-        sessions=_range(config.sessions),
+        sessions=_parse_range(config.sessions),
         turns=config.turns,
         questions_per_session=config.questions_per_session,
         held_out=config.held_out,
     )
-    _write(worlds, config.out)
+    _write_worlds(worlds, config.out)
     conversations = [world.conversation for world in worlds]
     print(
         f"{config.out}  conversations: {len(conversations)}"
@@ -69,18 +75,18 @@ def _make(config: WorldConfig) -> None:
     )
 
 
-def _range(text: str) -> tuple[int, int]:
+def _parse_range(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)-(\d+)", text)
     if match is None:
         raise WorldError(f"sessions={text!r} is not a range: write it like {MIN_SESSIONS}-{MAX_SESSIONS}")
     return int(match[1]), int(match[2])
 
 
-def _write(worlds: Sequence[World], path: Path) -> None:
+def _write_worlds(worlds: Sequence[World], path: Path) -> None:
     """Write the whole file or none of it."""
     document = as_locomo_json([world.conversation for world in worlds])
     try:
-        write_whole(path, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
+        atomic_write_text(path, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
     except OSError as error:
         raise WorldError(
             f"cannot write {str(path)!r} ({error.strerror}); name another file by --out"

@@ -8,15 +8,16 @@ from memory_program.worlds.people import PEOPLE
 from memory_program.worlds.plans import PLANS
 from memory_program.worlds.procedures import PROCEDURAL
 from memory_program.worlds.profiles import CORE
-from memory_program.worlds.truths import TRUTHS
-from memory_program.worlds.world_schema import KINDS, Kind, Schema
+from memory_program.worlds.truths import SEMANTIC_SCHEMAS
+from memory_program.worlds.world_schema import KINDS, FactSchema, Kind
 
-SCHEMAS: Mapping[str, Schema] = {
-    schema.name: schema for schema in (*CORE, *EVENTS, *PLANS, *CONSEQUENCES, *PEOPLE, *TRUTHS, *PROCEDURAL)
+SCHEMAS: Mapping[str, FactSchema] = {
+    schema.name: schema
+    for schema in (*CORE, *EVENTS, *PLANS, *CONSEQUENCES, *PEOPLE, *SEMANTIC_SCHEMAS, *PROCEDURAL)
 }
 """Every schema by its name."""
 
-TOLD: Mapping[Kind, tuple[Schema, ...]] = {
+SCHEMAS_BY_KIND: Mapping[Kind, tuple[FactSchema, ...]] = {
     kind: tuple(schema for schema in SCHEMAS.values() if schema.kind == kind and schema.weight)
     for kind in KINDS
 }

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from memory_program.worlds.catalogue import SCHEMAS, TOLD
-from memory_program.worlds.facts import Fact, Pool, Timeline
-from memory_program.worlds.mentions import Mention, future_mention, mention_since, past_mention
+from memory_program.worlds.catalogue import SCHEMAS, SCHEMAS_BY_KIND
+from memory_program.worlds.facts import Fact, FactPool, Timeline
+from memory_program.worlds.mentions import TimeMention, future_mention, mention_since, past_mention
 from memory_program.worlds.vocabulary import Vocabulary
-from memory_program.worlds.world_schema import KINDS, Change, Schema
+from memory_program.worlds.world_schema import KINDS, FactChange, FactSchema
 
 _KIND_WEIGHTS = (0.14, 0.40, 0.30, 0.16)
 _FIRST_KIND_WEIGHTS = (0.40, 0.20, 0.30, 0.10)
@@ -18,17 +18,17 @@ _KIND_TRIES, _TRIES = 4, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Turnabout:
+class PlannedChange:
     """A change about to happen to a fact: what takes its place, if anything, and the event of it, if any."""
 
-    change: Change
+    change: FactChange
     old: Fact
     new: Fact | None
     event: Fact | None
-    when: Mention | None
+    when: TimeMention | None
 
 
-class Inventor:
+class FactInventor:
     """Invents facts and changes for one conversation; the timeline is only read here."""
 
     def __init__(
@@ -40,69 +40,71 @@ class Inventor:
         self._vocabulary = vocabulary
         self._rng = rng
 
-    def new_fact(self, number: int, today: date) -> Fact | None:
+    def invent_fact(self, number: int, today: date) -> Fact | None:
         """Invent a fact, of another kind where one has no room; None if nothing came to mind."""
         weights = _FIRST_KIND_WEIGHTS if number <= _PROFILE_SESSIONS else _KIND_WEIGHTS
         for kind in self._rng.choices(KINDS, weights, k=_KIND_TRIES):
             for _ in range(_TRIES):
-                fact = self._new_fact(TOLD[kind], number, today)
+                fact = self._try_fact(SCHEMAS_BY_KIND[kind], number, today)
                 if fact is not None:
                     return fact
         return None
 
-    def turnabout(self, old: Fact, told: date, number: int, today: date) -> Turnabout | None:
+    def plan_change(self, old: Fact, told: date, number: int, today: date) -> PlannedChange | None:
         """Invent what became of a fact after the day it was told; None if that would contradict another."""
         change = self._rng.choice(old.schema.changes)
-        slots = self._redrawn(old, change.replaces)
+        slots = self._redraw_slots(old, change.replaced_slots)
         if slots is None or (change.becomes and old.when and old.when.first > today):
             return None  # what is planned for later has not come true
-        when = self._changed_when(change, told, today) if change.tense else None
-        event = self._event(old, change, slots, when, number)
+        when = self._draw_change_time(change, told, today) if change.tense else None
+        event = self._make_event(old, change, slots, when, number)
         if change.event and event is None:
             return None
         new = None
-        if not change.ends:
+        if not change.is_ending:
             schema = SCHEMAS[change.becomes] if change.becomes else old.schema
-            new_when = when if change.becomes or change.redates else old.when
+            new_when = when if change.becomes or change.changes_date else old.when
             new = Fact(schema, old.speaker, slots, new_when, number, old.subject, old.parent)
-        return Turnabout(change, old, new, event, when)
+        return PlannedChange(change, old, new, event, when)
 
-    def corrected(self, old: Fact, number: int) -> Fact | None:
+    def invent_correction(self, old: Fact, number: int) -> Fact | None:
         """Invent what a fact should have been; None if that would contradict another."""
-        assert old.schema.corrects
-        slots = self._redrawn(old, (old.schema.corrects,))
+        assert old.schema.correctable_slot
+        slots = self._redraw_slots(old, (old.schema.correctable_slot,))
         if slots is None:
             return None
         new = Fact(old.schema, old.speaker, slots, old.when, number, old.subject, old.parent)
         return new if new.key == old.key or self._timeline.allows(new.schema, new.subject, slots) else None
 
-    def wrong_value(self, fact: Fact) -> str | None:
-        """Invent what somebody might say by a slip in place of the slot that ``corrects`` names."""
-        assert fact.schema.corrects
-        slots = self._redrawn(fact, (fact.schema.corrects,))
-        return slots[fact.schema.corrects] if slots else None
+    def invent_wrong_value(self, fact: Fact) -> str | None:
+        """Invent what somebody might say by a slip in place of the slot that ``correctable_slot`` names."""
+        assert fact.schema.correctable_slot
+        slots = self._redraw_slots(fact, (fact.schema.correctable_slot,))
+        return slots[fact.schema.correctable_slot] if slots else None
 
-    def any_of(self, pool: Pool | None) -> Fact | None:
+    def choose_from(self, pool: FactPool | None) -> Fact | None:
         """Choose one of a pool's facts; None if there is none."""
         fact_id = pool.choose(self._rng) if pool else None
         return self._timeline.facts[fact_id] if fact_id else None
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _new_fact(self, schemas: Sequence[Schema], number: int, today: date) -> Fact | None:
+    def _try_fact(self, schemas: Sequence[FactSchema], number: int, today: date) -> Fact | None:
         """Invent a fact; None if what came to mind would contradict another, or nothing came."""
         schema = self._rng.choices(schemas, [schema.weight for schema in schemas])[0]
         speaker, parent, subject = self._rng.choice(self._speakers), None, None
         if schema.about:
             role = self._rng.choice(schema.about)
-            parent = self.any_of(self._timeline.parents.get((role.schema, speaker)))
+            parent = self.choose_from(self._timeline.parents.get((role.schema, speaker)))
             if parent is None:
                 return None
             subject = parent.slots[role.subject]
-        slots = self._drawn(schema, subject or speaker)
+        slots = self._draw_slots(schema, subject or speaker)
         if slots is None or not self._timeline.allows(schema, subject or speaker, slots):
             return None
-        if schema.also and not self._timeline.allows(SCHEMAS[schema.also], speaker, slots):
+        if schema.implied_schema and not self._timeline.allows(
+            SCHEMAS[schema.implied_schema], speaker, slots
+        ):
             return None
         draw = past_mention if schema.tense == "past" else future_mention
         when = draw(self._rng, today) if schema.tense else None
@@ -110,17 +112,17 @@ class Inventor:
             schema, speaker, slots, when, number, subject or speaker, parent.fact_id if parent else None
         )
 
-    def _drawn(self, schema: Schema, subject: str) -> dict[str, str] | None:
+    def _draw_slots(self, schema: FactSchema, subject: str) -> dict[str, str] | None:
         slots: dict[str, str] = {}
         for slot, vocabulary in schema.slots.items():
-            value = self._regrouped(schema, subject, slot) if slot == schema.regroups else None
+            value = self._reuse_earlier_value(schema, subject, slot) if slot == schema.reused_slot else None
             value = value or self._vocabulary.draw(vocabulary)
             if value is None:
                 return None
             slots[slot] = value
         return slots
 
-    def _redrawn(self, old: Fact, replaced: tuple[str, ...]) -> dict[str, str] | None:
+    def _redraw_slots(self, old: Fact, replaced: tuple[str, ...]) -> dict[str, str] | None:
         slots = dict(old.slots)
         for slot in replaced:
             value = self._vocabulary.draw(old.schema.slots[slot], exclude=old.slots.values())
@@ -129,29 +131,29 @@ class Inventor:
             slots[slot] = value
         return slots
 
-    def _regrouped(self, schema: Schema, subject: str, slot: str) -> str | None:
+    def _reuse_earlier_value(self, schema: FactSchema, subject: str, slot: str) -> str | None:
         """Take up the place or person of an earlier fact, so that some answers get several parts."""
-        earlier = [fact.slots[slot] for fact in self._timeline.latest(schema, subject)]
+        earlier = [fact.slots[slot] for fact in self._timeline.latest_facts(schema, subject)]
         if not earlier or self._rng.random() < 0.2:
             return None
         value = self._rng.choice(earlier)
         return value if earlier.count(value) < 3 else None
 
-    def _event(
-        self, old: Fact, change: Change, slots: Mapping[str, str], when: Mention | None, number: int
+    def _make_event(
+        self, old: Fact, change: FactChange, slots: Mapping[str, str], when: TimeMention | None, number: int
     ) -> Fact | None:
         """Make the event of a change; what it needs besides the fact's own slots is drawn."""
         if change.event is None:
             return None
         schema = SCHEMAS[change.event]
-        known = {**slots, **{f"old_{slot}": old.slots[slot] for slot in change.replaces}}
+        known = {**slots, **{f"old_{slot}": old.slots[slot] for slot in change.replaced_slots}}
         filled = {slot: known.get(slot) or self._vocabulary.draw(schema.slots[slot]) for slot in schema.slots}
         values = {slot: value for slot, value in filled.items() if value is not None}
         if len(values) < len(filled) or not self._timeline.allows(schema, old.speaker, values):
             return None
         return Fact(schema, old.speaker, values, when, number, old.speaker)
 
-    def _changed_when(self, change: Change, told: date, today: date) -> Mention:
+    def _draw_change_time(self, change: FactChange, told: date, today: date) -> TimeMention:
         # The bank keeps the old day of a memory that is updated without one: a change of date is exact.
         is_exact = not change.event
         if change.tense == "future":

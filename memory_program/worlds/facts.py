@@ -8,10 +8,10 @@ from datetime import date
 from enum import StrEnum
 from functools import cached_property
 
-from memory_program.worlds.mentions import Mention
-from memory_program.worlds.world_schema import Kind, Schema, fill
+from memory_program.worlds.mentions import TimeMention
+from memory_program.worlds.world_schema import FactSchema, Kind, fill_template
 
-_LATEST = 6  # how far back a new fact looks for a place or person to take up
+_REUSE_WINDOW = 6  # how far back a new fact looks for a place or person to take up
 
 
 class Action(StrEnum):
@@ -33,10 +33,10 @@ class Fact:
     answer any question about it; the timeline gives the id.
     """
 
-    schema: Schema
+    schema: FactSchema
     speaker: str
     slots: Mapping[str, str]
-    when: Mention | None
+    when: TimeMention | None
     session_number: int
     subject: str
     parent: str | None = None
@@ -49,13 +49,13 @@ class Fact:
         return self._text(self.when.phrase if self.when else "")
 
     @property
-    def timeless_text(self) -> str:
+    def undated_text(self) -> str:
         """The canonical memory, but for the time of it where that is no day."""
         return self._text("")
 
     def _text(self, when: str) -> str:
         values = {**self.slots, "name": self.speaker, "subject": self.subject, "when": when}
-        return fill(self.schema.text, values)
+        return fill_template(self.schema.text, values)
 
     @property
     def happened_at(self) -> date | None:
@@ -72,7 +72,7 @@ class Fact:
         return (self.schema.name, self.subject, *(self.slots[slot] for slot in self.schema.key))
 
     @property
-    def spoken_values(self) -> dict[str, str]:
+    def utterance_values(self) -> dict[str, str]:
         """What an utterance about it is filled in with."""
         when = self.when.expression if self.when else ""
         return {**self.slots, "name": self.speaker, "subject": self.subject, "when": when}
@@ -89,8 +89,8 @@ class GoldOperation:
 
     ``fact_id`` names the fact that the written memory states (of a deletion: the fact that ended);
     ``supersedes`` the fact whose memory is replaced or ended, ``old_text`` what that memory says. ``text`` is
-    what the memory says then; empty for a deletion. ``said_when`` is the time of it in the words of the
-    session ("last Friday", "next month"), and ``said_text`` the text without that; it is empty where the
+    what the memory says then; empty for a deletion. ``time_expression`` is the time of it in the words of the
+    session ("last Friday", "next month"), and ``text_without_time`` the text without that; it is empty where the
     session does not say it, and the memory that is replaced keeps its time. ``sources`` are turns of this
     session.
     """
@@ -101,15 +101,15 @@ class GoldOperation:
     fact_id: str
     text: str
     happened_at: date | None
-    said_when: str
-    said_text: str
+    time_expression: str
+    text_without_time: str
     sources: tuple[str, ...]
     supersedes: str | None = None
     old_text: str = ""
     reason: str = ""
 
 
-class Pool:
+class FactPool:
     """Fact ids to choose from at random, each step in O(1)."""
 
     def __init__(self) -> None:
@@ -145,8 +145,8 @@ class Timeline:
         self.facts: dict[str, Fact] = {}
         self.live: dict[str, Fact] = {}
         self.operations: list[GoldOperation] = []
-        self.everything, self.changeable = Pool(), Pool()
-        self.parents: dict[tuple[str, str], Pool] = {}
+        self.live_pool, self.changeable_pool = FactPool(), FactPool()
+        self.parents: dict[tuple[str, str], FactPool] = {}
         self._keys: set[tuple[str, ...]] = set()
         self._counts: Counter[tuple[str, str]] = Counter()
         self._fixed: set[str] = set()
@@ -154,49 +154,49 @@ class Timeline:
 
     # -- asking ----------------------------------------------------------------------------------
 
-    def allows(self, schema: Schema, subject: str, slots: Mapping[str, str]) -> bool:
+    def allows(self, schema: FactSchema, subject: str, slots: Mapping[str, str]) -> bool:
         """Say whether such a fact would contradict none that is live, and is not one too many."""
         key = (schema.name, subject, *(slots[slot] for slot in schema.key))
-        has_room = schema.at_most is None or self._counts[schema.name, subject] < schema.at_most
+        has_room = schema.max_live_facts is None or self._counts[schema.name, subject] < schema.max_live_facts
         return has_room and key not in self._keys
 
-    def is_fixed(self, fact: Fact) -> bool:
+    def is_uncorrectable(self, fact: Fact) -> bool:
         """Say whether other facts rest on this one, so that it may not be corrected."""
         return fact.fact_id in self._fixed
 
-    def latest(self, schema: Schema, subject: str) -> list[Fact]:
+    def latest_facts(self, schema: FactSchema, subject: str) -> list[Fact]:
         """List the last few facts of a schema and a subject, live or not."""
-        return self._told.get((schema.name, subject), [])[-_LATEST:]
+        return self._told.get((schema.name, subject), [])[-_REUSE_WINDOW:]
 
     # -- telling ---------------------------------------------------------------------------------
 
     def begin(self, fact: Fact, sources: tuple[str, ...]) -> Fact:
         """Let a fact be true, and remember it."""
-        fact = self._enter(fact)
+        fact = self._activate(fact)
         action = Action.APPEND_CORE if fact.schema.kind == "core" else Action.CREATE
-        self._record(fact.session_number, action, fact, sources)
+        self._record_gold_operation(fact.session_number, action, fact, sources)
         return fact
 
     def replace(self, old: Fact, new: Fact, sources: tuple[str, ...], reason: str) -> Fact:
         """Let a fact take another's place, and its memory the other memory's."""
-        self._leave(old)
-        new = self._enter(new)
+        self._deactivate(old)
+        new = self._activate(new)
         action = Action.REPLACE_CORE if new.schema.kind == "core" else Action.UPDATE
-        self._record(new.session_number, action, new, sources, old, reason)
+        self._record_gold_operation(new.session_number, action, new, sources, old, reason)
         return new
 
     def end(self, fact: Fact, session_number: int, sources: tuple[str, ...], reason: str) -> None:
         """Let a fact be true no longer, and end its memory."""
-        self._leave(fact)
-        self._record(session_number, Action.DELETE, fact, sources, fact, reason)
+        self._deactivate(fact)
+        self._record_gold_operation(session_number, Action.DELETE, fact, sources, fact, reason)
 
-    def fix(self, fact: Fact) -> None:
+    def mark_uncorrectable(self, fact: Fact) -> None:
         """Mark a fact as one that another rests on."""
         self._fixed.add(fact.fact_id)
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _enter(self, fact: Fact) -> Fact:
+    def _activate(self, fact: Fact) -> Fact:
         fact = replace(fact, fact_id=f"f{len(self.facts) + 1}")
         assert fact.key not in self._keys, f"{fact.text!r} contradicts a live fact"
         self.facts[fact.fact_id] = self.live[fact.fact_id] = fact
@@ -209,18 +209,18 @@ class Timeline:
             pool.add(fact.fact_id)
         return fact
 
-    def _leave(self, fact: Fact) -> None:
+    def _deactivate(self, fact: Fact) -> None:
         del self.live[fact.fact_id]
         self._keys.remove(fact.key)
         self._counts[fact.schema.name, fact.subject] -= 1
         for pool in self._pools(fact):
             pool.remove(fact.fact_id)
 
-    def _pools(self, fact: Fact) -> list[Pool]:
-        pools = [self.everything, self.parents.setdefault((fact.schema.name, fact.speaker), Pool())]
-        return [*pools, self.changeable] if fact.schema.changes else pools
+    def _pools(self, fact: Fact) -> list[FactPool]:
+        pools = [self.live_pool, self.parents.setdefault((fact.schema.name, fact.speaker), FactPool())]
+        return [*pools, self.changeable_pool] if fact.schema.changes else pools
 
-    def _record(
+    def _record_gold_operation(
         self,
         session_number: int,
         action: Action,
@@ -239,8 +239,8 @@ class Timeline:
                 fact_id=fact.fact_id,
                 text="" if is_end else fact.text,
                 happened_at=None if is_end else fact.happened_at,
-                said_when=fact.spoken_values["when"] if is_said else "",
-                said_text="" if is_end else fact.timeless_text if is_said else fact.text,
+                time_expression=fact.utterance_values["when"] if is_said else "",
+                text_without_time="" if is_end else fact.undated_text if is_said else fact.text,
                 sources=sources,
                 supersedes=old.fact_id if old else None,
                 old_text=old.text if old else "",

@@ -10,11 +10,16 @@ from functools import cached_property
 from locomo.errors import WorldError
 from locomo.types import Conversation, Session
 from memory_program.worlds.facts import Action, Fact, GoldOperation
-from memory_program.worlds.story import Teller
+from memory_program.worlds.story import StoryTeller
 from memory_program.worlds.vocabulary import Vocabulary
-from memory_program.worlds.world_questions import GoldAnswer, as_question, candidates, choose
+from memory_program.worlds.world_questions import (
+    GoldAnswer,
+    list_question_candidates,
+    sample_questions,
+    to_question,
+)
 from memory_program.worlds.world_schema import KINDS, Kind
-from memory_program.worlds.world_sessions import SessionBook
+from memory_program.worlds.world_sessions import SessionBuilder
 
 MIN_SESSIONS, MAX_SESSIONS = 4, 32
 """How many sessions a conversation has unless told otherwise; LoCoMo's have 19 to 32."""
@@ -27,7 +32,7 @@ QUESTIONS_PER_SESSION = 5.0
 
 _FIRST_DAY = date(2019, 1, 7)
 _START_DAYS = 5 * 365
-_MOST_SPACED_SESSIONS = 64  # beyond that sessions follow each other closely, or decades would pass
+_MAX_SPACED_SESSIONS = 64  # beyond that sessions follow each other closely, or decades would pass
 _TYPICAL_TURNS = 12
 
 
@@ -52,11 +57,11 @@ class World:
             grouped.setdefault((operation.session_number, operation.kind), []).append(operation)
         return {key: tuple(operations) for key, operations in grouped.items()}
 
-    def operations_of(self, session_number: int, kind: Kind) -> tuple[GoldOperation, ...]:
+    def session_operations(self, session_number: int, kind: Kind) -> tuple[GoldOperation, ...]:
         """Give what the perfect specialist of a kind does after a session; often nothing."""
         return self._by_session_and_kind.get((session_number, kind), ())
 
-    def live_after(self, session_number: int) -> tuple[Fact, ...]:
+    def live_facts_after(self, session_number: int) -> tuple[Fact, ...]:
         """List the facts that a perfect bank holds after a session, the core block's among them."""
         live: dict[str, Fact] = {}
         for operation in self.operations:
@@ -69,7 +74,7 @@ class World:
         return tuple(live.values())
 
 
-def generate(
+def generate_worlds(
     seed: int,
     conversations: int = 1,
     *,
@@ -96,22 +101,24 @@ def generate(
     Raises:
         WorldError: an argument is out of range.
     """
-    _check("conversations", conversations, 1)
+    _require_at_least("conversations", conversations, 1)
     _check_range("sessions", sessions)
     _check_range("facts_per_session", facts_per_session)
     if turns is not None:
-        _check("turns", turns, 1)
+        _require_at_least("turns", turns, 1)
     if not 0 <= questions_per_session < math.inf:
         raise WorldError(f"questions_per_session={questions_per_session!r} must be a number from 0 up")
     if not 0 <= coined <= 1:
         raise WorldError(f"coined={coined!r} must be a share from 0 to 1")
     return [
-        _world(seed, index, sessions, turns, facts_per_session, questions_per_session, held_out, coined)
+        _generate_world(
+            seed, index, sessions, turns, facts_per_session, questions_per_session, held_out, coined
+        )
         for index in range(conversations)
     ]
 
 
-def _world(
+def _generate_world(
     seed: int,
     index: int,
     sessions: tuple[int, int],
@@ -128,11 +135,11 @@ def _world(
     assert first is not None
     assert second is not None
     speakers = (first, second)
-    teller = Teller(speakers, vocabulary, rng)
-    told = _told(teller, speakers, rng, rng.randint(*sessions), turns, facts_per_session)
-    found = candidates(teller.timeline, speakers, vocabulary, rng, told[-1].date_time.date())
-    chosen = choose(found, questions_per_session * len(told), rng)
-    questions = tuple(as_question(candidate, name, number) for number, candidate in enumerate(chosen))
+    teller = StoryTeller(speakers, vocabulary, rng)
+    told = _tell_sessions(teller, speakers, rng, rng.randint(*sessions), turns, facts_per_session)
+    found = list_question_candidates(teller.timeline, speakers, vocabulary, rng, told[-1].date_time.date())
+    chosen = sample_questions(found, questions_per_session * len(told), rng)
+    questions = tuple(to_question(candidate, name, number) for number, candidate in enumerate(chosen))
     return World(
         conversation=Conversation(name, speakers, told, questions),
         facts=teller.timeline.facts,
@@ -144,8 +151,8 @@ def _world(
     )
 
 
-def _told(
-    teller: Teller,
+def _tell_sessions(
+    teller: StoryTeller,
     speakers: tuple[str, str],
     rng: random.Random,
     sessions: int,
@@ -154,13 +161,13 @@ def _told(
 ) -> tuple[Session, ...]:
     """Tell session after session until there are enough sessions, or turns where these are given."""
     day = _FIRST_DAY + timedelta(rng.randrange(_START_DAYS))
-    is_long = max(sessions, (turns or 0) // _TYPICAL_TURNS) > _MOST_SPACED_SESSIONS
+    is_long = max(sessions, (turns or 0) // _TYPICAL_TURNS) > _MAX_SPACED_SESSIONS
     told: list[Session] = []
     count = 0
     while count < turns if turns is not None else len(told) < sessions:
         moment = datetime.combine(day, time(rng.randint(8, 21), rng.randrange(60)), tzinfo=UTC)
-        book = SessionBook(len(told) + 1, moment, speakers, rng)
-        teller.tell(book, rng.randint(*facts_per_session))
+        book = SessionBuilder(len(told) + 1, moment, speakers, rng)
+        teller.tell_session(book, rng.randint(*facts_per_session))
         told.append(book.session())
         count += len(book.turns)
         day += timedelta(rng.randint(1, 3) if is_long else rng.randint(2, 18))
@@ -171,7 +178,7 @@ def _session_and_kind(operation: GoldOperation) -> tuple[int, int]:
     return operation.session_number, KINDS.index(operation.kind)
 
 
-def _check(name: str, value: int, least: int) -> None:
+def _require_at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise WorldError(f"{name}={value!r} must be at least {least}")
 

@@ -15,9 +15,9 @@ from typing import Any
 import dspy
 from dspy.lm15 import Message, Request, Response, TextPart, Usage
 
-from locomo.prompt_markers import neutralised
+from locomo.prompt_markers import escape_prompt_markers
 from locomo.types import Question, Session
-from memory_program.agents.context import spelled_day
+from memory_program.agents.context import format_day
 from memory_program.agents.signatures import (
     NOT_MENTIONED,
     SPECIALISTS,
@@ -26,21 +26,21 @@ from memory_program.agents.signatures import (
     Consolidate,
     WriteAll,
 )
-from memory_program.agents.writer import spelled_date
+from memory_program.agents.writer import format_session_date
 from memory_program.bank.budget import count_tokens
 from memory_program.core.errors import OracleError
 from memory_program.worlds import KINDS, Action, Fact, GoldOperation, Kind, World
 from memory_program.worlds.rendered_prompts import (
-    fields_of,
-    prompt_of,
-    rendered_reply,
-    signature_of,
-    stored_memories,
+    extract_prompt,
+    find_signature,
+    parse_input_fields,
+    parse_stored_memories,
+    render_reply,
 )
 
 _DAY = r"\[(?P<day>\d{1,2} \w+ \d{4})\]"
-_SHOWN = re.compile(rf"(?P<text>.*?)(?: {_DAY})?")
-_SAID = re.compile(rf"(?:{_DAY} )?(?P<text>.*)")
+_MEMORY_LINE = re.compile(rf"(?P<text>.*?)(?: {_DAY})?")
+_EXCERPT_LINE = re.compile(rf"(?:{_DAY} )?(?P<text>.*)")
 
 _Call = dict[str, Any]  # Any: a call's arguments, as a model writes them
 
@@ -61,7 +61,7 @@ class Exchange:
     changes: tuple[tuple[str, str], ...] = ()
 
 
-Overlooks = Callable[[World, GoldOperation], bool]
+OmissionRule = Callable[[World, GoldOperation], bool]
 """Says whether an expert passes over what ought to be remembered."""
 
 
@@ -69,7 +69,7 @@ class Oracle:
     """Replies to any prompt of the program about the worlds it knows."""
 
     def __init__(
-        self, worlds: Sequence[World], overlooks: Overlooks = lambda world, operation: False
+        self, worlds: Sequence[World], overlooks: OmissionRule = lambda world, operation: False
     ) -> None:
         """Learn the worlds by heart; with ``overlooks`` it writes less than it should, and is no ceiling."""
         self._overlooks = overlooks
@@ -77,7 +77,7 @@ class Oracle:
         self._questions: dict[str, list[tuple[World, Question]]] = {}
         for world in worlds:
             for session in world.conversation.sessions:
-                told = (spelled_date(session), neutralised(session.transcript))
+                told = (format_session_date(session), escape_prompt_markers(session.transcript))
                 self._sessions[told] = (world, session)
             for question in world.conversation.questions:
                 self._questions.setdefault(question.text, []).append((world, question))
@@ -92,34 +92,34 @@ class Oracle:
 
     def exchange(self, system: str, user: str) -> Exchange:
         """Reply to a rendered prompt, as ``reply`` does, and say which lines of it the reply is from."""
-        signature = signature_of(system)
-        fields = fields_of(user)
+        signature = find_signature(system)
+        fields = parse_input_fields(user)
         if signature is Consolidate:
-            return Exchange(system, user, rendered_reply(signature, tool_calls=[]))
+            return Exchange(system, user, render_reply(signature, tool_calls=[]))
         if signature in (AnswerQuestion, AnswerOrSearch):
             answer, evidence = self._answer(fields)
             calls = {"tool_calls": []} if signature is AnswerOrSearch else {}
-            return Exchange(system, user, rendered_reply(signature, **calls, answer=answer), evidence)
+            return Exchange(system, user, render_reply(signature, **calls, answer=answer), evidence)
         kinds: list[Kind] = [kind for kind in KINDS if signature in (WriteAll, SPECIALISTS[kind])]
-        told = list(self._calls(kinds, fields, names_kind=signature is WriteAll))
-        changes = [(turn, _changed(call, fields)) for call, turns in told for turn in turns]
+        told = list(self._gold_calls(kinds, fields, names_kind=signature is WriteAll))
+        changes = [(turn, _changed_line(call, fields)) for call, turns in told for turn in turns]
         return Exchange(
             system,
             user,
-            rendered_reply(signature, tool_calls=[call for call, _ in told]),
+            render_reply(signature, tool_calls=[call for call, _ in told]),
             tuple(dict.fromkeys(turn for _, turns in told for turn in turns)),
             tuple((turn, line) for turn, line in changes if line),
         )
 
-    def conversation_of(self, user: str) -> str:
+    def find_conversation_id(self, user: str) -> str:
         """Give the id of the conversation that a writer's message is about.
 
         Raises:
             OracleError: it is about no session that the oracle knows.
         """
-        return self._told(fields_of(user))[0].conversation.conversation_id
+        return self._find_session(parse_input_fields(user))[0].conversation.conversation_id
 
-    def _told(self, fields: Mapping[str, str]) -> tuple[World, Session]:
+    def _find_session(self, fields: Mapping[str, str]) -> tuple[World, Session]:
         told = (fields["session_date"], fields["session"])
         if told not in self._sessions:
             raise OracleError(f"no known session of {told[0]!r} has the text {told[1]!r:.80}")
@@ -127,23 +127,23 @@ class Oracle:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def _calls(
+    def _gold_calls(
         self, kinds: Sequence[Kind], fields: Mapping[str, str], *, names_kind: bool
     ) -> Iterator[tuple[_Call, Sequence[str]]]:
         """Give each call, and the turns that it is from, as the prompt shows them."""
-        world, session = self._told(fields)
+        world, session = self._find_session(fields)
         turns = world.conversation.turns
-        ids = {text: memory_id for memory_id, text in stored_memories(fields).items()}
+        ids = {text: memory_id for memory_id, text in parse_stored_memories(fields).items()}
         core = fields["core_memory"].splitlines()
         for kind in kinds:
-            for operation in world.operations_of(session.number, kind):
+            for operation in world.session_operations(session.number, kind):
                 if self._overlooks(world, operation):
                     continue
                 done = _core_calls(operation, core) if kind == "core" else _memory_calls(operation, ids)
                 for call in done:
                     if names_kind and call["args"].get("action") == "create":
                         call["args"]["kind"] = kind
-                    yield call, [neutralised(turns[turn_id].line) for turn_id in operation.sources]
+                    yield call, [escape_prompt_markers(turns[turn_id].line) for turn_id in operation.sources]
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -152,23 +152,26 @@ class Oracle:
         known = self._questions.get(fields["question"])
         if known is None:
             raise OracleError(f"no known world asks {fields['question']!r}")
-        shown = _Shown.of(fields)
+        shown = _VisibleLines.parse(fields)
         answers = (shown.answer(*asked) for asked in known)
         return next((found for found in answers if found), (NOT_MENTIONED, ()))
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _VisibleLines:
     """What a reader is shown: each memory (its text and its day) and each turn, by place and line."""
 
     memories: Mapping[tuple[str, str | None], tuple[int, str]]
     turns: Mapping[str, tuple[int, str]]
 
     @classmethod
-    def of(cls, fields: Mapping[str, str]) -> "_Shown":
+    def parse(cls, fields: Mapping[str, str]) -> "_VisibleLines":
         lines = [*fields["core_memory"].splitlines(), *fields["memories"].splitlines()]
-        memories = [(at, line, _SHOWN.fullmatch(line)) for at, line in enumerate(lines)]
-        said = [(at, line, _SAID.fullmatch(line)) for at, line in enumerate(fields["excerpts"].splitlines())]
+        memories = [(at, line, _MEMORY_LINE.fullmatch(line)) for at, line in enumerate(lines)]
+        said = [
+            (at, line, _EXCERPT_LINE.fullmatch(line))
+            for at, line in enumerate(fields["excerpts"].splitlines())
+        ]
         return cls(
             {(m["text"], m["day"]): (at, line) for at, line, m in memories if m},
             {m["text"]: (at, line) for at, line, m in said if m},
@@ -180,7 +183,7 @@ class _Shown:
         Of a list it is the parts whose memories are shown.
         """
         gold = next(answer for answer in world.answers if answer.question_id == question.question_id)
-        found = [self._lines(world, world.facts[fact_id]) for fact_id in gold.fact_ids]
+        found = [self._supporting_lines(world, world.facts[fact_id]) for fact_id in gold.fact_ids]
         if not found or question.answer is None:
             return None
         parts = str(question.answer).split(", ")
@@ -196,13 +199,13 @@ class _Shown:
         answer = parts[0].partition(";")[0] if len(parts) == 1 else str(question.answer)
         return answer, tuple(line for lines in found for _, line in lines)
 
-    def _lines(self, world: World, fact: Fact) -> list[tuple[int, str]]:
+    def _supporting_lines(self, world: World, fact: Fact) -> list[tuple[int, str]]:
         """List the lines that say a fact, each after its place; none if it is not shown whole."""
         memory = self.memories.get((fact.text, _spelled(fact.happened_at)))
         if memory is not None:
             return [memory]
         turns = world.conversation.turns
-        told = [self.turns.get(neutralised(turns[turn_id].line)) for turn_id in fact.evidence]
+        told = [self.turns.get(escape_prompt_markers(turns[turn_id].line)) for turn_id in fact.evidence]
         found = [line for line in told if line is not None]
         return found if len(found) == len(told) else []
 
@@ -214,15 +217,15 @@ def _memory_calls(operation: GoldOperation, ids: Mapping[str, str]) -> Iterator[
     memory it was.
     """
     old = ids.get(operation.old_text)
-    when = {"happened_at": operation.said_when} if operation.said_when else {}
+    when = {"happened_at": operation.time_expression} if operation.time_expression else {}
     if operation.action is Action.DELETE:
         if old:
             reason = f"{operation.reason}: {operation.old_text}"
             yield _call("delete_memory", reason=reason, memory_id=old)
     elif operation.action is Action.UPDATE and old:
-        yield _call("manage_memory", action="update", text=operation.said_text, **when, memory_id=old)
+        yield _call("manage_memory", action="update", text=operation.text_without_time, **when, memory_id=old)
     elif operation.text not in ids:
-        yield _call("manage_memory", action="create", text=operation.said_text, **when)
+        yield _call("manage_memory", action="create", text=operation.text_without_time, **when)
 
 
 def _core_calls(operation: GoldOperation, core: Sequence[str]) -> Iterator[_Call]:
@@ -232,7 +235,7 @@ def _core_calls(operation: GoldOperation, core: Sequence[str]) -> Iterator[_Call
         yield _call("edit_core", action="append", text=operation.text)
 
 
-def _changed(call: _Call, fields: Mapping[str, str]) -> str:
+def _changed_line(call: _Call, fields: Mapping[str, str]) -> str:
     """Give the line of the prompt that a call changes; "" for what is new."""
     memory_id = call["args"].get("memory_id")
     if memory_id is None:
@@ -245,7 +248,7 @@ def _call(name: str, **arguments: str) -> _Call:
 
 
 def _spelled(day: date | None) -> str | None:
-    return spelled_day(day) if day else None
+    return format_day(day) if day else None
 
 
 class OracleEngine:
@@ -262,7 +265,7 @@ class OracleEngine:
 
     def complete(self, request: Request) -> Response:
         """Reply to a request."""
-        system, user = prompt_of(request)
+        system, user = extract_prompt(request)
         exchange = self._oracle.exchange(system, user)
         self.exchanges.append(exchange)
         text = exchange.reply
@@ -275,11 +278,11 @@ class OracleEngine:
         )
 
 
-def lm_of(engine: OracleEngine) -> dspy.LM:
+def engine_as_lm(engine: OracleEngine) -> dspy.LM:
     """Make an engine into a language model."""
     return dspy.LM("oracle", engine=engine, cache=False, num_retries=0)
 
 
 def oracle_lm(worlds: Sequence[World]) -> dspy.LM:
     """Make the oracle of some worlds into a language model that any program can be given."""
-    return lm_of(OracleEngine(Oracle(worlds)))
+    return engine_as_lm(OracleEngine(Oracle(worlds)))

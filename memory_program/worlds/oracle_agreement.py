@@ -37,60 +37,65 @@ from memory_program.bank.dates.resolve import resolve_date
 from memory_program.models.rate_limit import Engine
 from memory_program.worlds import KINDS, Kind
 from memory_program.worlds.oracle import Exchange
-from memory_program.worlds.rendered_prompts import fields_of, prompt_of, signature_of, stored_memories
+from memory_program.worlds.rendered_prompts import (
+    extract_prompt,
+    find_signature,
+    parse_input_fields,
+    parse_stored_memories,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenOperation:
-    """An operation as it is compared; ``said`` is its text, or its target's, as it stands."""
+class NormalizedOperation:
+    """An operation as it is compared; ``raw_text`` is its text, or its target's, as it stands."""
 
-    does: str
+    action: str
     target: str
     text: str
-    said: str = field(default="", compare=False)
+    raw_text: str = field(default="", compare=False)
 
 
-_Dated = tuple[WrittenOperation, str]  # with its date, or ""
+_Dated = tuple[NormalizedOperation, str]  # with its date, or ""
 _ISO_DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class OperationCounts:
     """What was written, what should have been, and what of it is right.
 
-    ``dated`` counts the right operations whose gold has a date, ``days_right`` those that have the same one.
+    ``gold_dates`` counts the right operations whose gold has a date, ``correct_dates`` those that have the same one.
     """
 
-    right: int = 0
-    written: int = 0
+    correct: int = 0
+    predicted: int = 0
     gold: int = 0
-    dated: int = 0
-    days_right: int = 0
+    gold_dates: int = 0
+    correct_dates: int = 0
 
     @property
     def precision(self) -> float | None:
         """``right / written``; None if nothing was written."""
-        return self.right / self.written if self.written else None
+        return self.correct / self.predicted if self.predicted else None
 
     @property
     def recall(self) -> float | None:
         """``right / gold``; None if there was nothing to write."""
-        return self.right / self.gold if self.gold else None
+        return self.correct / self.gold if self.gold else None
 
     @property
     def f1(self) -> float | None:
         """``2 * right / (written + gold)``; None if nothing was written, and rightly so."""
-        both = self.written + self.gold
-        return 2 * self.right / both if both else None
+        both = self.predicted + self.gold
+        return 2 * self.correct / both if both else None
 
-    def __add__(self, other: "Tally") -> "Tally":
+    def __add__(self, other: "OperationCounts") -> "OperationCounts":
         """Count two together."""
-        return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+        return OperationCounts(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
-def agreement(
+def operation_agreement(
     exchanges: Iterable[Exchange], gold_reply: Callable[[str, str], str]
-) -> dict[tuple[Kind, str], Tally]:
+) -> dict[tuple[Kind, str], OperationCounts]:
     """Compare what specialists wrote with what they should have; what was said to others is left out.
 
     Args:
@@ -103,29 +108,31 @@ def agreement(
     Raises:
         OracleError: a prompt is not one of the program's, or about a world that the oracle does not know.
     """
-    tallies: dict[tuple[Kind, str], Tally] = {}
-    for kind, written, gold in _compared(exchanges, gold_reply):
-        for does in sorted({operation.does for operation, _ in (*written, *gold)}):
-            tally = _tally([w for w in written if w[0].does == does], [g for g in gold if g[0].does == does])
-            tallies[kind, does] = tallies.get((kind, does), Tally()) + tally
+    tallies: dict[tuple[Kind, str], OperationCounts] = {}
+    for kind, written, gold in _operation_pairs(exchanges, gold_reply):
+        for does in sorted({operation.action for operation, _ in (*written, *gold)}):
+            tally = _count_matches(
+                [w for w in written if w[0].action == does], [g for g in gold if g[0].action == does]
+            )
+            tallies[kind, does] = tallies.get((kind, does), OperationCounts()) + tally
     return tallies
 
 
 def gold_operations(
     exchanges: Iterable[Exchange], gold_reply: Callable[[str, str], str]
-) -> Iterator[tuple[Kind, WrittenOperation, bool]]:
+) -> Iterator[tuple[Kind, NormalizedOperation, bool]]:
     """List the operations that specialists should have written, each with whether they did.
 
-    Takes what ``agreement`` takes, and raises what it raises.
+    Takes what ``operation_agreement`` takes, and raises what it raises.
     """
-    for kind, written, gold in _compared(exchanges, gold_reply):
+    for kind, written, gold in _operation_pairs(exchanges, gold_reply):
         left = Counter(operation for operation, _ in written)
         for operation, _ in gold:
             yield kind, operation, left[operation] > 0
             left[operation] -= 1
 
 
-class Recorder:
+class RecordingEngine:
     """An engine of DSPy that keeps what passes through another one; a call that failed got no reply."""
 
     def __init__(self, engine: Engine) -> None:
@@ -134,7 +141,7 @@ class Recorder:
         self._lock = threading.Lock()
         self.exchanges: list[Exchange] = []
 
-    def __deepcopy__(self, memo: dict[int, object]) -> "Recorder":
+    def __deepcopy__(self, memo: dict[int, object]) -> "RecordingEngine":
         """A copied program is recorded together with the first one."""
         return self
 
@@ -146,19 +153,19 @@ class Recorder:
             reply = response.text or ""
         finally:
             with self._lock:
-                self.exchanges.append(Exchange(*prompt_of(request), reply))
+                self.exchanges.append(Exchange(*extract_prompt(request), reply))
         return response
 
 
-def _compared(
+def _operation_pairs(
     exchanges: Iterable[Exchange], gold_reply: Callable[[str, str], str]
 ) -> Iterator[tuple[Kind, list[_Dated], list[_Dated]]]:
     """Give the operations of each reply of a specialist, and those of the gold reply to the same prompt."""
     kinds: dict[type[dspy.Signature], Kind] = {SPECIALISTS[kind]: kind for kind in KINDS}
     for exchange in exchanges:
-        signature = signature_of(exchange.system)
+        signature = find_signature(exchange.system)
         if signature in kinds:
-            fields = fields_of(exchange.user)
+            fields = parse_input_fields(exchange.user)
             written, gold = (
                 [(_operation(call, fields), _day(call, fields)) for call in _calls(signature, reply)]
                 for reply in (exchange.reply, gold_reply(exchange.system, exchange.user))
@@ -166,11 +173,11 @@ def _compared(
             yield kinds[signature], written, gold
 
 
-def _tally(written: Sequence[_Dated], gold: Sequence[_Dated]) -> Tally:
+def _count_matches(written: Sequence[_Dated], gold: Sequence[_Dated]) -> OperationCounts:
     right = Counter(operation for operation, _ in written) & Counter(operation for operation, _ in gold)
     dated = [pair for pair in gold if pair[0] in right and pair[1]]
     days_right = Counter(written) & Counter(dated)
-    return Tally(right.total(), len(written), len(gold), len(dated), days_right.total())
+    return OperationCounts(right.total(), len(written), len(gold), len(dated), days_right.total())
 
 
 def _calls(signature: type[dspy.Signature], reply: str) -> Sequence[dspy.ToolCalls.ToolCall]:
@@ -180,28 +187,28 @@ def _calls(signature: type[dspy.Signature], reply: str) -> Sequence[dspy.ToolCal
         return ()
 
 
-def _operation(call: dspy.ToolCalls.ToolCall, fields: Mapping[str, str]) -> WrittenOperation:
+def _operation(call: dspy.ToolCalls.ToolCall, fields: Mapping[str, str]) -> NormalizedOperation:
     arguments: dict[str, Any] = call.args  # Any: whatever a model wrote
     given = {name: str(value) for name, value in arguments.items() if value not in (None, "")}
     said = given.get("text", "")
-    text = normalised(said)
+    text = normalize_operation_text(said)
     action = given.get("action", "")
     if call.name == "manage_memory" and action in ("create", "update"):
-        target, _ = _shown(given["memory_id"], fields) if "memory_id" in given else ("", "")
-        return WrittenOperation(action, target, text, said)
+        target, _ = _resolve_target(given["memory_id"], fields) if "memory_id" in given else ("", "")
+        return NormalizedOperation(action, target, text, said)
     if call.name == "delete_memory":
-        target, told = _shown(given.get("memory_id", ""), fields)
-        return WrittenOperation("delete", target, "", told)
+        target, told = _resolve_target(given.get("memory_id", ""), fields)
+        return NormalizedOperation("delete", target, "", told)
     if call.name == "edit_core" and action in ("append", "replace"):
-        return WrittenOperation(action, normalised(given.get("old_text", "")), text, said)
-    return WrittenOperation(f"{call.name} {action}".strip(), repr(sorted(given.items())), text, said)
+        return NormalizedOperation(action, normalize_operation_text(given.get("old_text", "")), text, said)
+    return NormalizedOperation(f"{call.name} {action}".strip(), repr(sorted(given.items())), text, said)
 
 
-def _shown(memory_id: str, fields: Mapping[str, str]) -> tuple[str, str]:
+def _resolve_target(memory_id: str, fields: Mapping[str, str]) -> tuple[str, str]:
     """Give what an id stands for as it is compared, and as it stands in the prompt."""
-    text = stored_memories(fields).get(memory_id)
+    text = parse_stored_memories(fields).get(memory_id)
     unknown = f"<{memory_id}>"
-    return (unknown, unknown) if text is None else (normalised(text), text)
+    return (unknown, unknown) if text is None else (normalize_operation_text(text), text)
 
 
 def _day(call: dspy.ToolCalls.ToolCall, fields: Mapping[str, str]) -> str:
@@ -212,7 +219,7 @@ def _day(call: dspy.ToolCalls.ToolCall, fields: Mapping[str, str]) -> str:
     return day.isoformat() if day else said
 
 
-def normalised(text: str) -> str:
+def normalize_operation_text(text: str) -> str:
     """Leave case, punctuation and spare spaces out of a text.
 
     Example:

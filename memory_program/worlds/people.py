@@ -1,15 +1,15 @@
 """People whom a speaker knows (semantic), and what is true of them."""
 
-from memory_program.worlds.world_schema import Change, Probe, Role, Schema
+from memory_program.worlds.world_schema import FactChange, FactSchema, QuestionTemplate, RoleReference
 
-_PEOPLE = (Role("relation", "person", "relation"), Role("child", "person", "child"))
+_PEOPLE = (RoleReference("relation", "person", "relation"), RoleReference("child", "person", "child"))
 
-RELATION = Schema(
+RELATION = FactSchema(
     name="relation",
     kind="semantic",
     text="{name}'s {relation} is {person}.",
     slots={"relation": "relation", "person": "person"},
-    says=(
+    statements=(
         "my {relation} is called {person}",
         "my {relation} {person} says hello",
         "{person} is my {relation}",
@@ -17,93 +17,107 @@ RELATION = Schema(
         "my {relation}, {person}, always makes me laugh",
     ),
     asked=(("What is your {relation} called?", "My {relation} is called {person}."),),
-    probes=(Probe(("Who is {name}'s {relation}?", "What is the name of {name}'s {relation}?"), "{person}"),),
+    question_templates=(
+        QuestionTemplate(
+            ("Who is {name}'s {relation}?", "What is the name of {name}'s {relation}?"), "{person}"
+        ),
+    ),
     key=("relation",),
-    corrects="person",
+    correctable_slot="person",
     weight=2.2,
 )
-PERSON_HOME = Schema(
+PERSON_HOME = FactSchema(
     name="person_home",
     kind="semantic",
     text="{subject} lives in {place}.",
     slots={"place": "place"},
-    says=(
+    statements=(
         "{subject} lives in {place}",
         "{subject} has a flat in {place}",
         "I wrote a letter to {subject}, who lives in {place}",
         "{subject}'s home is in {place}",
     ),
     asked=(("Where does {subject} live?", "{subject} lives in {place}."),),
-    probes=(Probe(("Where does {subject} live?", "In which town does {subject} live?"), "{place}"),),
-    bridges=(
-        Probe(
+    question_templates=(
+        QuestionTemplate(("Where does {subject} live?", "In which town does {subject} live?"), "{place}"),
+    ),
+    bridge_templates=(
+        QuestionTemplate(
             ("Where does {name}'s {role} live?", "In which town does {name}'s {role} live?"),
             "{place}",
         ),
     ),
     changes=(
-        Change(
-            says=(
+        FactChange(
+            statements=(
                 "{subject} no longer lives in {old_place} but in {place}",
                 "{subject} moved away from {old_place} and lives in {place} now",
                 "{subject} left {old_place} for {place}",
             ),
             reason="moved",
-            replaces=("place",),
+            replaced_slots=("place",),
         ),
     ),
     about=_PEOPLE,
-    corrects="place",
+    correctable_slot="place",
     weight=3.0,
 )
-PERSON_JOB = Schema(
+PERSON_JOB = FactSchema(
     name="person_job",
     kind="semantic",
     text="{subject} works as {a_job}.",
     slots={"job": "job"},
-    says=(
+    statements=(
         "{subject} works as {a_job}",
         "{subject} is {a_job}",
         "{subject} earns good money as {a_job}",
         "I admire {subject}, who works as {a_job}",
     ),
     asked=(("What does {subject} do for a living?", "{subject} works as {a_job}."),),
-    probes=(Probe(("What does {subject} work as?", "What work does {subject} do?"), "{job}"),),
-    bridges=(Probe(("What does {name}'s {role} work as?", "What work does {name}'s {role} do?"), "{job}"),),
+    question_templates=(
+        QuestionTemplate(("What does {subject} work as?", "What work does {subject} do?"), "{job}"),
+    ),
+    bridge_templates=(
+        QuestionTemplate(
+            ("What does {name}'s {role} work as?", "What work does {name}'s {role} do?"), "{job}"
+        ),
+    ),
     changes=(
-        Change(
-            says=(
+        FactChange(
+            statements=(
                 "{subject} is no longer {a_old_job} but works as {a_job}",
                 "{subject} gave up being {a_old_job} and works as {a_job} now",
             ),
             reason="changed jobs",
-            replaces=("job",),
+            replaced_slots=("job",),
         ),
     ),
     about=_PEOPLE,
-    corrects="job",
+    correctable_slot="job",
     weight=3.0,
 )
-PERSON_LOVES = Schema(
+PERSON_LOVES = FactSchema(
     name="person_loves",
     kind="semantic",
     text="{subject} loves {dish}.",
     slots={"dish": "dish"},
-    says=(
+    statements=(
         "{subject} loves {dish}",
         "{subject} is crazy about {dish}",
         "whenever {subject} visits, there has to be {dish}",
         "nothing makes {subject} happier than {dish}",
     ),
-    probes=(Probe(("What dish does {subject} love?", "Which food does {subject} love?"), "{dish}"),),
-    bridges=(
-        Probe(
+    question_templates=(
+        QuestionTemplate(("What dish does {subject} love?", "Which food does {subject} love?"), "{dish}"),
+    ),
+    bridge_templates=(
+        QuestionTemplate(
             ("What dish does {name}'s {role} love?", "Which food does {name}'s {role} love?"),
             "{dish}",
         ),
     ),
     about=_PEOPLE,
-    corrects="dish",
+    correctable_slot="dish",
     weight=3.0,
 )
 

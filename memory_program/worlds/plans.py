@@ -1,49 +1,49 @@
 """Plans (episodic): they come true, are put off, or are dropped."""
 
-from memory_program.worlds.world_schema import Change, Probe, Schema, when_probe
+from memory_program.worlds.world_schema import FactChange, FactSchema, QuestionTemplate, date_question
 
 
 def _plan(
     slot: str, *, action: str, done: str, cancelled: str, becomes: str, question: str, says: tuple[str, ...]
-) -> Schema:
+) -> FactSchema:
     """Make the schema of a plan; ``action`` is what follows to, ``done`` the same when it came true."""
-    return Schema(
+    return FactSchema(
         name=f"plan_{becomes}",
         kind="episodic",
         text=f"{{name}} plans to {action}{{when}}.",
         slots={slot: slot},
-        says=(f"I plan to {action} {{when}}", f"{{when}} I am going to {action}", *says),
-        probes=(
-            when_probe(
+        statements=(f"I plan to {action} {{when}}", f"{{when}} I am going to {action}", *says),
+        question_templates=(
+            date_question(
                 f"When does {{name}} plan to {action}?", f"On which day is {{name}} planning to {action}?"
             ),
-            Probe((question,), f"{{{slot}}}"),
+            QuestionTemplate((question,), f"{{{slot}}}"),
         ),
         key=(slot,),
-        at_most=2,
+        max_live_facts=2,
         tense="future",
         changes=(
-            Change(
-                says=(
+            FactChange(
+                statements=(
                     f"I dropped the plan to {action}",
                     f"I will not {action} after all",
                     f"I had to cancel {cancelled}",
                 ),
                 reason="plan dropped",
             ),
-            Change(
-                says=(f"I {done} {{when}}, as planned", f"{{when}} I finally {done}"),
+            FactChange(
+                statements=(f"I {done} {{when}}, as planned", f"{{when}} I finally {done}"),
                 reason="plan came true",
                 becomes=becomes,
                 tense="past",
             ),
-            Change(
-                says=(
+            FactChange(
+                statements=(
                     f"the plan to {action} has a new date, it is {{when}}",
                     f"I will {action} {{when}}, not on the day I told you",
                 ),
                 reason="put off",
-                redates=True,
+                changes_date=True,
                 tense="future",
             ),
         ),

@@ -1,13 +1,13 @@
 """Profile facts (core): home, work, family, and what else rarely changes."""
 
-from memory_program.worlds.world_schema import Change, Probe, Schema
+from memory_program.worlds.world_schema import FactChange, FactSchema, QuestionTemplate
 
-HOME = Schema(
+HOME = FactSchema(
     name="home",
     kind="core",
     text="{name} lives in {place}.",
     slots={"place": "place"},
-    says=(
+    statements=(
         "I live in {place}",
         "my home is in {place}",
         "I have an apartment in {place}",
@@ -15,39 +15,39 @@ HOME = Schema(
         "my place is right in the center of {place}",
         "{place} is the town where I live",
     ),
-    fragments=(
+    elliptical_exchanges=(
         ("Where do you live these days?", "In {place}."),
         ("Which town do you call home?", "That would be {place}."),
         ("Where is your apartment?", "It is in {place}."),
     ),
-    probes=(
-        Probe(
+    question_templates=(
+        QuestionTemplate(
             ("Where does {name} live?", "In which town does {name} live?", "Where is {name} living now?"),
             "{place}",
         ),
     ),
     changes=(
-        Change(
-            says=(
+        FactChange(
+            statements=(
                 "I moved from {old_place} to {place} {when}",
                 "{when} I left {old_place} and moved to {place}",
                 "I packed up in {old_place} and settled in {place} {when}",
                 "my move from {old_place} to {place} was {when}",
             ),
             reason="moved",
-            replaces=("place",),
+            replaced_slots=("place",),
             event="moved",
             tense="past",
         ),
     ),
-    corrects="place",
+    correctable_slot="place",
 )
-JOB = Schema(
+JOB = FactSchema(
     name="job",
     kind="core",
     text="{name} works as {a_job}.",
     slots={"job": "job"},
-    says=(
+    statements=(
         "I work as {a_job}",
         "my job is being {a_job}",
         "I earn my living as {a_job}",
@@ -58,143 +58,161 @@ JOB = Schema(
         ("What do you do for a living?", "I am {a_job}."),
         ("What is your job, by the way?", "I work as {a_job}."),
     ),
-    probes=(
-        Probe(
+    question_templates=(
+        QuestionTemplate(
             ("What does {name} work as?", "What is {name}'s job?", "What does {name} do for a living?"),
             "{job}",
         ),
     ),
     changes=(
-        Change(
-            says=(
+        FactChange(
+            statements=(
                 "I stopped working as {a_old_job} and became {a_job} {when}",
                 "{when} I quit as {a_old_job} and started as {a_job}",
                 "I changed careers {when}, from {old_job} to {job}",
                 "no more work as {a_old_job} for me, I became {a_job} {when}",
             ),
             reason="changed jobs",
-            replaces=("job",),
+            replaced_slots=("job",),
             event="changed_job",
             tense="past",
         ),
     ),
-    corrects="job",
+    correctable_slot="job",
 )
-EMPLOYER = Schema(
+EMPLOYER = FactSchema(
     name="employer",
     kind="core",
     text="{name} is employed by {company}.",
     slots={"company": "company"},
-    says=(
+    statements=(
         "I am employed by {company}",
         "{company} is the firm that pays my salary",
         "my employer is {company}",
         "I have a contract with {company}",
     ),
-    fragments=(("Which firm employs you?", "{company}."), ("Who is your employer?", "It is {company}.")),
-    probes=(
-        Probe(
+    elliptical_exchanges=(
+        ("Which firm employs you?", "{company}."),
+        ("Who is your employer?", "It is {company}."),
+    ),
+    question_templates=(
+        QuestionTemplate(
             ("Which company employs {name}?", "Who is {name} employed by?", "Who is {name}'s employer?"),
             "{company}",
         ),
     ),
     changes=(
-        Change(
-            says=(
+        FactChange(
+            statements=(
                 "I left {old_company} and am employed by {company} now",
                 "my employer is no longer {old_company} but {company}",
                 "I switched from {old_company} to {company}",
             ),
             reason="changed employers",
-            replaces=("company",),
+            replaced_slots=("company",),
         ),
     ),
-    corrects="company",
+    correctable_slot="company",
 )
-HOMETOWN = Schema(
+HOMETOWN = FactSchema(
     name="hometown",
     kind="core",
     text="{name} grew up in {place}.",
     slots={"place": "place"},
-    says=(
+    statements=(
         "I grew up in {place}",
         "I spent my childhood in {place}",
         "I was raised in {place}",
         "{place} is where I went to school as a child",
     ),
     asked=(("Where were you raised?", "I grew up in {place}."),),
-    fragments=(("Where did you grow up?", "In {place}."),),
-    probes=(Probe(("Where did {name} grow up?", "In which town did {name} grow up?"), "{place}"),),
-    corrects="place",
+    elliptical_exchanges=(("Where did you grow up?", "In {place}."),),
+    question_templates=(
+        QuestionTemplate(("Where did {name} grow up?", "In which town did {name} grow up?"), "{place}"),
+    ),
+    correctable_slot="place",
 )
-PARTNER = Schema(
+PARTNER = FactSchema(
     name="partner",
     kind="core",
     text="{name} is married to {person}.",
     slots={"person": "person"},
-    says=(
+    statements=(
         "I am married to {person}",
         "{person} and I are married",
         "the person I married is {person}",
         "my better half is called {person}",
     ),
-    fragments=(("Who are you married to?", "To {person}."), ("What is your spouse called?", "{person}.")),
-    probes=(
-        Probe(
+    elliptical_exchanges=(
+        ("Who are you married to?", "To {person}."),
+        ("What is your spouse called?", "{person}."),
+    ),
+    question_templates=(
+        QuestionTemplate(
             ("Who is {name} married to?", "What is the name of the person {name} is married to?"), "{person}"
         ),
     ),
-    corrects="person",
+    correctable_slot="person",
 )
-CHILD = Schema(
+CHILD = FactSchema(
     name="child",
     kind="core",
     text="{name} has a {child} named {person}.",
     slots={"child": "child", "person": "person"},
-    says=(
+    statements=(
         "I have a {child} named {person}",
         "my {child} is called {person}",
         "my {child} {person} keeps me on my toes",
         "I am so proud of my {child} {person}",
     ),
     asked=(("What is your {child} called?", "My {child} is called {person}."),),
-    probes=(Probe(("What is the name of {name}'s {child}?", "What is {name}'s {child} named?"), "{person}"),),
+    question_templates=(
+        QuestionTemplate(
+            ("What is the name of {name}'s {child}?", "What is {name}'s {child} named?"), "{person}"
+        ),
+    ),
     key=("child",),
-    corrects="person",
+    correctable_slot="person",
 )
-BIRTHDAY = Schema(
+BIRTHDAY = FactSchema(
     name="birthday",
     kind="core",
     text="{name}'s birthday is on {birthday}.",
     slots={"birthday": "birthday"},
-    says=(
+    statements=(
         "my birthday is on {birthday}",
         "I was born on {birthday}",
         "I celebrate my birthday on {birthday}",
         "every year on {birthday} I turn a year older",
     ),
     asked=(("When were you born?", "My birthday is on {birthday}."),),
-    fragments=(("When is your birthday?", "On {birthday}."),),
-    probes=(Probe(("When is {name}'s birthday?", "On which day is {name}'s birthday?"), "{birthday}"),),
-    corrects="birthday",
+    elliptical_exchanges=(("When is your birthday?", "On {birthday}."),),
+    question_templates=(
+        QuestionTemplate(("When is {name}'s birthday?", "On which day is {name}'s birthday?"), "{birthday}"),
+    ),
+    correctable_slot="birthday",
     weight=0.7,
 )
-ALLERGY = Schema(
+ALLERGY = FactSchema(
     name="allergy",
     kind="core",
     text="{name} is allergic to {ingredient}.",
     slots={"ingredient": "ingredient"},
-    says=(
+    statements=(
         "I am allergic to {ingredient}",
         "I get a rash when I eat {ingredient}, it is an allergy",
         "my doctor found an allergy to {ingredient}",
         "I have to avoid {ingredient} because of an allergy",
     ),
     asked=(("Do you have any food allergy?", "Yes, I am allergic to {ingredient}."),),
-    probes=(Probe(("What is {name} allergic to?", "Which food is {name} allergic to?"), "{ingredient}"),),
+    question_templates=(
+        QuestionTemplate(
+            ("What is {name} allergic to?", "Which food is {name} allergic to?"), "{ingredient}"
+        ),
+    ),
     key=("ingredient",),
-    at_most=3,
-    corrects="ingredient",
+    max_live_facts=3,
+    correctable_slot="ingredient",
 )
 
 CORE = (HOME, JOB, EMPLOYER, HOMETOWN, PARTNER, CHILD, BIRTHDAY, ALLERGY)

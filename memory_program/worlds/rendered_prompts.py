@@ -20,30 +20,30 @@ _FIELD = re.compile(r"^\[\[ ## (\w+) ## \]\]\n", re.MULTILINE)
 _STORED = re.compile(r"(?:\[\d{4}-\d\d-\d\d\] )?(?P<text>.*) \[(?P<id>m\d+)\]")
 
 
-def structure_of(system: str) -> str:
+def prompt_structure(system: str) -> str:
     """Give the part of a system prompt that says how it is laid out: all but the instruction."""
     return system.partition("\nIn adhering to this structure")[0]
 
 
-def render(signature: type[dspy.Signature], **inputs: object) -> tuple[str, str]:
+def render_prompt(signature: type[dspy.Signature], **inputs: object) -> tuple[str, str]:
     """Render a prompt as the program does: the system's message, and the user's."""
     system, user = ADAPTER.format(signature, demos=[], inputs=inputs)
     return str(system["content"]), str(user["content"])
 
 
-def signature_of(system: str) -> type[dspy.Signature]:
+def find_signature(system: str) -> type[dspy.Signature]:
     """Find the signature that a system prompt was rendered from.
 
     Raises:
         OracleError: it is none of the program's.
     """
-    signature = _BY_STRUCTURE.get(structure_of(system))
+    signature = _SIGNATURE_BY_STRUCTURE.get(prompt_structure(system))
     if signature is None:
         raise OracleError(f"not a prompt that the oracle can answer: {system!r:.200}")
     return signature
 
 
-def stored_memories(fields: Mapping[str, str]) -> dict[str, str]:
+def parse_stored_memories(fields: Mapping[str, str]) -> dict[str, str]:
     """List what a writer is shown of the bank: the texts of memories, without their dates, by id."""
     lines = [_STORED.fullmatch(line) for line in fields.get("related_memories", "").splitlines()]
     return {match["id"]: match["text"] for match in lines if match}
@@ -53,26 +53,26 @@ def _empty_inputs(signature: type[dspy.Signature]) -> dict[str, object]:
     return dict.fromkeys(signature.input_fields, "")
 
 
-_BY_STRUCTURE = {
-    structure_of(render(signature, **_empty_inputs(signature))[0]): signature
+_SIGNATURE_BY_STRUCTURE = {
+    prompt_structure(render_prompt(signature, **_empty_inputs(signature))[0]): signature
     for signature in (*SPECIALISTS.values(), WriteAll, Consolidate, AnswerQuestion, AnswerOrSearch)
 }
 
 
-def fields_of(user: str) -> dict[str, str]:
+def parse_input_fields(user: str) -> dict[str, str]:
     """Take a user's message apart into the input fields that it was rendered from."""
     parts = _FIELD.split(user.rpartition("\n\nRespond with")[0])
     return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def rendered_reply(signature: type[dspy.Signature], **outputs: object) -> str:
+def render_reply(signature: type[dspy.Signature], **outputs: object) -> str:
     """Render a reply as a model would write it."""
     if "tool_calls" in outputs:
         outputs["tool_calls"] = dspy.ToolCalls.from_dict_list(outputs["tool_calls"])  # pyright: ignore[reportArgumentType]  # a list of calls
     return ADAPTER.format_assistant_message_content(signature, outputs)
 
 
-def prompt_of(request: Request) -> tuple[str, str]:
+def extract_prompt(request: Request) -> tuple[str, str]:
     """Take a prompt out of a request: the system's message, and the user's."""
     system = request.system if isinstance(request.system, str) else ""
     return system, "\n\n".join(message.text or "" for message in request.messages)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from memory_program.worlds.generator import World, generate
+from memory_program.worlds.generator import World, generate_worlds
 
 SAMPLE_FILE = Path(__file__).parents[2] / "locomo/sample.json"
 """Written by ``python -m memory_program.worlds --seed 1013 --conversations 8 --sessions 8-10
@@ -15,4 +15,4 @@ def sample_worlds() -> list[World]:
     Of the seeds 1000 to 1039 it is the one whose conversation with the fewest questions has the most, so
     that every conversation counts in an interval.
     """
-    return generate(1013, 8, sessions=(8, 10), questions_per_session=2.0, held_out=True)
+    return generate_worlds(1013, 8, sessions=(8, 10), questions_per_session=2.0, held_out=True)

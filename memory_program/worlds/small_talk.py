@@ -98,7 +98,7 @@ CLOSERS = (
     "It is what it is.",
     "What do you think?",
 )
-SLIPS = (
+CORRECTION_OPENERS = (
     "Sorry, I mixed something up:",
     "Wait, that was wrong:",
     "Correction:",
@@ -106,7 +106,7 @@ SLIPS = (
     "Let me correct myself:",
     "Oops, I got that wrong:",
 )
-LATE_SLIPS = (
+LATE_CORRECTION_OPENERS = (
     "I told you something wrong last time:",
     "I need to correct something from before:",
     "What I said the other day was a mistake:",
@@ -149,13 +149,13 @@ _SECOND_PERSON = {
 _WORD = re.compile(r"[A-Za-z]+")
 
 
-def second_person(body: str) -> str:
+def to_second_person(body: str) -> str:
     """Turn what somebody says of themselves into what the other says to them."""
     turned = _WORD.sub(lambda match: _SECOND_PERSON.get(match[0], match[0]), body)
     return turned.replace("you was", "you were")
 
 
-def sentence(opener: str, body: str, closer: str = "") -> str:
+def build_sentence(opener: str, body: str, closer: str = "") -> str:
     """Put a statement between what may stand before and after it."""
     starts_anew = not opener or opener[-1] in ".!?"
     said = body[0].upper() + body[1:] if starts_anew else body

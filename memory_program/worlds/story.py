@@ -6,25 +6,25 @@ from dataclasses import replace
 from datetime import date
 
 from memory_program.worlds.catalogue import SCHEMAS
-from memory_program.worlds.fact_generator import Inventor
-from memory_program.worlds.facts import Fact, Pool, Timeline
-from memory_program.worlds.mentions import Mention, mention_on, shifted
+from memory_program.worlds.fact_generator import FactInventor
+from memory_program.worlds.facts import Fact, FactPool, Timeline
+from memory_program.worlds.mentions import TimeMention, mention_date, shift_mention
 from memory_program.worlds.small_talk import (
     CONFIRMATIONS,
+    CORRECTION_OPENERS,
     DISTRACTORS,
-    LATE_SLIPS,
+    LATE_CORRECTION_OPENERS,
     RECALLS,
     REMINDERS,
-    SLIPS,
-    second_person,
-    sentence,
+    build_sentence,
+    to_second_person,
 )
 from memory_program.worlds.vocabulary import Vocabulary
-from memory_program.worlds.world_schema import fill
-from memory_program.worlds.world_sessions import SessionBook
+from memory_program.worlds.world_schema import fill_template
+from memory_program.worlds.world_sessions import SessionBuilder
 
 
-class Teller:
+class StoryTeller:
     """Tells one conversation, session by session.
 
     The methods that tell give the fact that was told, or None when it could not be.
@@ -33,12 +33,12 @@ class Teller:
     def __init__(self, speakers: tuple[str, str], vocabulary: Vocabulary, rng: random.Random) -> None:
         """Start with an empty timeline."""
         self.timeline = Timeline()
-        self._inventor = Inventor(self.timeline, speakers, vocabulary, rng)
+        self._inventor = FactInventor(self.timeline, speakers, vocabulary, rng)
         self._vocabulary = vocabulary
         self._rng = rng
         self._days: dict[int, date] = {}  # of the sessions, by their numbers
 
-    def tell(self, book: SessionBook, facts: int) -> None:
+    def tell_session(self, book: SessionBuilder, facts: int) -> None:
         """Fill a session with so many facts and changes, and with talk around them.
 
         Args:
@@ -55,9 +55,9 @@ class Teller:
                 self._distract(book)
             if self._rng.random() < 0.12:
                 self._restate(book)
-        book.take_leave()
+        book.say_goodbye()
 
-    def _tell_one(self, book: SessionBook) -> Fact | None:
+    def _tell_one(self, book: SessionBuilder) -> Fact | None:
         step = self._rng.random()
         told = None
         if step < 0.24:
@@ -68,85 +68,98 @@ class Teller:
 
     # -- something new ---------------------------------------------------------------------------
 
-    def _tell_new(self, book: SessionBook, *, has_slip: bool) -> Fact | None:
-        fact = self._inventor.new_fact(book.number, book.today)
+    def _tell_new(self, book: SessionBuilder, *, has_slip: bool) -> Fact | None:
+        fact = self._inventor.invent_fact(book.number, book.today)
         if fact is None:
             return None
-        wrong = self._inventor.wrong_value(fact) if has_slip and fact.schema.corrects else None
-        sources, evidence = self._slipped(book, fact, wrong) if wrong else self._stated(book, fact)
+        wrong = self._inventor.invent_wrong_value(fact) if has_slip and fact.schema.correctable_slot else None
+        sources, evidence = (
+            self._say_slip_and_correction(book, fact, wrong) if wrong else self._say_fact(book, fact)
+        )
         fact = self.timeline.begin(replace(fact, evidence=evidence), sources)
-        if fact.schema.also:
-            also = Fact(SCHEMAS[fact.schema.also], fact.speaker, fact.slots, None, book.number, fact.subject)
-            self.timeline.fix(self.timeline.begin(replace(also, evidence=evidence), sources))
+        if fact.schema.implied_schema:
+            also = Fact(
+                SCHEMAS[fact.schema.implied_schema], fact.speaker, fact.slots, None, book.number, fact.subject
+            )
+            self.timeline.mark_uncorrectable(self.timeline.begin(replace(also, evidence=evidence), sources))
         return fact
 
-    def _stated(self, book: SessionBook, fact: Fact) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _say_fact(self, book: SessionBuilder, fact: Fact) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Let a fact be said in one of its ways; give the turns that say it and those that suffice."""
-        schema, values, chance = fact.schema, fact.spoken_values, self._rng.random()
+        schema, values, chance = fact.schema, fact.utterance_values, self._rng.random()
         if schema.shown and chance < 0.4:
             text, caption = self._rng.choice(schema.shown)
-            turn = book.say(fact.speaker, sentence("", fill(text, values)), fill(caption, values))
+            turn = book.say(
+                fact.speaker, build_sentence("", fill_template(text, values)), fill_template(caption, values)
+            )
             return (turn,), (turn,)
-        exchanges = (*schema.asked, *schema.fragments)
+        exchanges = (*schema.asked, *schema.elliptical_exchanges)
         if exchanges and chance > 0.75:
             question, reply = exchange = self._rng.choice(exchanges)
-            asked = book.say(book.other(fact.speaker), fill(question, values))
-            answer = book.say(fact.speaker, sentence("", fill(reply, values)))
-            return (asked, answer), (asked, answer) if exchange in schema.fragments else (answer,)
-        turn = book.state(fact.speaker, fill(self._rng.choice(schema.says), values))
+            asked = book.say(book.other(fact.speaker), fill_template(question, values))
+            answer = book.say(fact.speaker, build_sentence("", fill_template(reply, values)))
+            return (asked, answer), (asked, answer) if exchange in schema.elliptical_exchanges else (answer,)
+        turn = book.state(fact.speaker, fill_template(self._rng.choice(schema.statements), values))
         return (turn,), (turn,)
 
     # -- something wrong, set right --------------------------------------------------------------
 
-    def _slipped(self, book: SessionBook, fact: Fact, wrong: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _say_slip_and_correction(
+        self, book: SessionBuilder, fact: Fact, wrong: str
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Let a fact be said wrong and right a moment later: only the right one is to be remembered."""
-        body = self._rng.choice(fact.schema.says)
-        values = {**fact.spoken_values, fact.schema.corrects or "": wrong}
-        slipped = book.state(fact.speaker, fill(body, values))
-        turns = (slipped, self._set_right(book, fact, SLIPS, self._plainly(fact), wrong))
+        body = self._rng.choice(fact.schema.statements)
+        values = {**fact.utterance_values, fact.schema.correctable_slot or "": wrong}
+        slipped = book.state(fact.speaker, fill_template(body, values))
+        turns = (
+            slipped,
+            self._say_correction(book, fact, CORRECTION_OPENERS, self._undated_statement(fact), wrong),
+        )
         return turns, turns
 
-    def _tell_correction(self, book: SessionBook) -> Fact | None:
+    def _tell_correction(self, book: SessionBuilder) -> Fact | None:
         """Let a fact of an earlier session be set right."""
-        old = self._earlier(self.timeline.everything, book)
-        if old is None or not old.schema.corrects or self.timeline.is_fixed(old):
+        old = self._choose_earlier_fact(self.timeline.live_pool, book)
+        if old is None or not old.schema.correctable_slot or self.timeline.is_uncorrectable(old):
             return None
         if old.when and old.when.day and old.schema.tense == "past" and self._rng.random() < 0.5:
-            return self._tell_right_day(book, old, old.when)
-        new = self._inventor.corrected(old, book.number)
+            return self._tell_date_correction(book, old, old.when)
+        new = self._inventor.invent_correction(old, book.number)
         if new is None:
             return None
-        wrong = old.slots[old.schema.corrects]
-        turn = self._set_right(book, new, LATE_SLIPS, self._plainly(new), wrong)
+        wrong = old.slots[old.schema.correctable_slot]
+        turn = self._say_correction(book, new, LATE_CORRECTION_OPENERS, self._undated_statement(new), wrong)
         evidence = (*old.evidence, turn) if old.when else (turn,)
         return self.timeline.replace(old, replace(new, evidence=evidence), (turn,), "corrected")
 
-    def _tell_right_day(self, book: SessionBook, old: Fact, when: Mention) -> Fact:
-        right = shifted(when, self._rng, book.today)
-        wrong = mention_on(when.day or book.today, self._rng, book.today)
+    def _tell_date_correction(self, book: SessionBuilder, old: Fact, when: TimeMention) -> Fact:
+        right = shift_mention(when, self._rng, book.today)
+        wrong = mention_date(when.day or book.today, self._rng, book.today)
         new = replace(old, when=right, session_number=book.number)
-        body = f"{self._plainly(new)} {right.expression}"
-        turn = self._set_right(book, new, LATE_SLIPS, body, wrong.expression)
+        body = f"{self._undated_statement(new)} {right.expression}"
+        turn = self._say_correction(book, new, LATE_CORRECTION_OPENERS, body, wrong.expression)
         return self.timeline.replace(old, replace(new, evidence=(turn,)), (turn,), "corrected")
 
-    def _set_right(self, book: SessionBook, fact: Fact, openers: Sequence[str], body: str, wrong: str) -> str:
-        return book.say(fact.speaker, sentence(self._rng.choice(openers), f"{body}, not {wrong}"))
+    def _say_correction(
+        self, book: SessionBuilder, fact: Fact, openers: Sequence[str], body: str, wrong: str
+    ) -> str:
+        return book.say(fact.speaker, build_sentence(self._rng.choice(openers), f"{body}, not {wrong}"))
 
     # -- something else now ----------------------------------------------------------------------
 
-    def _tell_change(self, book: SessionBook) -> Fact | None:
+    def _tell_change(self, book: SessionBuilder) -> Fact | None:
         """Let a fact of an earlier session be superseded, come true, be put off, or end."""
-        old = self._earlier(self.timeline.changeable, book)
+        old = self._choose_earlier_fact(self.timeline.changeable_pool, book)
         if old is None:
             return None
-        turnabout = self._inventor.turnabout(old, self._days[old.session_number], book.number, book.today)
+        turnabout = self._inventor.plan_change(old, self._days[old.session_number], book.number, book.today)
         if turnabout is None:
             return None
         change, new, event = turnabout.change, turnabout.new, turnabout.event
-        values = {**old.spoken_values, **(event.slots if event else {}), **(new.slots if new else {})}
-        values |= {f"old_{slot}": old.slots[slot] for slot in change.replaces}
+        values = {**old.utterance_values, **(event.slots if event else {}), **(new.slots if new else {})}
+        values |= {f"old_{slot}": old.slots[slot] for slot in change.replaced_slots}
         values["when"] = turnabout.when.expression if turnabout.when else ""
-        sources = (book.state(old.speaker, fill(self._rng.choice(change.says), values)),)
+        sources = (book.state(old.speaker, fill_template(self._rng.choice(change.statements), values)),)
         if new is None:
             self.timeline.end(old, book.number, sources, change.reason)
         else:
@@ -154,38 +167,38 @@ class Teller:
         if event is not None:
             self.timeline.begin(replace(event, evidence=sources), sources)
             if new is not None:
-                self.timeline.fix(new)
+                self.timeline.mark_uncorrectable(new)
         return new or old
 
     # -- nothing new -----------------------------------------------------------------------------
 
-    def _restate(self, book: SessionBook) -> None:
+    def _restate(self, book: SessionBuilder) -> None:
         """Let something known be said again, by its speaker or by the other: there is nothing to do."""
-        fact = self._earlier(self.timeline.everything, book)
-        if fact is None or not fact.schema.says or fact.is_overdue(book.today):
+        fact = self._choose_earlier_fact(self.timeline.live_pool, book)
+        if fact is None or not fact.schema.statements or fact.is_overdue(book.today):
             return
-        body = self._plainly(fact)
+        body = self._undated_statement(fact)
         if self._rng.random() < 0.5:
-            book.say(fact.speaker, sentence(self._rng.choice(REMINDERS), body))
+            book.say(fact.speaker, build_sentence(self._rng.choice(REMINDERS), body))
             return
         listener = book.other(fact.speaker)
-        book.say(listener, self._rng.choice(RECALLS).format(body=second_person(body)), is_news=False)
+        book.say(listener, self._rng.choice(RECALLS).format(body=to_second_person(body)), is_news=False)
         book.say(fact.speaker, self._rng.choice(CONFIRMATIONS).format(other=listener), is_news=False)
 
-    def _distract(self, book: SessionBook) -> None:
+    def _distract(self, book: SessionBuilder) -> None:
         """Let something be said that sounds like a fact about a speaker and is none."""
         vocabulary, text = self._rng.choice(DISTRACTORS)
         value = self._vocabulary.draw(vocabulary)
         if value is not None:
-            book.say(book.other(book.turns[-1].speaker), fill(text, {vocabulary: value}))
+            book.say(book.other(book.turns[-1].speaker), fill_template(text, {vocabulary: value}))
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _earlier(self, pool: Pool, book: SessionBook) -> Fact | None:
+    def _choose_earlier_fact(self, pool: FactPool, book: SessionBuilder) -> Fact | None:
         """Choose a live fact that was told in an earlier session."""
-        fact = self._inventor.any_of(pool)
+        fact = self._inventor.choose_from(pool)
         return fact if fact and fact.session_number < book.number else None
 
-    def _plainly(self, fact: Fact) -> str:
+    def _undated_statement(self, fact: Fact) -> str:
         """Say a fact without its date."""
-        return fill(self._rng.choice(fact.schema.says), {**fact.spoken_values, "when": ""})
+        return fill_template(self._rng.choice(fact.schema.statements), {**fact.utterance_values, "when": ""})

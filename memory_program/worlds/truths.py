@@ -1,13 +1,13 @@
 """What is true of somebody beyond the day (semantic): pets, possessions, likes."""
 
-from memory_program.worlds.world_schema import Change, Probe, Role, Schema
+from memory_program.worlds.world_schema import FactChange, FactSchema, QuestionTemplate, RoleReference
 
-PET = Schema(
+PET = FactSchema(
     name="pet",
     kind="semantic",
     text="{name} has {a_animal} named {pet}.",
     slots={"animal": "animal", "pet": "pet"},
-    says=(
+    statements=(
         "I have {a_animal} named {pet}",
         "my {animal} {pet} woke me up early",
         "my {animal} is called {pet}",
@@ -15,16 +15,20 @@ PET = Schema(
     ),
     asked=(("What is your {animal} called?", "My {animal} is called {pet}."),),
     shown=(("This is {pet}, who lives with me.", "a photo of {a_animal} on a sofa"),),
-    probes=(
-        Probe(("What is the name of {name}'s {animal}?", "What is {name}'s {animal} named?"), "{pet}"),
-        Probe(("What are the names of the pets that {name} has?", "What are {name}'s pets named?"), "{pet}"),
-        Probe(("What kind of animal is {pet}, the pet that {name} has?",), "{animal}"),
+    question_templates=(
+        QuestionTemplate(
+            ("What is the name of {name}'s {animal}?", "What is {name}'s {animal} named?"), "{pet}"
+        ),
+        QuestionTemplate(
+            ("What are the names of the pets that {name} has?", "What are {name}'s pets named?"), "{pet}"
+        ),
+        QuestionTemplate(("What kind of animal is {pet}, the pet that {name} has?",), "{animal}"),
     ),
     key=("animal",),
-    at_most=3,
+    max_live_facts=3,
     changes=(
-        Change(
-            says=(
+        FactChange(
+            statements=(
                 "I gave my {animal} {pet} to {person} {when}",
                 "{when} I had to give my {animal} {pet} away to {person}",
                 "my {animal} {pet} went to {person} {when}",
@@ -34,39 +38,41 @@ PET = Schema(
             tense="past",
         ),
     ),
-    corrects="pet",
+    correctable_slot="pet",
     weight=1.2,
 )
-PET_LOVES = Schema(
+PET_LOVES = FactSchema(
     name="pet_loves",
     kind="semantic",
     text="{subject} loves to eat {ingredient}.",
     slots={"ingredient": "ingredient"},
-    says=(
+    statements=(
         "{subject} loves to eat {ingredient}",
         "{subject} goes wild for {ingredient}",
         "{subject} would do anything for a bit of {ingredient}",
         "the best treat for {subject} is {ingredient}",
     ),
-    probes=(
-        Probe(("What does {subject} love to eat?", "Which food does {subject} love to eat?"), "{ingredient}"),
+    question_templates=(
+        QuestionTemplate(
+            ("What does {subject} love to eat?", "Which food does {subject} love to eat?"), "{ingredient}"
+        ),
     ),
-    bridges=(
-        Probe(
+    bridge_templates=(
+        QuestionTemplate(
             ("What does {name}'s {role} love to eat?", "Which food does {name}'s {role} love to eat?"),
             "{ingredient}",
         ),
     ),
-    about=(Role("pet", "pet", "animal"),),
-    corrects="ingredient",
+    about=(RoleReference("pet", "pet", "animal"),),
+    correctable_slot="ingredient",
     weight=2.0,
 )
-KEEPS = Schema(
+KEEPS = FactSchema(
     name="keeps",
     kind="semantic",
     text="{name} keeps {a_thing} in the {room}.",
     slots={"thing": "thing", "room": "room"},
-    says=(
+    statements=(
         "I keep {a_thing} in the {room}",
         "there is {a_thing} of mine in the {room}",
         "in my {room} I keep {a_thing}",
@@ -75,18 +81,18 @@ KEEPS = Schema(
     shown=(
         ("A look into my {room}, this is what I keep there.", "a photo of {a_thing} in the corner of a room"),
     ),
-    probes=(
-        Probe(
+    question_templates=(
+        QuestionTemplate(
             ("What does {name} keep in the {room}?", "Which thing does {name} keep in the {room}?"), "{thing}"
         ),
-        Probe(
+        QuestionTemplate(
             ("Where does {name} keep the {thing}?", "In which room does {name} keep the {thing}?"), "{room}"
         ),
     ),
     key=("thing",),
     changes=(
-        Change(
-            says=(
+        FactChange(
+            statements=(
                 "I sold the {thing} from my {room} {when}",
                 "{when} I sold the {thing} that stood in my {room}",
                 "the {thing} is no longer mine, I sold it {when}",
@@ -95,24 +101,24 @@ KEEPS = Schema(
             event="sold",
             tense="past",
         ),
-        Change(
-            says=(
+        FactChange(
+            statements=(
                 "the {thing} is now in the {room}, not in the {old_room} anymore",
                 "I carried the {thing} from the {old_room} to the {room}",
             ),
             reason="put elsewhere",
-            replaces=("room",),
+            replaced_slots=("room",),
         ),
     ),
-    corrects="thing",
+    correctable_slot="thing",
     weight=2.0,
 )
-HOBBY = Schema(
+HOBBY = FactSchema(
     name="hobby",
     kind="semantic",
     text="{name} enjoys {hobby}.",
     slots={"hobby": "hobby"},
-    says=(
+    statements=(
         "I enjoy {hobby}",
         "after work I enjoy {hobby} most",
         "I really like {hobby} in my free time",
@@ -120,12 +126,14 @@ HOBBY = Schema(
         "I am into {hobby}",
     ),
     asked=(("What do you like to do in your free time?", "I enjoy {hobby}."),),
-    probes=(Probe(("What hobbies does {name} enjoy?", "Which hobbies does {name} enjoy?"), "{hobby}"),),
+    question_templates=(
+        QuestionTemplate(("What hobbies does {name} enjoy?", "Which hobbies does {name} enjoy?"), "{hobby}"),
+    ),
     key=("hobby",),
-    at_most=4,
+    max_live_facts=4,
     changes=(
-        Change(
-            says=(
+        FactChange(
+            statements=(
                 "I gave up {hobby}",
                 "I do not enjoy {hobby} anymore",
                 "I am through with {hobby}, it bores me now",
@@ -133,63 +141,67 @@ HOBBY = Schema(
             reason="given up",
         ),
     ),
-    corrects="hobby",
+    correctable_slot="hobby",
     weight=1.6,
 )
-DISLIKE = Schema(
+DISLIKE = FactSchema(
     name="dislike",
     kind="semantic",
     text="{name} dislikes {ingredient}.",
     slots={"ingredient": "ingredient"},
-    says=(
+    statements=(
         "I dislike {ingredient}",
         "I cannot stand {ingredient}",
         "I find {ingredient} disgusting",
         "please never serve me {ingredient}, I hate it",
     ),
     asked=(("Is there any food that you cannot stand?", "Yes, I dislike {ingredient}."),),
-    probes=(Probe(("What food does {name} dislike?", "Which foods does {name} dislike?"), "{ingredient}"),),
+    question_templates=(
+        QuestionTemplate(
+            ("What food does {name} dislike?", "Which foods does {name} dislike?"), "{ingredient}"
+        ),
+    ),
     key=("ingredient",),
-    at_most=3,
-    corrects="ingredient",
+    max_live_facts=3,
+    correctable_slot="ingredient",
     weight=1.2,
 )
 
 
-def _favorite(topic: str, vocabulary: str) -> Schema:
-    return Schema(
+def _favorite(topic: str, vocabulary: str) -> FactSchema:
+    return FactSchema(
         name=f"favorite_{topic}",
         kind="semantic",
         text=f"{{name}}'s favorite {topic} is {{item}}.",
         slots={"item": vocabulary},
-        says=(
+        statements=(
             f"my favorite {topic} is {{item}}",
             f"no other {topic} comes close to {{item}}",
             f"if I had to pick one {topic}, it would be {{item}}",
             f"of every {topic} that I know, I like {{item}} best",
         ),
-        fragments=((f"What is your favorite {topic}?", "That is {item}."),),
-        probes=(
-            Probe(
+        elliptical_exchanges=((f"What is your favorite {topic}?", "That is {item}."),),
+        question_templates=(
+            QuestionTemplate(
                 (f"What is {{name}}'s favorite {topic}?", f"Which {topic} is {{name}}'s favorite?"), "{item}"
             ),
         ),
         changes=(
-            Change(
-                says=(
+            FactChange(
+                statements=(
                     f"my favorite {topic} is now {{item}}, not {{old_item}} anymore",
                     f"I used to like {{old_item}} best, but {{item}} is my favorite {topic} now",
                 ),
                 reason="changed taste",
-                replaces=("item",),
+                replaced_slots=("item",),
             ),
         ),
-        corrects="item",
+        correctable_slot="item",
         weight=0.6,
     )
 
 
-TRUTHS = (
+SEMANTIC_SCHEMAS = (
     *(PET, PET_LOVES, KEEPS, HOBBY, DISLIKE),
     _favorite("dish", "dish"),
     _favorite("book", "title"),

@@ -29,18 +29,20 @@ HELD_OUT_SHARE = 0.25
 """The share of open-class words that no training world ever contains."""
 
 
-def _parts(text: str) -> tuple[str, ...]:
+def _word_tuple(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-_ONSETS = _parts("b d f g h j k l m n p r s t v w z br dr gr kr tr pl fl gl kl sh th st sk sn sv")
-_VOWELS = _parts("a e i o u a e i o u ai ei ou")
-_CODAS = ("", "", "", *_parts("n r l s m k t"))
-_CLOSES = ("", "", *_parts("n r l m x d v th sh nd rk"))
-_PERSON_ENDS = _parts("a o i us an el in ek or is ia un ette ard ois ael")
-_PLACE_ENDS = _parts("vik ton burg mere stad holm ford dal nova sund gard by minster haven field ora isk")
+_ONSETS = _word_tuple("b d f g h j k l m n p r s t v w z br dr gr kr tr pl fl gl kl sh th st sk sn sv")
+_VOWELS = _word_tuple("a e i o u a e i o u ai ei ou")
+_CODAS = ("", "", "", *_word_tuple("n r l s m k t"))
+_CLOSES = ("", "", *_word_tuple("n r l m x d v th sh nd rk"))
+_PERSON_ENDS = _word_tuple("a o i us an el in ek or is ia un ette ard ois ael")
+_PLACE_ENDS = _word_tuple(
+    "vik ton burg mere stad holm ford dal nova sund gard by minster haven field ora isk"
+)
 _TRIES = 60
-_HYPHENED = 0.04  # the share of coined words that are two
+_HYPHEN_SHARE = 0.04  # the share of coined words that are two
 
 
 @lru_cache(maxsize=200_000)
@@ -54,24 +56,24 @@ def _syllable(rng: random.Random) -> str:
     return rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS)
 
 
-def _person(rng: random.Random) -> str:
+def _invent_person(rng: random.Random) -> str:
     if rng.random() < 0.2:
         return rng.choice(FIRST_NAMES)
     return (_syllable(rng) + rng.choice(_ONSETS) + rng.choice(_PERSON_ENDS)).capitalize()
 
 
-def _place(rng: random.Random) -> str:
+def _invent_place(rng: random.Random) -> str:
     if rng.random() < 0.15:
         return rng.choice(TOWNS)
     middle = _syllable(rng) if rng.random() < 0.3 else ""
     return (_syllable(rng) + middle + rng.choice(_PLACE_ENDS)).capitalize()
 
 
-def _invented(rng: random.Random) -> str:
+def _invent_name(rng: random.Random) -> str:
     return (_syllable(rng) + rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CLOSES)).capitalize()
 
 
-def _pet(rng: random.Random) -> str:
+def _invent_pet(rng: random.Random) -> str:
     ending = rng.choice(("o", "y", "i", "ie", "a"))
     return (rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_ONSETS) + ending).capitalize()
 
@@ -82,13 +84,13 @@ def _title_before_name(rng: random.Random) -> str:
 
 # An entry is (what stands before, the word that identifies it, what stands after). Only that word is open.
 _Entry = tuple[str, str, str]
-_MAKERS: dict[str, Callable[[random.Random], _Entry]] = {
-    "person": lambda rng: ("", _person(rng), ""),
-    "place": lambda rng: ("", _place(rng), ""),
-    "pet": lambda rng: ("", _pet(rng), ""),
-    "company": lambda rng: ("", _invented(rng), f" {rng.choice(COMPANY_SUFFIXES)}"),
-    "band": lambda rng: ("", _invented(rng), f" {rng.choice(BAND_SUFFIXES)}"),
-    "title": lambda rng: (_title_before_name(rng), _invented(rng), ""),
+_GENERATORS: dict[str, Callable[[random.Random], _Entry]] = {
+    "person": lambda rng: ("", _invent_person(rng), ""),
+    "place": lambda rng: ("", _invent_place(rng), ""),
+    "pet": lambda rng: ("", _invent_pet(rng), ""),
+    "company": lambda rng: ("", _invent_name(rng), f" {rng.choice(COMPANY_SUFFIXES)}"),
+    "band": lambda rng: ("", _invent_name(rng), f" {rng.choice(BAND_SUFFIXES)}"),
+    "title": lambda rng: (_title_before_name(rng), _invent_name(rng), ""),
     "thing": lambda rng: (f"{rng.choice(MODIFIERS)} ", rng.choice(THINGS), ""),
     "dish": lambda rng: ("", rng.choice(INGREDIENTS), f" {rng.choice(DISH_FORMS)}"),
 }
@@ -98,7 +100,7 @@ _OPEN_LISTS: dict[str, tuple[str, ...]] = {
     "hobby": HOBBIES,
     "craft": CRAFTS,
 }
-_CLOSED: dict[str, tuple[str, ...]] = {
+_CLOSED_LISTS: dict[str, tuple[str, ...]] = {
     "animal": ANIMALS,
     "room": ROOMS,
     "relation": RELATIONS,
@@ -108,16 +110,16 @@ _CLOSED: dict[str, tuple[str, ...]] = {
     "clock": tuple(f"{hour}{past} am" for hour in range(4, 12) for past in ("", ":15", ":30", ":45")),
     "birthday": tuple(f"{day} {month}" for month in MONTHS for day in range(1, 29)),
 }
-_COINABLE = tuple(
+_BLENDABLE_WORDS = tuple(
     word
     for word in (*THINGS, *INGREDIENTS, *JOBS, *HOBBIES, *CRAFTS)
     if len(word) > 3 and not is_held_out(word)
 )
-VOCABULARIES = (*_MAKERS, *_OPEN_LISTS, *_CLOSED)
+VOCABULARIES = (*_GENERATORS, *_OPEN_LISTS, *_CLOSED_LISTS)
 """The names of all vocabularies."""
 
 _GENERATED = ("person", "place", "pet", "company", "band", "title")
-_ENGLISH = frozenset(
+_KNOWN_WORDS = frozenset(
     word.lower()
     for words in (
         *(THINGS, INGREDIENTS, DISH_FORMS, JOBS, HOBBIES, CRAFTS, MODIFIERS, MONTHS, WEEKDAYS),
@@ -155,14 +157,14 @@ class Vocabulary:
             name: one of ``VOCABULARIES``.
             exclude: entries of a closed vocabulary that will not do (open ones never repeat anyway).
         """
-        if name in _CLOSED:
-            choices = [word for word in _CLOSED[name] if word not in exclude]
+        if name in _CLOSED_LISTS:
+            choices = [word for word in _CLOSED_LISTS[name] if word not in exclude]
             return self._rng.choice(choices) if choices else None
-        return self._from_pool(name) if name in _OPEN_LISTS else self._made(name)
+        return self._draw_from_list(name) if name in _OPEN_LISTS else self._generate_entry(name)
 
-    def _from_pool(self, name: str) -> str | None:
+    def _draw_from_list(self, name: str) -> str | None:
         if self._coined and self._rng.random() < self._coined:
-            return self._coin()
+            return self._blend_words()
         pool = self._pools.get(name)
         if pool is None:
             pool = self._pools[name] = list(_open_words(name, self._held_out))
@@ -172,14 +174,14 @@ class Vocabulary:
         pool[position], pool[-1] = pool[-1], pool[position]
         return pool.pop()
 
-    def _made(self, name: str) -> str | None:
-        make = _MAKERS[name]
+    def _generate_entry(self, name: str) -> str | None:
+        make = _GENERATORS[name]
         for _ in range(_TRIES):
             before, word, after = make(self._rng)
             is_invented = name in _GENERATED
             if not is_invented and self._coined and self._rng.random() < self._coined:
-                word = self._coin() or word
-            if is_held_out(word) != self._held_out or (is_invented and not _is_name(word)):
+                word = self._blend_words() or word
+            if is_held_out(word) != self._held_out or (is_invented and not _is_usable_name(word)):
                 continue
             entry = before + word + after
             key = word.lower() if is_invented else entry
@@ -188,32 +190,32 @@ class Vocabulary:
                 return entry
         return None
 
-    def _coin(self) -> str | None:
+    def _blend_words(self) -> str | None:
         """Join the beginning of one word to the end of another: "parsnip" and "conductor" make "parsctor".
 
         A few are joined by a hyphen, as they are: "sewing-marimba".
         """
         for _ in range(_TRIES):
-            first, second = self._rng.choices(_COINABLE, k=2)
+            first, second = self._rng.choices(_BLENDABLE_WORDS, k=2)
             word, longest = f"{first}-{second}", 17
-            if self._rng.random() >= _HYPHENED:
+            if self._rng.random() >= _HYPHEN_SHARE:
                 begins = first[: self._rng.randint(2, len(first) - 1)]
                 word, longest = begins + second[self._rng.randint(1, len(second) - 1) :], 11
-            is_new = word not in self._used and word not in _ENGLISH
+            is_new = word not in self._used and word not in _KNOWN_WORDS
             if is_new and 4 <= len(word) <= longest and is_held_out(word) == self._held_out:
                 self._used.add(word)
                 return word
         return None
 
 
-def _is_name(word: str) -> bool:
+def _is_usable_name(word: str) -> bool:
     """Refuse inventions that are too short to be told apart, too long, or an English word of ours."""
-    return 4 <= len(word) <= 11 and word.lower() not in _ENGLISH
+    return 4 <= len(word) <= 11 and word.lower() not in _KNOWN_WORDS
 
 
-def open_word(name: str, entry: str) -> str | None:
+def identifying_word(name: str, entry: str) -> str | None:
     """Give the word of an entry that ``is_held_out`` decides on; None for a closed vocabulary."""
-    if name in _CLOSED:
+    if name in _CLOSED_LISTS:
         return None
     if name in ("company", "band", "dish"):
         return entry.split()[0]

@@ -8,20 +8,20 @@ from datetime import date
 from locomo.types import Category, Question
 from memory_program.worlds.catalogue import SCHEMAS
 from memory_program.worlds.facts import Fact, Timeline
-from memory_program.worlds.inferred_answers import inferences
+from memory_program.worlds.inferred_answers import implied_questions
 from memory_program.worlds.vocabulary import Vocabulary
-from memory_program.worlds.world_schema import WHEN, Probe, fill
+from memory_program.worlds.world_schema import WHEN, QuestionTemplate, fill_template
 
-PROPORTIONS: Mapping[Category, float] = {
+CATEGORY_SHARES: Mapping[Category, float] = {
     category: count / 1986 for category, count in zip(Category, (282, 321, 96, 841, 446), strict=True)
 }
 """The share of each category: LoCoMo's own."""
 
-_MOST_PARTS = 4  # an answer of more parts would not fit what a reader is shown
+_MAX_ANSWER_PARTS = 4  # an answer of more parts would not fit what a reader is shown
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class QuestionCandidate:
     """A question that could be asked.
 
     ``facts`` hold the answer; of a trap (adversarial), which has no answer, they are those of the other
@@ -47,41 +47,41 @@ class GoldAnswer:
     fact_ids: tuple[str, ...]
 
 
-def candidates(
+def list_question_candidates(
     timeline: Timeline, speakers: tuple[str, str], vocabulary: Vocabulary, rng: random.Random, today: date
-) -> dict[Category, list[Candidate]]:
+) -> dict[Category, list[QuestionCandidate]]:
     """List the questions that a story which is complete today can answer, by category, each text once."""
-    found: dict[Category, list[Candidate]] = {category: [] for category in Category}
+    found: dict[Category, list[QuestionCandidate]] = {category: [] for category in Category}
     seen: set[str] = set()
-    told = _Told(timeline, speakers, rng, today)
+    told = _FactQuestions(timeline, speakers, rng, today)
     implied = (
-        Candidate(i.text, Category.OPEN_DOMAIN, i.answer, (i.fact,))
-        for i in inferences(timeline, vocabulary, rng)
+        QuestionCandidate(i.text, Category.OPEN_DOMAIN, i.answer, (i.fact,))
+        for i in implied_questions(timeline, vocabulary, rng)
     )
-    for candidate in (*told.probed(), *told.bridged(), *implied):
+    for candidate in (*told.direct_questions(), *told.multi_hop_questions(), *implied):
         if candidate.text not in seen:
             seen.add(candidate.text)
             found[candidate.category].append(candidate)
     return found
 
 
-def choose(
-    found: Mapping[Category, Sequence[Candidate]], wanted: float, rng: random.Random
-) -> list[Candidate]:
+def sample_questions(
+    found: Mapping[Category, Sequence[QuestionCandidate]], wanted: float, rng: random.Random
+) -> list[QuestionCandidate]:
     """Choose about so many questions in LoCoMo's proportions.
 
     A category that has too few makes the others' share smaller too, down to a quarter of what is wanted.
     """
-    possible = min(len(found[category]) / share for category, share in PROPORTIONS.items())
+    possible = min(len(found[category]) / share for category, share in CATEGORY_SHARES.items())
     wanted = min(wanted, max(possible, wanted / 4))
-    chosen: list[Candidate] = []
-    for category, share in PROPORTIONS.items():
+    chosen: list[QuestionCandidate] = []
+    for category, share in CATEGORY_SHARES.items():
         count = int(wanted * share + rng.random())
         chosen += rng.sample(found[category], min(count, len(found[category])))
     return chosen
 
 
-def as_question(candidate: Candidate, conversation_id: str, index: int) -> Question:
+def to_question(candidate: QuestionCandidate, conversation_id: str, index: int) -> Question:
     """Write a candidate as the benchmark's question."""
     is_trap = candidate.category is Category.ADVERSARIAL
     turns = {turn_id for fact in candidate.facts for turn_id in fact.evidence}
@@ -96,7 +96,7 @@ def as_question(candidate: Candidate, conversation_id: str, index: int) -> Quest
     )
 
 
-class _Told:
+class _FactQuestions:
     """Questions that facts answer as they stand, and the same questions about the wrong speaker."""
 
     def __init__(
@@ -106,83 +106,92 @@ class _Told:
         self._overdue = {fact.fact_id for fact in timeline.live.values() if fact.is_overdue(today)}
         self._swapped = {speakers[0]: speakers[1], speakers[1]: speakers[0]}
         self._rng = rng
-        maybe = (fact for fact_id in self._overdue for fact in _fulfilled(timeline.facts[fact_id]))
+        maybe = (fact for fact_id in self._overdue for fact in _fulfill_plan(timeline.facts[fact_id]))
         self._ever = {
-            _group(fact, probe, fact.subject)
+            _answer_group(fact, probe, fact.subject)
             for fact in (*timeline.facts.values(), *maybe)
-            for probe in fact.schema.probes
+            for probe in fact.schema.question_templates
         }
 
-    def probed(self) -> Iterator[Candidate]:
+    def direct_questions(self) -> Iterator[QuestionCandidate]:
         """Ask what the probes of the live facts ask; facts that share an answer make it a list."""
         groups: dict[tuple[str, ...], list[Fact]] = {}
-        probes: dict[tuple[str, ...], Probe] = {}
+        probes: dict[tuple[str, ...], QuestionTemplate] = {}
         for fact in self._timeline.live.values():
-            for probe in fact.schema.probes:
-                key = _group(fact, probe, fact.subject)
+            for probe in fact.schema.question_templates:
+                key = _answer_group(fact, probe, fact.subject)
                 groups.setdefault(key, []).append(fact)
                 probes[key] = probe
         for key, facts in groups.items():
-            answer = _answer(probes[key], facts)
+            answer = _gold_answer(probes[key], facts)
             if answer is None or (probes[key].answer != WHEN and self._is_any_overdue(facts)):
                 continue
-            category = _category(probes[key], facts)
+            category = _question_category(probes[key], facts)
             text = self._rng.choice(probes[key].texts)
-            yield Candidate(fill(text, _asked(facts[0])), category, answer, tuple(facts))
+            yield QuestionCandidate(
+                fill_template(text, _question_values(facts[0])), category, answer, tuple(facts)
+            )
             other = self._swapped.get(facts[0].subject)
-            if other and _group(facts[0], probes[key], other) not in self._ever:
+            if other and _answer_group(facts[0], probes[key], other) not in self._ever:
                 text = self._rng.choice(probes[key].texts)
-                trap = fill(text, {**_asked(facts[0]), "name": other})
-                yield Candidate(trap, Category.ADVERSARIAL, answer, tuple(facts))
+                trap = fill_template(text, {**_question_values(facts[0]), "name": other})
+                yield QuestionCandidate(trap, Category.ADVERSARIAL, answer, tuple(facts))
 
     def _is_any_overdue(self, facts: Sequence[Fact]) -> bool:
         """Whether nobody can tell which of these are still planned."""
         return any(fact.fact_id in self._overdue for fact in facts)
 
-    def bridged(self) -> Iterator[Candidate]:
+    def multi_hop_questions(self) -> Iterator[QuestionCandidate]:
         """Ask about somebody by who they are to a speaker: two memories answer it together."""
         for fact in self._timeline.live.values():
             parent = self._timeline.live.get(fact.parent or "")
             if parent is None:
                 continue
-            for bridge in fact.schema.bridges:
-                answer = _answer(bridge, [fact])
+            for bridge in fact.schema.bridge_templates:
+                answer = _gold_answer(bridge, [fact])
                 role = next(role.role for role in fact.schema.about if role.schema == parent.schema.name)
-                values = {**_asked(fact), "role": parent.slots[role]}
+                values = {**_question_values(fact), "role": parent.slots[role]}
                 text = self._rng.choice(bridge.texts)
                 if answer is not None:
-                    yield Candidate(fill(text, values), Category.MULTI_HOP, answer, (parent, fact))
+                    yield QuestionCandidate(
+                        fill_template(text, values), Category.MULTI_HOP, answer, (parent, fact)
+                    )
 
 
-def _fulfilled(plan: Fact) -> Iterator[Fact]:
+def _fulfill_plan(plan: Fact) -> Iterator[Fact]:
     """Give what a plan would have become."""
     for change in plan.schema.changes:
         if change.becomes:
             yield replace(plan, schema=SCHEMAS[change.becomes])
 
 
-def _group(fact: Fact, probe: Probe, subject: str) -> tuple[str, ...]:
+def _answer_group(fact: Fact, probe: QuestionTemplate, subject: str) -> tuple[str, ...]:
     """Identify what a probe asks of a subject: facts with the same identity answer together."""
-    return (fact.schema.name, probe.texts[0], subject, *(_asked(fact)[slot] for slot in probe.named))
+    return (
+        fact.schema.name,
+        probe.texts[0],
+        subject,
+        *(_question_values(fact)[slot] for slot in probe.named),
+    )
 
 
-def _asked(fact: Fact) -> dict[str, str]:
+def _question_values(fact: Fact) -> dict[str, str]:
     return {**fact.slots, "name": fact.speaker, "subject": fact.subject}
 
 
-def _answer(probe: Probe, facts: Sequence[Fact]) -> str | int | None:
+def _gold_answer(probe: QuestionTemplate, facts: Sequence[Fact]) -> str | int | None:
     """Give the gold of a probe; None if the facts give none, or too much of it."""
     if probe.answer == WHEN:
         when = facts[0].when
         return when.gold if when and len(facts) == 1 else None
-    parts = [fill(probe.answer, fact.slots) for fact in facts]
+    parts = [fill_template(probe.answer, fact.slots) for fact in facts]
     is_list = len(parts) > 1
-    if len(parts) > _MOST_PARTS or (is_list and "," in parts[0]):
+    if len(parts) > _MAX_ANSWER_PARTS or (is_list and "," in parts[0]):
         return None
     return ", ".join(parts)
 
 
-def _category(probe: Probe, facts: Sequence[Fact]) -> Category:
+def _question_category(probe: QuestionTemplate, facts: Sequence[Fact]) -> Category:
     if probe.answer in (WHEN, "{birthday}"):
         return Category.TEMPORAL
     return Category.MULTI_HOP if len(facts) > 1 else Category.SINGLE_HOP

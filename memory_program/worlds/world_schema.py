@@ -18,7 +18,7 @@ WHEN = "when"
 
 
 @dataclass(frozen=True)
-class Probe:
+class QuestionTemplate:
     """A question that a fact answers.
 
     ``texts`` are its phrasings, all naming the same slots; facts that agree in these share the answer, so
@@ -31,35 +31,35 @@ class Probe:
     @cached_property
     def named(self) -> tuple[str, ...]:
         """The slots that the question names, without the articles of their fields."""
-        fields = {slot.removeprefix("a_") for slot in fields_of(self.texts[0])}
+        fields = {slot.removeprefix("a_") for slot in template_fields(self.texts[0])}
         return tuple(sorted(fields - {"name"}))
 
 
 @dataclass(frozen=True)
-class Change:
+class FactChange:
     """What may become of a fact later.
 
-    ``replaces`` lists slots that get another value, and the old fact is superseded; ``becomes`` names the
-    schema that it turns into (a plan that came true); ``redates`` moves its date; with none of these it
+    ``replaced_slots`` lists slots that get another value, and the old fact is superseded; ``becomes`` names the
+    schema that it turns into (a plan that came true); ``changes_date`` moves its date; with none of these it
     ends. ``event`` names the schema of an event that is remembered besides (the move itself).
     """
 
-    says: tuple[str, ...]
+    statements: tuple[str, ...]
     reason: str
-    replaces: tuple[str, ...] = ()
+    replaced_slots: tuple[str, ...] = ()
     becomes: str | None = None
-    redates: bool = False
+    changes_date: bool = False
     event: str | None = None
     tense: Tense | None = None
 
     @property
-    def ends(self) -> bool:
+    def is_ending(self) -> bool:
         """Whether nothing stands in the old fact's place."""
-        return not (self.replaces or self.becomes or self.redates)
+        return not (self.replaced_slots or self.becomes or self.changes_date)
 
 
 @dataclass(frozen=True)
-class Role:
+class RoleReference:
     """Who somebody is to a speaker: the fact of ``schema`` that introduced them, by its two slots."""
 
     schema: str
@@ -68,16 +68,16 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Schema:
+class FactSchema:
     """A sort of fact.
 
-    ``text`` is the canonical memory, ``says`` what its speaker says, ``asked`` pairs of the other's question
-    and the answer to it, ``fragments`` the same where the answer says nothing without its question, ``shown``
+    ``text`` is the canonical memory, ``statements`` what its speaker says, ``asked`` pairs of the other's question
+    and the answer to it, ``elliptical_exchanges`` the same where the answer says nothing without its question, ``shown``
     pairs of a text and an image's caption that alone tells the rest.
-    ``key`` names the slots that only one live fact of a subject may have the same; ``at_most`` bounds the
-    live facts of a subject. ``also`` names a schema that becomes true at the same moment. ``about`` says
-    whose it is, where that is not the speaker, and ``bridges`` ask for it by the ``{role}`` that the subject
-    has for the speaker. ``regroups`` names a slot whose value is often that of an earlier fact. ``corrects``
+    ``key`` names the slots that only one live fact of a subject may have the same; ``max_live_facts`` bounds the
+    live facts of a subject. ``implied_schema`` names a schema that becomes true at the same moment. ``about`` says
+    whose it is, where that is not the speaker, and ``bridge_templates`` ask for it by the ``{role}`` that the subject
+    has for the speaker. ``reused_slot`` names a slot whose value is often that of an earlier fact. ``correctable_slot``
     names the slot that a slip of the tongue hits. A schema of weight 0 is only the consequence of a change.
     """
 
@@ -85,35 +85,35 @@ class Schema:
     kind: Kind
     text: str
     slots: Mapping[str, str]
-    says: tuple[str, ...]
-    probes: tuple[Probe, ...]
-    bridges: tuple[Probe, ...] = ()
+    statements: tuple[str, ...]
+    question_templates: tuple[QuestionTemplate, ...]
+    bridge_templates: tuple[QuestionTemplate, ...] = ()
     asked: tuple[tuple[str, str], ...] = ()
-    fragments: tuple[tuple[str, str], ...] = ()
+    elliptical_exchanges: tuple[tuple[str, str], ...] = ()
     shown: tuple[tuple[str, str], ...] = ()
     key: tuple[str, ...] = ()
-    at_most: int | None = None
+    max_live_facts: int | None = None
     tense: Tense | None = None
-    changes: tuple[Change, ...] = field(default=())
-    also: str | None = None
-    about: tuple[Role, ...] = ()
-    regroups: str | None = None
-    corrects: str | None = None
+    changes: tuple[FactChange, ...] = field(default=())
+    implied_schema: str | None = None
+    about: tuple[RoleReference, ...] = ()
+    reused_slot: str | None = None
+    correctable_slot: str | None = None
     weight: float = 1.0
 
 
-def when_probe(*texts: str) -> Probe:
+def date_question(*texts: str) -> QuestionTemplate:
     """Make the probe that asks for a fact's date."""
-    return Probe(texts, WHEN)
+    return QuestionTemplate(texts, WHEN)
 
 
 @lru_cache(maxsize=4096)
-def fields_of(template: str) -> tuple[str, ...]:
+def template_fields(template: str) -> tuple[str, ...]:
     """List the fields of a template."""
     return tuple(name for _, name, _, _ in string.Formatter().parse(template) if name)
 
 
-def fill(template: str, values: Mapping[str, str]) -> str:
+def fill_template(template: str, values: Mapping[str, str]) -> str:
     """Fill a template in; ``{a_thing}`` is the slot ``thing`` after its article. Spaces are tidied.
 
     Raises:
@@ -121,6 +121,6 @@ def fill(template: str, values: Mapping[str, str]) -> str:
     """
     filled = {
         name: with_article(values[name.removeprefix("a_")]) if name.startswith("a_") else values[name]
-        for name in fields_of(template)
+        for name in template_fields(template)
     }
     return " ".join(template.format_map(filled).split())

@@ -14,11 +14,11 @@ from memory_program.worlds.small_talk import (
     OPENERS,
     PROMPTS,
     REACTIONS,
-    sentence,
+    build_sentence,
 )
 
 
-class SessionBook:
+class SessionBuilder:
     """The turns of a session, as they are said. Two turns in a row never have the same speaker."""
 
     def __init__(self, number: int, moment: datetime, speakers: tuple[str, str], rng: random.Random) -> None:
@@ -46,21 +46,21 @@ class SessionBook:
         """
         if self.turns and self.turns[-1].speaker == speaker:
             fillers = REACTIONS if self._is_news else PROMPTS
-            self._add(self.other(speaker), self._chosen(fillers, self.other(speaker)))
+            self._add_turn(self.other(speaker), self._choose_line(fillers, self.other(speaker)))
         self._is_news = is_news
-        return self._add(speaker, text, caption)
+        return self._add_turn(speaker, text, caption)
 
     def state(self, speaker: str, body: str) -> str:
         """Say a statement, often between an opener and a closer."""
         opener = self._rng.choice(OPENERS) if self._rng.random() < 0.45 else ""
         closer = self._rng.choice(CLOSERS) if self._rng.random() < 0.2 else ""
-        return self.say(speaker, sentence(opener, body, closer))
+        return self.say(speaker, build_sentence(opener, body, closer))
 
     def greet(self) -> None:
         """Open the talk."""
         first = self._rng.choice(self._speakers)
-        self.say(first, self._chosen(GREETINGS, first), is_news=False)
-        self.say(self.other(first), self._chosen(GREETINGS_BACK, self.other(first)), is_news=False)
+        self.say(first, self._choose_line(GREETINGS, first), is_news=False)
+        self.say(self.other(first), self._choose_line(GREETINGS_BACK, self.other(first)), is_news=False)
 
     def react(self, value: str) -> None:
         """Let the listener react now and then, or repeat what was said in a word."""
@@ -69,23 +69,23 @@ class SessionBook:
         if chance < 0.12:
             self.say(listener, self._rng.choice(ECHOES).format(value=value), is_news=False)
         elif chance < 0.5:
-            self.say(listener, self._chosen(REACTIONS, listener), is_news=False)
+            self.say(listener, self._choose_line(REACTIONS, listener), is_news=False)
 
-    def take_leave(self) -> None:
+    def say_goodbye(self) -> None:
         """Close the talk, or let it break off."""
         if self._rng.random() < 0.4:
             first = self.other(self.turns[-1].speaker)
-            self.say(first, self._chosen(CLOSINGS, first))
-            self.say(self.other(first), self._chosen(CLOSINGS_BACK, self.other(first)))
+            self.say(first, self._choose_line(CLOSINGS, first))
+            self.say(self.other(first), self._choose_line(CLOSINGS_BACK, self.other(first)))
 
     def session(self) -> Session:
         """Close the book."""
         return Session(self.number, self.moment, tuple(self.turns))
 
-    def _add(self, speaker: str, text: str, caption: str | None = None) -> str:
+    def _add_turn(self, speaker: str, text: str, caption: str | None = None) -> str:
         turn_id = f"D{self.number}:{len(self.turns) + 1}"
         self.turns.append(Turn(turn_id, speaker, text, caption))
         return turn_id
 
-    def _chosen(self, lines: tuple[str, ...], speaker: str) -> str:
+    def _choose_line(self, lines: tuple[str, ...], speaker: str) -> str:
         return self._rng.choice(lines).format(other=self.other(speaker))

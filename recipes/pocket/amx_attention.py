@@ -17,22 +17,22 @@ from torch import Tensor
 
 from memory_program.core.errors import ConfigError
 
-WIDTH = 32
+AMX_HEAD_WIDTH = 32
 """The width of a head that is computed."""
 
-_SCALE = WIDTH**-0.5
+_SCALE = AMX_HEAD_WIDTH**-0.5
 _SOURCE = Path(__file__).with_name("attention.cpp")
 _FLAGS = ("-O3", "-march=native", "-mamx-tile", "-mamx-bf16", "-fopenmp", "-shared", "-fPIC")
 _POINTER, _COUNT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 
 
-def is_available() -> bool:
+def is_amx_available() -> bool:
     """Whether this processor multiplies tiles of halves, and the system lets programs do so."""
     return torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()  # pyright: ignore[reportPrivateUsage]
 
 
 @cache
-def library() -> ctypes.CDLL:
+def load_amx_library() -> ctypes.CDLL:
     """Compile the operators, which takes some seconds, and load them: once in a process.
 
     The compiler is ``$CXX``, or ``g++``.
@@ -93,7 +93,9 @@ def _attention(
     given = [tensor.contiguous() for tensor in (query, key, value, cosines, sines)]
     texts, tokens, heads, _ = query.shape
     got, log_sums = torch.empty_like(given[2]), query.new_empty(texts, heads, tokens, dtype=torch.float32)
-    library().attend(*_pointers(*given), texts, tokens, heads, _SCALE, *_pointers(got, log_sums))
+    load_amx_library().attend(
+        *_data_pointers(*given), texts, tokens, heads, _SCALE, *_data_pointers(got, log_sums)
+    )
     return got, log_sums
 
 
@@ -117,7 +119,9 @@ def _gradients(
     """Give the gradients of queries, keys and values, from that of what the queries got."""
     given = [t.contiguous() for t in (of_got, got, query, key, value, log_sums, cosines, sines)]
     made = [torch.empty_like(tensor) for tensor in given[2:5]]
-    library().attention_gradients(*_pointers(*given), *query.shape[:3], _SCALE, *_pointers(*made))
+    load_amx_library().attention_gradients(
+        *_data_pointers(*given), *query.shape[:3], _SCALE, *_data_pointers(*made)
+    )
     return made[0], made[1], made[2]
 
 
@@ -137,7 +141,7 @@ class _Context(Protocol):
     def save_for_backward(self, *tensors: Tensor) -> None: ...
 
 
-def _keep(ctx: _Context, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+def _setup_backward(ctx: _Context, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
     query, key, value, cosines, sines = inputs
     got, log_sums = output
     ctx.save_for_backward(got, query, key, value, log_sums, cosines, sines)
@@ -147,8 +151,8 @@ def _backward(ctx: _Context, of_got: Tensor, _of_sums: Tensor) -> tuple[Tensor, 
     return *_gradients(of_got, *ctx.saved_tensors), None, None
 
 
-_attention.register_autograd(_backward, setup_context=_keep)
+_attention.register_autograd(_backward, setup_context=_setup_backward)
 
 
-def _pointers(*tensors: Tensor) -> list[int]:
+def _data_pointers(*tensors: Tensor) -> list[int]:
     return [tensor.data_ptr() for tensor in tensors]

@@ -10,16 +10,16 @@ from transformers import PreTrainedTokenizerFast
 
 from memory_program.agents.signatures import NOT_MENTIONED
 
-Numbers = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
-Run = tuple[int, int]
+TokenSpan = tuple[int, int]
 """A stretch of tokens: from a place up to another."""
 
 _SESSION, _QUESTION, _AGAIN = (f"[[ ## {name} ## ]]" for name in ("session", "question", "question_again"))
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class PretrainExample:
     """An exchange in tokens; the reply begins at ``reply_start``.
 
     ``evidence`` are the places at which those lines of the prompt begin that the reply is from; ``changes``
@@ -33,11 +33,11 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class MarkerTokens:
     """Tokens by what they mean for the lines of a prompt.
 
     ``is_break`` says of each token whether lines end with it: fixed texts, and the line break. ``sessions``,
-    ``questions`` and ``again`` are the fixed texts before a session, before a question, and before it is
+    ``questions`` and ``repeated_questions`` are the fixed texts before a session, before a question, and before it is
     asked once more; ``before_id`` is how the id at the end of a memory begins, ``not_mentioned`` the answer
     of who abstains.
     """
@@ -45,13 +45,13 @@ class Marks:
     is_break: NDArray[np.bool_]
     sessions: frozenset[int]
     questions: frozenset[int]
-    again: frozenset[int]
+    repeated_questions: frozenset[int]
     comma: int
     before_id: tuple[int, ...]
     not_mentioned: tuple[int, ...]
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerFast) -> "Marks":
+    def from_tokenizer(cls, tokenizer: PreTrainedTokenizerFast) -> "MarkerTokens":
         """Find them in a tokenizer."""
         fixed: dict[str, int] = tokenizer.get_added_vocab()
         is_break = np.zeros(len(tokenizer), np.bool_)
@@ -69,7 +69,7 @@ class Marks:
         )
         return cls(is_break, sessions, questions, again, comma, before_id, not_mentioned)
 
-    def name_of(self, tokens: Numbers, line: Run) -> Run:
+    def find_line_name(self, tokens: IntArray, line: TokenSpan) -> TokenSpan:
         """Find by what a call names a line: a memory's id, in brackets at its end; or all of it."""
         first, end = line
         said = tokens[first:end].tolist()
@@ -80,35 +80,35 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ParsedExample:
     """An example taken apart.
 
-    ``lines`` are those of the prompt, ``pieces`` what stands in the reply between its fixed texts. ``told``
+    ``lines`` are those of the prompt, ``pieces`` what stands in the reply between its fixed texts. ``content_lines``
     are the lines that it is all about: of a reader those after the question and before it is asked again, of
-    a writer the turns. ``known`` stand before them: the question; profile, memories and date.
+    a writer the turns. ``context_lines`` stand before them: the question; profile, memories and date.
     """
 
-    tokens: Numbers
+    tokens: IntArray
     is_break: NDArray[np.bool_]
     reply_start: int
     is_writer: bool
-    lines: Sequence[Run]
-    pieces: Sequence[Run]
-    known: Sequence[Run]
-    told: Sequence[Run]
+    lines: Sequence[TokenSpan]
+    pieces: Sequence[TokenSpan]
+    context_lines: Sequence[TokenSpan]
+    content_lines: Sequence[TokenSpan]
 
     @classmethod
-    def of(cls, example: Example, marks: Marks) -> "Parts":
+    def parse(cls, example: PretrainExample, marks: MarkerTokens) -> "ParsedExample":
         """Take an example apart."""
         tokens = np.array(example.tokens, np.int64)
         is_break = marks.is_break[tokens]
-        lines = _runs(is_break, 0, example.reply_start)
-        pieces = _runs(is_break, example.reply_start, len(tokens))
+        lines = _unbroken_spans(is_break, 0, example.reply_start)
+        pieces = _unbroken_spans(is_break, example.reply_start, len(tokens))
         sessions, asked, again = (
             np.flatnonzero(np.isin(tokens[: example.reply_start], list(numbers)))
-            for numbers in (marks.sessions, marks.questions, marks.again)
+            for numbers in (marks.sessions, marks.questions, marks.repeated_questions)
         )
-        known, told = list[Run](), list[Run]()
+        known, told = list[TokenSpan](), list[TokenSpan]()
         if len(sessions):
             known = [line for line in lines if line[0] < sessions[-1]]
             told = [line for line in lines if line[0] > sessions[-1]]
@@ -117,22 +117,22 @@ class Parts:
             known, told = [question], [line for line in others if line[0] < again[-1]]
         return cls(tokens, is_break, example.reply_start, len(sessions) > 0, lines, pieces, known, told)
 
-    def tokens_of(self, runs: Sequence[Run]) -> Numbers:
+    def gather_tokens(self, runs: Sequence[TokenSpan]) -> IntArray:
         """Give the tokens of some stretches, one after the other."""
         return np.concatenate([self.tokens[:0], *(self.tokens[slice(*run)] for run in runs)])
 
-    def listed(self, comma: int) -> list[Run]:
+    def split_list_items(self, comma: int) -> list[TokenSpan]:
         """List the pieces of the reply, cut at their commas."""
-        return [part for piece in self.pieces for part in _cut(self.tokens, *piece, comma)]
+        return [part for piece in self.pieces for part in _split_at_commas(self.tokens, *piece, comma)]
 
 
-def _runs(ends: NDArray[np.bool_], first: int, last: int) -> list[Run]:
+def _unbroken_spans(ends: NDArray[np.bool_], first: int, last: int) -> list[TokenSpan]:
     """List the stretches between two places that no break interrupts."""
     edges = np.flatnonzero(np.diff(np.concatenate(([True], ends[first:last], [True])).astype(np.int8)))
     return [(first + int(start), first + int(end)) for start, end in edges.reshape(-1, 2)]
 
 
-def _cut(tokens: Numbers, first: int, end: int, comma: int) -> Iterator[Run]:
+def _split_at_commas(tokens: IntArray, first: int, end: int, comma: int) -> Iterator[TokenSpan]:
     """Cut a list at its commas."""
     cuts = (first + np.flatnonzero(tokens[first:end] == comma)).tolist()
     for before, after in pairwise([first - 1, *cuts, end]):

@@ -17,33 +17,35 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from memory_program.core.errors import ConfigError
 from memory_program.worlds.word_lists import ANIMALS, MODIFIERS, MONTHS, ROOMS, WEEKDAYS
-from recipes.pocket.example import Example
-from recipes.pocket.examples import chunk
-from recipes.pocket.recipe import STAGES, WHOLE, PretrainConfig
-from recipes.pocket.vocab_migration import begin_alike
+from recipes.pocket.example import PretrainExample
+from recipes.pocket.examples import make_chunk
+from recipes.pocket.recipe import FULL_STAGE, STAGES, PretrainConfig
+from recipes.pocket.vocab_migration import init_paired_tokens
 
-_STAGE = replace(next(stage for stage in STAGES if stage.name in WHOLE), questions=4.0)
+_STAGE = replace(next(stage for stage in STAGES if stage.name in FULL_STAGE), questions=4.0)
 _FIRST_CHUNK = 90_000  # of the stage's text: no training comes so far
 _CHUNKS = 200
 _CHUNK_TOKENS = 65_536
 _EXAMPLES = 256
-_LONGEST = 640  # tokens: conversations shown whole would be most of the work, and their answers begin alike
+_MAX_EXAMPLE_TOKENS = (
+    640  # tokens: conversations shown whole would be most of the work, and their answers begin alike
+)
 _STEPS = 150
 _BATCH = 12
 _RATE = 3e-4
 
 
-def words_of(config: PretrainConfig) -> tuple[str, ...]:
+def paired_words(config: PretrainConfig) -> tuple[str, ...]:
     """Give the words that a training drills before it comes to whole conversations."""
     if config.alike is not None:
         return tuple(word for word in config.alike.split(",") if word)
-    is_drilled = config.first_stage not in WHOLE and config.last_stage in WHOLE
+    is_drilled = config.first_stage not in FULL_STAGE and config.last_stage in FULL_STAGE
     if config.weights is not None or not is_drilled:
         return ()
     return (*WEEKDAYS, *MONTHS, *MODIFIERS, *ANIMALS, *ROOMS)
 
 
-def drill(
+def finetune_first_tokens(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, words: Sequence[str], seed: int
 ) -> float:
     """Teach a network, in place, that words at the beginning of an answer are those after a space.
@@ -61,16 +63,16 @@ def drill(
         ConfigError: a word is not a single token at the beginning of a line, or none after a space; or no
             answer begins with any.
     """
-    begin_alike(model, tokenizer, words)
-    examples = list(islice(_answers(tokenizer, words, seed), _EXAMPLES))
+    init_paired_tokens(model, tokenizer, words)
+    examples = list(islice(_answer_examples(tokenizer, words, seed), _EXAMPLES))
     if not examples:
         raise ConfigError(
             f"no answer begins with {list(words)}: give words that memories say and answers begin with"
         )
-    return teach_answers(model, examples, seed)
+    return train_first_tokens(model, examples, seed)
 
 
-def teach_answers(model: LlamaForCausalLM, examples: Sequence[Example], seed: int) -> float:
+def train_first_tokens(model: LlamaForCausalLM, examples: Sequence[PretrainExample], seed: int) -> float:
     """Teach a network, in place, how some answers begin: by the token after that of their field.
 
     Returns:
@@ -96,10 +98,12 @@ def teach_answers(model: LlamaForCausalLM, examples: Sequence[Example], seed: in
     return sum(right[-10:]) / 10
 
 
-def _answers(tokenizer: PreTrainedTokenizerFast, words: Sequence[str], seed: int) -> Iterator[Example]:
+def _answer_examples(
+    tokenizer: PreTrainedTokenizerFast, words: Sequence[str], seed: int
+) -> Iterator[PretrainExample]:
     """Give examples of readers whose answer begins with one of the words, after the token of its field."""
     rows = {tokenizer.get_vocab()[word] for word in words}
     for number in range(_FIRST_CHUNK, _FIRST_CHUNK + _CHUNKS):
-        for example in chunk(seed, number, _STAGE, _CHUNK_TOKENS, tokenizer):
-            if len(example.tokens) <= _LONGEST and example.tokens[example.reply_start + 1] in rows:
+        for example in make_chunk(seed, number, _STAGE, _CHUNK_TOKENS, tokenizer):
+            if len(example.tokens) <= _MAX_EXAMPLE_TOKENS and example.tokens[example.reply_start + 1] in rows:
                 yield example

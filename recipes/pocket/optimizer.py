@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
-from recipes.pocket.pocket_model import layers_of
+from recipes.pocket.pocket_model import decoder_layers
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/
 _ITERATIONS = 5
-_LEAST = 0.02  # of a line's first rate: what is left at its end
+_MIN_LR_SHARE = 0.02  # of a line's first rate: what is left at its end
 
 
 class Muon(torch.optim.Optimizer):
@@ -43,7 +43,7 @@ class Muon(torch.optim.Optimizer):
             momenta = torch.stack([self._momentum(matrix, group["momentum"]) for matrix in matrices])
             stacked = momenta.mT if group["axis"] else momenta
             blocks = stacked.unflatten(1, (group["blocks"], -1)).flatten(0, 1)
-            updates = orthogonalised(blocks).unflatten(0, (len(matrices), -1)).flatten(1, 2)
+            updates = orthogonalise(blocks).unflatten(0, (len(matrices), -1)).flatten(1, 2)
             scale = max(1.0, blocks.shape[1] / blocks.shape[2]) ** 0.5
             for matrix, update in zip(matrices, updates, strict=True):
                 matrix.sub_(update.mT if group["axis"] else update, alpha=group["lr"] * scale)
@@ -57,13 +57,13 @@ class Muon(torch.optim.Optimizer):
         return matrix.grad.lerp(buffer, momentum)  # Nesterov's look ahead
 
 
-def orthogonalised(matrices: Tensor) -> Tensor:
+def orthogonalise(matrices: Tensor) -> Tensor:
     """Bring the singular values of a stack of matrices close to one, by Newton and Schulz's iteration."""
     a, b, c = _COEFFICIENTS
     is_tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if is_tall else matrices
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
-    if multiplies_halves(x.device):
+    if is_bf16_fast(x.device):
         x = x.bfloat16()
     for _ in range(_ITERATIONS):
         gram = x @ x.mT
@@ -71,7 +71,7 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     return (x.mT if is_tall else x).to(matrices.dtype)
 
 
-def falling(share: float, restart: float) -> float:
+def lr_schedule_factor(share: float, restart: float) -> float:
     """Give what learning rates are multiplied with: twice it falls in a line, to almost nothing.
 
     A warm restart (Loshchilov and Hutter 2016, https://arxiv.org/abs/1608.03983), with lines for cosines; the
@@ -82,11 +82,11 @@ def falling(share: float, restart: float) -> float:
         restart: the share at which it begins again; with 1 it falls once.
     """
     if share < restart:
-        return max(_LEAST, 1 - share / restart)
-    return 0.5 * max(_LEAST, (1 - share) / (1 - restart)) if restart < 1 else _LEAST
+        return max(_MIN_LR_SHARE, 1 - share / restart)
+    return 0.5 * max(_MIN_LR_SHARE, (1 - share) / (1 - restart)) if restart < 1 else _MIN_LR_SHARE
 
 
-def multiplies_halves(device: torch.device) -> bool:
+def is_bf16_fast(device: torch.device) -> bool:
     """Whether a device multiplies bfloat16 faster than float32; many CPUs do so eighty times slower."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported()
@@ -97,7 +97,7 @@ def make_optimizers(
     model: LlamaForCausalLM, muon_rate: float, adam_rate: float
 ) -> list[torch.optim.Optimizer]:
     """Make the optimisers of a network: Muon for what its layers multiply with, AdamW for the rest."""
-    layers, heads = layers_of(model), model.config.num_attention_heads
+    layers, heads = decoder_layers(model), model.config.num_attention_heads
     inputs = ("q_proj", "k_proj", "v_proj")
     groups: list[dict[str, Any]] = [
         {"params": [getattr(at.self_attn, name).weight for at in layers for name in inputs], "blocks": heads},

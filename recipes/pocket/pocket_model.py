@@ -24,7 +24,9 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecoderLayer
 
-_LOUDNESS = 8.0  # of the stream: a step of Muon adds the same to it whatever is in it, and must not drown it
+_RESIDUAL_SCALE = (
+    8.0  # of the stream: a step of Muon adds the same to it whatever is in it, and must not drown it
+)
 _TOKEN_STD = 0.1  # in units of loudness
 _COPIED = 3.0  # how much louder the copied token is than the present one
 _SHARPNESS = 7.0  # of the match between contexts, in nats for one matching token
@@ -33,7 +35,7 @@ _FIRST_SLOW = 7  # rotary pairs from here on turn by less than half a radian in 
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     """The size of a network. Heads are 32 wide, and at least eight; there are at least two layers."""
 
     width: int = 256
@@ -47,7 +49,7 @@ _HEAD = 32
 _TOKEN, _CONTEXT = 96, 64  # the parts of the residual stream: the token; each of the two tokens before it
 
 
-def make_model(shape: Shape, vocabulary: int, eos_token_id: int, seed: int) -> LlamaForCausalLM:
+def make_model(shape: ModelShape, vocabulary: int, eos_token_id: int, seed: int) -> LlamaForCausalLM:
     """Make a network that copies already and knows nothing else.
 
     Args:
@@ -74,29 +76,31 @@ def make_model(shape: Shape, vocabulary: int, eos_token_id: int, seed: int) -> L
     )
     model = LlamaForCausalLM(config)
     with torch.no_grad():
-        _lay_out(model, torch.Generator().manual_seed(seed))
+        _init_weights(model, torch.Generator().manual_seed(seed))
     return model
 
 
-def layers_of(model: LlamaForCausalLM) -> list[LlamaDecoderLayer]:
+def decoder_layers(model: LlamaForCausalLM) -> list[LlamaDecoderLayer]:
     """List the layers of a network, by their type."""
     return list(cast("Iterable[LlamaDecoderLayer]", model.model.layers))
 
 
-def _lay_out(model: LlamaForCausalLM, random: torch.Generator) -> None:
+def _init_weights(model: LlamaForCausalLM, random: torch.Generator) -> None:
     width = model.config.hidden_size
-    token, before, earlier = _parts()
-    for layer in layers_of(model):
-        for matrix in (*_inputs(layer.self_attn), layer.mlp.gate_proj, layer.mlp.up_proj):
+    token, before, earlier = _residual_slices()
+    for layer in decoder_layers(model):
+        for matrix in (*_qkv_projections(layer.self_attn), layer.mlp.gate_proj, layer.mlp.up_proj):
             matrix.weight.normal_(0, width**-0.5, generator=random)
         layer.self_attn.o_proj.weight.zero_()
         layer.mlp.down_proj.weight.zero_()
     embeddings = model.model.embed_tokens.weight.zero_()
-    embeddings[:, 0] = _LOUDNESS
-    embeddings[:, token] = torch.randn(len(embeddings), _TOKEN, generator=random) * _TOKEN_STD * _LOUDNESS
-    model.model.norm.weight.fill_(1 / _LOUDNESS)
+    embeddings[:, 0] = _RESIDUAL_SCALE
+    embeddings[:, token] = (
+        torch.randn(len(embeddings), _TOKEN, generator=random) * _TOKEN_STD * _RESIDUAL_SCALE
+    )
+    model.model.norm.weight.fill_(1 / _RESIDUAL_SCALE)
 
-    look_back, induce = (layer.self_attn for layer in layers_of(model)[:2])
+    look_back, induce = (layer.self_attn for layer in decoder_layers(model)[:2])
     compressed = _orthogonal(_CONTEXT, _TOKEN, random)
     for distance, part in ((1, before), (2, earlier)):
         for half in range(2):
@@ -104,22 +108,26 @@ def _lay_out(model: LlamaForCausalLM, random: torch.Generator) -> None:
             rows = slice(half * _HEAD, (half + 1) * _HEAD)
             target = torch.arange(part.start, part.stop)[rows]
             _attend_to_distance(look_back, head, distance, width)
-            _carry(look_back, head, compressed[rows], token, target, torch.eye(_HEAD), 1.0, width)
+            _copy_through_head(look_back, head, compressed[rows], token, target, torch.eye(_HEAD), 1.0, width)
     for head in range(6):
         here, there = (_orthogonal(_slow_dims(), _CONTEXT, random) for _ in range(2))
-        _match(induce, head, [(token, before, here, compressed), (before, earlier, there, None)], width)
+        _match_context(
+            induce, head, [(token, before, here, compressed), (before, earlier, there, None)], width
+        )
         rows = slice(head % 3 * _HEAD, (head % 3 + 1) * _HEAD)
         target = torch.arange(token.start, token.stop)[rows]
-        _carry(induce, head, torch.eye(_TOKEN)[rows], token, target, torch.eye(_HEAD), _COPIED / 2, width)
+        _copy_through_head(
+            induce, head, torch.eye(_TOKEN)[rows], token, target, torch.eye(_HEAD), _COPIED / 2, width
+        )
 
 
-def _parts() -> tuple[slice, slice, slice]:
+def _residual_slices() -> tuple[slice, slice, slice]:
     """Where in the residual stream the token is, the one before it, and the one before that."""
     first = 1 + _TOKEN
     return slice(1, first), slice(first, first + _CONTEXT), slice(first + _CONTEXT, first + 2 * _CONTEXT)
 
 
-def _inputs(attention: LlamaAttention) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
+def _qkv_projections(attention: LlamaAttention) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
     return attention.q_proj, attention.k_proj, attention.v_proj
 
 
@@ -128,7 +136,7 @@ def _orthogonal(rows: int, columns: int, random: torch.Generator) -> Tensor:
     return square[:rows]
 
 
-def _gain_of_norm(width: int) -> float:
+def _norm_gain(width: int) -> float:
     """What the norm before a layer multiplies the stream by, where constant and token are all there is."""
     return math.sqrt(width / (1 + _TOKEN * _TOKEN_STD**2))
 
@@ -141,7 +149,7 @@ def _slow_dims() -> int:
     return 2 * (_HEAD // 2 - _FIRST_SLOW)
 
 
-def _rows(head: int) -> slice:
+def _head_rows(head: int) -> slice:
     return slice(head * _HEAD, (head + 1) * _HEAD)
 
 
@@ -153,11 +161,11 @@ def _attend_to_distance(attention: LlamaAttention, head: int, distance: int, wid
     query = torch.cat((strength, torch.zeros(_HEAD // 2)))
     key = torch.cat((strength * torch.cos(angle), strength * torch.sin(angle)))
     for matrix, vector in ((attention.q_proj, query), (attention.k_proj, key)):
-        matrix.weight[_rows(head)] = 0
-        matrix.weight[_rows(head), 0] = vector / _gain_of_norm(width)
+        matrix.weight[_head_rows(head)] = 0
+        matrix.weight[_head_rows(head), 0] = vector / _norm_gain(width)
 
 
-def _match(
+def _match_context(
     attention: LlamaAttention,
     head: int,
     pairs: list[tuple[slice, slice, Tensor, Tensor | None]],
@@ -168,9 +176,9 @@ def _match(
         (torch.arange(_FIRST_SLOW, _HEAD // 2), torch.arange(_FIRST_SLOW, _HEAD // 2) + _HEAD // 2)
     )
     rows = slow + head * _HEAD
-    attention.q_proj.weight[_rows(head)] = 0
-    attention.k_proj.weight[_rows(head)] = 0
-    scale = math.sqrt(_SHARPNESS * math.sqrt(_HEAD) * _CONTEXT / _slow_dims()) / _gain_of_norm(width)
+    attention.q_proj.weight[_head_rows(head)] = 0
+    attention.k_proj.weight[_head_rows(head)] = 0
+    scale = math.sqrt(_SHARPNESS * math.sqrt(_HEAD) * _CONTEXT / _slow_dims()) / _norm_gain(width)
     scale *= math.sqrt(2.0)
     for query_part, key_part, projection, compressed in pairs:
         query = projection if compressed is None else projection @ compressed
@@ -182,7 +190,7 @@ def _match(
         )
 
 
-def _carry(
+def _copy_through_head(
     attention: LlamaAttention,
     head: int,
     read: Tensor,
@@ -193,7 +201,7 @@ def _carry(
     width: int,
 ) -> None:
     """Write what a head finds in ``source`` into the dimensions ``target``, ``gain`` times as loud."""
-    attention.v_proj.weight[_rows(head)] = 0
-    attention.v_proj.weight[_rows(head), source] = read / _gain_of_norm(width)
+    attention.v_proj.weight[_head_rows(head)] = 0
+    attention.v_proj.weight[_head_rows(head), source] = read / _norm_gain(width)
     columns = torch.arange(head * _HEAD, (head + 1) * _HEAD)
-    attention.o_proj.weight[target[:, None], columns] = write * gain * _LOUDNESS
+    attention.o_proj.weight[target[:, None], columns] = write * gain * _RESIDUAL_SCALE

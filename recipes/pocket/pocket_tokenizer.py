@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerFast
 
 from memory_program.agents.chat_adapter import ADAPTER
 from memory_program.agents.signatures import SPECIALISTS, AnswerQuestion
-from memory_program.worlds.rendered_prompts import render, structure_of
+from memory_program.worlds.rendered_prompts import prompt_structure, render_prompt
 
 SYSTEM, USER, ASSISTANT, END = "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"
 
@@ -35,7 +35,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
-_LONGEST_PIECE = 4
+_MAX_PIECE_BYTES = 4
 _CUT = Regex(r"'(?:s|t|m|d|re|ve|ll)\b| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]|\s")
 
 _SIGNATURES = (*SPECIALISTS.values(), AnswerQuestion)
@@ -53,7 +53,7 @@ def fixed_texts() -> list[str]:
     """List what the prompts and replies of the program have in common from call to call, each text once."""
     texts: dict[str, None] = {}
     for signature in _SIGNATURES:
-        for text in (*_of_prompts(signature), *_of_replies(signature)):
+        for text in (*_prompt_texts(signature), *_reply_texts(signature)):
             if text:
                 texts[text] = None
     return list(texts)
@@ -77,8 +77,10 @@ def train_tokenizer(
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    systems = [render(signature, **dict.fromkeys(signature.input_fields, ""))[0] for signature in _SIGNATURES]
-    counts, others = (_counted([*systems, *some], cut) for some in (texts, other_texts))
+    systems = [
+        render_prompt(signature, **dict.fromkeys(signature.input_fields, ""))[0] for signature in _SIGNATURES
+    ]
+    counts, others = (_count_words([*systems, *some], cut) for some in (texts, other_texts))
     said = [word for word, _ in counts.most_common() if len(word) > 1 and word in others]
     closed = list(dict.fromkeys([*said, *(form for word in alike for form in (word, f"{SPACE}{word}"))]))
     open_words = sorted({word.removeprefix(SPACE) for word in counts if word not in others})
@@ -121,17 +123,17 @@ def chat_text(system: str, user: str) -> str:
     return f"{SYSTEM}{system}{END}{USER}{user}{END}{ASSISTANT}"
 
 
-def _of_prompts(signature: type[dspy.Signature]) -> Iterator[str]:
+def _prompt_texts(signature: type[dspy.Signature]) -> Iterator[str]:
     gap = "\0"
-    system, user = render(signature, **dict.fromkeys(signature.input_fields, "a"))
-    structure = structure_of(system)
+    system, user = render_prompt(signature, **dict.fromkeys(signature.input_fields, "a"))
+    structure = prompt_structure(system)
     yield structure
     yield system.removeprefix(structure)
     # The adapter takes no empty inputs for granted, so every field holds a letter on a line of its own.
     yield from re.sub(r"(?<=\]\]\n)a(?=\n)", gap, user).split(gap)
 
 
-def _of_replies(signature: type[dspy.Signature]) -> Iterator[str]:
+def _reply_texts(signature: type[dspy.Signature]) -> Iterator[str]:
     for name, field in signature.output_fields.items():
         is_calls = field.annotation is dspy.ToolCalls
         value = dspy.ToolCalls(tool_calls=[]) if is_calls else "a"
@@ -143,10 +145,10 @@ def _of_replies(signature: type[dspy.Signature]) -> Iterator[str]:
             yield '{"tool_calls": ['
             yield "]}"
             for call, arguments in _CALLS:
-                yield from _of_call(call, arguments)
+                yield from _call_texts(call, arguments)
 
 
-def _of_call(name: str, arguments: dict[str, str]) -> Iterator[str]:
+def _call_texts(name: str, arguments: dict[str, str]) -> Iterator[str]:
     gap = "\0"
     filled = {key: value or gap for key, value in arguments.items()}
     written = json.dumps({"name": name, "args": filled}, ensure_ascii=False).replace("\\u0000", gap)
@@ -156,7 +158,7 @@ def _of_call(name: str, arguments: dict[str, str]) -> Iterator[str]:
     yield f"{end}, {parts[0]}"
 
 
-def _counted(texts: Iterable[str], cut: pre_tokenizers.PreTokenizer) -> Counter[str]:
+def _count_words(texts: Iterable[str], cut: pre_tokenizers.PreTokenizer) -> Counter[str]:
     return Counter(word for text in texts for word, _ in cut.pre_tokenize_str(text))
 
 
@@ -167,7 +169,7 @@ def _pieces(words: Sequence[str], size: int) -> Tokenizer:
     trainer = BpeTrainer(
         vocab_size=size,
         min_frequency=3,
-        max_token_length=_LONGEST_PIECE,
+        max_token_length=_MAX_PIECE_BYTES,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

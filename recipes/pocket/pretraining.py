@@ -16,28 +16,28 @@ from torch import Tensor
 from transformers import AttentionInterface, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-from locomo.atomic_files import write_folder_whole, write_whole
+from locomo.atomic_files import atomic_write_folder, atomic_write_text
 from memory_program.core.errors import ConfigError, ModelError
-from memory_program.core.run_folder import held
-from recipes.pocket.amx_attention import WIDTH, attend, is_available, library
-from recipes.pocket.aux_losses import NAMES, SideTasks, Streams, filled
-from recipes.pocket.aux_targets import UNASKED
-from recipes.pocket.data_loader import Supply, tokenizer_of
-from recipes.pocket.first_token_finetune import drill, words_of
-from recipes.pocket.optimizer import falling, make_optimizers, multiplies_halves
-from recipes.pocket.pocket_model import Shape, layers_of, make_model
+from memory_program.core.run_folder import lock_run_folder
+from recipes.pocket.amx_attention import AMX_HEAD_WIDTH, attend, is_amx_available, load_amx_library
+from recipes.pocket.aux_losses import AUX_LOSS_NAMES, AuxHeads, ResidualStreams, pad_rows
+from recipes.pocket.aux_targets import IGNORE_INDEX
+from recipes.pocket.data_loader import ChunkLoader, load_or_train_tokenizer
+from recipes.pocket.first_token_finetune import finetune_first_tokens, paired_words
+from recipes.pocket.optimizer import is_bf16_fast, lr_schedule_factor, make_optimizers
+from recipes.pocket.pocket_model import ModelShape, decoder_layers, make_model
 from recipes.pocket.pocket_tokenizer import save_tokenizer
-from recipes.pocket.probes import Probe, make_probe, measure
-from recipes.pocket.recipe import WHOLE, PretrainConfig
-from recipes.pocket.token_layout import Batch
-from recipes.pocket.vocab_migration import rows_of_both, with_tokens_of
+from recipes.pocket.probes import PretrainProbe, make_pretrain_probe, measure_exact_match
+from recipes.pocket.recipe import FULL_STAGE, PretrainConfig
+from recipes.pocket.token_layout import PretrainBatch
+from recipes.pocket.vocab_migration import find_paired_tokens, migrate_embeddings
 
 _PROBE_SEED = 8_000_000_000_000_000
 _PROBE_SESSIONS = (4, 32)  # as evaluations have: what is right in short prompts is not yet right in long ones
 _WARM_UP_STEPS = 30
-_LONGEST_NORM = 1.0
+_MAX_GRAD_NORM = 1.0
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-_MAPS_RATE = 0.001  # learning rate of the maps that read the stream on the side
+_AUX_LEARNING_RATE = 0.001  # learning rate of the maps that read the stream on the side
 _MAPS_STEPS = 60  # at the start from other weights, so many steps are for these maps alone, which begin anew
 _FREE = {  # what may change between a training and its continuation
     "out",
@@ -51,7 +51,7 @@ _FREE = {  # what may change between a training and its continuation
 
 
 @dataclass(slots=True)
-class Progress:
+class PretrainProgress:
     """How far a training is."""
 
     chunks: int = 0
@@ -62,7 +62,7 @@ class Progress:
     scores: dict[str, float] = field(default_factory=dict[str, float])
 
 
-def pretrain(config: PretrainConfig) -> Progress:
+def pretrain(config: PretrainConfig) -> PretrainProgress:
     """Train, or go on training: a folder that holds a checkpoint is taken up where it was left.
 
     Raises:
@@ -72,38 +72,40 @@ def pretrain(config: PretrainConfig) -> Progress:
             checkpoint has the weights before.
         RunInUseError: another process works in the folder.
     """
-    with held(config.out, "out"):
+    with lock_run_folder(config.out, "out"):
         return _pretrain(config)
 
 
-def _pretrain(config: PretrainConfig) -> Progress:
-    _keep_settings(config)
+def _pretrain(config: PretrainConfig) -> PretrainProgress:
+    _check_saved_settings(config)
     torch.set_num_threads(config.threads)
     # Most of what sharp attention leaves of other tokens is below 1e-38: processors compute with it slowly.
     torch.set_flush_denormal(True)
     keep_freed_memory()
-    tokenizer = tokenizer_of(config)
-    rows_of_both(tokenizer, words_of(config))  # what could not be drilled later is told now
-    training = Training(config, tokenizer)
+    tokenizer = load_or_train_tokenizer(config)
+    find_paired_tokens(tokenizer, paired_words(config))  # what could not be drilled later is told now
+    training = PretrainRun(config, tokenizer)
     training.resume()
     return training.run()
 
 
-class Training:
+class PretrainRun:
     """One training: network, optimisers, probe and progress."""
 
     def __init__(self, config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> None:
         """Start from the first weights."""
         self.config = config
         self.tokenizer = tokenizer
-        self.progress = Progress()
-        self._supply = Supply(config)
+        self.progress = PretrainProgress()
+        self._supply = ChunkLoader(config)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model: LlamaForCausalLM = _first_weights(config, tokenizer).to(self.device)  # pyright: ignore[reportArgumentType]
+        self.model: LlamaForCausalLM = _make_initial_model(config, tokenizer).to(self.device)  # pyright: ignore[reportArgumentType]
         self.optimizers = make_optimizers(self.model, config.muon_rate, config.adam_rate)
         torch.manual_seed(config.seed)
-        self.side_tasks = SideTasks(config.width).to(self.device)
-        self.optimizers[-1].add_param_group({"params": list(self.side_tasks.parameters()), "lr": _MAPS_RATE})
+        self.side_tasks = AuxHeads(config.width).to(self.device)
+        self.optimizers[-1].add_param_group(
+            {"params": list(self.side_tasks.parameters()), "lr": _AUX_LEARNING_RATE}
+        )
         evidence = config.evidence_weight
         weights = (
             *(config.beginning_weight, config.content_weight, config.pointer_weight),
@@ -111,32 +113,32 @@ class Training:
         )
         self._side_weights = torch.tensor(weights, device=self.device)
         self._maps_begin_anew = config.weights is not None and any(weights)
-        AttentionInterface.register("causal", causal)
+        AttentionInterface.register("causal", causal_attention)
         self.model.set_attn_implementation("causal")
-        self._streams: Callable[[Tensor], Streams] = self._run_layers
+        self._streams: Callable[[Tensor], ResidualStreams] = self._run_layers
         if config.compile:
             self._streams = torch.compile(self._run_layers, dynamic=True)
-        self._is_tiled = config.compile and self.device.type == "cpu" and is_available()
+        self._is_tiled = config.compile and self.device.type == "cpu" and is_amx_available()
         if self._is_tiled:
-            library()  # a compiler that is missing is told now
-        self._half = torch.autocast(self.device.type, torch.bfloat16, enabled=multiplies_halves(self.device))
-        self._held_out: Probe | None = None
+            load_amx_library()  # a compiler that is missing is told now
+        self._half = torch.autocast(self.device.type, torch.bfloat16, enabled=is_bf16_fast(self.device))
+        self._held_out: PretrainProbe | None = None
         self._since_probe = time.monotonic()
         self._log_file = config.out / "log.jsonl"
 
     # -- the loop --------------------------------------------------------------------------------
 
-    def run(self) -> Progress:
+    def run(self) -> PretrainProgress:
         """Train until all tokens or minutes are used; probes and checkpoints on the way."""
         began = time.monotonic()
         if not self.progress.scores:
             self._probe()
-        drilled_at = self._supply.first_of(WHOLE)
+        drilled_at = self._supply.first_chunk(FULL_STAGE)
         for number, made in self._supply.chunks(self.progress.chunks):
             if number == drilled_at:
                 self._drill()
             started = time.monotonic()
-            aside = self._supply.stage(number).aside
+            aside = self._supply.stage(number).aux_weight
             loss, *on_the_side = torch.stack([self._step(batch, aside) for batch in made]).mean(0).tolist()
             size = sum(batch.size for batch in made)
             self.progress.chunks = number + 1
@@ -147,8 +149,10 @@ class Training:
             self._log(
                 stage=self._supply.stage(number).name,
                 loss=round(loss, 4),
-                side_losses={name: round(cost, 4) for name, cost in zip(NAMES, on_the_side, strict=True)},
-                rate=round(self._rate(), 4),
+                side_losses={
+                    name: round(cost, 4) for name, cost in zip(AUX_LOSS_NAMES, on_the_side, strict=True)
+                },
+                rate=round(self._lr_factor(), 4),
                 tokens_per_s=round(size / elapsed_s),
             )
             if time.monotonic() - self._since_probe > self.config.probe_minutes * 60:
@@ -168,34 +172,36 @@ class Training:
             )
 
     def _drill(self) -> None:
-        words = words_of(self.config)
+        words = paired_words(self.config)
         if words:
-            self._log(drilled=round(drill(self.model, self.tokenizer, words, self.config.seed), 3))
+            self._log(
+                drilled=round(finetune_first_tokens(self.model, self.tokenizer, words, self.config.seed), 3)
+            )
 
-    def _step(self, batch: Batch, aside: float) -> Tensor:
+    def _step(self, batch: PretrainBatch, aside: float) -> Tensor:
         """Take a step on a batch; give the mean losses: of replies, and of the tasks on the side.
 
-        The latter's weights are multiplied with ``aside``.
+        The latter's weights are multiplied with ``aux_weight``.
         """
         self.model.train()
         maps = self.optimizers[-1].param_groups[-1]
         is_for_all = not self._maps_begin_anew or self.progress.steps >= _MAPS_STEPS
         for optimizer in self.optimizers:
             for settings in optimizer.param_groups:
-                rate = self._rate() if is_for_all or settings is maps else 0.0
+                rate = self._lr_factor() if is_for_all or settings is maps else 0.0
                 settings["lr"] = settings.setdefault("full_lr", settings["lr"]) * rate
         tokens, places, is_reply, *questions = (
             torch.from_numpy(array).to(self.device, non_blocking=True)
             for array in (batch.layout.tokens, batch.places, batch.is_reply, *batch.questions.arrays)
         )
-        targets = filled(tokens[:, 1:].flatten()[places].long(), UNASKED)
+        targets = pad_rows(tokens[:, 1:].flatten()[places].long(), IGNORE_INDEX)
         with self._half:
             streams = self._streams(tokens)
-            logits = self.model.lm_head(streams.last[:, :-1].flatten(0, 1)[filled(places, 0)])
+            logits = self.model.lm_head(streams.last[:, :-1].flatten(0, 1)[pad_rows(places, 0)])
             on_the_side = self.side_tasks.losses(self.model, streams, *questions)
         losses = torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")[: len(places)]
         (losses.mean() + aside * (on_the_side @ self._side_weights)).backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), _LONGEST_NORM)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), _MAX_GRAD_NORM)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -204,37 +210,37 @@ class Training:
             of_replies = (losses * is_reply).sum() / is_reply.sum()
             return torch.cat((of_replies[None], on_the_side))
 
-    def _run_layers(self, tokens: Tensor) -> Streams:
+    def _run_layers(self, tokens: Tensor) -> ResidualStreams:
         body = self.model.model
         stream: Tensor = body.embed_tokens(tokens)
         places = torch.arange(tokens.shape[1], device=tokens.device)[None]
         rotary = body.rotary_emb(stream, places)
         after: list[Tensor] = []
-        for layer in layers_of(self.model):
+        for layer in decoder_layers(self.model):
             if self._is_tiled:
-                stream = in_tiles(layer, stream, *rotary)
+                stream = run_layer_on_amx(layer, stream, *rotary)
             else:
                 stream = layer(stream, attention_mask=None, position_embeddings=rotary, position_ids=places)
             after.append(stream)
         count = len(after)
-        return Streams(after[1], after[count // 2 - 1], after[count * 3 // 4 - 1], body.norm(stream))
+        return ResidualStreams(after[1], after[count // 2 - 1], after[count * 3 // 4 - 1], body.norm(stream))
 
-    def _rate(self) -> float:
+    def _lr_factor(self) -> float:
         """What the learning rates are multiplied with."""
         warm = min(1.0, (self.progress.steps + 1) / _WARM_UP_STEPS)
-        return warm * falling(self.progress.tokens / self.config.tokens, self.config.restart)
+        return warm * lr_schedule_factor(self.progress.tokens / self.config.tokens, self.config.restart)
 
     # -- probes, checkpoints, log ----------------------------------------------------------------
 
     def _probe(self) -> None:
         """Measure, write it down, and keep a checkpoint; the best model so far has a folder of its own."""
-        probe = self._held_out = self._held_out or make_probe(
+        probe = self._held_out = self._held_out or make_pretrain_probe(
             self.tokenizer, _PROBE_SEED, self.config.probe_size, _PROBE_SESSIONS
         )
         self.model.eval()
         started = time.monotonic()
         with self._half:
-            found = measure(self.model, probe, self.config.batch_tokens)
+            found = measure_exact_match(self.model, probe, self.config.batch_tokens)
         self.progress.scores = found
         # To copy random tokens is no part of the program's work: it is told, and chooses nothing.
         value = sum(found.values()) - found["induction"]
@@ -253,7 +259,7 @@ class Training:
             deepcopy(self.model).half().save_pretrained(draft)
             save_tokenizer(self.tokenizer, draft)
 
-        write_folder_whole(folder, write)
+        atomic_write_folder(folder, write)
 
     def _save_checkpoint(self) -> None:
         state = {
@@ -278,7 +284,7 @@ class Training:
         self.side_tasks.load_state_dict(state["side_tasks"])
         for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(kept)
-        self.progress = Progress(**state["progress"])
+        self.progress = PretrainProgress(**state["progress"])
         if "log_bytes" in state:  # older checkpoints do not say
             os.truncate(self._log_file, state["log_bytes"])
 
@@ -289,7 +295,7 @@ class Training:
             log.write(json.dumps({**at, **entries}) + "\n")
 
 
-def causal(
+def causal_attention(
     _module: torch.nn.Module,
     query: Tensor,
     key: Tensor,
@@ -306,31 +312,31 @@ def causal(
     return attended.transpose(1, 2), None
 
 
-def in_tiles(layer: LlamaDecoderLayer, stream: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+def run_layer_on_amx(layer: LlamaDecoderLayer, stream: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Run a layer as it runs itself, with the attention of ``attention``."""
     at = layer.self_attn
     normed = layer.input_layernorm(stream)
     query, key, value = (
-        project(normed).unflatten(-1, (-1, WIDTH)) for project in (at.q_proj, at.k_proj, at.v_proj)
+        project(normed).unflatten(-1, (-1, AMX_HEAD_WIDTH)) for project in (at.q_proj, at.k_proj, at.v_proj)
     )
     # The halves of a width turn by the same angles, which are given twice.
-    got = attend(query, key, value, cosines[0, :, : WIDTH // 2], sines[0, :, : WIDTH // 2])
+    got = attend(query, key, value, cosines[0, :, : AMX_HEAD_WIDTH // 2], sines[0, :, : AMX_HEAD_WIDTH // 2])
     stream = stream + at.o_proj(got.flatten(-2))
     return stream + layer.mlp(layer.post_attention_layernorm(stream))
 
 
-def _first_weights(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+def _make_initial_model(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """Make the network that a training begins with.
 
     Raises:
         ConfigError: the weights to go on from have another shape.
     """
-    shape = Shape(config.width, config.layers, config.width // 32, config.inner)
+    shape = ModelShape(config.width, config.layers, config.width // 32, config.inner)
     assert isinstance(tokenizer.eos_token_id, int)
     model = make_model(shape, len(tokenizer), tokenizer.eos_token_id, config.seed)
     if config.weights is not None:
         earlier = LlamaForCausalLM.from_pretrained(config.weights, dtype=torch.float32)
-        with_tokens_of(earlier, tokenizer)
+        migrate_embeddings(earlier, tokenizer)
         try:
             model.load_state_dict(earlier.state_dict())
         except RuntimeError as error:
@@ -351,12 +357,12 @@ def keep_freed_memory() -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def _keep_settings(config: PretrainConfig) -> None:
+def _check_saved_settings(config: PretrainConfig) -> None:
     """Write the settings beside the training, or compare them with those that it began with."""
     path = config.out / "config.json"
     lasting = config.model_dump(mode="json", exclude=_FREE)
     if not path.exists():
-        write_whole(path, json.dumps(lasting, indent=1) + "\n")
+        atomic_write_text(path, json.dumps(lasting, indent=1) + "\n")
         return
     before = json.loads(path.read_text(encoding="utf-8"))
     changed = sorted(name for name in lasting if lasting[name] != before.get(name))

@@ -11,31 +11,33 @@ from memory_program.core.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class CurriculumStage:
     """A stretch of the training, with worlds of a size of its own.
 
-    ``until`` is the share of all tokens at which it ends. Of bare sessions only the turns are left that say
+    ``end_share`` is the share of all tokens at which it ends. Of bare sessions only the turns are left that say
     something to remember: two thirds of the tokens, for the same replies. ``questions`` are asked for each
-    session. ``kept_empty`` is the share of exchanges that is used where a writer has nothing to do: most
-    sessions lack most kinds. ``aside`` is what the losses on the side are multiplied with.
+    session. ``empty_call_share`` is the share of exchanges that is used where a writer has nothing to do: most
+    sessions lack most kinds. ``aux_weight`` is what the losses on the side are multiplied with.
     """
 
     name: str
-    until: float
+    end_share: float
     is_bare: bool = False
     sessions: tuple[int, int] = (1, 1)
     facts: tuple[int, int] = (1, 1)
     questions: float = 0.0
-    kept_empty: float = 0.4
+    empty_call_share: float = 0.4
     copies: bool = False
-    aside: float = 1.0
+    aux_weight: float = 1.0
 
 
 STAGES = (
-    Stage("copy", 0.0015, copies=True),
-    Stage("bare", 0.075, is_bare=True, sessions=(1, 4), facts=(1, 3), questions=5.0),
-    Stage("short", 0.2475, sessions=(2, 8), facts=(1, 4), questions=5.0),
-    Stage("full", 1.0, sessions=(4, 32), facts=(2, 7), questions=3.0, kept_empty=0.2, aside=0.3),
+    CurriculumStage("copy", 0.0015, copies=True),
+    CurriculumStage("bare", 0.075, is_bare=True, sessions=(1, 4), facts=(1, 3), questions=5.0),
+    CurriculumStage("short", 0.2475, sessions=(2, 8), facts=(1, 4), questions=5.0),
+    CurriculumStage(
+        "full", 1.0, sessions=(4, 32), facts=(2, 7), questions=3.0, empty_call_share=0.2, aux_weight=0.3
+    ),
 )
 """From copying random tokens to whole conversations: what is short is learned in a fraction of the time. Of
 whole ones sessions say much, and what is learned on the side recedes: it weighs over twenty times the loss of
@@ -43,7 +45,7 @@ replies by then."""
 
 StageName = Literal["copy", "bare", "short", "full"]
 
-WHOLE: StageName = "full"
+FULL_STAGE: StageName = "full"
 """The stage of whole conversations."""
 
 
@@ -172,13 +174,13 @@ class PretrainConfig(Settings):
     still awaited after a minute and a half."""
 
     @model_validator(mode="after")
-    def _drills_what_was_trained(self) -> Self:
-        if self.alike and self.weights is None and self.first_stage in (self.last_stage, WHOLE):
+    def _check_paired_tokens(self) -> Self:
+        if self.alike and self.weights is None and self.first_stage in (self.last_stage, FULL_STAGE):
             raise ConfigError(
                 f"alike={self.alike!r} teaches what was trained before: give weights, or begin with a stage "
                 f"before first_stage={self.first_stage!r}"
             )
-        if self.alike and self.last_stage != WHOLE:
+        if self.alike and self.last_stage != FULL_STAGE:
             raise ConfigError(
                 f"alike={self.alike!r} is taught before whole conversations, which "
                 f"last_stage={self.last_stage!r} leaves out"

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from recipes.pocket.aux_targets import Questions, questions_about
-from recipes.pocket.example import Example, Marks
+from recipes.pocket.aux_targets import AuxTargets, make_aux_targets
+from recipes.pocket.example import MarkerTokens, PretrainExample
 
-_STEP = 16  # lengths are multiples of it, so that there are few: ``side_tasks.filled`` says why
+_LENGTH_MULTIPLE = 16  # lengths are multiples of it, so that there are few: ``side_tasks.filled`` says why
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PaddedExamples:
     """Examples side by side, padded at the end; two arrays of shape (examples, about the longest).
 
     ``is_reply`` marks the tokens of replies. Padding needs no mask: attention looks back only, so nothing
@@ -25,9 +25,9 @@ class Layout:
     is_reply: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, examples: Sequence[Example]) -> "Layout":
+    def from_examples(cls, examples: Sequence[PretrainExample]) -> "PaddedExamples":
         """Lay examples out."""
-        shape = (len(examples), max(_padded(example) for example in examples))
+        shape = (len(examples), max(_padded_length(example) for example in examples))
         made = cls(np.zeros(shape, np.int32), np.zeros(shape, np.bool_))
         for row, example in enumerate(examples):
             made.tokens[row, : len(example.tokens)] = example.tokens
@@ -36,7 +36,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PretrainBatch:
     """Examples side by side, and what of them is to be learned.
 
     ``places`` says which tokens count in the loss, by their places in the flattened ``tokens[:, 1:]`` of the
@@ -44,57 +44,59 @@ class Batch:
     ``tokens``. ``size`` counts the tokens, padding left out.
     """
 
-    layout: Layout
+    layout: PaddedExamples
     places: NDArray[np.int64]
     is_reply: NDArray[np.bool_]
-    questions: Questions
+    questions: AuxTargets
     size: int
 
 
-def grouped(examples: Sequence[Example], batch_tokens: int, rng: random.Random) -> list[list[Example]]:
+def group_by_length(
+    examples: Sequence[PretrainExample], batch_tokens: int, rng: random.Random
+) -> list[list[PretrainExample]]:
     """Group examples of like length, so that little is padded; a group has at most so many tokens, padded."""
-    groups: list[list[Example]] = []
+    groups: list[list[PretrainExample]] = []
     mixed = rng.sample(examples, len(examples))
     for example in sorted(mixed, key=lambda example: len(example.tokens)):
-        if not groups or _padded(example) * (len(groups[-1]) + 1) > batch_tokens:
+        if not groups or _padded_length(example) * (len(groups[-1]) + 1) > batch_tokens:
             groups.append([])
         groups[-1].append(example)
     rng.shuffle(groups)
     return groups
 
 
-def _padded(example: Example) -> int:
-    return -(-len(example.tokens) // _STEP) * _STEP
+def _padded_length(example: PretrainExample) -> int:
+    return -(-len(example.tokens) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE
 
 
-def batches(
-    examples: Sequence[Example],
+def make_batches(
+    examples: Sequence[PretrainExample],
     batch_tokens: int,
     prompt_weight: float,
-    marks: Marks,
+    marks: MarkerTokens,
     rng: random.Random,
-) -> list[Batch]:
+) -> list[PretrainBatch]:
     """Make batches of at most so many tokens, padded.
 
     A share ``prompt_weight`` of the prompts' tokens counts in full: as much as all of them at that weight, on
     average, and the output matrix, a third of the work, is applied to few.
     """
     draws = np.random.default_rng(rng.getrandbits(64))
-    made: list[Batch] = []
-    for group in grouped(examples, batch_tokens, rng):
-        layout = Layout.of(group)
+    made: list[PretrainBatch] = []
+    for group in group_by_length(examples, batch_tokens, rng):
+        layout = PaddedExamples.from_examples(group)
         lengths = np.array([len(example.tokens) for example in group])
         width = layout.tokens.shape[1]
         is_said = np.arange(1, width) < lengths[:, None]
         is_reply = layout.is_reply[:, 1:]
         counts = is_reply | (is_said & (draws.random(is_reply.shape) < prompt_weight))
-        asked = [questions_about(example, marks, draws) for example in group]
+        asked = [make_aux_targets(example, marks, draws) for example in group]
         made.append(
-            Batch(
+            PretrainBatch(
                 layout=layout,
                 places=np.flatnonzero(counts),
                 is_reply=is_reply[counts],
-                questions=Questions.joined(
+                questions=AuxTargets.concatenated(
                     [questions.moved(row * width) for row, questions in enumerate(asked)]
                 ),
                 size=int(lengths.sum()),

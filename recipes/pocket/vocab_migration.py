@@ -20,7 +20,7 @@ from memory_program.core.errors import ConfigError
 from recipes.pocket.pocket_tokenizer import SPACE, fast_tokenizer, fixed_texts
 
 
-def reworded(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+def migrate_tokenizer(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
     """Give a tokenizer of earlier prompts the fixed texts of the present ones."""
     layout = json.loads(tokenizer.backend_tokenizer.to_str())
     texts = fixed_texts()
@@ -31,7 +31,7 @@ def reworded(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
     }
     missing = [text for text in texts if text not in tokenizer.get_added_vocab()]
     while free and missing:
-        text, earlier = max(itertools.product(missing, free), key=lambda pair: _likeness(*pair))
+        text, earlier = max(itertools.product(missing, free), key=lambda pair: _text_similarity(*pair))
         free.pop(earlier)["content"] = text
         missing.remove(text)
     made = Tokenizer.from_str(json.dumps(layout))
@@ -39,7 +39,7 @@ def reworded(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
     return fast_tokenizer(made)
 
 
-def with_tokens_of(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+def migrate_embeddings(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     """Give a network a row for each token that was added to its tokenizer since, in place."""
     known = model.config.vocab_size
     if known == len(tokenizer):
@@ -51,11 +51,11 @@ def with_tokens_of(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) 
     with torch.no_grad():
         rows = model.model.embed_tokens.weight
         for number, text in added:
-            likest = max(earlier, key=lambda other: _likeness(text, other))
+            likest = max(earlier, key=lambda other: _text_similarity(text, other))
             rows[number] = rows[earlier[likest]]
 
 
-def rows_of_both(
+def find_paired_tokens(
     tokenizer: PreTrainedTokenizerFast, words: Collection[str] = ()
 ) -> dict[str, tuple[int, int]]:
     """Find the tokens of all words that have one for the beginning of a line and one after a space.
@@ -77,16 +77,18 @@ def rows_of_both(
     return both
 
 
-def begin_alike(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, words: Collection[str]) -> None:
+def init_paired_tokens(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, words: Collection[str]
+) -> None:
     """Let the tokens of words at the beginning of a line start from those of the same words after a space.
 
     Their rows become, in place, those after a space, and what the two kinds of rows differ by in the mean
     over all other words that have both.
 
     Raises:
-        ConfigError: as of ``rows_of_both``.
+        ConfigError: as of ``find_paired_tokens``.
     """
-    both = rows_of_both(tokenizer, words)
+    both = find_paired_tokens(tokenizer, words)
     others = torch.tensor([rows for word, rows in both.items() if word not in words])
     with torch.no_grad():
         rows = model.model.embed_tokens.weight
@@ -96,5 +98,5 @@ def begin_alike(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, wor
             rows[start] = rows[inside] + at_line_starts - after_spaces
 
 
-def _likeness(text: str, other: str) -> float:
+def _text_similarity(text: str, other: str) -> float:
     return difflib.SequenceMatcher(a=text, b=other, autojunk=False).ratio()

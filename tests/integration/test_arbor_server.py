@@ -21,15 +21,15 @@ import pytest
 import torch
 
 from memory_program.configs.arbor_settings import ArborJobSettings
-from memory_program.configs.arbor_yaml import ArborConfig, Devices
+from memory_program.configs.arbor_yaml import ArborConfig, GpuDevices
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.inference.loading import load_model
 from memory_program.rl.backends.arbor import arbor_server as server
 from memory_program.rl.backends.arbor.arbor_backend import ArborReinforceJob, arbor_model
 from memory_program.rl.backends.arbor.arbor_client import ArborClient, UnknownJobError
-from memory_program.rl.backends.arbor.arbor_environment import repair
-from memory_program.rl.backends.arbor.arbor_wire import zero_sum
-from memory_program.rl.credit import Credited, weighted_advantages
+from memory_program.rl.backends.arbor.arbor_environment import write_accelerate_config
+from memory_program.rl.backends.arbor.arbor_wire import recenter_advantages
+from memory_program.rl.credit import WeightedReward, weighted_advantages
 from tests.conftest import CHECKOUT
 from tests.tiny_model import save_tiny_model
 
@@ -54,7 +54,7 @@ PROMPT = [
     {"role": "system", "content": "Remember what is said."},
     {"role": "user", "content": "Nate adopted a turtle."},
 ]
-CREDITED = [Credited(1.0, 4.0), Credited(0.0), Credited(0.5), Credited(0.25, 2.5)]
+CREDITED = [WeightedReward(1.0, 4.0), WeightedReward(0.0), WeightedReward(0.5), WeightedReward(0.25, 2.5)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def group(size: int) -> dict[str, object]:
 def expected(size: int) -> list[float]:
     advantages = weighted_advantages(CREDITED[:size])
     assert advantages is not None
-    found = zero_sum(advantages, [part.weight for part in CREDITED[:size]])
+    found = recenter_advantages(advantages, [part.weight for part in CREDITED[:size]])
     return [*found, *[0.0] * (SETTINGS.num_generations - size)]
 
 
@@ -124,17 +124,17 @@ def arbor(python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -
     config = ArborConfig(
         port=port,
         storage_path=out / "storage",
-        inference=Devices(gpu_ids=(1,)),
-        training=Devices(gpu_ids=(0,)),
+        inference=GpuDevices(gpu_ids=(1,)),
+        training=GpuDevices(gpu_ids=(0,)),
     )
     noted = out / "advantages.jsonl"
     variables = {"PYTHONPATH": str(STAND_INS), "ARBOR_ADVANTAGES": str(noted), "OMP_NUM_THREADS": "1"}
-    path = repair(python)
+    path = write_accelerate_config(python)
     whole = path.read_text(encoding="utf-8")
     assert "distributed_type: DEEPSPEED" in whole
     path.write_text(ON_THE_CPU, encoding="utf-8")
     try:
-        server.start(config, python, print, environment=variables)
+        server.launch_server(config, python, print, environment=variables)
         lm = arbor_model(f"local:{model}", config.url, out / "run", max_tokens=8)
         job = lm.reinforce(SETTINGS.model_dump())
         assert isinstance(job, ArborReinforceJob)
@@ -146,7 +146,7 @@ def arbor(python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -
         yield Arbor(config, job, lm, out / "run", model, [json.loads(line) for line in lines], updates)
     finally:
         print((config.storage / "server.log").read_text(encoding="utf-8", errors="replace")[-20_000:])
-        server.stop(config)
+        server.stop_server(config)
         path.write_text(whole, encoding="utf-8")
 
 
@@ -280,8 +280,8 @@ def test_at_the_end_the_gpus_are_free_again(arbor):
     assert ArborClient(arbor.config.url).status(job_id).status == "cancelled"
     assert f"Released GPUs [1, 0] from job {job_id}" in (arbor.config.storage / "server.log").read_text()
     assert (arbor.config.storage / job_id / "checkpoints" / "checkpoint_final").is_dir()
-    assert server.stop(arbor.config)
-    assert server.find(arbor.config) is None
+    assert server.stop_server(arbor.config)
+    assert server.find_running_server(arbor.config) is None
     assert not [
         line for line in command_lines() if str(arbor.config.storage) in line
     ]  # nobody is left behind

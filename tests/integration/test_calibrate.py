@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from locomo.judge.calibration import AnswerKind, KnownAnswer, known_answers
+from locomo.judge.calibration import AnswerKind, CalibrationAnswer, calibration_answers
 from locomo.judge.rubrics import Rubric, Verdict
 from locomo.types import Benchmark
 from memory_program.bank.outcomes import Outcome
@@ -27,13 +27,13 @@ from tests.competent_model import Prompt, chat_format
 from tests.evaluation_samples import write_conversations
 from tests.model_server import Behaviour, ModelServer, always
 
-Says = Callable[[KnownAnswer, Rubric], str]
+Says = Callable[[CalibrationAnswer, Rubric], str]
 """What a judge replies as its verdict, given the answer that it is shown."""
 
 
 def judge_that(says: Says, benchmark: Benchmark = Benchmark.LOCOMO) -> Callable[[Prompt, int], str]:
     """Make a judge that knows the known answers by their texts."""
-    known = {(a.question.text, a.text): a for a in known_answers(benchmark)}
+    known = {(a.question.text, a.text): a for a in calibration_answers(benchmark)}
 
     def reply(prompt: Prompt, seen: int) -> str:
         if "verdict" not in prompt.wanted:
@@ -45,22 +45,22 @@ def judge_that(says: Says, benchmark: Benchmark = Benchmark.LOCOMO) -> Callable[
     return reply
 
 
-def true_verdict(answer: KnownAnswer, rubric: Rubric) -> str:
+def true_verdict(answer: CalibrationAnswer, rubric: Rubric) -> str:
     return answer.verdicts[rubric].value.upper()
 
 
-def lenient(answer: KnownAnswer, rubric: Rubric) -> str:
+def lenient(answer: CalibrationAnswer, rubric: Rubric) -> str:
     """Fall for what is vague and for what is true of somebody else; otherwise right."""
     fooled = answer.kind in (AnswerKind.VAGUE, AnswerKind.OTHER_SPEAKER)
     return "CORRECT" if fooled else true_verdict(answer, rubric)
 
 
-def strict(answer: KnownAnswer, rubric: Rubric) -> str:
+def strict(answer: CalibrationAnswer, rubric: Rubric) -> str:
     """Accept nothing but the very words of the gold."""
     return "CORRECT" if answer.kind is AnswerKind.GOLD else "WRONG"
 
 
-def broken(answer: KnownAnswer, rubric: Rubric) -> str:
+def broken(answer: CalibrationAnswer, rubric: Rubric) -> str:
     """Give no verdict by the strict rubric, nor on what is empty; and accept near misses."""
     if rubric is Rubric.STRICT or answer.kind is AnswerKind.EMPTY:
         return "It is hard to say."
@@ -129,7 +129,7 @@ def test_a_strict_judge_rejects_what_is_said_in_other_words(tmp_path):
 def test_a_broken_judge_has_no_rate_where_it_gives_no_verdict(tmp_path):
     quality, _ = calibrated(broken, tmp_path, dataset="perltqa")
     assert quality["strict"]["false_accept"] == {"value": None, "low": None, "high": None, "n": 0}
-    assert quality["strict"]["unparsed"] == len(known_answers(Benchmark.PERLTQA))
+    assert quality["strict"]["unparsed"] == len(calibration_answers(Benchmark.PERLTQA))
     errors = kinds(quality["lenient"])
     assert errors["empty", "wrong"] is None
     assert errors["near miss", "wrong"] == 1

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from memory_program.configs.evaluate_config import EvaluateConfig
-from memory_program.evaluation.datasets import DATASETS
+from memory_program.evaluation.datasets import DATASET_LOADERS
 from tests.conftest import CHECKOUT
 
 
@@ -28,7 +28,7 @@ def benchmark(name: str) -> ModuleType:
 def test_a_run_is_measured_by_its_calls_its_chain_and_what_a_cache_could_serve() -> None:
     concurrency = benchmark("concurrency")
     conversation = min(
-        DATASETS["sample"](EvaluateConfig()).conversations, key=lambda talk: len(talk.sessions)
+        DATASET_LOADERS["sample"](EvaluateConfig()).conversations, key=lambda talk: len(talk.sessions)
     )
     setting = concurrency.Setting(
         "quick", "two-phase", 16, [conversation], is_judged=True, rule=concurrency.OWN_SERVER_RULE
@@ -54,7 +54,7 @@ def test_a_run_is_measured_by_its_calls_its_chain_and_what_a_cache_could_serve()
 
 def test_the_ideal_is_the_chain_or_what_the_concurrency_allows_whichever_is_more() -> None:
     concurrency = benchmark("concurrency")
-    conversations = DATASETS["sample"](EvaluateConfig()).conversations
+    conversations = DATASET_LOADERS["sample"](EvaluateConfig()).conversations
     longest = max(len(conversation.sessions) for conversation in conversations)
     in_order, in_two_phases, judged, *_ = concurrency.settings(conversations)
     assert (in_order.chain, in_two_phases.chain, judged.chain) == (longest + 1, 3, longest + 2)

@@ -13,7 +13,7 @@ from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import ConfigError
 from memory_program.evaluation.data_splits import split_conversations
 from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.evaluation.question_selection import select
+from memory_program.evaluation.question_selection import load_selection
 from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.models.factory import language_model
 from tests.competent_model import Prompt
@@ -73,13 +73,15 @@ def test_membuilders_splits_choose_among_real_instances(longmemeval_path, tmp_pa
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     settings = {"dataset": "longmemeval", "data": longmemeval_path, "systems": "extractive"}
     chosen = {
-        split: [c.conversation_id for c in select(EvaluateConfig(split=split, **settings)).conversations]
+        split: [
+            c.conversation_id for c in load_selection(EvaluateConfig(split=split, **settings)).conversations
+        ]
         for split in ("rl", "test")
     }
     assert chosen["rl"] == ["32260d93", "19b5f2b3_abs"]
     assert len(chosen["test"]) == 8
     with pytest.raises(ConfigError, match="split='sft' has none of the 10 conversations of this file"):
-        select(EvaluateConfig(split="sft", **settings))
+        load_selection(EvaluateConfig(split="sft", **settings))
     with pytest.raises(ConfigError, match="10 conversations give 0 to learn from and 2 to choose on"):
         split_conversations(load_longmemeval(longmemeval_path))  # and not those that are tested on
 

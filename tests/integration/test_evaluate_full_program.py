@@ -17,7 +17,7 @@ from memory_program.configs.evaluate_config import EvaluateConfig, SystemSetting
 from memory_program.core.errors import BudgetExceededError, ConfigError, ModelError
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.scoring.question_scores import Json
-from memory_program.evaluation.stages.system_runner import ModelMaker
+from memory_program.evaluation.stages.system_runner import ModelFactory
 from memory_program.models.factory import AdaptiveLimiter, language_model
 from memory_program.tracking import EXPERIMENT, import_mlflow
 from tests.evaluation_samples import write_conversations
@@ -37,7 +37,7 @@ GIVES_NOTHING = (
 )
 
 
-def impatient(url: str) -> ModelMaker:
+def impatient(url: str) -> ModelFactory:
     """Make real models of a server, which retry soon and wait briefly."""
     limiter = AdaptiveLimiter(8)
 

@@ -29,12 +29,12 @@ from memory_program.core.errors import (
 )
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.item_records import JudgeRecord
-from memory_program.evaluation.question_selection import select
-from memory_program.evaluation.report.results_json import RESULTS
-from memory_program.evaluation.report.write_reports import recorded_systems
+from memory_program.evaluation.question_selection import load_selection
+from memory_program.evaluation.report.results_json import EVALUATION_RESULTS_FILE
+from memory_program.evaluation.report.write_reports import load_system_records
 from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.scoring.score_signature import identify_judge, read_run, write_run
-from memory_program.evaluation.stages.judge_stage import cases_of
+from memory_program.evaluation.stages.judge_stage import list_answers_to_judge
 from memory_program.models.usage import CallRecord, Usage, record_call
 from tests.evaluation_samples import (
     Failing,
@@ -80,7 +80,9 @@ class Bench:
     ) -> Json | None:
         console = Console(file=io.StringIO(), width=120)
         try:
-            return evaluate(self.config(**settings), console=console, make=maker(system), models=models)
+            return evaluate(
+                self.config(**settings), console=console, system_factory=maker(system), models=models
+            )
         finally:
             self.output = console.file.getvalue()
 
@@ -137,7 +139,7 @@ def test_a_full_run_scores_every_question_and_writes_the_results(bench):
     assert system["tokens_per_question"] == 20
     assert system["failures"]["all"] == 0
     assert system["memory"]["sessions"] == 3 * SESSIONS
-    assert json.loads((bench.folder / "run" / RESULTS).read_text()) == results
+    assert json.loads((bench.folder / "run" / EVALUATION_RESULTS_FILE).read_text()) == results
     lines = (bench.folder / "run/extractive/questions.jsonl").read_text().splitlines()
     assert len(lines) == 3 * QUESTIONS
     assert json.loads(lines[0])["gold"] == "photographed a dolphin"
@@ -554,7 +556,7 @@ def test_a_moved_folder_goes_on_where_it_was(bench, tmp_path):
 def test_a_path_in_brackets_is_printed_whole(bench, tmp_path):
     folder = tmp_path / "paper [b]" / "run [final]"
     bench.run(Quoting(), output_dir=folder)
-    assert f"results: {folder / RESULTS}" in bench.output
+    assert f"results: {folder / EVALUATION_RESULTS_FILE}" in bench.output
     path = folder / "extractive/answers.jsonl"
     path.write_bytes(path.read_bytes()[:-40])
     bench.run(Quoting(), output_dir=folder)
@@ -661,10 +663,10 @@ def test_systems_that_share_banks_share_what_a_retry_made_of_them(bench):
 def test_verdicts_that_were_asked_for_twice_were_paid_twice(bench):
     bench.run(Quoting())
     config = bench.config(judge_model="openai/j", rubrics="strict")
-    (system,) = recorded_systems(config, select(config))
+    (system,) = load_system_records(config, load_selection(config))
     system = replace(system, run=replace(system.run, judge=identify_judge(config)))
     paid = Usage(calls=1, cost_usd=0.1)
-    for case in cases_of(system):
+    for case in list_answers_to_judge(system):
         for verdict, outcome in ((None, Outcome.ERROR), (Verdict.CORRECT, Outcome.OK)):
             found = (case.key, case.question.question_id, case.rubric, verdict, outcome, "", paid, 0.0)
             system.journals.judgements.add(JudgeRecord(*found))

@@ -21,7 +21,7 @@ def run(folder: Path, **settings: Any) -> str:
     config = EvaluateConfig(
         dataset=str(data), **{"systems": "extractive", "output_dir": folder / "runs/one", **settings}
     )
-    evaluate(config, console=console, make=maker(Quoting()))
+    evaluate(config, console=console, system_factory=maker(Quoting()))
     return console.file.getvalue()
 
 

@@ -28,17 +28,17 @@ from memory_program.core.errors import ConfigError, ModelError, RecordError
 from memory_program.inference.loading import load_model
 from memory_program.models.factory import language_model
 from memory_program.rl.episode_json import episode_from_json
-from memory_program.rl.rewards import RewardRule, answer_score
+from memory_program.rl.rewards import RewardRule, build_answer_metric
 from memory_program.serving.reply_rewards import ReplyRewarder
 from memory_program.sft.exports import write_verl
 from memory_program.sft.sft_commands import (
     collect_trajectories,
-    export,
+    export_to_format,
     fine_tune_writer,
     synthesize_questions,
 )
-from memory_program.sft.sft_training import examples_of, lessons_of
-from memory_program.sft.trajectories import collect, read_trajectories
+from memory_program.sft.sft_training import sft_examples, split_by_conversation
+from memory_program.sft.trajectories import read_trajectories, record_trajectories
 from memory_program.worlds import as_locomo_json
 from tests.competent_model import Prompt, chat_format
 from tests.conversations import session
@@ -92,7 +92,7 @@ def expert(engine: Expert, model: str = "test/expert") -> MemoryProgram:
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("taught")
-    collect(expert(Expert()), [talk(name) for name in "abc"], folder, threads=2)
+    record_trajectories(expert(Expert()), [talk(name) for name in "abc"], folder, threads=2)
     return folder
 
 
@@ -111,18 +111,18 @@ def test_a_trajectory_has_what_was_asked_replied_and_done(taught):
 def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path):
     talks = [talk("a"), talk("b")]
     failing = Expert(failing=4)
-    found = collect(expert(failing), talks, tmp_path, threads=1)
+    found = record_trajectories(expert(failing), talks, tmp_path, threads=1)
     assert [(c.sessions, c.failure is None) for c in found] == [(0, False), (1, True)]
     (tmp_path / "b.jsonl").open("a").write('{"half a line')
     again = Expert()
-    assert [c.sessions for c in collect(expert(again), talks, tmp_path, threads=1)] == [1, 1]
+    assert [c.sessions for c in record_trajectories(expert(again), talks, tmp_path, threads=1)] == [1, 1]
     assert again.calls == 4  # those of the conversation that was not done
     assert len(read_trajectories(tmp_path)) == 2
 
 
 def test_what_has_a_file_is_skipped_if_one_wants(taught):
     untouched = Expert()
-    assert collect(expert(untouched), [talk("a")], taught, threads=1, skip_existing=True) == []
+    assert record_trajectories(expert(untouched), [talk("a")], taught, threads=1, skip_existing=True) == []
     assert untouched.calls == 0
 
 
@@ -130,14 +130,14 @@ def test_another_text_or_another_expert_is_not_taken_for_what_is_done(taught):
     untouched = Expert()
     moved = replace(talk("a"), sessions=(session(1, "Mara: I moved to Rome.", "Tom: I adopted a puppy."),))
     with pytest.raises(RecordError, match="holds sessions of other data: name another folder"):
-        collect(expert(untouched), [moved], taught, threads=1)
+        record_trajectories(expert(untouched), [moved], taught, threads=1)
     with pytest.raises(RecordError, match="holds what 'test/expert' did, and not 'test/other': name another"):
-        collect(expert(untouched, "test/other"), [talk("a")], taught, threads=1)
+        record_trajectories(expert(untouched, "test/other"), [talk("a")], taught, threads=1)
     told_otherwise = expert(untouched)
     for _, predictor in told_otherwise.writer.named_predictors():
         predictor.signature = predictor.signature.with_instructions("Write down all that is said.")
     with pytest.raises(RecordError, match="holds what other prompts led to: name another folder"):
-        collect(told_otherwise, [talk("a")], taught, threads=1)
+        record_trajectories(told_otherwise, [talk("a")], taught, threads=1)
     assert untouched.calls == 0
 
 
@@ -171,7 +171,7 @@ def test_no_trajectories_are_an_error(tmp_path):
 def test_an_experts_faults_are_not_taught(taught):
     lines = read_trajectories(taught)
     lines[0]["calls"][1]["is_valid"] = False
-    examples = examples_of(lines[:1])
+    examples = sft_examples(lines[:1])
     assert len(examples) == 3
     assert [message["role"] for message in examples[0]["messages"]] == ["system", "user", "assistant"]
     assert examples[0]["messages"][2]["content"] == reply("core", remembers=True)
@@ -179,14 +179,14 @@ def test_an_experts_faults_are_not_taught(taught):
 
 def test_examples_are_held_out_by_conversation(taught):
     lines = read_trajectories(taught)
-    lessons = lessons_of(lines, 0.34, seed=0)
+    lessons = split_by_conversation(lines, 0.34, seed=0)
     assert (len(lessons.train), len(lessons.val)) == (8, 4)
     with pytest.raises(ConfigError, match="1 conversations of trajectories"):
-        lessons_of(lines[:1], 0.5, seed=0)
+        split_by_conversation(lines[:1], 0.5, seed=0)
 
 
 def test_llamafactory_finds_its_dataset_by_name_with_the_columns_that_it_reads(taught, tmp_path):
-    export(ExportConfig(trajectories=taught, output_dir=tmp_path), QUIET)
+    export_to_format(ExportConfig(trajectories=taught, output_dir=tmp_path), QUIET)
     folder = tmp_path / "llamafactory"
     (entry,) = json.loads((folder / "dataset_info.json").read_text()).values()
     rows = json.loads((folder / entry["file_name"]).read_text())
@@ -200,9 +200,9 @@ def test_llamafactory_finds_its_dataset_by_name_with_the_columns_that_it_reads(t
 
 
 def test_a_row_of_verl_can_be_rolled_out_and_rewarded(taught, tmp_path):
-    rewarder = ReplyRewarder(reader_by_rules(), answer_score("f1"), RewardRule("dense"))
+    rewarder = ReplyRewarder(reader_by_rules(), build_answer_metric("f1"), RewardRule("dense"))
     for by, count, worth in (("session", 12, 0.5), ("question", 24, 1.0)):
-        export(ExportConfig(format="verl", by=by, trajectories=taught, output_dir=tmp_path), QUIET)
+        export_to_format(ExportConfig(format="verl", by=by, trajectories=taught, output_dir=tmp_path), QUIET)
         rows = pq.read_table(tmp_path / "verl" / f"by_{by}.parquet").to_pylist()
         assert len(rows) == count
         row = rows[1]
@@ -267,7 +267,7 @@ def test_what_only_rewards_need_is_no_setting_of_fine_tuning(name):
 
 
 def test_a_model_is_exported_in_half_precision(model, tmp_path):
-    export(ExportConfig(format="hf", model=model, output_dir=tmp_path), QUIET)
+    export_to_format(ExportConfig(format="hf", model=model, output_dir=tmp_path), QUIET)
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert config["dtype"] == "bfloat16"
     assert (tmp_path / "hf" / "tokenizer.json").is_file()

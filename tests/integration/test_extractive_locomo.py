@@ -13,8 +13,8 @@ import pytest
 
 from locomo.locomo import LOCOMO_SHA256, load_locomo
 from locomo.metrics import evidence_recall, locomo_f1
-from locomo.splits import split_of
-from locomo.types import ANSWERABLE
+from locomo.splits import locomo_split
+from locomo.types import ANSWERABLE_CATEGORIES
 from memory_program.agents.baselines.extractive import ExtractiveSystem
 from memory_program.bank.space import MemorySpace
 
@@ -39,9 +39,9 @@ def scores_by_split(answers):
     answerable, everything = defaultdict(list), defaultdict(list)
     for question, answer in answers:
         score = locomo_f1(answer.text, question.answer, question.category)
-        split = split_of(question.conversation_id)
+        split = locomo_split(question.conversation_id)
         everything[split].append(score)
-        if question.category in ANSWERABLE:
+        if question.category in ANSWERABLE_CATEGORIES:
             answerable[split].append(score)
     return answerable, everything
 
@@ -62,7 +62,7 @@ def test_what_was_never_tuned_on_is_found_nearly_as_well(answers):
     recalls = [
         evidence_recall(question.evidence, [item.sources for item in answer.ranked], 10)
         for question, answer in answers
-        if question.evidence and split_of(question.conversation_id) == "test"
+        if question.evidence and locomo_split(question.conversation_id) == "test"
     ]
     assert np.mean(recalls) >= 0.785
 

@@ -25,7 +25,7 @@ from memory_program.bank.outcomes import Outcome, SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.models.factory import AdaptiveLimiter, language_model
-from memory_program.models.usage import metered
+from memory_program.models.usage import track_usage
 from tests.competent_model import NOT_MENTIONED, Prompt
 from tests.conversations import session
 from tests.model_server import Behave, Behaviour, ModelServer, always, at_random
@@ -324,7 +324,7 @@ def _remember_many(behave: Behave) -> tuple[dict[str, MemorySpace], int, int]:
         return fell[prompt.key]
 
     spaces = {f"conversation-{number}": MemorySpace(f"conversation-{number}") for number in range(6)}
-    with ModelServer(noted, retry_after_s=0.01) as server, metered() as meter:
+    with ModelServer(noted, retry_after_s=0.01) as server, track_usage() as meter:
         lm = over(server, limiter=AdaptiveLimiter(8, cooldown_s=0.05))
         with ThreadPoolExecutor(3) as pool:
             futures = [

@@ -23,7 +23,7 @@ from locomo.locomo import read_dataset
 from locomo.types import Session, Turn
 from memory_program.bank.__main__ import main as bank_command
 from memory_program.bank.dense import DenseIndex
-from memory_program.bank.forgetting import forget, told_of
+from memory_program.bank.forgetting import forget_namespace, text_from_banks
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.record_json import session_to_json
@@ -31,7 +31,7 @@ from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import StoreError
 from memory_program.forget.__main__ import main as forget_command
-from memory_program.forget.quote_matcher import Telling
+from memory_program.forget.quote_matcher import QuoteMatcher
 from memory_program.tracking import EXPERIMENT
 from tests.conftest import CHECKOUT
 from tests.conversations import session
@@ -89,7 +89,7 @@ def test_no_byte_of_a_forgotten_namespace_is_left_and_every_other_one_is_whole(k
             if kind == "postgresql":
                 _analyse(url)
             assert SECRET.encode() in bytes_of(kind, url, tmp_path)
-            forgotten = forget(url, "alice")  # a store that is open, but idle, is not in the way
+            forgotten = forget_namespace(url, "alice")  # a store that is open, but idle, is not in the way
             assert forgotten.rows["memory_namespaces"] == 1
             assert forgotten.rows["memory_operations"] == 2 * 42
             left = bytes_of(kind, url, tmp_path)
@@ -100,7 +100,7 @@ def test_no_byte_of_a_forgotten_namespace_is_left_and_every_other_one_is_whole(k
             assert store.namespaces() == ["bob"]
         assert after.bank.operations() == before.bank.operations()
         assert after.sessions == before.sessions
-        assert not forget(url, "alice").was_known
+        assert not forget_namespace(url, "alice").was_known
 
 
 def _analyse(url: str) -> None:
@@ -120,9 +120,9 @@ def test_snapshots_and_vectors_are_forgotten_too(tmp_path: Path):
         space.bank.edit_core(f"{KEPT}\n{SECRET}, too", Provenance("test"))
         store.save(space)
         assert store.load("alice").snapshot_version == 2
-    assert told_of(url, "alice").texts == {SECRET, KEPT, f"{SECRET}, too"}
+    assert text_from_banks(url, "alice").texts == {SECRET, KEPT, f"{SECRET}, too"}
     assert SECRET.encode() in bytes_of("sqlite", url, tmp_path)
-    forgotten = forget(url, "alice").rows
+    forgotten = forget_namespace(url, "alice").rows
     assert (forgotten["memory_snapshots"] > 0, forgotten["memory_vectors"]) == (True, 1)
     assert SECRET.encode() not in bytes_of("sqlite", url, tmp_path)
 
@@ -135,9 +135,9 @@ def test_a_reader_in_the_middle_is_named_and_the_same_command_ends_the_work(tmp_
         reader.cursor().execute("BEGIN")
         reader.cursor().execute("SELECT count(*) FROM memory_operations").fetchone()
         with pytest.raises(StoreError, match="run the same command again"):
-            forget(url, "alice")
+            forget_namespace(url, "alice")
         reader.cursor().execute("ROLLBACK")
-    assert not forget(url, "alice").was_known
+    assert not forget_namespace(url, "alice").was_known
     assert SECRET.encode() not in bytes_of("sqlite", url, tmp_path)
 
 
@@ -153,16 +153,16 @@ def test_the_command_says_what_it_did_or_that_there_is_nothing_to_forget(tmp_pat
 @pytest.mark.parametrize("wrap", [str, json.dumps, html.escape, lambda t: json.dumps(json.dumps({"a": t}))])
 def test_a_copy_is_known_however_it_is_escaped(wrap):
     told = 'He said "never\ttell" to Zoë & <Ann> \\ the others'
-    telling = Telling(
+    telling = QuoteMatcher(
         "conv-2", [told, "Thanks!", "We all say this very line."], ["We all say this very line!"]
     )
-    assert telling.is_in(f"before {wrap(told)} after")
-    assert not telling.is_in("Thanks! We all say this very line. conv-26")
-    assert telling.is_in('{"question_id": "conv-2:q4"}')
+    assert telling.matches_text(f"before {wrap(told)} after")
+    assert not telling.matches_text("Thanks! We all say this very line. conv-26")
+    assert telling.matches_text('{"question_id": "conv-2:q4"}')
 
 
 def test_a_conversation_called_one_is_not_named_by_every_number():
-    telling = Telling("1", ["A line that tells enough to be known."], [])
+    telling = QuoteMatcher("1", ["A line that tells enough to be known."], [])
     for line in (
         {"conversation_id": "1"},
         {"question_id": "1:q0"},
@@ -171,14 +171,14 @@ def test_a_conversation_called_one_is_not_named_by_every_number():
         {"conversations": "3,1, 2"},
         ["2", "1"],
     ):
-        assert telling.is_in(json.dumps(line)), line
+        assert telling.matches_text(json.dumps(line)), line
     for line in (
         {"index": 1, "evidence": ["D1:1", "D2:1"], "ranks": [1, 1]},
         {"recall": {"1": 0.5}, "question_id": "2:q1", "namespace": "0f3c9a/11"},
         {"text": "On May 1, 2023, she had 1 dog, 1, 2 or 3 cats."},
     ):
-        assert not telling.is_in(json.dumps(line)), line
-    assert not telling.is_in("a page with 1 number and a 1")
+        assert not telling.matches_text(json.dumps(line)), line
+    assert not telling.matches_text("a page with 1 number and a 1")
 
 
 def test_a_long_line_is_found_across_the_end_of_a_piece_however_it_is_escaped(tmp_path: Path, monkeypatch):
@@ -186,7 +186,7 @@ def test_a_long_line_is_found_across_the_end_of_a_piece_however_it_is_escaped(tm
     told = "Она спрятала золото под липой. " * 160
     path = tmp_path / "log.jsonl"
     path.write_text("x" * 6_000 + json.dumps({"text": told}))
-    assert Telling("conv-2", [told], []).is_in_file(path)
+    assert QuoteMatcher("conv-2", [told], []).matches_file(path)
 
 
 def test_a_copy_in_a_file_is_known_wherever_a_piece_that_is_read_ends(tmp_path: Path, monkeypatch):
@@ -194,7 +194,7 @@ def test_a_copy_in_a_file_is_known_wherever_a_piece_that_is_read_ends(tmp_path: 
     told = "Zoë hid the gold under the lindén"
     path = tmp_path / "log.txt"
     path.write_text(f"before {told} after", encoding="utf-8")
-    assert Telling("conv-2", [told], []).is_in_file(path)
+    assert QuoteMatcher("conv-2", [told], []).matches_file(path)
 
 
 def test_replies_that_were_kept_for_resuming_and_demos_are_forgotten_too(tmp_path: Path, capsys):
@@ -233,7 +233,7 @@ def a_run(place: Path, **banks: str) -> Path:
 
 
 def banks_in(folder: Path) -> list[str]:
-    with BankStore.existing(f"sqlite:///{folder / 'banks.sqlite'}") as store:
+    with BankStore.open_existing(f"sqlite:///{folder / 'banks.sqlite'}") as store:
         return store.namespaces()
 
 
@@ -480,7 +480,7 @@ def test_of_mlflow_in_plain_files_nothing_is_left_either(tmp_path: Path, monkeyp
 
 def test_that_a_server_of_mlflow_keeps_the_runs_in_its_bin_is_told(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setattr(
-        "memory_program.forget.mlflow_eraser._SERVED", ("sqlite:",)
+        "memory_program.forget.mlflow_eraser._SERVER_PREFIXES", ("sqlite:",)
     )  # a server takes long to start
     folder = a_run(tmp_path, alice=SECRET)
     client, experiment = tracked(folder)

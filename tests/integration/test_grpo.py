@@ -17,8 +17,8 @@ from memory_program.core.errors import ConfigError, ModelError
 from memory_program.inference.engine import LocalSettings
 from memory_program.models.local_model import LocalModel
 from memory_program.rl.grpo import MemoryGRPO
-from memory_program.rl.rewards import answer_score
-from memory_program.rl.validation import Validation
+from memory_program.rl.rewards import build_answer_metric
+from memory_program.rl.validation import ValidationResult
 from tests.training_samples import RuledReader, one_thread, save_half_taught, student, talk
 
 EASY = {
@@ -44,11 +44,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def grpo(out: Path, on_entry=lambda entry: None, terms: dict | None = None, **settings: object) -> MemoryGRPO:
     return MemoryGRPO(
-        answer_score("f1"),
+        build_answer_metric("f1"),
         out,
         GRPOSettings(**{**EASY, **settings}),
         ReinforceSettings(**TRAINING),
-        terms=terms or {"reward": "f1"},
+        extra_resume_settings=terms or {"reward": "f1"},
         on_entry=on_entry,
     )
 
@@ -210,8 +210,14 @@ def test_training_stops_when_validation_no_longer_rises(folder, tmp_path):
 
 
 def test_a_validation_in_which_much_was_lost_is_not_the_best(folder, tmp_path, monkeypatch):
-    seen = iter([Validation(0.5, 20, 0, {}), Validation(1.0, 1, 19, {}), Validation(0.75, 18, 2, {})])
-    monkeypatch.setattr("memory_program.rl.grpo.validate", lambda *_args, **_settings: next(seen))
+    seen = iter(
+        [
+            ValidationResult(0.5, 20, 0, {}),
+            ValidationResult(1.0, 1, 19, {}),
+            ValidationResult(0.75, 18, 2, {}),
+        ]
+    )
+    monkeypatch.setattr("memory_program.rl.grpo.validate_policy", lambda *_args, **_settings: next(seen))
     grpo(tmp_path, num_train_steps=2, val_every=1, rollouts=2).compile(
         student(folder), trainset=TRAIN, valset=VAL
     )
@@ -242,9 +248,9 @@ def test_the_dry_run_shows_a_group_and_changes_nothing(folder, tmp_path):
     assert {group.agent for group in grouping.groups} <= {kind.value for kind in MemoryKind}
     for group in grouping.groups:
         assert group.episode_id == "learned/session_1"
-        rewards = [part.reward for part in group.parts]
+        rewards = [part.reward for part in group.samples]
         assert max(rewards) > min(rewards)
-        best = max(group.parts, key=lambda part: part.reward)
+        best = max(group.samples, key=lambda part: part.reward)
         assert best.advantage > 0
     assert all(torch.equal(weight, before[name]) for name, weight in weights(program).items())
 

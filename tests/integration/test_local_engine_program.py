@@ -14,7 +14,7 @@ from dspy.utils.exceptions import ContextWindowExceededError, LMUnsupportedFeatu
 
 from memory_program.models.factory import check_model, language_model
 from memory_program.models.local_model import LocalModel
-from memory_program.models.usage import metered
+from memory_program.models.usage import track_usage
 from tests.tiny_model import save_tiny_model
 
 QUESTIONS = [f"What did Nate and Joanna say about the garden on the {n}. of June?" for n in range(16)]
@@ -52,7 +52,7 @@ class Asking(dspy.Module):
 
 
 def test_a_call_is_on_the_meter_with_its_tokens_and_costs_nothing(lm: dspy.LM) -> None:
-    with metered() as meter:
+    with track_usage() as meter:
         lm(QUESTIONS[0])
         lm(QUESTIONS[1])
     usage = meter.usage
@@ -60,12 +60,12 @@ def test_a_call_is_on_the_meter_with_its_tokens_and_costs_nothing(lm: dspy.LM) -
     assert (usage.cost_usd, usage.unpriced_calls) == (0.0, 0)
     assert 0 < usage.cached_tokens < usage.input_tokens
     assert usage.cached_tokens % 16 == 0
-    assert [call.was_cut for call in meter.calls] == [True, True]
+    assert [call.is_truncated for call in meter.calls] == [True, True]
     assert usage.seconds > 0
 
 
 def test_a_failed_call_is_on_the_meter_as_failed_and_is_not_tried_again(lm: dspy.LM) -> None:
-    with metered() as meter, pytest.raises(ContextWindowExceededError, match="at most 512 together"):
+    with track_usage() as meter, pytest.raises(ContextWindowExceededError, match="at most 512 together"):
         lm("turtle " * 600)
     assert (meter.usage.calls, meter.usage.failed_calls, meter.usage.retries) == (1, 1, 0)
 
@@ -108,7 +108,7 @@ def test_what_the_engine_cannot_do_is_refused_through_dspy(lm: dspy.LM) -> None:
 
 
 def test_a_check_of_the_model_is_short_however_long_it_would_talk(lm: dspy.LM) -> None:
-    with metered() as meter:
+    with track_usage() as meter:
         check_model(lm)
     assert meter.usage.output_tokens <= 16
 

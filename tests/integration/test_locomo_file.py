@@ -12,7 +12,7 @@ from locomo.errors import DatasetError
 from locomo.locomo import LOCOMO_SHA256, load_locomo, read_conversations
 from locomo.metrics import locomo_f1
 from locomo.splits import SPLITS, main, select_split
-from locomo.types import ANSWERABLE, Category, questions_of
+from locomo.types import ANSWERABLE_CATEGORIES, Category, all_questions
 
 pytestmark = pytest.mark.dataset
 
@@ -58,7 +58,7 @@ def by_id(locomo):
 
 @pytest.fixture(scope="module")
 def questions(locomo):
-    return questions_of(locomo.conversations)
+    return all_questions(locomo.conversations)
 
 
 def test_the_file_is_the_official_one(locomo):
@@ -86,7 +86,7 @@ def test_the_totals_are_the_published_ones(locomo, questions):
     assert sum(len(c.sessions) for c in locomo.conversations) == 272
     assert sum(len(c.turns) for c in locomo.conversations) == 5_882
     assert Counter(q.category for q in questions) == {1: 282, 2: 321, 3: 96, 4: 841, 5: 446}
-    assert sum(q.category in ANSWERABLE for q in questions) == 1_540
+    assert sum(q.category in ANSWERABLE_CATEGORIES for q in questions) == 1_540
 
 
 def test_session_dates_increase_and_no_day_has_two(locomo):
@@ -178,7 +178,7 @@ def test_the_vectors_of_the_official_scorer_are_reproduced(locomo_path):
 def test_the_gold_itself_scores_as_the_official_scorer_has_it(questions):
     scores = {
         category: [locomo_f1(str(q.answer), q.answer, category) for q in questions if q.category is category]
-        for category in ANSWERABLE
+        for category in ANSWERABLE_CATEGORIES
     }
     means = {category.value: round(sum(s) / len(s), 3) for category, s in scores.items()}
     assert means == {1: 1.0, 2: 1.0, 3: 0.927, 4: 1.0}

@@ -3,8 +3,8 @@
 import json
 from collections import Counter
 
-from locomo.longmemeval import load_longmemeval, membuilder_split
-from locomo.types import LongMemEvalType, questions_of
+from locomo.longmemeval import load_longmemeval, load_membuilder_split
+from locomo.types import LongMemEvalType, all_questions
 
 
 def test_real_instances_are_read_whole(longmemeval_path):
@@ -27,7 +27,7 @@ def test_real_instances_are_read_whole(longmemeval_path):
 
 
 def test_the_sample_has_five_types_and_two_without_an_answer(longmemeval_path):
-    questions = questions_of(load_longmemeval(longmemeval_path).conversations)
+    questions = all_questions(load_longmemeval(longmemeval_path).conversations)
     assert Counter(question.category for question in questions) == {
         LongMemEvalType.MULTI_SESSION: 2,
         LongMemEvalType.TEMPORAL: 2,
@@ -43,7 +43,7 @@ def test_membuilders_splits_are_disjoint_and_no_twin_of_a_tested_question_is_tra
 ):
     published = longmemeval_path.with_name("longmemeval_splits.json")
     (tmp_path / published.name).write_bytes(published.read_bytes())
-    splits = {name: membuilder_split(name, cache_dir=tmp_path) for name in ("sft", "rl", "test")}
+    splits = {name: load_membuilder_split(name, cache_dir=tmp_path) for name in ("sft", "rl", "test")}
     listed = json.loads(published.read_text())
     assert splits["test"] == listed["test"]
     # Of those published, 80ec1f4f_abs is in sft and 80ec1f4f in test, and so on: 5 in sft, 7 in rl.

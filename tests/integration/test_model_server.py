@@ -18,7 +18,7 @@ import pytest
 
 from memory_program.core.errors import ModelError
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
-from memory_program.models.usage import metered
+from memory_program.models.usage import track_usage
 from tests.competent_model import Prompt
 from tests.model_server import Behaviour, ModelServer, always, at_random, scripted
 
@@ -62,7 +62,7 @@ def test_a_fault_of_the_provider_is_an_error_after_exactly_the_tries_that_it_des
     behaviour: Behaviour, error: type[Exception], tries: int
 ) -> None:
     with ModelServer(always(behaviour)) as server:
-        with metered() as meter, pytest.raises(error):
+        with track_usage() as meter, pytest.raises(error):
             model(server)("hello")
         assert server.traffic.requests.total() == tries  # neither LiteLLM nor its client retries by itself
         assert (meter.usage.retries, meter.usage.failed_calls) == (tries - 1, 1)
@@ -80,7 +80,7 @@ def test_a_hang_past_the_timeout_is_a_timeout_and_is_tried_again() -> None:
     [Behaviour.RATE_LIMIT, Behaviour.SERVER_ERROR, Behaviour.DISCONNECT, Behaviour.HTML, Behaviour.HANG],
 )
 def test_a_fault_that_passes_is_survived(behaviour: Behaviour) -> None:
-    with ModelServer(scripted([behaviour, behaviour])) as server, metered() as meter:
+    with ModelServer(scripted([behaviour, behaviour])) as server, track_usage() as meter:
         assert model(server, timeout_s=0.5)("hello") == ["ready"]
         assert (meter.usage.calls, meter.usage.retries, meter.usage.failed_calls) == (1, 2, 0)
 
@@ -100,14 +100,14 @@ def test_a_retry_after_of_an_hour_is_an_error_now() -> None:
 
 
 def test_a_reply_at_the_token_limit_is_metered_as_cut() -> None:
-    with ModelServer(always(Behaviour.CUT)) as server, metered() as meter:
+    with ModelServer(always(Behaviour.CUT)) as server, track_usage() as meter:
         model(server)("hello")
-    assert [call.was_cut for call in meter.calls] == [True]
+    assert [call.is_truncated for call in meter.calls] == [True]
 
 
 def test_tokens_are_metered_as_the_server_counts_them(server: ModelServer) -> None:
     lm = model(server)
-    with metered() as meter:
+    with track_usage() as meter:
         lm(dspy.lm15.Request(model=OWN, system="s" * 400, messages=(dspy.lm15.Message.user("u" * 40),)))
     usage = meter.usage
     assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens) == (110, 100, 1)
@@ -140,7 +140,7 @@ def test_a_burst_of_rate_limits_lowers_the_concurrency_and_every_call_succeeds_i
         limiter = AdaptiveLimiter(8)
         lm = model(server, limiter=limiter, max_retries=6)
         assert _at_once(12, lambda number: lm(f"hello {number}")) == [["ready"]] * 12
-        assert limiter.allowed < 8
+        assert limiter.current_limit < 8
 
 
 def _at_once(count: int, call: Any) -> list[Any]:
@@ -201,7 +201,7 @@ def test_a_key_that_the_server_echoes_reaches_neither_errors_nor_meter_nor_logs(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "very-private-0123")
     with ModelServer(always(Behaviour.BAD_KEY)) as server, caplog.at_level(logging.DEBUG):
-        with metered() as meter, pytest.raises(dspy.LMAuthError, match="key removed") as caught:
+        with track_usage() as meter, pytest.raises(dspy.LMAuthError, match="key removed") as caught:
             model(server)("hello")
         assert server.traffic.keys == {"very-private-0123"}  # it was sent, and echoed
     told = "".join(traceback.format_exception(caught.value)) + str(meter.calls)
@@ -283,7 +283,7 @@ def test_a_model_that_takes_its_time_is_told_of(
         url, lm = server.url, model(server, first_wait_s=1.0, max_retries=3)
         check_model(lm)
     assert "has not answered" not in caplog.text
-    monkeypatch.setattr("memory_program.models.factory._PATIENCE_S", 0.05)
+    monkeypatch.setattr("memory_program.models.factory._SLOW_WARNING_AFTER_S", 0.05)
     with pytest.raises(ModelError, match="does not answer"):
         check_model(lm)
     assert f"'openai/test' at {url} has not answered yet" in caplog.text

@@ -16,7 +16,7 @@ from memory_program.agents.systems import make_system
 from memory_program.configs.evaluate_config import SystemSettings
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.errors import RunInUseError
-from memory_program.core.run_folder import held
+from memory_program.core.run_folder import lock_run_folder
 from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.optimization.optimization_run import optimize
 from tests.model_server import ModelServer
@@ -147,5 +147,8 @@ def test_the_saved_file_says_what_it_rests_on_and_holds_no_key(
 
 def test_one_folder_is_for_one_process(data: Path, tmp_path: Path) -> None:
     config = quick(data, tmp_path)
-    with held(config.output_dir), pytest.raises(RunInUseError, match="another process is working in"):
+    with (
+        lock_run_folder(config.output_dir),
+        pytest.raises(RunInUseError, match="another process is working in"),
+    ):
         optimize(config)

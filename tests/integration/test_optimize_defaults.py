@@ -16,8 +16,8 @@ from rich.console import Console
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.evaluation.stages.system_runner import ModelMaker
-from memory_program.models.rate_limit import AdaptiveLimiter, PacedEngine, RetryPolicy
+from memory_program.evaluation.stages.system_runner import ModelFactory
+from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 from memory_program.optimization.optimization_run import optimize
 from memory_program.worlds import sample_worlds
 from memory_program.worlds.oracle import Oracle
@@ -54,8 +54,8 @@ class Careless:
         return Response(id=None, model=request.model, message=message, finish_reason="stop", usage=tokens)
 
 
-def maker(engine: Careless) -> ModelMaker:
-    paced = PacedEngine(engine, AdaptiveLimiter(8), RetryPolicy(max_retries=0))
+def maker(engine: Careless) -> ModelFactory:
+    paced = RateLimitedEngine(engine, AdaptiveLimiter(8), RetryPolicy(max_retries=0))
     return lambda name, temperature: dspy.LM(
         name, engine=paced, temperature=temperature, num_retries=0, cache=False
     )

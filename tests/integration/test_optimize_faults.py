@@ -16,10 +16,10 @@ from memory_program.bank.outcomes import Answer
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.errors import ConfigError, ModelError, OptimizationError
 from memory_program.evaluation.scoring.question_scores import Json
-from memory_program.evaluation.stages.system_runner import ModelMaker
-from memory_program.models.rate_limit import AdaptiveLimiter, PacedEngine, RetryPolicy
+from memory_program.evaluation.stages.system_runner import ModelFactory
+from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 from memory_program.optimization.optimization_run import optimize
-from memory_program.rl.rewards import AnswerScore
+from memory_program.rl.rewards import AnswerMetric
 from tests.competent_model import Prompt
 from tests.model_server import Behave, Behaviour, ModelServer, always
 from tests.optimization_samples import Steerable, impatient, quick, write_conversations
@@ -40,7 +40,7 @@ def run(config: OptimizeConfig, server: ModelServer) -> tuple[Json, str]:
 
 
 def failure(
-    config: OptimizeConfig, behave: Behave, model: Steerable, score: AnswerScore | None = None
+    config: OptimizeConfig, behave: Behave, model: Steerable, score: AnswerMetric | None = None
 ) -> str:
     """Run against a server that fails, and give what the run says when it gives up."""
     with ModelServer(behave, reply=model) as server:
@@ -214,7 +214,7 @@ def test_what_an_earlier_try_remembered_counts_towards_the_limit(data: Path, tmp
     assert results["calls"]["input_tokens"] == expected["calls"]["input_tokens"]
 
 
-def in_process(model: Steerable) -> ModelMaker:
+def in_process(model: Steerable) -> ModelFactory:
     """Make models with a list price, which answer without a server."""
 
     class Engine:
@@ -226,7 +226,7 @@ def in_process(model: Steerable) -> ModelMaker:
             tokens = Tokens(input_tokens=1000, output_tokens=100)
             return Response(id=None, model=request.model, message=message, finish_reason="stop", usage=tokens)
 
-    paced = PacedEngine(Engine(), AdaptiveLimiter(4), RetryPolicy(max_retries=0))
+    paced = RateLimitedEngine(Engine(), AdaptiveLimiter(4), RetryPolicy(max_retries=0))
     return lambda name, temperature: dspy.LM(
         name, engine=paced, temperature=temperature, num_retries=0, cache=False
     )

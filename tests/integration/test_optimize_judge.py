@@ -69,7 +69,7 @@ def test_a_better_instruction_is_found_and_the_judge_errs_less_on_what_nobody_sa
     assert after["signature"].startswith("known_verdicts|bench:perltqa|rubric:strict|n:16|answers:")
     assert (stage["comparison"]["n"], stage["comparison"]["low"] is not None) == (16, True)  # two questions
 
-    text = Path(config.saved_to).read_text()
+    text = Path(config.output_file).read_text()
     assert "sk-secret" not in text
     assert str(tmp_path) not in text
     saved = json.loads(text)
@@ -94,7 +94,7 @@ def test_demos_of_its_own_good_verdicts_make_a_better_judge(tmp_path: Path) -> N
     with ModelServer(reply=SteerableJudge()) as server:
         results, _ = run(config, server)
     (stage,) = results["stages"]
-    saved = json.loads(config.saved_to.read_text())["perltqa"]
+    saved = json.loads(config.output_file.read_text())["perltqa"]
     assert not stage["winner"]["is_baseline"]
     assert stage["winner"]["false_accept"]["value"] < stage["baseline"]["false_accept"]["value"]
     assert {demo["verdict"] for demo in saved["demos"]} <= {"CORRECT", "WRONG"}
@@ -132,7 +132,7 @@ def test_a_judge_whose_every_call_fails_ends_the_run_with_the_cause(tmp_path: Pa
         pytest.raises(OptimizationError, match="none of 16 attempts has a score; the first failure: judge: "),
     ):
         run(config, server)
-    assert not config.saved_to.exists()
+    assert not config.output_file.exists()
 
 
 def test_verdicts_by_optimised_prompts_are_other_verdicts_and_are_named(tmp_path: Path) -> None:

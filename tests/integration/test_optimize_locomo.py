@@ -12,10 +12,10 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.optimize_config import OptimizeConfig, Target
-from memory_program.optimization.call_journal import PaidCalls
-from memory_program.optimization.dev_data import RollIn, read_material
-from memory_program.optimization.dev_examples import Case, Cases, MemoryCase
-from memory_program.optimization.reply_cache import remembered
+from memory_program.optimization.call_journal import ReplyCache
+from memory_program.optimization.dev_data import CaseBuilder, load_optimization_splits
+from memory_program.optimization.dev_examples import CaseSplits, MemoryCase, OptimizationCase
+from memory_program.optimization.reply_cache import with_reply_cache
 from tests.model_server import ModelServer
 from tests.optimization_samples import impatient
 
@@ -27,19 +27,21 @@ def session_number(turn_id: str) -> int:
     return int(turn_id[1:].partition(":")[0])
 
 
-def rolled_in(config: OptimizeConfig, server: ModelServer) -> Cases:
+def rolled_in(config: OptimizeConfig, server: ModelServer) -> CaseSplits:
     program = make_system(SystemName.MEMORY.value, config.system_settings)
     assert isinstance(program, MemoryProgram)
     folder = config.output_dir
     with (
-        closing(PaidCalls(folder / "calls.jsonl")) as calls,
+        closing(ReplyCache(folder / "calls.jsonl")) as calls,
         BankStore(f"sqlite:///{(folder / 'banks.sqlite').as_posix()}") as store,
-        dspy.context(lm=remembered(impatient(server.url)(config.model, 0.0), calls)),
+        dspy.context(lm=with_reply_cache(impatient(server.url)(config.model, 0.0), calls)),
     ):
-        return RollIn(config, read_material(config), store, calls).cases(program, Target.WRITER)
+        return CaseBuilder(config, load_optimization_splits(config), store, calls).cases(
+            program, Target.WRITER
+        )
 
 
-def assert_is_an_episode(case: Case) -> None:
+def assert_is_an_episode(case: OptimizationCase) -> None:
     assert isinstance(case, MemoryCase)
     assert case.session is not None
     here = case.session.number

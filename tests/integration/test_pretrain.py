@@ -16,7 +16,7 @@ from memory_program.core.errors import ConfigError, ModelError
 from recipes.pocket import data_loader as supply
 from recipes.pocket import first_token_finetune as drill
 from recipes.pocket import pretraining as training
-from recipes.pocket.optimizer import falling
+from recipes.pocket.optimizer import lr_schedule_factor
 from recipes.pocket.pretraining import pretrain
 from recipes.pocket.recipe import STAGES, PretrainConfig
 
@@ -82,7 +82,7 @@ def test_in_less_than_a_minute_the_loss_falls_and_the_copy_probe_rises(trained):
 
 def test_learning_rates_fall_with_the_tokens(trained):
     warm = [e for e in log_of(trained) if "rate" in e and e["steps"] > training._WARM_UP_STEPS]
-    left = [falling(entry["tokens"] / SMALL["tokens"], SMALL["restart"]) for entry in warm]
+    left = [lr_schedule_factor(entry["tokens"] / SMALL["tokens"], SMALL["restart"]) for entry in warm]
     assert [entry["rate"] for entry in warm] == pytest.approx(left, abs=1e-4)
     assert left[0] > 0.3 > 0.1 > left[-1]
 
@@ -226,9 +226,9 @@ def test_weights_of_another_shape_are_refused(trained, tmp_path):
 
 def test_a_process_that_makes_text_and_is_killed_is_told_of(tmp_path: Path) -> None:
     config = PretrainConfig(out=tmp_path, **{**TINY, "tokens": 200_000})
-    supply.tokenizer_of(config)
+    supply.load_or_train_tokenizer(config)
     others = set(multiprocessing.active_children())
-    chunks = supply.Supply(config).chunks(0)
+    chunks = supply.ChunkLoader(config).chunks(0)
     assert next(chunks)[0] == 0
     for process in set(multiprocessing.active_children()) - others:
         process.kill()

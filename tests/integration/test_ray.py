@@ -30,7 +30,11 @@ from memory_program.configs.evaluate_config import EvaluateConfig, SystemSetting
 from memory_program.core.errors import ClusterError, ConfigError, ConflictError
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.stages import ray_system as remote_system
-from memory_program.evaluation.stages.ray_executor import RayExecutor, check_reach, shared_url
+from memory_program.evaluation.stages.ray_executor import (
+    RayExecutor,
+    check_database_reachable,
+    shareable_database_url,
+)
 from memory_program.evaluation.stages.ray_system import RemoteSystem
 from memory_program.models.factory import language_model
 from tests.conftest import CHECKOUT
@@ -363,13 +367,13 @@ def test_a_cluster_that_is_not_there_is_named_at_once(address: str) -> None:
 
 
 def test_an_sqlite_file_is_refused_on_several_machines() -> None:
-    check_reach("sqlite:////tmp/banks.sqlite", 1)
-    check_reach("postgresql://host/name", 2)
-    check_reach(None, 2)
+    check_database_reachable("sqlite:////tmp/banks.sqlite", 1)
+    check_database_reachable("postgresql://host/name", 2)
+    check_database_reachable(None, 2)
     with pytest.raises(
         ConfigError, match=r"has 2 machines, and an SQLite file is on one of them: .*--db-url"
     ):
-        check_reach("sqlite:////tmp/banks.sqlite", 2)
+        check_database_reachable("sqlite:////tmp/banks.sqlite", 2)
 
 
 @pytest.mark.parametrize(
@@ -377,7 +381,7 @@ def test_an_sqlite_file_is_refused_on_several_machines() -> None:
 )
 def test_a_database_with_a_password_in_its_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="have PGPASSWORD or ~/") as caught:
-        shared_url(url)
+        shareable_database_url(url)
     assert "hunter2" not in str(caught.value)
 
 
@@ -385,10 +389,12 @@ def test_a_database_is_named_as_every_process_finds_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert shared_url("sqlite:///runs/banks.sqlite") == f"sqlite:///{tmp_path / 'runs/banks.sqlite'}"
     assert (
-        shared_url("postgresql://me@host/name?options=-c%20a%3Db")
+        shareable_database_url("sqlite:///runs/banks.sqlite") == f"sqlite:///{tmp_path / 'runs/banks.sqlite'}"
+    )
+    assert (
+        shareable_database_url("postgresql://me@host/name?options=-c%20a%3Db")
         == "postgresql://me@host/name?options=-c%20a%3Db"
     )
     with pytest.raises(ConfigError, match="'sqlite://' is in the memory of one process"):
-        shared_url("sqlite://")
+        shareable_database_url("sqlite://")

@@ -118,11 +118,11 @@ def test_loss_and_gradients_are_those_of_trl(folder, tmp_path, loss_type):
     )  # fmt: skip
     trainer = Moved(engine, settings)
     trainer.moved = moved
-    report = trainer.reinforce(samples())
+    report = trainer.policy_gradient_step(samples())
     engine.close()
     assert len(trainer.gradients) == 2
     assert report.loss == pytest.approx(float(their_loss.detach()), abs=1e-5)
-    assert report.divergence == pytest.approx(0, abs=1e-6)  # as it was when the samples were drawn
+    assert report.kl == pytest.approx(0, abs=1e-6)  # as it was when the samples were drawn
     for weight, mine in zip(model.parameters(), trainer.gradients[1], strict=True):
         assert float((weight.grad - mine).abs().max()) < 1e-5
     assert max(float(mine.abs().max()) for mine in trainer.gradients[1]) > 1e-3

@@ -23,14 +23,18 @@ from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, RecordError
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.item_records import JudgeRecord
-from memory_program.evaluation.oracle_eval import measure_ceiling
-from memory_program.evaluation.question_selection import select
-from memory_program.evaluation.report.answer_browser import Room
-from memory_program.evaluation.report.report_page import write_page
-from memory_program.evaluation.report.write_reports import recorded_systems, report, settings_of
+from memory_program.evaluation.oracle_eval import evaluate_oracle
+from memory_program.evaluation.question_selection import load_selection
+from memory_program.evaluation.report.answer_browser import SizeBudget
+from memory_program.evaluation.report.report_page import write_html_report
+from memory_program.evaluation.report.write_reports import (
+    load_run_config,
+    load_system_records,
+    score_and_publish,
+)
 from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.scoring.score_signature import identify_judge, write_run
-from memory_program.evaluation.stages.judge_stage import cases_of
+from memory_program.evaluation.stages.judge_stage import list_answers_to_judge
 from memory_program.models.usage import Usage
 from memory_program.tracking import EXPERIMENT, import_mlflow
 from tests.report_samples import evaluated
@@ -96,7 +100,7 @@ def test_the_page_holds_every_turn_every_bank_and_every_result(runs):
     }
     assert talk["sessions"][1] == {"id": "session_2", "date": "2023-05-02 14:30"}
     assert list(talk["banks"]) == ["memory"]
-    with BankStore.existing(f"sqlite:///{runs / 'one/banks.sqlite'}") as store:
+    with BankStore.open_existing(f"sqlite:///{runs / 'one/banks.sqlite'}") as store:
         (namespace,) = (name for name in store.namespaces() if name.endswith("/talk-1"))
         versions = [operation.version for operation in store.load(namespace).bank.operations()]
     assert [operation["version"] for operation in talk["banks"]["memory"]] == versions
@@ -137,7 +141,7 @@ def test_a_report_keeps_the_ceiling_that_the_run_was_measured_with(runs, tmp_pat
     assert '<th scope="row">ceiling (oracle)</th>' in (tmp_path / "one/report.html").read_text(
         encoding="utf-8"
     )
-    assert measure_ceiling(EvaluateConfig(mode="report", runs=(tmp_path / "one",))) is None
+    assert evaluate_oracle(EvaluateConfig(mode="report", runs=(tmp_path / "one",))) is None
 
 
 def test_a_run_that_was_moved_is_reported_where_it_lies(runs, tmp_path):
@@ -165,12 +169,12 @@ def test_several_runs_share_a_page_beside_them_and_are_compared_on_what_both_wer
 
 def judged(folder: Path, model: str, verdict: Verdict) -> None:
     """Judge a run, without a model, always alike."""
-    config = settings_of(folder, EvaluateConfig(mode="report", mlflow=False)).model_copy(
+    config = load_run_config(folder, EvaluateConfig(mode="report", mlflow=False)).model_copy(
         update={"judge_model": model, "rubrics": "strict"}
     )
-    (system,) = recorded_systems(config, select(config))
+    (system,) = load_system_records(config, load_selection(config))
     system = replace(system, run=replace(system.run, judge=identify_judge(config)))
-    for case in cases_of(system):
+    for case in list_answers_to_judge(system):
         found = (case.key, case.question.question_id, case.rubric, verdict, Outcome.OK, "", Usage(), 0.0)
         system.journals.judgements.add(JudgeRecord(*found))
     system.journals.close()
@@ -200,12 +204,12 @@ def test_runs_of_one_name_are_told_apart_by_their_paths(runs, tmp_path):
 
 
 def test_what_a_page_has_no_room_for_is_left_out_and_said(runs, tmp_path):
-    config = settings_of(runs / "one", EvaluateConfig(mode="report", mlflow=False))
-    run = report(config, select(config), Console(file=io.StringIO()))
+    config = load_run_config(runs / "one", EvaluateConfig(mode="report", mlflow=False))
+    run = score_and_publish(config, load_selection(config), Console(file=io.StringIO()))
     whole = records(runs / "one/report.html")[0]["conversations"]
-    room = Room(len(json.dumps(whole["talk-1"], separators=(",", ":"))))
-    write_page(tmp_path / "page.html", [run], room)
-    assert room.characters == 0
+    room = SizeBudget(len(json.dumps(whole["talk-1"], separators=(",", ":"))))
+    write_html_report(tmp_path / "page.html", [run], room)
+    assert room.remaining_chars == 0
     (board,) = records(tmp_path / "page.html")
     assert board["conversations"]["talk-1"] == whole["talk-1"]
     abridged = board["conversations"]["talk-2"]

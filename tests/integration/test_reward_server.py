@@ -17,10 +17,10 @@ from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import ConfigError
 from memory_program.rl.episode_json import episode_to_json
 from memory_program.rl.episodes import Episode
-from memory_program.rl.rewards import RewardRule, answer_score
+from memory_program.rl.rewards import RewardRule, build_answer_metric
 from memory_program.serving import verl_reward
 from memory_program.serving.reply_rewards import ReplyRewarder
-from memory_program.serving.reward_server import Limits, RewardServerConfig, make_app, serve
+from memory_program.serving.reward_server import RequestLimits, RewardServerConfig, make_app, serve_rewards
 from tests.training_samples import reader_by_rules, reply, talk
 
 pytestmark = pytest.mark.timeout(1200)  # ten seconds on an idle machine, minutes on a busy one
@@ -53,8 +53,8 @@ BROKEN = [
 
 
 @contextmanager
-def served(limits: Limits) -> Iterator[str]:
-    rewarder = ReplyRewarder(reader_by_rules(), answer_score("f1"), RewardRule("dense"))
+def served(limits: RequestLimits) -> Iterator[str]:
+    rewarder = ReplyRewarder(reader_by_rules(), build_answer_metric("f1"), RewardRule("dense"))
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(make_app(rewarder, limits), log_level="error"))
@@ -72,7 +72,7 @@ def served(limits: Limits) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with served(Limits(max_items=8, max_bytes=200_000)) as address:
+    with served(RequestLimits(max_items=8, max_bytes=200_000)) as address:
         yield address
 
 
@@ -148,7 +148,7 @@ def test_a_request_that_is_none_is_refused_whole(address, body, status, complain
 
 
 def test_with_a_token_only_who_has_it_is_answered(monkeypatch):
-    with served(Limits(token="secret")) as address:
+    with served(RequestLimits(token="secret")) as address:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
             answer = httpx.post(f"{address}/reward", json={"items": [GOOD]}, headers=headers)
             assert answer.status_code == 401
@@ -183,4 +183,4 @@ def test_without_a_server_verl_is_told_how_to_start_one(monkeypatch):
 def test_an_open_address_needs_a_token(monkeypatch):
     monkeypatch.delenv("MEMORY_PROGRAM_REWARD_TOKEN", raising=False)
     with pytest.raises(ConfigError, match=r"host='0\.0\.0\.0' is open to other machines: set a token"):
-        serve(RewardServerConfig(host="0.0.0.0"))
+        serve_rewards(RewardServerConfig(host="0.0.0.0"))

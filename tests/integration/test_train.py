@@ -22,7 +22,7 @@ from memory_program.core.checkpoints import read_log
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.models.factory import language_model
-from memory_program.rl.training_run import evaluate_again, train
+from memory_program.rl.training_run import reevaluate, train
 from memory_program.worlds import as_locomo_json
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
@@ -73,7 +73,7 @@ def evaluated_again(*arguments: str) -> str:
     """Evaluate once more what a run made, and give what is printed."""
     console = Console(width=120)
     with console.capture() as captured:
-        evaluate_again(parse_flags(ReevaluateConfig, arguments), console=console)
+        reevaluate(parse_flags(ReevaluateConfig, arguments), console=console)
     return captured.get()
 
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from memory_program.rl.groups import messages_of
+from memory_program.rl.groups import chat_messages
 from tests.integration.test_concurrency_benchmark import benchmark
 from tests.training_samples import one_thread
 
@@ -25,7 +25,7 @@ def test_a_step_is_taken_by_the_program_and_its_prompts_again_by_the_engine_and_
     assert 0 <= step.idle_s < step.total_s
     (requests,) = prompts
     assert len(requests) == 4  # one for each specialist
-    assert len({str(messages_of(request)) for request in requests}) == 4
+    assert len({str(chat_messages(request)) for request in requests}) == 4
     replies = 4 * setting.rollouts
     for speed in (ours, trl):
         assert replies <= speed.tokens <= replies * setting.max_completion_tokens

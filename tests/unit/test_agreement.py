@@ -10,10 +10,15 @@ from memory_program.agents.chat_adapter import ADAPTER
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.signatures import SPECIALISTS, AnswerQuestion
 from memory_program.bank.space import MemorySpace
-from memory_program.worlds import Action, generate
-from memory_program.worlds.oracle import Exchange, Oracle, OracleEngine, lm_of
-from memory_program.worlds.oracle_agreement import Recorder, Tally, agreement, gold_operations
-from memory_program.worlds.rendered_prompts import render
+from memory_program.worlds import Action, generate_worlds
+from memory_program.worlds.oracle import Exchange, Oracle, OracleEngine, engine_as_lm
+from memory_program.worlds.oracle_agreement import (
+    OperationCounts,
+    RecordingEngine,
+    gold_operations,
+    operation_agreement,
+)
+from memory_program.worlds.rendered_prompts import render_prompt
 
 STORED = "[2023-05-01] Ana has a dog called Pip. [m3]\nAna lives in Oslo. [m7]\nAna lives in Oslo. [m9]"
 CORE = "Ana is a nurse."
@@ -43,16 +48,16 @@ def written(kind: str, calls: list[dict]) -> str:
     return ADAPTER.format_assistant_message_content(SPECIALISTS[kind], outputs)
 
 
-def tally(calls: list[dict] | str, gold: list[dict], kind: str = "semantic") -> Tally:
+def tally(calls: list[dict] | str, gold: list[dict], kind: str = "semantic") -> OperationCounts:
     signature = SPECIALISTS[kind]
     fields = {**dict.fromkeys(signature.input_fields, "x"), "core_memory": CORE}
     if kind != "core":
         fields["related_memories"] = STORED
-    prompt = render(signature, **fields)
+    prompt = render_prompt(signature, **fields)
     reply = calls if isinstance(calls, str) else written(kind, calls)
-    found = agreement([Exchange(*prompt, reply)], lambda *_: written(kind, gold))
+    found = operation_agreement([Exchange(*prompt, reply)], lambda *_: written(kind, gold))
     assert {of_kind for of_kind, _ in found} <= {kind}
-    return sum(found.values(), Tally())
+    return sum(found.values(), OperationCounts())
 
 
 @pytest.mark.parametrize(
@@ -84,7 +89,7 @@ def tally(calls: list[dict] | str, gold: list[dict], kind: str = "semantic") -> 
 )
 def test_an_operation_is_right_if_what_it_does_its_target_and_its_text_are(calls, gold, right):
     found = tally(calls, gold)
-    assert (found.right, found.written, found.gold) == (right, len(calls), len(gold))
+    assert (found.correct, found.predicted, found.gold) == (right, len(calls), len(gold))
 
 
 @pytest.mark.parametrize(
@@ -94,19 +99,23 @@ def test_a_line_of_the_core_block_is_known_by_what_it_says(old_text, right):
     def replace(old: str) -> dict:
         return call("edit_core", action="replace", old_text=old, text="Ana is retired.")
 
-    assert tally([replace(old_text)], [replace(CORE)], "core").right == right
-    assert tally([call("edit_core", action="append", text="A.")], [replace(CORE)], "core").right == 0
+    assert tally([replace(old_text)], [replace(CORE)], "core").correct == right
+    assert tally([call("edit_core", action="append", text="A.")], [replace(CORE)], "core").correct == 0
 
 
 def test_operations_are_counted_by_what_they_do():
     calls = [create("A."), update("m7", "Ana lives in Bergen.")]
     gold = [create("A."), create("B."), call("delete_memory", memory_id="m9", reason="")]
-    prompt = render(SPECIALISTS["semantic"], **dict.fromkeys(SPECIALISTS["semantic"].input_fields, "x"))
-    found = agreement([Exchange(*prompt, written("semantic", calls))], lambda *_: written("semantic", gold))
+    prompt = render_prompt(
+        SPECIALISTS["semantic"], **dict.fromkeys(SPECIALISTS["semantic"].input_fields, "x")
+    )
+    found = operation_agreement(
+        [Exchange(*prompt, written("semantic", calls))], lambda *_: written("semantic", gold)
+    )
     assert found == {
-        ("semantic", "create"): Tally(right=1, written=1, gold=2),
-        ("semantic", "update"): Tally(written=1),
-        ("semantic", "delete"): Tally(gold=1),
+        ("semantic", "create"): OperationCounts(correct=1, predicted=1, gold=2),
+        ("semantic", "update"): OperationCounts(predicted=1),
+        ("semantic", "delete"): OperationCounts(gold=1),
     }
 
 
@@ -114,11 +123,11 @@ def test_each_gold_operation_is_listed_with_whether_it_was_written():
     calls = [create("A."), update("m7", "Ana lives in Bergen.")]
     gold = [create("A."), create("A."), call("delete_memory", memory_id="m9", reason="")]
     fields = {**dict.fromkeys(SPECIALISTS["semantic"].input_fields, "x"), "related_memories": STORED}
-    prompt = render(SPECIALISTS["semantic"], **fields)
+    prompt = render_prompt(SPECIALISTS["semantic"], **fields)
     due = gold_operations(
         [Exchange(*prompt, written("semantic", calls))], lambda *_: written("semantic", gold)
     )
-    assert [(kind, operation.does, operation.said, is_done) for kind, operation, is_done in due] == [
+    assert [(kind, operation.action, operation.raw_text, is_done) for kind, operation, is_done in due] == [
         ("semantic", "create", "A.", True),
         ("semantic", "create", "A.", False),
         ("semantic", "delete", "Ana lives in Oslo.", False),
@@ -134,12 +143,12 @@ def test_dates_are_counted_among_the_right_operations_only():
         create("D"),
     ]
     found = tally(calls, gold)
-    assert (found.right, found.dated, found.days_right) == (3, 2, 1)
+    assert (found.correct, found.gold_dates, found.correct_dates) == (3, 2, 1)
 
 
 @pytest.mark.parametrize(("said", "right"), [("last Thursday", 1), ("four days ago", 1), ("yesterday", 0)])
 def test_a_day_in_words_is_counted_from_the_session_s_date(said, right):
-    prompt = render(
+    prompt = render_prompt(
         SPECIALISTS["episodic"],
         **{
             **dict.fromkeys(SPECIALISTS["episodic"].input_fields, "x"),
@@ -147,44 +156,46 @@ def test_a_day_in_words_is_counted_from_the_session_s_date(said, right):
         },
     )
     reply, gold = (written("episodic", [create("A", happened_at=day)]) for day in (said, "2023-05-04"))
-    (found,) = agreement([Exchange(*prompt, reply)], lambda *_: gold).values()
-    assert (found.right, found.dated, found.days_right) == (1, 1, right)
+    (found,) = operation_agreement([Exchange(*prompt, reply)], lambda *_: gold).values()
+    assert (found.correct, found.gold_dates, found.correct_dates) == (1, 1, right)
 
 
 @pytest.mark.parametrize("reply", ["", "I would create a memory.", written("semantic", [create("A.")])[:60]])
 def test_a_reply_that_cannot_be_read_holds_no_operations(reply):
     found = tally(reply, [create("A.")])
-    assert (found.right, found.written, found.gold) == (0, 0, 1)
+    assert (found.correct, found.predicted, found.gold) == (0, 0, 1)
 
 
 def test_precision_recall_and_f1_are_those_of_the_counts():
-    found = Tally(right=3, written=4, gold=6)
+    found = OperationCounts(correct=3, predicted=4, gold=6)
     assert (found.precision, found.recall, found.f1) == (0.75, 0.5, 0.6)
-    assert found + Tally(right=1, written=1, gold=1, dated=1) == Tally(4, 5, 7, 1, 0)
-    assert (Tally().precision, Tally().recall, Tally().f1) == (None, None, None)
-    assert Tally(gold=2).f1 == 0.0
+    assert found + OperationCounts(correct=1, predicted=1, gold=1, gold_dates=1) == OperationCounts(
+        4, 5, 7, 1, 0
+    )
+    assert (OperationCounts().precision, OperationCounts().recall, OperationCounts().f1) == (None, None, None)
+    assert OperationCounts(gold=2).f1 == 0.0
 
 
 def test_what_was_said_to_a_reader_is_left_out():
-    prompt = render(AnswerQuestion, **dict.fromkeys(AnswerQuestion.input_fields, "x"))
-    assert agreement([Exchange(*prompt, "A dog.")], lambda *_: pytest.fail("asked for gold")) == {}
+    prompt = render_prompt(AnswerQuestion, **dict.fromkeys(AnswerQuestion.input_fields, "x"))
+    assert operation_agreement([Exchange(*prompt, "A dog.")], lambda *_: pytest.fail("asked for gold")) == {}
 
 
 def test_the_oracle_agrees_with_itself_on_the_operations_of_its_world():
-    (world,) = generate(5, sessions=(6, 6))
-    recorder = Recorder(OracleEngine(Oracle([world])))
+    (world,) = generate_worlds(5, sessions=(6, 6))
+    recorder = RecordingEngine(OracleEngine(Oracle([world])))
     program = MemoryProgram()
-    program.set_lm(lm_of(recorder))
+    program.set_lm(engine_as_lm(recorder))
     space = MemorySpace("world")
     for session in world.conversation.sessions:
         program.remember(space, session)
-    found = agreement(recorder.exchanges, Oracle([world]).reply)
+    found = operation_agreement(recorder.exchanges, Oracle([world]).reply)
     wanted = Counter((operation.kind, DOES[operation.action]) for operation in world.operations)
     assert len(wanted) > 4
     assert {group: tally.gold for group, tally in found.items()} == wanted
     for tally in found.values():
-        assert tally.right == tally.written == tally.gold
-        assert tally.dated == tally.days_right
+        assert tally.correct == tally.predicted == tally.gold
+        assert tally.gold_dates == tally.correct_dates
 
 
 def test_a_call_that_fails_is_recorded_without_a_reply():
@@ -192,7 +203,7 @@ def test_a_call_that_fails_is_recorded_without_a_reply():
         def complete(self, request: Request):
             raise ConnectionError("gone")
 
-    recorder = Recorder(Broken())
+    recorder = RecordingEngine(Broken())
     request = Request(model="m", system="Be helpful.", messages=(Message.user("Who?"),))
     with pytest.raises(ConnectionError):
         recorder.complete(request)

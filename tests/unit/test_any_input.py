@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from locomo.judge.judge import parse_verdict
 from locomo.judge.rubrics import Verdict
-from locomo.locomo_schema import conversations_in
+from locomo.locomo_schema import parse_locomo
 from memory_program.agents.chat_adapter import ADAPTER
 from memory_program.agents.signatures import WriteAll
 from memory_program.agents.tools import ALL_TOOLS, MemoryTools
@@ -213,5 +213,5 @@ def _evidence(written: list[str]) -> tuple[str, ...]:
             {"speaker": "Ana", "dia_id": f"D{number}:{turn}", "text": "Hello"} for turn in (1, 2, 3)
         ]
     asked = {"question": "Who?", "answer": "Ana", "category": 4, "evidence": written}
-    (conversation,) = conversations_in([{"sample_id": "a", "conversation": talk, "qa": [asked]}], "test")
+    (conversation,) = parse_locomo([{"sample_id": "a", "conversation": talk, "qa": [asked]}], "test")
     return conversation.questions[0].evidence

@@ -14,21 +14,31 @@ import yaml
 
 from memory_program.configs.arbor_config import ArborTrainConfig, train_config_type
 from memory_program.configs.arbor_settings import ArborJobSettings, ArborSettings
-from memory_program.configs.arbor_yaml import ArborConfig, Devices, read_arbor_config
+from memory_program.configs.arbor_yaml import ArborConfig, GpuDevices, read_arbor_config
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_config import ReinforceSettings
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.rl.backends.arbor.__main__ import main
 from memory_program.rl.backends.arbor.arbor_client import JobStatus, UnknownJobError
-from memory_program.rl.backends.arbor.arbor_environment import GROUP, prepare, repair, requirements
-from memory_program.rl.backends.arbor.arbor_server import check_gpus, gpus_here, serve, start
+from memory_program.rl.backends.arbor.arbor_environment import (
+    DEPENDENCY_GROUP,
+    ensure_server_environment,
+    server_requirements,
+    write_accelerate_config,
+)
+from memory_program.rl.backends.arbor.arbor_server import (
+    check_gpus,
+    ensure_server_running,
+    launch_server,
+    list_gpus,
+)
 from memory_program.rl.backends.arbor.arbor_trainer import ArborTrainer
-from memory_program.rl.backends.arbor.arbor_wire import wire_group, zero_sum
+from memory_program.rl.backends.arbor.arbor_wire import recenter_advantages, to_arbor_group
 from tests.conftest import CHECKOUT
 
 EXAMPLE = CHECKOUT / "deploy" / "arbor.yaml"
-GPUS = {"inference": Devices(gpu_ids=(0,)), "training": Devices(gpu_ids=(1,))}
+GPUS = {"inference": GpuDevices(gpu_ids=(0,)), "training": GpuDevices(gpu_ids=(1,))}
 SPLIT = "inference: {gpu_ids: [0]}\ntraining: {gpu_ids: [1]}\n"
 
 
@@ -165,28 +175,30 @@ def sample(reward: float, said: str = "yes", prompt: str = "q", **more: object) 
 
 def test_weighted_advantages_are_moved_until_they_sum_to_zero():
     # rewards 1, 0, 0.5 with weights 4, 1, 1: mean 0.5, b = 4.5 / 6 = 0.75
-    moved = zero_sum([4 * 0.5, -0.5, 0.0], [4.0, 1.0, 1.0])
+    moved = recenter_advantages([4 * 0.5, -0.5, 0.0], [4.0, 1.0, 1.0])
     assert moved == pytest.approx([4 * 0.25, -0.75, -0.25])
     assert sum(moved) == pytest.approx(0)
 
 
 def test_a_group_has_nothing_but_what_arbor_reads():
-    group = wire_group([sample(1.0, advantage=0.5, weight=1.0), sample(0.0, advantage=-0.5, weight=1.0)], 2)
+    group = to_arbor_group(
+        [sample(1.0, advantage=0.5, weight=1.0), sample(0.0, advantage=-0.5, weight=1.0)], 2
+    )
     assert group is not None
     assert [set(item) for item in group] == [{"messages", "completion", "reward"}] * 2
     assert [item["reward"] for item in group] == [0.5, -0.5]
 
 
 def test_rewards_without_advantages_become_such():
-    group = wire_group([sample(1.0), sample(0.0)], 2)
+    group = to_arbor_group([sample(1.0), sample(0.0)], 2)
     assert group is not None
     assert [item["reward"] for item in group] == pytest.approx([0.7070, -0.7070], abs=1e-4)
-    assert wire_group([sample(1.0), sample(1.0)], 2) is None
+    assert to_arbor_group([sample(1.0), sample(1.0)], 2) is None
 
 
 def test_a_group_that_lost_samples_is_filled_up_with_what_changes_nothing():
     samples = [sample(1.0, "a long reply", advantage=0.5), sample(0.0, "short", advantage=-0.5)]
-    group = wire_group(samples, 4)
+    group = to_arbor_group(samples, 4)
     assert group is not None
     assert [item["reward"] for item in group] == [0.5, -0.5, 0.0, 0.0]
     assert {item["completion"]["content"] for item in group[2:]} == {"short"}
@@ -194,9 +206,9 @@ def test_a_group_that_lost_samples_is_filled_up_with_what_changes_nothing():
 
 def test_several_prompts_in_a_group_are_refused_since_they_do_not_cancel():
     with pytest.raises(ModelError, match=r"several prompts.*--max-turns 1"):
-        wire_group([sample(1.0, prompt="a"), sample(0.0, prompt="b")], 2)
+        to_arbor_group([sample(1.0, prompt="a"), sample(0.0, prompt="b")], 2)
     with pytest.raises(ModelError, match="a group has 3 samples, and the job takes 2"):
-        wire_group([sample(1.0), sample(0.0), sample(0.5)], 2)
+        to_arbor_group([sample(1.0), sample(0.0), sample(0.5)], 2)
 
 
 # -- a job that is at an end -------------------------------------------------------------------------
@@ -235,7 +247,7 @@ class Client:
 
 def opened(client: Client, folder: Path) -> ArborTrainer:
     trainer = ArborTrainer(client, job(), "m", folder)
-    trainer.open("name")
+    trainer.start_or_resume_job("name")
     return trainer
 
 
@@ -339,16 +351,16 @@ def test_without_a_gpu_one_line_says_so(tmp_path, monkeypatch, capsys):
 
 def test_gpus_are_those_that_the_driver_counts(tmp_path, monkeypatch):
     with_gpus(tmp_path, monkeypatch, 2)
-    assert gpus_here() == [0, 1]
-    config = ArborConfig(inference=Devices(gpu_ids=(0,)), training=Devices(gpu_ids=(1, 2)))
+    assert list_gpus() == [0, 1]
+    config = ArborConfig(inference=GpuDevices(gpu_ids=(0,)), training=GpuDevices(gpu_ids=(1, 2)))
     with pytest.raises(ConfigError, match=r"arbor.yaml names GPU 2, and this machine has \[0, 1\]"):
-        check_gpus(config, gpus_here())
+        check_gpus(config, list_gpus())
 
 
 def test_a_server_without_a_password_is_not_opened_to_others_by_chance(tmp_path):
     config = ArborConfig(host="0.0.0.0", storage_path=tmp_path, **GPUS)
     with pytest.raises(ConfigError, match="come through an SSH tunnel, or give --allow-remote"):
-        serve(config, print)
+        ensure_server_running(config, print)
 
 
 def test_another_server_at_the_port_is_not_taken_for_the_one_that_is_started(tmp_path):
@@ -369,7 +381,7 @@ def test_another_server_at_the_port_is_not_taken_for_the_one_that_is_started(tmp
         thread.start()
         config = ArborConfig(port=other.server_port, storage_path=tmp_path, **GPUS)
         with pytest.raises(ModelError, match=r"answers at .* already: choose another port"):
-            start(config, Path(sys.executable), print)
+            launch_server(config, Path(sys.executable), print)
         other.shutdown()
         thread.join()
     assert not (tmp_path / "server.json").exists()
@@ -394,11 +406,11 @@ def test_a_process_that_is_another_by_now_is_not_taken_for_the_server(tmp_path, 
 
 
 def test_the_environment_of_the_server_is_pinned():
-    wanted = requirements()
+    wanted = server_requirements()
     assert {"arbor-ai==0.2.17", "vllm==0.10.0", "trl==0.23.1", "transformers==4.57.6"} <= set(wanted)
     assert all("==" in requirement for requirement in wanted)
     groups = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
-    assert wanted == groups[GROUP]
+    assert wanted == groups[DEPENDENCY_GROUP]
 
 
 def made_environment(folder: Path, packages: Path) -> Path:
@@ -413,19 +425,19 @@ def made_environment(folder: Path, packages: Path) -> Path:
 def test_the_file_that_arbors_package_lacks_is_written_once(tmp_path):
     python = made_environment(tmp_path, tmp_path / "site-packages")
     (tmp_path / "site-packages" / "arbor").mkdir(parents=True)
-    path = repair(python)
+    path = write_accelerate_config(python)
     assert path == tmp_path / "site-packages" / "configs" / "deepspeed_config.yaml"
     written = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert (written["distributed_type"], written["deepspeed_config"]["zero_stage"]) == ("DEEPSPEED", 3)
     path.write_text("mine: true\n", encoding="utf-8")
-    repair(python)
+    write_accelerate_config(python)
     assert path.read_text(encoding="utf-8") == "mine: true\n"
 
 
 def test_an_environment_without_arbor_is_an_error_that_says_what_to_do(tmp_path):
     python = made_environment(tmp_path, tmp_path / "site-packages")
     with pytest.raises(ModelError, match="has no Arbor: remove its folder"):
-        repair(python)
+        write_accelerate_config(python)
 
 
 def test_an_environment_that_is_up_to_date_is_not_made_again(tmp_path):
@@ -434,7 +446,7 @@ def test_an_environment_that_is_up_to_date_is_not_made_again(tmp_path):
     (tmp_path / "site-packages" / "arbor").mkdir(parents=True)
     digest = hashlib.sha256(wanted[0].encode()).hexdigest()
     (tmp_path / "memory-program.installed").write_text(digest, encoding="utf-8")
-    assert prepare(tmp_path, said.append, wanted) == python
+    assert ensure_server_environment(tmp_path, said.append, wanted) == python
     assert said == []
 
 

@@ -157,7 +157,7 @@ def test_a_graft_gives_the_fork_s_memories_new_numbers_and_nothing_else(
     recorded = fork.operations(since=bank.version - mine)
     version = bank.version
     expected = {m.text for m in bank.live() if m.text.startswith("mine")} | set(texts(fork))
-    grafted = bank.graft(recorded)
+    grafted = bank.rebase(recorded)
     assert bank.operations(since=version) == grafted
     assert [(o.kind, o.provenance, o.core) for o in grafted] == [
         (o.kind, o.provenance, o.core) for o in recorded
@@ -321,8 +321,8 @@ def test_a_graft_renumbers_what_later_operations_name() -> None:
     two.create([fact("two")], BY)
     two.update("m2", fact("two again"), BY)
     two.update("m1", fact("A again."), BY)
-    bank.graft(one.operations(since=1))
-    bank.graft(two.operations(since=1))
+    bank.rebase(one.operations(since=1))
+    bank.rebase(two.operations(since=1))
     assert [(memory.memory_id, memory.text) for memory in bank.live()] == [
         ("m2", "one"),
         ("m4", "two again"),
@@ -339,7 +339,7 @@ def test_a_graft_that_fails_in_the_middle_leaves_the_bank_as_it_was() -> None:
     bank.delete("m1", BY)
     before = contents(bank)
     with pytest.raises(UnknownMemoryError, match="'m1' is not live"):
-        bank.graft(fork.operations(since=1))
+        bank.rebase(fork.operations(since=1))
     assert contents(bank) == before
     bank.create([fact("C.")], BY)
     assert texts(bank) == ["C."]

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from memory_program.bank.bulk import uncollected
+from memory_program.bank.bulk import gc_paused
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.store import BankStore
 
@@ -18,22 +18,22 @@ def enabled():
 
 
 def test_the_collector_is_off_for_many_objects_and_on_for_few():
-    with uncollected(999):
+    with gc_paused(999):
         assert gc.isenabled()
-    with uncollected(1000):
+    with gc_paused(1000):
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
 def test_it_is_on_again_after_an_error():
-    with pytest.raises(KeyError), uncollected(1000):
+    with pytest.raises(KeyError), gc_paused(1000):
         raise KeyError
     assert gc.isenabled()
 
 
 def test_whoever_turned_it_off_keeps_it_off():
     gc.disable()
-    with uncollected(1000):
+    with gc_paused(1000):
         pass
     assert not gc.isenabled()
 
@@ -42,14 +42,14 @@ def test_the_last_of_several_threads_turns_it_on():
     inside, leave = threading.Event(), threading.Event()
 
     def read() -> None:
-        with uncollected(1000):
+        with gc_paused(1000):
             inside.set()
             leave.wait(10)
 
     thread = threading.Thread(target=read)
     thread.start()
     assert inside.wait(10)
-    with uncollected(1000):
+    with gc_paused(1000):
         pass
     assert not gc.isenabled()
     leave.set()

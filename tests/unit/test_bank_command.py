@@ -96,7 +96,7 @@ def test_an_undo_takes_operations_back_durably_and_says_which(run, db):
         f"  + {BERGEN}",
         f"{NAME} is at version 1 again",
     ]
-    with BankStore.existing(db) as store:
+    with BankStore.open_existing(db) as store:
         space = store.load(NAME)
         assert [memory.memory_id for memory in space.bank.live()] == ["m1", "m2"]
         assert list(space.sessions) == ["session_1"]
@@ -108,7 +108,7 @@ def test_what_is_exported_is_imported_unchanged(run, db, tmp_path, capsys):
     assert run("export", "--namespace", NAME, "--out", str(file)) == [f"{file}  operations: 3  sessions: 2"]
     other = f"sqlite:///{tmp_path}/other.sqlite"
     assert main(["import", "--db", other, "--file", str(file)]) == 0
-    with BankStore.existing(db) as here, BankStore.existing(other) as there:
+    with BankStore.open_existing(db) as here, BankStore.open_existing(other) as there:
         old, new = here.load(NAME), there.load(NAME)
     assert new.bank.operations() == old.bank.operations()
     assert new.sessions == old.sessions

@@ -11,7 +11,13 @@ from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import SessionRecord
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.evaluation.item_records import BuildRecord
-from memory_program.evaluation.scoring.bank_growth import banks_of, database_url, growth, kept_by, tool_use
+from memory_program.evaluation.scoring.bank_growth import (
+    count_tool_use,
+    database_url,
+    load_banks,
+    mean_bank_growth,
+    system_retained_turns,
+)
 from memory_program.evaluation.scoring.score_signature import SystemIdentity
 from memory_program.models.usage import Usage
 from tests.conversations import session
@@ -38,18 +44,18 @@ def banks() -> dict[str, MemoryBank]:
 def test_growth_is_the_mean_over_the_conversations_that_have_such_a_session():
     tokens = {text: count_tokens(text) for text in ("Mara sails.", "Mara sings.", "Mara sails and sings.")}
     first = (tokens["Mara sails."] + tokens["Mara sings."] + count_tokens("Tom is shy.")) / 2
-    assert growth([LONG, SHORT], banks()) == [
+    assert mean_bank_growth([LONG, SHORT], banks()) == [
         {"session": 1, "memories": 1.0, "tokens": first, "conversations": 2},
         {"session": 2, "memories": 1.0, "tokens": tokens["Mara sails and sings."], "conversations": 1},
     ]
-    assert growth([LONG, SHORT], {}) == []
+    assert mean_bank_growth([LONG, SHORT], {}) == []
 
 
 def test_tools_are_counted_by_agent_with_the_calls_that_were_refused():
     refused = ("semantic: merge_memory: 'm9' is not here", "procedural: manage_memory: text is empty")
     record = SessionRecord("session_1", 3, 5, refused)
     builds = [BuildRecord("k", "long", "session_1", "h", record, Usage(), 1.0), None]
-    used = tool_use(banks(), builds)
+    used = count_tool_use(banks(), builds)
     assert list(used) == ["core", "procedural", "semantic"]
     nothing = dict.fromkeys(("create", "update", "delete", "merge", "split", "edit_core", "refused"), 0)
     assert used["semantic"] == {**nothing, "create": 2, "merge": 1, "refused": 1}
@@ -73,11 +79,11 @@ def identity(name: SystemName, archive: bool = False) -> SystemIdentity:
     ],
 )
 def test_turns_are_kept_word_for_word_by_the_systems_that_may_show_them(name, archive, turns):
-    assert kept_by(identity(name, archive), LONG, {}).verbatim == turns
+    assert system_retained_turns(identity(name, archive), LONG, {}).verbatim_turns == turns
 
 
 def test_a_system_that_writes_no_memories_has_no_banks():
-    assert banks_of(identity(SystemName.RAG), [LONG], None) == {}
+    assert load_banks(identity(SystemName.RAG), [LONG], None) == {}
 
 
 def test_the_banks_of_a_run_are_in_its_folder_unless_a_database_is_named(tmp_path: Path):

@@ -11,7 +11,7 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_program.bank.budget import EncodingName, count_tokens, fit_memories, pack
+from memory_program.bank.budget import EncodingName, count_tokens, fit_memories, pack_to_budget
 from memory_program.bank.memory import Memory, MemoryKind
 from memory_program.core.errors import ConfigError
 
@@ -74,7 +74,7 @@ def test_it_works_without_a_network_and_leaves_the_environment_alone() -> None:
 
 
 def test_packing_keeps_rank_order_and_lists_what_is_left_out() -> None:
-    packed = pack(["one two", "three " * 50, "four"], budget_tokens=6)
+    packed = pack_to_budget(["one two", "three " * 50, "four"], budget_tokens=6)
     assert packed.kept == ("one two", "four")
     assert packed.left_out == ("three " * 50,)
     assert packed.tokens == count_tokens("one two\n") + count_tokens("four\n")
@@ -85,22 +85,22 @@ def test_packing_keeps_rank_order_and_lists_what_is_left_out() -> None:
     budget=st.integers(min_value=0, max_value=120),
 )
 def test_a_packing_loses_nothing_and_stays_in_its_budget(texts: list[str], budget: int) -> None:
-    packed = pack(texts, budget)
+    packed = pack_to_budget(texts, budget)
     assert packed.tokens <= budget
     assert sorted([*packed.kept, *packed.left_out]) == sorted(texts)
     assert count_tokens("\n".join(packed.kept)) <= packed.tokens
-    assert pack(packed.kept, budget).kept == packed.kept
+    assert pack_to_budget(packed.kept, budget).kept == packed.kept
 
 
 def test_everything_fits_exactly_its_own_cost() -> None:
     texts = ["one two", "three", "four five six"]
-    cost = pack(texts, 1000).tokens
-    assert pack(texts, cost).left_out == ()
-    assert pack(texts, cost - 1).left_out == ("four five six",)
+    cost = pack_to_budget(texts, 1000).tokens
+    assert pack_to_budget(texts, cost).left_out == ()
+    assert pack_to_budget(texts, cost - 1).left_out == ("four five six",)
 
 
 def test_other_items_are_packed_by_their_text() -> None:
-    assert pack([1, 2, 3], 4, text_of=lambda number: "word " * number).kept == (1,)
+    assert pack_to_budget([1, 2, 3], 4, to_text=lambda number: "word " * number).kept == (1,)
 
 
 def test_the_latest_memories_are_kept_and_both_lists_are_chronological() -> None:
@@ -153,7 +153,7 @@ def test_what_is_packed_is_what_counting_every_text_would_pack(texts: list[list[
         if spent + cost <= budget:
             kept.append(line)
             spent += cost
-    assert pack(lines, budget).kept == tuple(kept)
+    assert pack_to_budget(lines, budget).kept == tuple(kept)
 
 
 def test_of_one_version_the_later_number_is_kept():

@@ -7,22 +7,24 @@ import pytest
 
 from locomo.judge.calibration import (
     AnswerKind,
-    KnownAnswer,
-    known_answers,
-    neighbours,
-    spelled,
-    split_known_answers,
+    CalibrationAnswer,
+    calibration_answers,
+    format_gold,
+    off_by_one_golds,
+    split_calibration_answers,
 )
-from locomo.judge.calibration_items import ITEMS, Count, Month
-from locomo.judge.rubrics import Grading, Rubric, Verdict, grading_of, gradings_of
+from locomo.judge.calibration_items import CALIBRATION_ITEMS, CountedThings, YearMonth
+from locomo.judge.rubrics import Grading, Rubric, Verdict, list_gradings, select_grading
 from locomo.metrics import is_abstention
 from locomo.types import Benchmark
 
 RIGHT, WRONG = Verdict.CORRECT, Verdict.WRONG
 
 
-def answers_to(question: str) -> list[KnownAnswer]:
-    found = [a for benchmark in Benchmark for a in known_answers(benchmark) if question in a.question.text]
+def answers_to(question: str) -> list[CalibrationAnswer]:
+    found = [
+        a for benchmark in Benchmark for a in calibration_answers(benchmark) if question in a.question.text
+    ]
     assert len({answer.question for answer in found}) == 1
     return found
 
@@ -70,14 +72,14 @@ def test_a_list_is_said_in_another_order_and_cut():
 def test_a_changed_fact_is_outdated_alone_and_right_beside_the_new_one():
     question = "Where does my sister live now?"
     assert texts(question, AnswerKind.OUTDATED) == ["in Toronto"]
-    assert texts(question, AnswerKind.OUTDATED_BESIDE) == ["Formerly in Toronto, but now in Calgary"]
+    assert texts(question, AnswerKind.OUTDATED_THEN_GOLD) == ["Formerly in Toronto, but now in Calgary"]
 
 
 def test_texts_and_lists_have_no_neighbours():
-    assert neighbours("Ghent") == neighbours(("tea", "milk")) == []
-    assert [spelled(n) for n in neighbours(Count(1, "days"))] == ["0 days", "2 days"]
-    assert spelled(neighbours(date(2024, 2, 29))[-1]) == "28 February 2025"
-    assert spelled(neighbours(Month(2023, 1))[0]) == "December 2022"
+    assert off_by_one_golds("Ghent") == off_by_one_golds(("tea", "milk")) == []
+    assert [format_gold(n) for n in off_by_one_golds(CountedThings(1, "days"))] == ["0 days", "2 days"]
+    assert format_gold(off_by_one_golds(date(2024, 2, 29))[-1]) == "28 February 2025"
+    assert format_gold(off_by_one_golds(YearMonth(2023, 1))[0]) == "December 2022"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_texts_and_lists_have_no_neighbours():
         ("How many concerts did I go to this spring?", AnswerKind.COUNT_OFF_BY_ONE, WRONG, WRONG),
         ("How many weeks ago did I begin", AnswerKind.COUNT_OFF_BY_ONE, RIGHT, WRONG),
         ("Where does my sister live now?", AnswerKind.OUTDATED, WRONG, WRONG),
-        ("Where does my sister live now?", AnswerKind.OUTDATED_BESIDE, RIGHT, RIGHT),
+        ("Where does my sister live now?", AnswerKind.OUTDATED_THEN_GOLD, RIGHT, RIGHT),
         ("What could I cook for dinner?", AnswerKind.PARAPHRASE, RIGHT, RIGHT),
         ("What could I cook for dinner?", AnswerKind.NEAR_MISS, WRONG, WRONG),
         ("What could I cook for dinner?", AnswerKind.GENERIC, WRONG, WRONG),
@@ -119,27 +121,27 @@ def test_the_known_verdict_follows_the_rubric(question, kind, lenient, strict):
 
 def test_a_right_answer_is_never_among_the_wrong_ones():
     for benchmark in Benchmark:
-        seen = Counter((answer.question, answer.text) for answer in known_answers(benchmark))
+        seen = Counter((answer.question, answer.text) for answer in calibration_answers(benchmark))
         assert max(seen.values()) == 1
-        for answer in known_answers(benchmark):
+        for answer in calibration_answers(benchmark):
             if answer.verdicts.get(Rubric.LENIENT) is WRONG:
                 assert answer.text != answer.question.answer
 
 
 def test_every_benchmark_is_tried_on_all_its_gradings_with_enough_of_both_verdicts():
     for benchmark in Benchmark:
-        answers = known_answers(benchmark)
-        assert {grading_of(answer.question) for answer in answers} == set(gradings_of(benchmark))
+        answers = calibration_answers(benchmark)
+        assert {select_grading(answer.question) for answer in answers} == set(list_gradings(benchmark))
         for rubric in Rubric:
             known = Counter(answer.verdicts.get(rubric) for answer in answers)
             assert known[RIGHT] >= 20
             assert known[WRONG] >= 60
-    assert {grading for benchmark in Benchmark for grading in gradings_of(benchmark)} == set(Grading)
+    assert {grading for benchmark in Benchmark for grading in list_gradings(benchmark)} == set(Grading)
 
 
 def test_a_question_keeps_its_name_whatever_else_is_asked():
-    ids = [answer.question.question_id for b in Benchmark for answer in known_answers(b)]
-    assert len(set(ids)) == len(ITEMS)
+    ids = [answer.question.question_id for b in Benchmark for answer in calibration_answers(b)]
+    assert len(set(ids)) == len(CALIBRATION_ITEMS)
     assert ids[0] == "calibration-locomo:q0"
 
 
@@ -150,17 +152,17 @@ def test_a_refusal_is_one_by_the_official_words_too():
 
 @pytest.mark.parametrize("benchmark", Benchmark)
 def test_the_answers_are_split_by_question_with_every_kind_of_question_in_each_split(benchmark):
-    splits = split_known_answers(benchmark)
+    splits = split_calibration_answers(benchmark)
     assert list(splits) == ["train", "val", "test"]
     questions = [{answer.question for answer in answers} for answers in splits.values()]
     assert sum(map(len, questions)) == len(set.union(*questions))
     assert {len(answers) for answers in questions} != {0}
     every = [answer for answers in splits.values() for answer in answers]
     assert Counter((a.question, a.text) for a in every) == Counter(
-        (a.question, a.text) for a in known_answers(benchmark)
+        (a.question, a.text) for a in calibration_answers(benchmark)
     )
     for answers in splits.values():
-        assert {grading_of(answer.question) for answer in answers} == set(gradings_of(benchmark))
+        assert {select_grading(answer.question) for answer in answers} == set(list_gradings(benchmark))
         for rubric in Rubric:
             assert {RIGHT, WRONG} <= {answer.verdicts.get(rubric) for answer in answers}
     assert len(questions[0]) >= len(questions[1]) + len(questions[2]) - 1

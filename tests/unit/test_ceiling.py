@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from memory_program.configs.evaluate_config import EvaluateConfig
-from memory_program.evaluation.oracle_eval import measure_ceiling
+from memory_program.evaluation.oracle_eval import evaluate_oracle
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_it_is_measured_whoever_judges_and_wherever_a_run_computes(
     config = EvaluateConfig(
         systems="memory", num_test=4, output_dir=tmp_path / "run", mlflow=False, **settings
     )
-    ceiling = measure_ceiling(config)
+    ceiling = evaluate_oracle(config)
     assert ceiling is not None
     assert ceiling["locomo_f1"]["all"]["value"] == 1.0
     assert ceiling["run"]["judge"] is None

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_program.bank.postings import Column
+from memory_program.bank.postings import GrowingArray
 
 _writes = st.lists(
     st.tuples(st.sampled_from(["extend", "replace", "fork"]), st.integers(0, 2**20), st.integers(0, 1500)),
@@ -16,7 +16,7 @@ _writes = st.lists(
 @given(first=st.integers(0, 3000), writes=_writes)
 def test_a_column_and_its_forks_hold_what_lists_would(first: int, writes: list[tuple[str, int, int]]) -> None:
     values = np.arange(first, dtype=np.int32)
-    columns = [(Column(values), list(range(first)))]
+    columns = [(GrowingArray(values), list(range(first)))]
     for what, where, count in writes:
         column, told = columns[where % len(columns)]
         if what == "extend":

@@ -8,7 +8,7 @@ import pytest
 
 from locomo.errors import DatasetError
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode
-from memory_program.core.command_line import exit_status, parse_flags
+from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.errors import BudgetExceededError, ConfigError, ModelError, RecordError, StoreError
 
 EVALUATE = Path(__file__).parents[2] / "evaluate.py"
@@ -100,7 +100,7 @@ def test_an_error_becomes_a_line_and_a_status(error, status, capsys):
     def fail() -> None:
         raise error
 
-    assert exit_status(fail) == status
+    assert run_script(fail) == status
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
@@ -109,11 +109,11 @@ def test_a_bug_keeps_its_traceback():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        exit_status(fail)
+        run_script(fail)
 
 
 def test_success_is_status_0():
-    assert exit_status(lambda: None) == 0
+    assert run_script(lambda: None) == 0
 
 
 @pytest.mark.parametrize("size", [1, 1_000_000])
@@ -146,5 +146,5 @@ def test_a_pipe_to_elsewhere_that_breaks_is_an_error(capfd):
     def fail() -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    assert exit_status(fail) == 1
+    assert run_script(fail) == 1
     assert "Broken pipe" in capfd.readouterr().err

@@ -80,10 +80,10 @@ def test_the_weights_beside_a_saved_program_write_for_it_and_for_no_other_system
     (tmp_path / "model.safetensors").touch()
     program = tmp_path / "program.json"
     config = EvaluateConfig(systems="memory,rag", program=program, writer_model="pocket-base")
-    writers = {name.value: config.writer_of(name) for name in config.system_names}
+    writers = {name.value: config.writer_model_for(name) for name in config.system_names}
     assert writers == {"memory": "pocket-base", "optimized": f"local:{tmp_path}", "rag": None}
     elsewhere = EvaluateConfig(program=tmp_path / "prompts" / "p.json", writer_model="pocket-base")
-    assert elsewhere.writer_of(elsewhere.system_names[1]) == "pocket-base"
+    assert elsewhere.writer_model_for(elsewhere.system_names[1]) == "pocket-base"
 
 
 def test_trained_weights_cannot_be_sent_to_ray(tmp_path):
@@ -250,8 +250,8 @@ def test_the_names_of_systems_are_those_that_can_be_made():
     assert [name.value for name in SystemName] == list(SYSTEMS)
     for name in SystemName:
         system = SYSTEMS[name.value](SystemSettings())
-        assert system.writes_memories == name.writes_with_a_model
-        assert bool(system.predictors()) == name.reads_with_a_model
+        assert system.writes_memories == name.has_model_writer
+        assert bool(system.predictors()) == name.has_model_reader
     assert all(
         name.value in (EvaluateConfig.model_fields["systems"].description or "") for name in SystemName
     )

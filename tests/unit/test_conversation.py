@@ -7,16 +7,16 @@ from datetime import UTC, datetime
 import pytest
 from locomo_samples import question, sample
 
-from locomo.locomo_schema import conversations_in
+from locomo.locomo_schema import parse_locomo
 from locomo.types import (
-    ANSWERABLE,
+    ANSWERABLE_CATEGORIES,
     Category,
     LongMemEvalType,
-    PerltqaMemory,
+    PerltqaType,
     Question,
     Session,
     Turn,
-    questions_of,
+    all_questions,
 )
 
 HELLO = Turn("D1:1", "Ana", "Hello\nthere")
@@ -24,7 +24,7 @@ NOON = datetime(2023, 5, 8, 12, tzinfo=UTC)
 
 
 def talk(**more):
-    return conversations_in([sample(**more)], "talk.json")[0]
+    return parse_locomo([sample(**more)], "talk.json")[0]
 
 
 def test_categories_have_the_numbers_of_the_released_file():
@@ -38,7 +38,7 @@ def test_categories_have_the_numbers_of_the_released_file():
 
 
 def test_the_headline_leaves_the_adversarial_category_out():
-    assert set(Category) - set(ANSWERABLE) == {Category.ADVERSARIAL}
+    assert set(Category) - set(ANSWERABLE_CATEGORIES) == {Category.ADVERSARIAL}
 
 
 def test_an_utterance_spells_the_image_out():
@@ -63,7 +63,7 @@ def test_a_session_is_named_by_its_number():
 
 
 def test_equal_content_has_an_equal_fingerprint_wherever_it_comes_from():
-    assert talk().fingerprint == conversations_in(json.loads(json.dumps([sample()])), "copy")[0].fingerprint
+    assert talk().fingerprint == parse_locomo(json.loads(json.dumps([sample()])), "copy")[0].fingerprint
 
 
 def test_every_part_of_a_session_counts_in_its_fingerprint():
@@ -90,14 +90,12 @@ def test_questions_do_not_change_what_is_remembered():
 
 
 def test_another_conversation_with_the_same_words_is_another():
-    assert talk().fingerprint != conversations_in([sample("talk-2")], "talk.json")[0].fingerprint
+    assert talk().fingerprint != parse_locomo([sample("talk-2")], "talk.json")[0].fingerprint
 
 
 def test_questions_are_known_by_conversation_and_index_because_texts_repeat():
-    conversations = conversations_in(
-        [sample(n, qa=[question(), question()]) for n in ("a", "b")], "talk.json"
-    )
-    assert [q.question_id for q in questions_of(conversations)] == ["a:q0", "a:q1", "b:q0", "b:q1"]
+    conversations = parse_locomo([sample(n, qa=[question(), question()]) for n in ("a", "b")], "talk.json")
+    assert [q.question_id for q in all_questions(conversations)] == ["a:q0", "a:q1", "b:q0", "b:q1"]
 
 
 def test_turns_are_found_by_their_ids_in_order():
@@ -106,8 +104,8 @@ def test_turns_are_found_by_their_ids_in_order():
 
 def test_the_day_of_asking_is_part_of_what_a_system_is_asked():
     asked = Question("q1", 0, "How long ago?", LongMemEvalType.TEMPORAL, 9, asked_at=NOON)
-    assert asked.posed == "How long ago? (Today is 8 May 2023.)"
-    assert replace(asked, asked_at=None).posed == "How long ago?"
+    assert asked.dated_text == "How long ago? (Today is 8 May 2023.)"
+    assert replace(asked, asked_at=None).dated_text == "How long ago?"
 
 
 @pytest.mark.parametrize(
@@ -117,10 +115,10 @@ def test_the_day_of_asking_is_part_of_what_a_system_is_asked():
         (Category.ADVERSARIAL, False, False, Category.ADVERSARIAL),
         (LongMemEvalType.PREFERENCE, False, True, Category.SINGLE_HOP),
         (LongMemEvalType.PREFERENCE, True, True, Category.ADVERSARIAL),
-        (PerltqaMemory.EVENT, False, True, Category.SINGLE_HOP),
+        (PerltqaType.EVENT, False, True, Category.SINGLE_HOP),
     ],
 )
 def test_what_counts_for_the_headline_and_by_whose_rule(category, must_abstain, is_headline, scored_as):
     asked = Question("q1", 0, "?", category, "x", must_abstain=must_abstain)
-    assert (asked.is_headline, asked.scored_as) == (is_headline, scored_as)
+    assert (asked.is_headline, asked.f1_category) == (is_headline, scored_as)
     assert asked.is_answerable == (scored_as is not Category.ADVERSARIAL)

@@ -6,12 +6,12 @@ from memory_program.core.errors import BudgetExceededError, ConfigError
 from memory_program.evaluation.stages.cost_estimate import (
     StageEstimate,
     check_affordable,
-    described,
     estimate_answers,
     estimate_build,
     estimate_judgements,
+    format_estimates,
 )
-from memory_program.models.usage import price_of
+from memory_program.models.usage import list_price
 from tests.conversations import session
 
 MODEL = "openai/gpt-4.1-mini"
@@ -32,7 +32,7 @@ def test_four_specialists_call_four_times_and_a_generalist_once():
 
 def test_a_build_costs_at_least_its_transcripts():
     estimate = estimate_build(config(), SystemName.MEMORY, [TALK], missing=2)
-    price = price_of(MODEL)
+    price = list_price(MODEL)
     assert estimate is not None
     assert estimate.cost_usd is not None
     assert price is not None
@@ -50,7 +50,7 @@ def test_the_whole_conversation_costs_more_than_a_packed_context_and_that_more_t
     assert cost(SystemName.FULL_CONTEXT) > 3 * cost(SystemName.RAG) > cost(SystemName.NO_MEMORY) > 0
 
 
-@pytest.mark.parametrize("name", [name for name in SystemName if not name.writes_with_a_model])
+@pytest.mark.parametrize("name", [name for name in SystemName if not name.has_model_writer])
 def test_a_system_that_writes_by_no_model_is_built_for_nothing(name):
     assert estimate_build(config(), name, [TALK], missing=5) is None
 
@@ -60,7 +60,7 @@ def test_what_is_done_costs_nothing():
     assert estimate_answers(config(), SystemName.RAG, [TALK], missing=0) is None
     assert estimate_judgements(config(), SystemName.RAG, missing=0) is None
     assert estimate_answers(config(), SystemName.EXTRACTIVE, [TALK], missing=9) is None
-    assert described([]) == []
+    assert format_estimates([]) == []
 
 
 def test_a_server_of_ones_own_has_no_price():
@@ -73,12 +73,12 @@ def estimates(*costs: float | None) -> list[StageEstimate]:
 
 
 def test_the_estimate_is_told_with_what_is_not_known():
-    assert described(estimates(0.5, None)) == [
+    assert format_estimates(estimates(0.5, None)) == [
         "estimated cost: about $0.5000, and what has no known price",
         "  rag answer: 1,000 calls to m, about 2,000,000 tokens, about $0.5000",
         "  rag answer: 1,000 calls to m, about 2,000,000 tokens, price unknown",
     ]
-    assert described(estimates(None))[0] == "cost: unknown"
+    assert format_estimates(estimates(None))[0] == "cost: unknown"
 
 
 def test_a_run_over_its_limit_is_refused():

@@ -5,7 +5,7 @@ import pytest
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.rl.credit import (
-    Credited,
+    WeightedReward,
     attribution_weights,
     group_advantages,
     weighted_advantages,
@@ -55,15 +55,15 @@ def test_advantages_are_deviations_in_units_of_the_groups_spread():
 
 
 def test_unscaled_advantages_are_plain_deviations():
-    assert group_advantages([0.9, 0.3, 0.3], is_scaled=False) == pytest.approx([0.4, -0.2, -0.2])
+    assert group_advantages([0.9, 0.3, 0.3], scale_rewards=False) == pytest.approx([0.4, -0.2, -0.2])
 
 
 @pytest.mark.parametrize("rewards", [[], [0.7], [0.5, 0.5, 0.5], [0.1 + 0.2, 0.3]])
 def test_a_group_without_spread_has_no_advantages(rewards):
     assert group_advantages(rewards) is None
-    assert weighted_advantages([Credited(reward) for reward in rewards]) is None
+    assert weighted_advantages([WeightedReward(reward) for reward in rewards]) is None
 
 
 def test_weights_multiply_advantages_and_not_rewards():
-    group = [Credited(1.0, 4.0), Credited(0.0, 1.0), Credited(0.5, 2.5)]
-    assert weighted_advantages(group, is_scaled=False) == pytest.approx([2.0, -0.5, 0.0])
+    group = [WeightedReward(1.0, 4.0), WeightedReward(0.0, 1.0), WeightedReward(0.5, 2.5)]
+    assert weighted_advantages(group, scale_rewards=False) == pytest.approx([2.0, -0.5, 0.0])

@@ -80,7 +80,7 @@ def test_a_process_that_begins_in_the_middle_deals_the_same():
 def test_conversations_grow_stage_after_stage():
     rolling_in = RollingIn()
     staged = curriculum(rolling_in, num_train_steps=6, curriculum="1, 2,4")
-    assert [staged.sessions_at(step) for step in range(6)] == [1, 1, 2, 2, 4, 4]
+    assert [staged.max_sessions_at(step) for step in range(6)] == [1, 1, 2, 2, 4, 4]
     ids(staged, range(6))
     assert [{sessions for _, sessions in asked} for _, asked in rolling_in.asked] == [{1}, {2}, {4}]
 

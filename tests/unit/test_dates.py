@@ -2,14 +2,14 @@ from datetime import date
 
 import pytest
 
-from memory_program.bank.dates.date_span import spelled_day
-from memory_program.bank.dates.resolve import find_dates, resolve_date, resolve_time
+from memory_program.bank.dates.date_span import format_day
+from memory_program.bank.dates.resolve import find_dates, resolve_date, resolve_date_span
 
 FRIDAY = date(2023, 6, 9)
 
 
 def phrases(text, anchor=FRIDAY):
-    return [found.stretch.phrase for found in find_dates(text, anchor)]
+    return [found.date_span.phrase for found in find_dates(text, anchor)]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def phrases(text, anchor=FRIDAY):
 )
 def test_an_expression_names_a_stretch_of_days_and_is_written_as_answers_write_it(said, phrase, first, last):
     (found,) = find_dates(f"We talked {said}, you know.", FRIDAY)
-    stretch = found.stretch
+    stretch = found.date_span
     assert (stretch.phrase, stretch.first, stretch.last) == (phrase, date(*first), date(*last))
 
 
@@ -134,7 +134,7 @@ def test_words_that_only_look_like_dates_are_left_alone(text):
     ("expression", "said_on"), [("last friday", date(1, 1, 2)), ("this monday", date(9999, 12, 31))]
 )
 def test_what_lies_beyond_the_calendar_is_not_resolved(expression, said_on):
-    assert resolve_time(expression, said_on) is None
+    assert resolve_date_span(expression, said_on) is None
 
 
 def test_what_lies_beyond_the_calendar_is_no_date():
@@ -182,11 +182,11 @@ def test_an_expression_resolves_to_its_day_or_to_the_first_of_its_stretch(expres
     ],
 )
 def test_a_sentence_tells_a_time_that_is_no_day(said, told):
-    time = resolve_time(said, FRIDAY)
+    time = resolve_date_span(said, FRIDAY)
     assert not time.is_day
-    assert time.told_in("Ana visited Rome.", said) == told
-    assert time.told_in(told, said) == told
-    assert time.told_in(f"Ana visited Rome {said}.", said) == told
+    assert time.insert_into("Ana visited Rome.", said) == told
+    assert time.insert_into(told, said) == told
+    assert time.insert_into(f"Ana visited Rome {said}.", said) == told
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_sentence_tells_a_time_that_is_no_day(said, told):
     ],
 )
 def test_a_time_that_is_told_fits_the_words_before_it(said, sentence, told):
-    assert resolve_time(said, FRIDAY).told_in(sentence, said) == told
+    assert resolve_date_span(said, FRIDAY).insert_into(sentence, said) == told
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_time_that_is_told_fits_the_words_before_it(said, sentence, told):
     ],
 )
 def test_what_dateparser_reads_is_as_long_as_it_says(expression, phrase):
-    assert resolve_time(expression, FRIDAY).phrase == phrase
+    assert resolve_date_span(expression, FRIDAY).phrase == phrase
 
 
 @pytest.mark.parametrize(
@@ -254,9 +254,9 @@ def test_only_the_anchor_decides_never_the_clock_of_the_machine(expression, year
 
 
 def test_a_day_is_spelled_as_answers_spell_it():
-    assert spelled_day(date(2023, 5, 7)) == "7 May 2023"
+    assert format_day(date(2023, 5, 7)) == "7 May 2023"
 
 
 def test_the_31st_skips_months_without_one_and_next_may_said_in_may_is_a_year_away():
-    assert resolve_time("on the 31st", date(2023, 6, 30)).first == date(2023, 5, 31)
-    assert resolve_time("next May", date(2023, 5, 20)).phrase == "May 2024"
+    assert resolve_date_span("on the 31st", date(2023, 6, 30)).first == date(2023, 5, 31)
+    assert resolve_date_span("next May", date(2023, 5, 20)).phrase == "May 2024"

@@ -10,12 +10,12 @@ from memory_program.bank.outcomes import Answer, Outcome, RankedItem
 from memory_program.evaluation.item_records import AnswerRecord, JudgeRecord
 from memory_program.evaluation.scoring.error_types import (
     Diagnosis,
-    Fault,
-    Kept,
+    ErrorType,
+    RetainedTurns,
+    collect_retained_turns,
     diagnose,
-    diagnosis_summary,
-    kept_of,
-    turns_carried,
+    summarize_diagnoses,
+    trace_source_turns,
 )
 from memory_program.evaluation.scoring.question_scores import ScoredQuestion, score_question
 from memory_program.models.usage import Usage
@@ -71,86 +71,90 @@ def answered(text: str, shown: tuple[str, ...] = (), outcome: Outcome = Outcome.
     return AnswerRecord("k", "q", Answer(text, outcome, ranked=ranked, shown=shown), Usage(), 0.1)
 
 
-def fault_of(item: ScoredQuestion, kept: Kept | None = None) -> Diagnosis | None:
-    return diagnose(item, TALK, kept if kept is not None else kept_of(bank_of_the_talk(), ()))
+def fault_of(item: ScoredQuestion, kept: RetainedTurns | None = None) -> Diagnosis | None:
+    return diagnose(item, TALK, kept if kept is not None else collect_retained_turns(bank_of_the_talk(), ()))
 
 
 def test_a_turn_that_no_memory_was_drawn_from_was_never_stored():
-    assert fault_of(scored("Rome", "D1:3", "D2:2")) == Diagnosis(Fault.NEVER_STORED, ("D2:2",))
+    assert fault_of(scored("Rome", "D1:3", "D2:2")) == Diagnosis(ErrorType.NEVER_STORED, ("D2:2",))
 
 
 def test_what_an_update_replaced_is_superseded_though_its_successor_still_cites_the_turn():
-    assert fault_of(scored("Rome", "D1:1")) == Diagnosis(Fault.SUPERSEDED, ("D1:1",))
+    assert fault_of(scored("Rome", "D1:1")) == Diagnosis(ErrorType.SUPERSEDED, ("D1:1",))
     shown = scored(answered("Rome", shown=("m4",)), "D1:1")
-    assert fault_of(shown) == Diagnosis(Fault.SUPERSEDED, ("D1:1",))
+    assert fault_of(shown) == Diagnosis(ErrorType.SUPERSEDED, ("D1:1",))
 
 
 def test_what_was_deleted_is_superseded():
-    assert fault_of(scored("wasps", "D1:2", "D1:3")) == Diagnosis(Fault.SUPERSEDED, ("D1:2",))
+    assert fault_of(scored("wasps", "D1:2", "D1:3")) == Diagnosis(ErrorType.SUPERSEDED, ("D1:2",))
 
 
 def test_a_live_memory_that_the_reader_was_not_shown_was_not_retrieved():
     item = scored(answered("Rome", shown=("m3",)), "D2:1", "D1:3")
-    assert fault_of(item) == Diagnosis(Fault.NOT_RETRIEVED, ("D2:1",))
+    assert fault_of(item) == Diagnosis(ErrorType.NOT_RETRIEVED, ("D2:1",))
 
 
 def test_a_wrong_answer_from_all_of_the_evidence_was_misread():
     item = scored(answered("Rome", shown=("m3", "m4")), "D2:1", "D1:3")
-    assert fault_of(item) == Diagnosis(Fault.MISREAD)
+    assert fault_of(item) == Diagnosis(ErrorType.MISREAD)
 
 
 def test_an_abstention_is_a_fault_of_its_own_only_where_the_evidence_was_shown():
-    assert fault_of(scored(answered(ABSTENTION, shown=("m4",)), "D2:1")) == Diagnosis(Fault.ABSTAINED)
-    assert fault_of(scored(answered(ABSTENTION), "D2:1")) == Diagnosis(Fault.NOT_RETRIEVED, ("D2:1",))
+    assert fault_of(scored(answered(ABSTENTION, shown=("m4",)), "D2:1")) == Diagnosis(ErrorType.ABSTAINED)
+    assert fault_of(scored(answered(ABSTENTION), "D2:1")) == Diagnosis(ErrorType.NOT_RETRIEVED, ("D2:1",))
 
 
 def test_an_answer_to_a_question_without_one_should_have_been_an_abstention():
     item = scored("Rome", "D1:1", gold=None, category=Category.ADVERSARIAL)
-    assert fault_of(item) == Diagnosis(Fault.SHOULD_HAVE_ABSTAINED)
+    assert fault_of(item) == Diagnosis(ErrorType.SHOULD_HAVE_ABSTAINED)
     assert fault_of(scored(ABSTENTION, "D1:1", gold=None, category=Category.ADVERSARIAL)) is None
 
 
 def test_a_gold_without_evidence_is_suspect():
-    assert fault_of(scored("Rome")) == Diagnosis(Fault.GOLD_SUSPECT)
+    assert fault_of(scored("Rome")) == Diagnosis(ErrorType.GOLD_SUSPECT)
 
 
 @pytest.mark.parametrize(
     ("gold", "category", "fault"),
     [
-        ("surfing", Category.SINGLE_HOP, Fault.GOLD_SUSPECT),
-        ("the living", Category.SINGLE_HOP, Fault.MISREAD),  # the stem of "live"
-        ("Yes", Category.SINGLE_HOP, Fault.MISREAD),  # is said in other words
-        ("surfing", Category.MULTI_HOP, Fault.MISREAD),  # may be concluded
-        ("7 May 2023", Category.TEMPORAL, Fault.MISREAD),  # is resolved
+        ("surfing", Category.SINGLE_HOP, ErrorType.GOLD_SUSPECT),
+        ("the living", Category.SINGLE_HOP, ErrorType.MISREAD),  # the stem of "live"
+        ("Yes", Category.SINGLE_HOP, ErrorType.MISREAD),  # is said in other words
+        ("surfing", Category.MULTI_HOP, ErrorType.MISREAD),  # may be concluded
+        ("7 May 2023", Category.TEMPORAL, ErrorType.MISREAD),  # is resolved
     ],
 )
 def test_a_single_hop_gold_that_its_evidence_never_says_is_suspect(gold, category, fault):
     item = scored(answered("Rome", shown=("D1:1",)), "D1:1", gold=gold, category=category)
-    assert fault_of(item, kept_of(None, TALK.turns)) == Diagnosis(fault)
+    assert fault_of(item, collect_retained_turns(None, TALK.turns)) == Diagnosis(fault)
 
 
 def test_a_system_that_shows_turns_stores_them_all_and_can_only_fail_to_find_them():
-    kept = kept_of(None, TALK.turns)
+    kept = collect_retained_turns(None, TALK.turns)
     assert fault_of(scored(answered("Rome", shown=("D1:2",)), "D1:1", "D1:2"), kept) == Diagnosis(
-        Fault.NOT_RETRIEVED, ("D1:1",)
+        ErrorType.NOT_RETRIEVED, ("D1:1",)
     )
     assert fault_of(scored(answered("Rome", shown=("D1:1", "D1:2")), "D1:1", "D1:2"), kept) == Diagnosis(
-        Fault.MISREAD
+        ErrorType.MISREAD
     )
 
 
 def test_with_the_archive_a_deleted_memory_loses_nothing():
-    kept = kept_of(bank_of_the_talk(), TALK.turns)
-    assert fault_of(scored(answered("wasps", shown=("D1:2",)), "D1:2"), kept) == Diagnosis(Fault.MISREAD)
+    kept = collect_retained_turns(bank_of_the_talk(), TALK.turns)
+    assert fault_of(scored(answered("wasps", shown=("D1:2",)), "D1:2"), kept) == Diagnosis(ErrorType.MISREAD)
 
 
 def test_a_system_that_keeps_nothing_never_stored_anything():
-    assert fault_of(scored("Rome", "D1:1"), kept_of(None, ())) == Diagnosis(Fault.NEVER_STORED, ("D1:1",))
+    assert fault_of(scored("Rome", "D1:1"), collect_retained_turns(None, ())) == Diagnosis(
+        ErrorType.NEVER_STORED, ("D1:1",)
+    )
 
 
 def test_a_turn_that_a_whole_conversation_shows_needs_no_ranking():
     record = AnswerRecord("k", "q", Answer("Rome", shown=tuple(TALK.turns)), Usage(), 0.1)
-    assert fault_of(scored(record, "D1:1"), kept_of(None, TALK.turns)) == Diagnosis(Fault.MISREAD)
+    assert fault_of(scored(record, "D1:1"), collect_retained_turns(None, TALK.turns)) == Diagnosis(
+        ErrorType.MISREAD
+    )
 
 
 def test_a_right_answer_and_a_failed_call_have_no_fault():
@@ -164,7 +168,7 @@ def test_the_first_verdict_that_there_is_decides_before_the_official_score():
     right, wrong = Verdict.CORRECT, Verdict.WRONG
     assert fault_of(scored("the capital of Norway", "D1:1", verdicts=(right, wrong))) is None
     assert fault_of(scored("Oslo", "D2:2", verdicts=(wrong, right))) == Diagnosis(
-        Fault.NEVER_STORED, ("D2:2",)
+        ErrorType.NEVER_STORED, ("D2:2",)
     )
     assert fault_of(scored("Rome", "D1:1", verdicts=(Verdict.UNPARSED, right))) is None
     assert fault_of(scored("Oslo", "D1:1", verdicts=(Verdict.UNPARSED, None))) is None
@@ -174,7 +178,7 @@ def test_a_merge_and_a_split_carry_on_what_the_old_memories_said():
     bank = bank_of_the_talk()
     bank.merge(["m3", "m4"], note("Mara lives in Bergen with Pip."), BY)
     bank.split("m5", [note("Mara lives in Bergen."), note("Pip is a dog.")], BY)
-    carried = turns_carried(bank.operations())
+    carried = trace_source_turns(bank.operations())
     assert carried == {
         "m1": {"D1:1"},
         "m2": {"D1:2"},
@@ -184,14 +188,14 @@ def test_a_merge_and_a_split_carry_on_what_the_old_memories_said():
         "m6": {"D1:3", "D2:1"},
         "m7": {"D1:3", "D2:1"},
     }
-    kept = kept_of(bank, ())
-    assert (kept.stored(), kept.live_turns()) == ({"D1:1", "D1:2", "D1:3", "D2:1"}, {"D1:3", "D2:1"})
+    kept = collect_retained_turns(bank, ())
+    assert (kept.stored_turns(), kept.live_turns()) == ({"D1:1", "D1:2", "D1:3", "D2:1"}, {"D1:3", "D2:1"})
 
 
 def test_an_update_that_cites_no_new_turn_is_a_rewording_and_carries_on():
     bank = bank_of_the_talk()
     bank.update("m3", note("Mara has a dog, Pip.", "D1:3"), BY)
-    assert turns_carried(bank.operations())["m5"] == {"D1:3"}
+    assert trace_source_turns(bank.operations())["m5"] == {"D1:3"}
 
 
 def test_faults_are_counted_by_category_and_failed_calls_are_not():
@@ -202,11 +206,13 @@ def test_faults_are_counted_by_category_and_failed_calls_are_not():
         scored("Rome", gold=None, category=Category.ADVERSARIAL),
         scored(answered("", outcome=Outcome.ERROR), "D1:1"),
     ]
-    summary = diagnosis_summary(items, [fault_of(item) for item in items])
+    summary = summarize_diagnoses(items, [fault_of(item) for item in items])
     counts = {name: (group["answers"], group["wrong"]) for name, group in summary.items()}
     assert counts == {"all": (4, 3), "multi-hop": (2, 1), "single-hop": (1, 1), "adversarial": (1, 1)}
-    assert summary["multi-hop"]["faults"] == {fault: int(fault == Fault.NEVER_STORED) for fault in Fault}
+    assert summary["multi-hop"]["faults"] == {
+        fault: int(fault == ErrorType.NEVER_STORED) for fault in ErrorType
+    }
     assert summary["all"]["faults"] == {
-        fault: int(fault in (Fault.NEVER_STORED, Fault.SUPERSEDED, Fault.SHOULD_HAVE_ABSTAINED))
-        for fault in Fault
+        fault: int(fault in (ErrorType.NEVER_STORED, ErrorType.SUPERSEDED, ErrorType.SHOULD_HAVE_ABSTAINED))
+        for fault in ErrorType
     }

@@ -22,22 +22,22 @@ def folder(tmp_path):
 def test_a_pinned_file_is_fetched_once(folder, tmp_path):
     cache = tmp_path / "cache"
     with served(folder) as address:
-        path = download(f"{address}/numbers.json", SHA256, cache, way_out="Wait")
+        path = download(f"{address}/numbers.json", SHA256, cache, alternative="Wait")
     assert path.read_bytes() == CONTENT
     assert (
-        download(f"{address}/numbers.json", SHA256, cache, way_out="Wait") == path
+        download(f"{address}/numbers.json", SHA256, cache, alternative="Wait") == path
     )  # nobody serves any more
 
 
 def test_the_hash_of_a_first_download_is_kept_and_holds_later(folder, tmp_path):
     cache = tmp_path / "cache"
     with served(folder) as address:
-        path = download(f"{address}/numbers.json", None, cache, way_out="Wait")
+        path = download(f"{address}/numbers.json", None, cache, alternative="Wait")
         assert (cache / "numbers.json.sha256").read_text().strip() == SHA256 == file_sha256(path)
         path.unlink()
         (folder / "numbers.json").write_bytes(b"[1, 2, 4]")
         with pytest.raises(DatasetError, match="hash"):
-            download(f"{address}/numbers.json", None, cache, way_out="Wait")
+            download(f"{address}/numbers.json", None, cache, alternative="Wait")
     assert not path.exists()
 
 
@@ -45,7 +45,7 @@ def test_without_a_known_hash_a_copy_in_the_cache_is_taken_and_recorded(folder, 
     cache = tmp_path / "cache"
     cache.mkdir()
     (cache / "numbers.json").write_bytes(CONTENT)
-    path = download("http://127.0.0.1:9/numbers.json", None, cache, way_out="Wait")
+    path = download("http://127.0.0.1:9/numbers.json", None, cache, alternative="Wait")
     assert path.read_bytes() == CONTENT
     assert (cache / "numbers.json.sha256").read_text().strip() == SHA256
 
@@ -55,7 +55,7 @@ def test_without_a_network_the_error_says_both_ways_out(folder, tmp_path):
         pass  # the port was real, and nobody listens there any more
     with pytest.raises(DatasetError) as caught:
         download(
-            f"{address}/numbers.json", SHA256, tmp_path / "cache", way_out="Name a copy with --data PATH"
+            f"{address}/numbers.json", SHA256, tmp_path / "cache", alternative="Name a copy with --data PATH"
         )
     message = str(caught.value)
     assert "Name a copy with --data PATH, or download that URL by hand to" in message

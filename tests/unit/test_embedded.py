@@ -6,44 +6,44 @@ import pytest
 
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.evaluation.scoring.score_signature import identify_judge
-from memory_program.models.model_names import POCKET, POCKET_BASE, is_embedded, known_as, source_of
+from memory_program.models.model_names import POCKET, POCKET_BASE, is_local, model_fingerprint, model_source
 from tests.weights import write_model
 
 
 def test_the_models_that_come_with_the_program_have_weights_of_their_own() -> None:
     for name in (POCKET, POCKET_BASE):
-        assert (Path(source_of(name)) / "model.safetensors").is_file()
-    assert known_as(POCKET).split("@")[1] != known_as(POCKET_BASE).split("@")[1]
+        assert (Path(model_source(name)) / "model.safetensors").is_file()
+    assert model_fingerprint(POCKET).split("@")[1] != model_fingerprint(POCKET_BASE).split("@")[1]
 
 
 @pytest.mark.parametrize("name", ["openai/gpt-4.1-mini", "local:owner/name", "local:"])
 def test_what_is_not_in_a_folder_is_known_by_its_name(name: str) -> None:
-    assert known_as(name) == name
+    assert model_fingerprint(name) == name
 
 
 def test_an_address_is_not_in_this_process() -> None:
-    assert [is_embedded(name) for name in ("pocket", "local:x", "openai/pocket")] == [True, True, False]
+    assert [is_local(name) for name in ("pocket", "local:x", "openai/pocket")] == [True, True, False]
 
 
 def test_other_weights_or_another_tokenizer_under_one_name_are_another_model(tmp_path: Path) -> None:
     name = write_model(tmp_path / "model", b"first")
-    first = known_as(name)
-    assert known_as(name) == first
+    first = model_fingerprint(name)
+    assert model_fingerprint(name) == first
     write_model(tmp_path / "model", b"other")  # of the same size
-    other = known_as(name)
+    other = model_fingerprint(name)
     write_model(tmp_path / "model", b"other", b"[]")
-    assert len({first, other, known_as(name)}) == 3
+    assert len({first, other, model_fingerprint(name)}) == 3
     write_model(tmp_path / "model", b"first")
-    assert known_as(name) == first
+    assert model_fingerprint(name) == first
 
 
 def test_a_judge_is_known_by_the_weights_that_judged(tmp_path: Path) -> None:
     name = write_model(tmp_path / "model", b"first")
     judge = identify_judge(EvaluateConfig(judge_model=name))
     assert judge is not None
-    assert judge.name == known_as(name) != name
+    assert judge.name == model_fingerprint(name) != name
     write_model(tmp_path / "model", b"other")
     other = identify_judge(EvaluateConfig(judge_model=name))
     assert other is not None
-    assert judge.name != other.name == known_as(name)
-    assert not judge.judges_like(other, "lenient")
+    assert judge.name != other.name == model_fingerprint(name)
+    assert not judge.is_same_judge(other, "lenient")

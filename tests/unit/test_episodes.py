@@ -13,12 +13,12 @@ from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.rl.episodes import (
-    episodes_of,
-    namespace_of,
+    make_episodes,
+    memory_namespace,
     questions_by_session,
+    questions_without_evidence,
     roll_in,
-    shortened,
-    unplaced,
+    truncate_conversation,
 )
 from tests.conversations import session
 from tests.evaluation_samples import NoteTaking, write_conversations
@@ -65,18 +65,20 @@ def test_a_question_without_evidence_belongs_to_no_session_and_is_listed() -> No
     nowhere = asked(0)
     conversation = talk(nowhere, asked(1, "D2:1"))
     assert placed_ids(conversation) == {"session_1": [], "session_2": [1], "session_3": []}
-    assert unplaced(conversation) == [nowhere]
+    assert questions_without_evidence(conversation) == [nowhere]
 
 
 def test_a_shortened_conversation_keeps_the_questions_that_its_sessions_answer() -> None:
-    short = shortened(talk(asked(0, "D1:1"), asked(1, "D1:1", "D3:1"), asked(2), asked(3, "D2:1")), 2)
+    short = truncate_conversation(
+        talk(asked(0, "D1:1"), asked(1, "D1:1", "D3:1"), asked(2), asked(3, "D2:1")), 2
+    )
     assert short.sessions == (ONE, TWO)
     assert [question.index for question in short.questions] == [0, 3]
 
 
 def test_a_conversation_that_is_short_enough_stays_as_it_is() -> None:
     conversation = talk(asked(0))
-    assert shortened(conversation, 3) is conversation
+    assert truncate_conversation(conversation, 3) is conversation
 
 
 def test_what_was_remembered_before_a_session_is_the_work_of_the_sessions_before_it(
@@ -125,20 +127,20 @@ def test_what_a_killed_roll_in_remembered_is_not_remembered_again(tmp_path: Path
 def test_a_namespace_changes_with_what_writes_and_with_what_is_told(tmp_path: Path) -> None:
     conversation, other = of_file(tmp_path), talk()
     names = {
-        namespace_of(conversation, {"model": "a"}),
-        namespace_of(conversation, {"model": "b"}),
-        namespace_of(shortened(conversation, 2), {"model": "a"}),
-        namespace_of(other, {"model": "a"}),
+        memory_namespace(conversation, {"model": "a"}),
+        memory_namespace(conversation, {"model": "b"}),
+        memory_namespace(truncate_conversation(conversation, 2), {"model": "a"}),
+        memory_namespace(other, {"model": "a"}),
     }
     assert len(names) == 4
-    assert namespace_of(conversation, {"model": "a"}) in names
+    assert memory_namespace(conversation, {"model": "a"}) in names
     assert all(name.partition("/")[2] in (conversation.conversation_id, "talk") for name in names)
 
 
 def test_there_is_an_episode_for_each_session_with_questions(tmp_path: Path, store: BankStore) -> None:
     conversation = of_file(tmp_path)
     spaces = roll_in(NoteTaking(), conversation, store, "talk")
-    episodes = episodes_of(conversation, spaces, max_questions=5, rng=random.Random(0))
+    episodes = make_episodes(conversation, spaces, max_questions=5, rng=random.Random(0))
     assert [episode.episode_id for episode in episodes] == [f"talk-1/session_{n}" for n in (1, 2, 3, 4)]
     assert [episode.depth for episode in episodes] == [0, 1, 2, 3]
     assert [len(episode.questions) for episode in episodes] == [3, 2, 2, 2]
@@ -149,7 +151,7 @@ def test_there_is_an_episode_for_each_session_with_questions(tmp_path: Path, sto
 
 def test_a_session_about_which_nothing_is_asked_makes_no_episode(store: BankStore) -> None:
     conversation = talk(asked(0, "D3:1"))
-    episodes = episodes_of(
+    episodes = make_episodes(
         conversation, roll_in(NoteTaking(), conversation, store, "t"), max_questions=5, rng=random.Random(0)
     )
     assert [episode.session for episode in episodes] == [THREE]
@@ -160,7 +162,7 @@ def test_of_many_questions_some_are_drawn_and_the_same_seed_draws_the_same(store
     spaces = roll_in(NoteTaking(), conversation, store, "t")
 
     def drawn(seed: int) -> list[int]:
-        (episode,) = episodes_of(conversation, spaces, max_questions=5, rng=random.Random(seed))
+        (episode,) = make_episodes(conversation, spaces, max_questions=5, rng=random.Random(seed))
         return [question.index for question in episode.questions]
 
     assert len(drawn(0)) == 5
@@ -171,7 +173,9 @@ def test_of_many_questions_some_are_drawn_and_the_same_seed_draws_the_same(store
 def test_questions_about_earlier_sessions_are_asked_again_when_that_is_wished(store: BankStore) -> None:
     conversation = talk(asked(0, "D1:1"), asked(1, "D1:1"), asked(2, "D2:1"), asked(3, "D3:1"))
     spaces = roll_in(NoteTaking(), conversation, store, "t")
-    episodes = episodes_of(conversation, spaces, max_questions=5, rng=random.Random(0), max_review=2)
+    episodes = make_episodes(
+        conversation, spaces, max_questions=5, rng=random.Random(0), max_replay_questions=2
+    )
     indices = [[question.index for question in episode.questions] for episode in episodes]
     assert indices[0] == [0, 1]
     assert indices[1][0] == 2
@@ -193,5 +197,5 @@ def test_locomos_train_questions_are_placed_as_the_evidence_says(locomo_path: Pa
                 numbers = [int(turn_id[1:].partition(":")[0]) for turn_id in question.evidence]
                 assert max(numbers) == here.number
                 placed += 1
-        unplaced_count += len(unplaced(conversation))
+        unplaced_count += len(questions_without_evidence(conversation))
     assert (placed, unplaced_count) == (1155, 2)

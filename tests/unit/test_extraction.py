@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from locomo.types import Session, Turn
-from memory_program.agents.baselines.candidate_spans import Column, excerpts_of, passage_of
+from memory_program.agents.baselines.candidate_spans import WordColumn, join_passages, parse_turn
 from memory_program.agents.baselines.date_answers import DATE_FEATURES, date_candidates, date_features
-from memory_program.agents.baselines.question_analysis import Asked, read_question
+from memory_program.agents.baselines.question_analysis import AnswerType, parse_question
 from memory_program.agents.baselines.span_features import (
     SPAN_FEATURES,
     TURN_FEATURES,
@@ -14,12 +14,12 @@ from memory_program.agents.baselines.span_features import (
     span_features,
 )
 from memory_program.agents.baselines.span_ranking import (
-    DOUBT_FEATURES,
+    NO_ANSWER_FEATURES,
     SPAN_KINDS,
-    Weights,
+    ExtractorWeights,
     best_spans,
-    doubt_features,
-    probabilities,
+    candidate_probabilities,
+    no_answer_features,
     span_candidates,
 )
 from memory_program.agents.baselines.word_classes import WordClass
@@ -32,17 +32,17 @@ def evidence_for(question, *sessions, top_k=8):
     archive = Archive()
     for one in sessions:
         archive.add_session(one)
-    clues = read_question(question, archive.speakers)
+    clues = parse_question(question, archive.speakers)
     return Evidence(clues, archive.search(question, top_k), archive)
 
 
 def spans_of(text, caption=None):
-    passage = passage_of(Turn("D1:1", "Ana", text, caption))
+    passage = parse_turn(Turn("D1:1", "Ana", text, caption))
     return [passage.text(int(start), int(end)) for start, end in passage.spans.T]
 
 
 def column(text, which):
-    return passage_of(Turn("D1:1", "Ana", text)).columns[which].tolist()
+    return parse_turn(Turn("D1:1", "Ana", text)).columns[which].tolist()
 
 
 # -- passages ------------------------------------------------------------------------------------
@@ -65,39 +65,42 @@ def test_a_span_holds_at_most_nine_words_and_is_written_as_it_was_said():
 def test_a_caption_is_read_after_the_words_without_saying_that_it_is_a_photo():
     assert spans_of("Look", "a photo of two dogs") == ["Look", "two", "two dogs", "dogs"]
     assert spans_of("", "a photo of two dogs") == ["two", "two dogs", "dogs"]
-    flags = passage_of(Turn("D1:1", "Ana", "", "a photo of two dogs")).columns[Column.IN_CAPTION]
+    flags = parse_turn(Turn("D1:1", "Ana", "", "a photo of two dogs")).columns[WordColumn.IN_CAPTION]
     assert flags.tolist() == [1, 1]
 
 
 def test_words_know_what_stands_beside_them():
-    before, after = column("Well, the Smiths ran.", Column.CLASS_BEFORE), column("Go on.", Column.CLASS_AFTER)
+    before, after = (
+        column("Well, the Smiths ran.", WordColumn.CLASS_BEFORE),
+        column("Go on.", WordColumn.CLASS_AFTER),
+    )
     assert before == [WordClass.EDGE, WordClass.MARK, WordClass.DETERMINER, WordClass.NAME]
     assert after == [WordClass.PREPOSITION, WordClass.EDGE]
 
 
 def test_a_sentence_knows_of_whom_it_speaks():
-    assert column("I ran. You won. Rex slept.", Column.FIRST_PERSON) == [1, 1, 0, 0, 0, 0]
-    assert column("I ran. You won. Rex slept.", Column.SECOND_PERSON) == [0, 0, 1, 1, 0, 0]
+    assert column("I ran. You won. Rex slept.", WordColumn.FIRST_PERSON) == [1, 1, 0, 0, 0, 0]
+    assert column("I ran. You won. Rex slept.", WordColumn.SECOND_PERSON) == [0, 0, 1, 1, 0, 0]
 
 
 def test_a_quoted_title_is_known_by_its_marks():
     text = 'I read "Becoming Nicole," yesterday.'
-    assert column(text, Column.OPENS_QUOTE) == [0, 0, 1, 0, 0]
-    assert column(text, Column.CLOSES_QUOTE) == [0, 0, 0, 1, 0]
+    assert column(text, WordColumn.OPENS_QUOTE) == [0, 0, 1, 0, 0]
+    assert column(text, WordColumn.CLOSES_QUOTE) == [0, 0, 0, 1, 0]
 
 
 @pytest.mark.parametrize("text", ["", "...", "\x00", "👍👍", "مرحبا بك", "a", "x" * 50_000, "word " * 50_000])
 def test_any_text_can_be_cut(text):
-    passage = passage_of(Turn("D1:1", "Ana", text))
-    assert passage.columns.shape == (len(Column), len(passage.stems))
+    passage = parse_turn(Turn("D1:1", "Ana", text))
+    assert passage.columns.shape == (len(WordColumn), len(passage.stems))
     assert passage.spans.shape[1] < 10_000
 
 
 def test_excerpts_number_their_words_and_sentences_through():
     archive = Archive()
     archive.add_session(session(1, "Ana: A dog barks. It bites.", "Ben: A dog sleeps."))
-    excerpts = excerpts_of(archive.search("dog barks"))
-    assert excerpts.columns[Column.SENTENCE].tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
+    excerpts = join_passages(archive.search("dog barks"))
+    assert excerpts.columns[WordColumn.SENTENCE].tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
     texts = [excerpts.text(span) for span in range(excerpts.spans.shape[1])]
     assert texts[-1] == "sleeps"
     assert [int(hit) for hit in excerpts.span_hits][-1] == 1
@@ -109,25 +112,25 @@ def test_excerpts_number_their_words_and_sentences_through():
 @pytest.mark.parametrize(
     ("question", "asked"),
     [
-        ("When did Ana hike?", Asked.DATE),
-        ("In which month did Ana hike?", Asked.DATE),
-        ("How long has Ana hiked?", Asked.NUMBER),
-        ("How many dogs does Ana have?", Asked.NUMBER),
-        ("Who hiked with Ana?", Asked.NAME),
-        ("Where did Ana hike?", Asked.NAME),
-        ("Which city did Ana visit?", Asked.NAME),
-        ("What is the name of Ana's dog?", Asked.NAME),
-        ("Would Ana enjoy hiking?", Asked.GUESS),
-        ("Does Ana hike?", Asked.YES_OR_NO),
-        ("Why does Ana hike?", Asked.MANNER),
-        ("How does Ana hike?", Asked.MANNER),
-        ("What did Ana buy?", Asked.WHAT),
-        ("What kind of dog does Ana have?", Asked.WHICH),
-        ("", Asked.WHICH),
+        ("When did Ana hike?", AnswerType.DATE),
+        ("In which month did Ana hike?", AnswerType.DATE),
+        ("How long has Ana hiked?", AnswerType.NUMBER),
+        ("How many dogs does Ana have?", AnswerType.NUMBER),
+        ("Who hiked with Ana?", AnswerType.NAME),
+        ("Where did Ana hike?", AnswerType.NAME),
+        ("Which city did Ana visit?", AnswerType.NAME),
+        ("What is the name of Ana's dog?", AnswerType.NAME),
+        ("Would Ana enjoy hiking?", AnswerType.GUESS),
+        ("Does Ana hike?", AnswerType.YES_OR_NO),
+        ("Why does Ana hike?", AnswerType.MANNER),
+        ("How does Ana hike?", AnswerType.MANNER),
+        ("What did Ana buy?", AnswerType.WHAT),
+        ("What kind of dog does Ana have?", AnswerType.WHICH),
+        ("", AnswerType.WHICH),
     ],
 )
 def test_a_question_is_known_by_its_form(question, asked):
-    assert read_question(question, ["Ana", "Ben"]).asked is asked
+    assert parse_question(question, ["Ana", "Ben"]).answer_type is asked
 
 
 @pytest.mark.parametrize(
@@ -143,19 +146,19 @@ def test_a_question_is_known_by_its_form(question, asked):
     ],
 )
 def test_a_plural_wants_several_answers(question, wants_several):
-    assert read_question(question, ["Ana", "Ben"]).wants_several is wants_several
+    assert parse_question(question, ["Ana", "Ben"]).wants_several is wants_several
 
 
 def test_the_names_of_speakers_are_no_telling_words():
-    clues = read_question("When did ana's brother see Ben Hope hiking?", ["Ana", "Ben Hope", "Cleo"])
-    assert clues.named == {"Ana", "Ben Hope"}
-    assert clues.telling == {"brother", "see", "hike"}
+    clues = parse_question("When did ana's brother see Ben Hope hiking?", ["Ana", "Ben Hope", "Cleo"])
+    assert clues.named_speakers == {"Ana", "Ben Hope"}
+    assert clues.content_stems == {"brother", "see", "hike"}
 
 
 def test_a_question_says_how_exactly_it_wants_a_date():
-    assert read_question("What year did Ana hike?", []).grain == "year"
-    assert read_question("In which month did Ana hike?", []).grain == "month"
-    assert read_question("When did Ana hike?", []).grain == "any"
+    assert parse_question("What year did Ana hike?", []).date_granularity == "year"
+    assert parse_question("In which month did Ana hike?", []).date_granularity == "month"
+    assert parse_question("When did Ana hike?", []).date_granularity == "any"
 
 
 # -- features ------------------------------------------------------------------------------------
@@ -229,7 +232,7 @@ def test_every_feature_is_finite_and_small():
 
 def test_dates_are_those_spoken_of_and_those_of_the_session():
     evidence = evidence_for("When did Ana hike?", session(1, "Ana: I did hike yesterday.", day=9))
-    candidates = [(date.text, date.is_spoken_of) for date in date_candidates(evidence)]
+    candidates = [(date.text, date.is_mentioned) for date in date_candidates(evidence)]
     assert candidates == [
         ("8 May 2023", True),
         ("9 May 2023", False),
@@ -263,14 +266,14 @@ def even_weights(**changed):
     weights = {
         "spans": {kind.value: dict.fromkeys(SPAN_FEATURES, 0.0) for kind in SPAN_KINDS},
         "dates": dict.fromkeys(DATE_FEATURES, 0.0),
-        "doubt": dict.fromkeys(DOUBT_FEATURES, 0.0),
+        "doubt": dict.fromkeys(NO_ANSWER_FEATURES, 0.0),
         "doubt_limit": 0.5,
     }
     return {**weights, **changed}
 
 
 def test_probabilities_are_a_softmax_that_survives_large_scores():
-    shares = probabilities(np.array([[1000.0], [1000.0 + np.log(3)]]), np.array([1.0]))
+    shares = candidate_probabilities(np.array([[1000.0], [1000.0 + np.log(3)]]), np.array([1.0]))
     assert shares == pytest.approx([0.25, 0.75])
 
 
@@ -311,7 +314,7 @@ def test_doubt_looks_at_who_told_what_is_probable():
     hits = evidence.excerpts.span_hits
     ben = next(k for k, hit in enumerate(evidence.excerpts.hits) if hit.turn.speaker == "Ben")
     shares = np.where(hits == ben, 1.0, 0.0) / (hits == ben).sum()
-    row = dict(zip(DOUBT_FEATURES, doubt_features(evidence, hits, shares), strict=True))
+    row = dict(zip(NO_ANSWER_FEATURES, no_answer_features(evidence, hits, shares), strict=True))
     assert row["probability told by the other"] == pytest.approx(1.0)
     assert row["probability told by the one who is named"] == pytest.approx(0.0)
     assert row["best coverage of the one who is named, less that of the other"] < 0
@@ -320,7 +323,7 @@ def test_doubt_looks_at_who_told_what_is_probable():
 def test_weights_are_written_and_read_back():
     record = even_weights(doubt_limit=0.25)
     record["spans"]["name"]["quoted"] = 1.5
-    assert Weights.from_json(record).to_json() == record
+    assert ExtractorWeights.from_json(record).to_json() == record
 
 
 @pytest.mark.parametrize(
@@ -335,13 +338,13 @@ def test_weights_are_written_and_read_back():
 )
 def test_weights_of_other_features_are_refused_with_the_way_out(record):
     with pytest.raises(ConfigError, match=r"fit them anew with benchmarks/tune_extractive\.py"):
-        Weights.from_json(record)
+        ExtractorWeights.from_json(record)
 
 
 def test_a_turn_without_any_word_offers_nothing():
     silent = Session(1, datetime(2023, 5, 8, tzinfo=UTC), (Turn("D1:1", "Ana", "..."),))
     archive = Archive()
     archive.add_session(silent)
-    evidence = Evidence(read_question("Why?", ["Ana"]), [], archive)
+    evidence = Evidence(parse_question("Why?", ["Ana"]), [], archive)
     assert span_features(evidence).shape == (0, len(SPAN_FEATURES))
     assert span_candidates(evidence).size == 0

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from memory_program.agents.baselines.extractive import ABSTENTION, ExtractiveSystem, fitted_weights
-from memory_program.agents.baselines.span_ranking import Weights
+from memory_program.agents.baselines.extractive import ABSTENTION, ExtractiveSystem, load_bundled_weights
+from memory_program.agents.baselines.span_ranking import ExtractorWeights
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import ConfigError, SessionConflictError
 from tests.conversations import session
@@ -100,13 +100,13 @@ def test_asking_changes_nothing(space):
 
 
 def test_a_program_saves_and_loads_its_weights_as_json(tmp_path, space):
-    never = Weights.from_json({**fitted_weights().to_json(), "doubt_limit": 0.0})
+    never = ExtractorWeights.from_json({**load_bundled_weights().to_json(), "doubt_limit": 0.0})
     saved, loaded = ExtractiveSystem(weights=never), ExtractiveSystem()
     saved.save(tmp_path / "program.json")
     loaded.load(tmp_path / "program.json")
     assert loaded.extraction.weights.to_json() == never.to_json()
     assert loaded.ask(space, "What is the name of Ana's dog?").text == ABSTENTION
-    assert fitted_weights().doubt_limit > 0
+    assert load_bundled_weights().doubt_limit > 0
 
 
 def test_a_saved_program_of_other_features_is_refused_and_changes_nothing(tmp_path):
@@ -117,4 +117,4 @@ def test_a_saved_program_of_other_features_is_refused_and_changes_nothing(tmp_pa
     (tmp_path / "program.json").write_text(json.dumps(record))
     with pytest.raises(ConfigError, match="weights of dates do not fit"):
         system.load(tmp_path / "program.json")
-    assert system.extraction.weights.to_json() == fitted_weights().to_json()
+    assert system.extraction.weights.to_json() == load_bundled_weights().to_json()

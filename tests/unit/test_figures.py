@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from memory_program.evaluation.report.figures import SERIES, svg_figures
+from memory_program.evaluation.report.figures import NUM_SERIES_COLOURS, svg_figures
 from tests.unit.test_plots import results
 
 GROWTH = [{"session": n, "memories": 3.0 * n, "tokens": 40.0 * n, "conversations": 2} for n in (1, 2, 3)]
@@ -38,12 +38,12 @@ def test_dollar_signs_in_names_are_no_formulas():
     assert all("run $5_{a$b" in svg for _, svg in svg_figures(found))
 
 
-@pytest.mark.parametrize("count", [1, SERIES, SERIES + 2])
+@pytest.mark.parametrize("count", [1, NUM_SERIES_COLOURS, NUM_SERIES_COLOURS + 2])
 def test_every_colour_is_a_variable_of_the_page_and_each_system_has_its_own(count):
     for title, svg in drawn(count, cost_usd=0.2, growth=GROWTH):
         assert re.findall(r"#[0-9a-fA-F]{6}\b", re.sub(r"(href=\"#|url\(#)[^\")]*", "", svg)) == [], title
         series = set(re.findall(r"var\(--series-(\d+)\)", svg))
-        assert series == {str(number + 1) for number in range(min(count, SERIES))}, title
+        assert series == {str(number + 1) for number in range(min(count, NUM_SERIES_COLOURS))}, title
 
 
 def test_labels_are_text_and_nothing_is_asked_of_another_file():

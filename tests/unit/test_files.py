@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from locomo.atomic_files import write_folder_whole, write_whole
+from locomo.atomic_files import atomic_write_folder, atomic_write_text
 
 
 def test_a_file_is_written_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     path.write_text("before")
-    write_whole(path, "Zoë\n")
+    atomic_write_text(path, "Zoë\n")
     assert path.read_text(encoding="utf-8") == "Zoë\n"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -21,9 +21,9 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     path.write_text("before")
     with pytest.raises(UnicodeEncodeError):
-        write_whole(path, "half an emoji: \ud83d")
+        atomic_write_text(path, "half an emoji: \ud83d")
     assert path.read_text() == "before"
-    write_whole(path, "half an emoji: \ud83d", errors="replace")
+    atomic_write_text(path, "half an emoji: \ud83d", errors="replace")
     assert path.read_text() == "half an emoji: ?"
 
 
@@ -31,7 +31,7 @@ def test_a_link_stays_one_and_its_file_is_written(tmp_path: Path) -> None:
     real, link = tmp_path / "real.json", tmp_path / "link.json"
     link.symlink_to(real)
     for text in ("first", "second"):
-        write_whole(link, text)
+        atomic_write_text(link, text)
         assert link.is_symlink()
         assert real.read_text() == text
 
@@ -40,7 +40,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    write_whole(path, "told")
+    atomic_write_text(path, "told")
     assert os.read(reading, 100) == b"told"
     os.close(reading)
     assert path.is_fifo()
@@ -56,10 +56,10 @@ def test_a_folder_is_written_whole_and_what_fails_leaves_what_was_there(tmp_path
             raise OSError("no room")
 
     for text in ("first", "second"):
-        write_folder_whole(folder, partial(write, text))
+        atomic_write_folder(folder, partial(write, text))
         assert [path.name for path in folder.iterdir()] == [text]
     with pytest.raises(OSError, match="no room"):
-        write_folder_whole(folder, partial(write, "fails"))
+        atomic_write_folder(folder, partial(write, "fails"))
     assert [path.name for path in folder.iterdir()] == ["second"]
-    write_folder_whole(folder, partial(write, "third"))
+    atomic_write_folder(folder, partial(write, "third"))
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["model", "model/third"]

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from memory_program.core.errors import ModelError
-from memory_program.inference.batcher import Batcher, Continuation, Job, Rounding
-from memory_program.inference.decoder import PASS_TOKENS, ReadPrompt
-from memory_program.inference.sampling import Sampling
+from memory_program.inference.batcher import Batcher, Continuation, GenerationRequest, NumericalTolerance
+from memory_program.inference.decoder import PREFILL_CHUNK_TOKENS, PrefilledPrompt
+from memory_program.inference.sampling import SamplingParams
 from tests.counting_decoder import (
     PATIENCE_S,
     POISONOUS,
@@ -35,7 +35,7 @@ def _closed() -> Iterator[None]:
 
 def test_a_text_grows_to_its_stop_token_and_counts_what_was_known_of_its_prompt() -> None:
     continuation = make_batcher(CountingDecoder()).generate(job(5, 5, 3))
-    assert (continuation.tokens, continuation.has_ended, continuation.known_tokens) == (
+    assert (continuation.tokens, continuation.has_ended, continuation.cached_tokens) == (
         [2, 1, 0, STOP],
         True,
         2,
@@ -322,7 +322,7 @@ def test_a_seed_decides_a_sampled_text() -> None:
     batcher = make_batcher(CountingDecoder())
 
     def sampled(seed: int) -> Continuation:
-        return batcher.generate(Job((3,), 20, Sampling(temperature=5.0), seed))
+        return batcher.generate(GenerationRequest((3,), 20, SamplingParams(temperature=5.0), seed))
 
     texts = [sampled(seed).tokens for seed in range(20)]
     assert [sampled(seed).tokens for seed in range(20)] == texts
@@ -331,7 +331,7 @@ def test_a_seed_decides_a_sampled_text() -> None:
 
 def test_a_batcher_computes_on_threads_of_its_own_and_leaves_others_as_they_are() -> None:
     class Asked(CountingDecoder):
-        def read(self, prompts: Sequence[Sequence[int]]) -> list[ReadPrompt]:
+        def read(self, prompts: Sequence[Sequence[int]]) -> list[PrefilledPrompt]:
             seen.append(torch.get_num_threads())
             return super().read(prompts)
 
@@ -343,7 +343,9 @@ def test_a_batcher_computes_on_threads_of_its_own_and_leaves_others_as_they_are(
     others = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        batcher = Batcher(Asked(), frozenset({STOP}), slots=1, rounding=Rounding(0.0, 0.0), threads=1)
+        batcher = Batcher(
+            Asked(), frozenset({STOP}), slots=1, tolerance=NumericalTolerance(0.0, 0.0), threads=1
+        )
         made.append(batcher)
         batcher.generate(job(5))
         assert seen == [1]
@@ -418,7 +420,7 @@ def test_short_prompts_that_wait_are_read_together_and_long_ones_alone(readers: 
     with ThreadPoolExecutor(8) as threads:
         occupy_who_reads(decoder, batcher, threads, readers)
         texts: list[Future[Continuation]] = []
-        for each in [job(n) for n in (1, 2, 3)] + [job(*[4] * PASS_TOKENS, n) for n in (1, 2)]:
+        for each in [job(n) for n in (1, 2, 3)] + [job(*[4] * PREFILL_CHUNK_TOKENS, n) for n in (1, 2)]:
             texts.append(threads.submit(batcher.generate, each))
             until(lambda: len(batcher._waiting) == len(texts))  # in this order
         decoder.reading.set()

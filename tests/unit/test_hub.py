@@ -4,7 +4,7 @@ import pytest
 
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.errors import ConfigError, ModelError
-from memory_program.rl.hub_upload import check_hub, push
+from memory_program.rl.hub_upload import check_hub_access, upload_to_hub
 from tests.model_hub import hub_of
 
 
@@ -15,7 +15,7 @@ def _token(monkeypatch) -> None:
 
 def test_nothing_is_pushed_unless_it_is_asked_for():
     assert TrainConfig().push_to_hub is None
-    check_hub(None)
+    check_hub_access(None)
 
 
 def test_weights_program_and_card_arrive_in_a_private_repository(tmp_path):
@@ -24,7 +24,7 @@ def test_weights_program_and_card_arrive_in_a_private_repository(tmp_path):
         (tmp_path / name).write_bytes(content)
     (tmp_path / "weights.draft").write_bytes(b"half")
     with hub_of(tmp_path) as hub:
-        address = push(tmp_path, "owner/tiny", endpoint=hub.address)
+        address = upload_to_hub(tmp_path, "owner/tiny", endpoint=hub.address)
     assert hub.pushed == written
     assert (hub.made["name"], hub.made["organization"]) == ("tiny", "owner")
     assert hub.made.get("private", hub.made.get("visibility")) in (True, "private")
@@ -36,22 +36,22 @@ def test_a_hub_that_refuses_is_an_error_that_says_why_and_what_is_kept(tmp_path)
     with hub_of(tmp_path) as hub:
         hub.refuses = True
         with pytest.raises(ModelError, match=r"could not be pushed to 'owner/tiny': .*rights.*it is kept"):
-            push(tmp_path, "owner/tiny", endpoint=hub.address)
+            upload_to_hub(tmp_path, "owner/tiny", endpoint=hub.address)
 
 
 def test_a_hub_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(ModelError, match="could not be pushed to 'owner/tiny'"):
-        push(tmp_path, "owner/tiny", endpoint="http://127.0.0.1:1")
+        upload_to_hub(tmp_path, "owner/tiny", endpoint="http://127.0.0.1:1")
 
 
 @pytest.mark.parametrize("name", ["tiny", "a/b/c", "owner/", "own er/tiny"])
 def test_what_is_no_repository_is_refused_before_a_training(name):
     with pytest.raises(ConfigError, match="one looks like 'owner/model'"):
-        check_hub(name)
+        check_hub_access(name)
 
 
 def test_without_a_token_nothing_begins(monkeypatch, tmp_path):
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr("memory_program.rl.hub_upload.get_token", lambda: None)
     with pytest.raises(ConfigError, match="run 'hf auth login', or set HF_TOKEN"):
-        check_hub("owner/tiny")
+        check_hub_access("owner/tiny")

@@ -11,13 +11,13 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.outcomes import Outcome
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName, SystemSettings
 from memory_program.evaluation.item_records import JudgeRecord
-from memory_program.evaluation.scoring.judge_errors import calibration_cases, judge_quality
-from memory_program.evaluation.scoring.question_scores import Resampling
+from memory_program.evaluation.scoring.judge_errors import calibration_cases, compute_judge_error_rates
+from memory_program.evaluation.scoring.question_scores import BootstrapSampler
 from memory_program.evaluation.scoring.score_signature import (
     JudgeIdentity,
     SystemIdentity,
-    identify,
     identify_judge,
+    identify_system,
 )
 from memory_program.models.usage import Usage
 
@@ -27,7 +27,7 @@ def identity(changed: str = "", **settings: object) -> SystemIdentity:
     for name, predictor in system.named_predictors():
         if changed and name.startswith(changed):
             predictor.signature = predictor.signature.with_instructions("One word.")
-    return identify(system, SystemName.MEMORY, EvaluateConfig(model="openai/m", **settings))
+    return identify_system(system, SystemName.MEMORY, EvaluateConfig(model="openai/m", **settings))
 
 
 def test_other_prompts_of_the_reader_give_other_answers_from_the_same_banks():
@@ -58,8 +58,8 @@ def test_a_verdict_belongs_to_the_gold_and_to_the_prompts_of_its_judge():
     asked = Question("c", 0, "When?", Category.SINGLE_HOP, "May")
     assert judge.key("strict", asked, "x") != judge.key("strict", replace(asked, answer="June"), "x")
     assert judge.key("strict", asked, "x") != other.key("strict", asked, "x")
-    assert judge.judges_like(judge, "strict")
-    assert not judge.judges_like(other, "strict")
+    assert judge.is_same_judge(judge, "strict")
+    assert not judge.is_same_judge(other, "strict")
 
 
 def test_a_judge_that_was_tried_on_some_of_the_known_answers_has_no_quality_yet():
@@ -67,4 +67,4 @@ def test_a_judge_that_was_tried_on_some_of_the_known_answers_has_no_quality_yet(
     assert judge is not None
     ((rubric, cases),) = calibration_cases(judge, Benchmark.LOCOMO).items()
     one = JudgeRecord(cases[0].key, "q", rubric, Verdict.CORRECT, Outcome.OK, "", Usage(), 0.0)
-    assert judge_quality(judge, Benchmark.LOCOMO, {one.key: one}, Resampling(0)) == {}
+    assert compute_judge_error_rates(judge, Benchmark.LOCOMO, {one.key: one}, BootstrapSampler(0)) == {}

@@ -12,8 +12,8 @@ import pytest
 from scripted_lm import ScriptedLM, Truncated, fields
 
 from locomo.judge.judge import Judge, Judgement, Judges, parse_verdict
-from locomo.judge.rubrics import Grading, Rubric, Verdict, grading_of, gradings_of, instruction
-from locomo.types import Benchmark, Category, LongMemEvalType, PerltqaMemory, Question
+from locomo.judge.rubrics import Grading, Rubric, Verdict, judge_instruction, list_gradings, select_grading
+from locomo.types import Benchmark, Category, LongMemEvalType, PerltqaType, Question
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "judge"
 ASKED = {"question": "When did Ana hike?", "gold": "7 May 2023", "prediction": "The day before 8 May"}
@@ -185,25 +185,25 @@ def test_usage_tracking_finds_the_judge_as_a_dspy_program():
         (LongMemEvalType.KNOWLEDGE_UPDATE, False, Grading.LONGMEMEVAL_UPDATE),
         (LongMemEvalType.PREFERENCE, False, Grading.LONGMEMEVAL_PREFERENCE),
         (LongMemEvalType.TEMPORAL, True, Grading.LONGMEMEVAL_ABSTENTION),
-        (PerltqaMemory.EVENT, False, Grading.PERLTQA),
+        (PerltqaType.EVENT, False, Grading.PERLTQA),
     ],
 )
 def test_the_rubric_follows_the_benchmark_and_the_type(category, must_abstain, grading):
     question = Question("q", 0, "When?", category, "x", must_abstain=must_abstain)
-    assert grading_of(question) is grading
-    assert grading in gradings_of(question.benchmark)
+    assert select_grading(question) is grading
+    assert grading in list_gradings(question.benchmark)
     reply = [fields(reasoning="Same.", verdict="CORRECT")]
-    with ScriptedLM({instruction(Rubric.STRICT, grading).splitlines()[2]: reply}) as lm:
+    with ScriptedLM({judge_instruction(Rubric.STRICT, grading).splitlines()[2]: reply}) as lm:
         assert Judges(Rubric.STRICT, lm).grade(question, "x").verdict is Verdict.CORRECT
 
 
 def test_every_grading_is_of_one_benchmark():
-    assert [grading for benchmark in Benchmark for grading in gradings_of(benchmark)] == list(Grading)
+    assert [grading for benchmark in Benchmark for grading in list_gradings(benchmark)] == list(Grading)
 
 
 @pytest.mark.parametrize("grading", Grading)
 def test_every_rubric_says_what_is_correct_what_is_wrong_and_what_is_no_instruction(grading):
-    texts = {rubric: instruction(rubric, grading) for rubric in Rubric}
+    texts = {rubric: judge_instruction(rubric, grading) for rubric in Rubric}
     assert len(set(texts.values())) == len(Rubric)
     for rubric, text in texts.items():
         assert "is CORRECT" in " ".join(text.split())
@@ -228,5 +228,5 @@ def test_every_rubric_says_what_is_correct_what_is_wrong_and_what_is_no_instruct
     ],
 )
 def test_each_kind_of_question_has_its_own_rule(grading, lenient, strict):
-    assert lenient in instruction(Rubric.LENIENT, grading)
-    assert strict in instruction(Rubric.STRICT, grading)
+    assert lenient in judge_instruction(Rubric.LENIENT, grading)
+    assert strict in judge_instruction(Rubric.STRICT, grading)

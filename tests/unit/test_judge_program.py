@@ -4,22 +4,26 @@ from pathlib import Path
 
 import pytest
 
-from locomo.judge.calibration import known_answers
-from locomo.judge.rubrics import Grading, Rubric, Verdict, instruction
+from locomo.judge.calibration import calibration_answers
+from locomo.judge.rubrics import Grading, Rubric, Verdict, judge_instruction
 from locomo.types import Benchmark
 from memory_program.agents.systems import make_system
 from memory_program.bank.outcomes import Outcome
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.core.errors import ConfigError
 from memory_program.evaluation.item_records import JudgeRecord
-from memory_program.evaluation.judge_program import judges_of, read_judge_program
-from memory_program.evaluation.scoring.judge_errors import calibration_cases, cited, judge_quality
-from memory_program.evaluation.scoring.question_scores import Resampling
+from memory_program.evaluation.judge_program import make_judges, read_judge_program
+from memory_program.evaluation.scoring.judge_errors import (
+    calibration_cases,
+    compute_judge_error_rates,
+    format_judge_error_rates,
+)
+from memory_program.evaluation.scoring.question_scores import BootstrapSampler
 from memory_program.evaluation.scoring.score_signature import (
     JudgeIdentity,
     SystemRun,
-    identify,
     identify_judge,
+    identify_system,
     read_run,
     write_run,
 )
@@ -27,7 +31,7 @@ from memory_program.models.usage import Usage
 from tests.judge_samples import write_judge
 from tests.scripted_lm import ScriptedLM, fields
 
-ANSWERS = known_answers(Benchmark.LOCOMO)
+ANSWERS = calibration_answers(Benchmark.LOCOMO)
 ADDED = "\nBe careful."
 
 
@@ -42,20 +46,20 @@ def identity(program: Path | None, **more: object) -> JudgeIdentity:
 
 
 def test_the_prompts_of_its_rubric_are_replaced_and_no_others(tmp_path: Path) -> None:
-    judges = judges_of(config_of(write_judge(tmp_path / "judge.json", instruction=ADDED)))
+    judges = make_judges(config_of(write_judge(tmp_path / "judge.json", instruction=ADDED)))
     told = {
-        rubric: judges[rubric].of_kind[Grading.LOCOMO].predict.signature.instructions for rubric in Rubric
+        rubric: judges[rubric].by_grading[Grading.LOCOMO].predict.signature.instructions for rubric in Rubric
     }
     assert told == {
-        Rubric.LENIENT: instruction(Rubric.LENIENT, Grading.LOCOMO),
-        Rubric.STRICT: instruction(Rubric.STRICT, Grading.LOCOMO) + ADDED,
+        Rubric.LENIENT: judge_instruction(Rubric.LENIENT, Grading.LOCOMO),
+        Rubric.STRICT: judge_instruction(Rubric.STRICT, Grading.LOCOMO) + ADDED,
     }
 
 
 def test_the_replaced_prompt_is_what_the_model_is_asked(tmp_path: Path) -> None:
     program = write_judge(tmp_path / "judge.json", instruction=ADDED)
     with ScriptedLM([fields(reasoning="Same.", verdict="CORRECT")]) as lm:
-        judged = judges_of(config_of(program), lm)[Rubric.STRICT].grade(ANSWERS[0].question, "7 May 2023")
+        judged = make_judges(config_of(program), lm)[Rubric.STRICT].grade(ANSWERS[0].question, "7 May 2023")
     assert judged.verdict is Verdict.CORRECT
     assert "Be careful." in lm.requests[0].system
 
@@ -82,7 +86,7 @@ def test_a_run_remembers_whose_prompts_judged_it(tmp_path: Path) -> None:
     judge = identity(write_judge(tmp_path / "a.json", made_on=[ANSWERS[0].question.text]))
     config, name = config_of(None), SystemName.EXTRACTIVE
     system = make_system(name.value, config.system_settings)
-    write_run(tmp_path, SystemRun(identify(system, name, config), judge))
+    write_run(tmp_path, SystemRun(identify_system(system, name, config), judge))
     assert read_run(tmp_path).judge == judge
 
 
@@ -149,11 +153,11 @@ def test_errors_on_questions_that_the_prompts_never_saw_stand_apart_and_are_cite
             case.key, answer.question.question_id, Rubric.STRICT, verdict, Outcome.OK, "", Usage(), 0.0
         )
         records[case.key] = record
-    quality = judge_quality(judge, Benchmark.LOCOMO, records, Resampling(0))
+    quality = compute_judge_error_rates(judge, Benchmark.LOCOMO, records, BootstrapSampler(0))
     rates, untouched = quality["strict"], quality["strict"]["untouched"]
     assert 0 < rates["false_accept"]["value"] < 1
     assert (untouched["false_accept"]["value"], untouched["false_reject"]["value"]) == (1.0, 0.0)
     assert untouched["questions"] == len({answer.question for answer in ANSWERS}) - len(seen)
     wrong = [a for a in tried if a.question.text not in seen and a.verdicts[Rubric.STRICT] is Verdict.WRONG]
     assert untouched["false_accept"]["n"] == len(wrong)
-    assert cited(quality) == "strict(untouched)=1.00/0.00"
+    assert format_judge_error_rates(quality) == "strict(untouched)=1.00/0.00"

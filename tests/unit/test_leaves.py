@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from memory_program.inference.kv_cache import Leaf, Leaves
+from memory_program.inference.kv_cache import KVCache, SequenceKV
 
 LAYERS, HEADS, WIDTH = 2, 3, 4
 
 
-def make_leaves() -> Leaves:
-    return Leaves((LAYERS, HEADS, WIDTH), torch.float32, torch.device("cpu"))
+def make_leaves() -> KVCache:
+    return KVCache((LAYERS, HEADS, WIDTH), torch.float32, torch.device("cpu"))
 
 
 def parts(tokens: int) -> tuple[Tensor, Tensor]:
@@ -20,9 +20,9 @@ def parts(tokens: int) -> tuple[Tensor, Tensor]:
     return keys, values
 
 
-def grow(leaves: Leaves, expected: dict[Leaf, tuple[Tensor, Tensor]]) -> None:
+def grow(leaves: KVCache, expected: dict[SequenceKV, tuple[Tensor, Tensor]]) -> None:
     """Append a token to every leaf, as a step does, layer by layer in the rows of the buckets."""
-    leaves.make_room()
+    leaves.ensure_capacity()
     for bucket in leaves.buckets:
         for slot, leaf in enumerate(bucket.leaves):
             new_keys, new_values = parts(1)
@@ -36,7 +36,7 @@ def grow(leaves: Leaves, expected: dict[Leaf, tuple[Tensor, Tensor]]) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_leaf_is_what_was_put_into_it(seed: int) -> None:
     torch.manual_seed(seed)
-    choose, leaves, expected = random.Random(seed), make_leaves(), dict[Leaf, tuple[Tensor, Tensor]]()
+    choose, leaves, expected = random.Random(seed), make_leaves(), dict[SequenceKV, tuple[Tensor, Tensor]]()
     for _ in range(150):
         what = choose.random()
         if what < 0.3 or not expected:

@@ -12,9 +12,9 @@ from memory_program.models.usage import (
     Price,
     Usage,
     estimate_cost,
-    metered,
-    price_of,
+    list_price,
     record_call,
+    track_usage,
 )
 
 
@@ -41,11 +41,11 @@ def test_one_unpriced_call_makes_the_sum_unknown_and_is_counted() -> None:
 
 
 def test_an_inner_meter_sees_its_own_calls_and_the_outer_one_all() -> None:
-    with metered() as outer:
+    with track_usage() as outer:
         record_call(call(input_tokens=1))
-        with metered() as first:
+        with track_usage() as first:
             record_call(call(input_tokens=2))
-        with metered() as second:
+        with track_usage() as second:
             record_call(call(input_tokens=4))
     record_call(call(input_tokens=8))  # nobody counts
     assert [m.usage.input_tokens for m in (outer, first, second)] == [7, 2, 4]
@@ -53,16 +53,16 @@ def test_an_inner_meter_sees_its_own_calls_and_the_outer_one_all() -> None:
 
 
 def test_a_meter_closes_when_its_block_fails() -> None:
-    with pytest.raises(ValueError, match="boom"), metered() as meter:
+    with pytest.raises(ValueError, match="boom"), track_usage() as meter:
         raise ValueError("boom")
     record_call(call())
     assert meter.calls == []
 
 
 def test_only_a_reply_that_stopped_at_the_token_limit_was_cut() -> None:
-    assert CallRecord("m", Usage(), "length").was_cut
-    assert not CallRecord("m", Usage(), "stop").was_cut
-    assert not CallRecord("m", Usage(), error="ServerError: boom").was_cut
+    assert CallRecord("m", Usage(), "length").is_truncated
+    assert not CallRecord("m", Usage(), "stop").is_truncated
+    assert not CallRecord("m", Usage(), error="ServerError: boom").is_truncated
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_only_a_reply_that_stopped_at_the_token_limit_was_cut() -> None:
     ],
 )
 def test_a_listed_model_has_its_list_price(name: str, per_million: tuple[float, float, float]) -> None:
-    price = price_of(name)
+    price = list_price(name)
     assert price is not None
     assert (price.input_usd, price.cached_usd, price.output_usd) == pytest.approx(
         tuple(dollars / 1e6 for dollars in per_million)
@@ -93,12 +93,12 @@ def test_a_listed_model_has_its_list_price(name: str, per_million: tuple[float, 
     ],
 )
 def test_a_model_without_a_known_price_has_none_rather_than_zero(name: str) -> None:
-    assert price_of(name) is None
+    assert list_price(name) is None
     assert estimate_cost(name, 10, 1000, 100) is None
 
 
 def test_a_listed_name_at_an_address_of_ones_own_has_no_price() -> None:
-    assert price_of("openai/gpt-4.1-mini", api_base="http://127.0.0.1:8000/v1") is None
+    assert list_price("openai/gpt-4.1-mini", api_base="http://127.0.0.1:8000/v1") is None
     assert estimate_cost("openai/gpt-4.1-mini", 1, 1, 1, api_base="http://127.0.0.1:8000/v1") is None
 
 
@@ -130,5 +130,5 @@ def test_prices_are_read_without_importing_litellm() -> None:
 def test_the_price_file_is_where_litellm_keeps_it(caplog: pytest.LogCaptureFixture) -> None:
     assert find_spec("litellm") is not None
     with caplog.at_level(logging.WARNING):
-        assert price_of("openai/gpt-4.1-mini") is not None
+        assert list_price("openai/gpt-4.1-mini") is not None
     assert not caplog.records

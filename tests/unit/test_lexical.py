@@ -11,7 +11,7 @@ from bm25s.stopwords import STOPWORDS_EN
 from Stemmer import Stemmer
 
 from memory_program.bank.lexical import BM25Index
-from memory_program.bank.maxscore import best
+from memory_program.bank.maxscore import top_positions
 from memory_program.bank.stems import STOP_WORDS, tokenize
 from memory_program.core.errors import IndexingError
 
@@ -193,7 +193,7 @@ def test_words_scored_together_give_the_very_sums_of_words_scored_one_by_one() -
     rng = random.Random(0)
     index = BM25Index()
     index.add_all([Counter(tokenize(sentence(rng, 40))) for _ in range(9000)])
-    terms = index._weighted(" ".join(VOCABULARY))
+    terms = index._weighted_terms(" ".join(VOCABULARY))
     assert sum(term.posting.size for term in terms) > 2**16  # more than one batch
     one_by_one = index._scores_at(terms, np.arange(index.size, dtype=np.int32))
     np.testing.assert_array_equal(index._scores(terms), one_by_one, strict=True)
@@ -208,7 +208,7 @@ def test_documents_that_hold_every_word_are_listed(seed: int) -> None:
     for text in [sentence(rng, 4) for _ in range(50)] + list(documents.values()):
         words = set(tokenize(text))
         holding = [place for place, document in documents.items() if words <= set(tokenize(document))]
-        assert index.holding(text) == (sorted(holding) if words else [])
+        assert index.find_with_all_words(text) == (sorted(holding) if words else [])
 
 
 def test_empty_documents_and_queries_find_nothing() -> None:
@@ -283,7 +283,7 @@ def test_forks_may_be_written_by_many_threads() -> None:
 
 
 def test_best_keeps_every_tie_at_the_edge_in_order() -> None:
-    assert best(np.array([0.0, 2.0, 1.0, 1.0, 2.0, 1.0]), 4) == [1, 4, 2, 3]
+    assert top_positions(np.array([0.0, 2.0, 1.0, 1.0, 2.0, 1.0]), 4) == [1, 4, 2, 3]
 
 
 # -- large indexes -------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def test_scoring_only_what_can_be_among_the_best_finds_the_same(seed: int) -> No
         query, top_k = " ".join(rng.choices(words, k=rng.randint(1, 8))), rng.choice([1, 3, 10, 50])
         allow = np.array([rng.random() < 0.7 for _ in texts]) if rng.random() < 0.5 else None
         assert index.search(query, top_k, allow) == all_scored.search(query, top_k, allow)
-        chosen += index._contenders(index._weighted(query), top_k, allow) is not None
+        chosen += index._maxscore_candidates(index._weighted_terms(query), top_k, allow) is not None
     assert len(texts) < 100 or chosen > 20  # the short way was really taken
 
 

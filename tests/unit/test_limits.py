@@ -1,20 +1,20 @@
 import pytest
 
 from memory_program.core.errors import BudgetExceededError
-from memory_program.evaluation.stages.limits import HOPELESS_AFTER, Limits
+from memory_program.evaluation.stages.limits import MAX_LEADING_FAILURES, RunLimits
 from memory_program.models.usage import Usage
 
 NOTHING = Usage()
 
 
 def test_errors_up_to_the_limit_are_only_counted():
-    limits = Limits(max_errors=3)
+    limits = RunLimits(max_errors=3)
     limits.count(NOTHING, ["a", "b"])
     limits.count(NOTHING, ["c"], is_lost=True)
 
 
 def test_one_error_too_many_ends_the_run_and_tells_the_first_cause():
-    limits = Limits(max_errors=1)
+    limits = RunLimits(max_errors=1)
     limits.count(NOTHING)
     limits.count(NOTHING, ["reader.answer: no route"])
     with pytest.raises(
@@ -25,25 +25,25 @@ def test_one_error_too_many_ends_the_run_and_tells_the_first_cause():
 
 def test_no_error_is_allowed_when_the_limit_is_zero():
     with pytest.raises(BudgetExceededError, match="1 calls failed"):
-        Limits(max_errors=0).count(NOTHING, ["x"])
+        RunLimits(max_errors=0).count(NOTHING, ["x"])
 
 
 def test_the_cost_counts_from_what_was_spent_before():
-    limits = Limits(max_cost_usd=1.0, spent_usd=0.75)
+    limits = RunLimits(max_cost_usd=1.0, spent_usd=0.75)
     limits.count(Usage(cost_usd=0.25))
     with pytest.raises(BudgetExceededError, match=r"has cost \$1.0100, and max_cost=1.0: raise --max-cost"):
         limits.count(Usage(cost_usd=0.01))
 
 
 def test_a_call_that_nobody_can_price_ends_a_run_that_has_a_limit():
-    Limits().count(Usage(calls=1, cost_usd=None))
+    RunLimits().count(Usage(calls=1, cost_usd=None))
     with pytest.raises(BudgetExceededError, match=r"max_cost=1.0 cannot be kept any more"):
-        Limits(max_cost_usd=1.0).count(Usage(calls=1, cost_usd=None))
+        RunLimits(max_cost_usd=1.0).count(Usage(calls=1, cost_usd=None))
 
 
 def test_a_stage_in_which_nothing_works_ends():
-    limits = Limits()
-    for _ in range(HOPELESS_AFTER - 1):
+    limits = RunLimits()
+    for _ in range(MAX_LEADING_FAILURES - 1):
         limits.count(NOTHING, ["401: bad key"], is_lost=True)
     with pytest.raises(
         BudgetExceededError, match=r"the first 20 items all failed; the first one: 401: bad key"
@@ -52,29 +52,29 @@ def test_a_stage_in_which_nothing_works_ends():
 
 
 def test_a_stage_in_which_one_item_worked_goes_on():
-    limits = Limits()
+    limits = RunLimits()
     limits.count(NOTHING)
-    for _ in range(3 * HOPELESS_AFTER):
+    for _ in range(3 * MAX_LEADING_FAILURES):
         limits.count(NOTHING, ["x"], is_lost=True)
 
 
 def test_items_that_failed_in_part_are_not_hopeless():
-    limits = Limits()
-    for _ in range(3 * HOPELESS_AFTER):
+    limits = RunLimits()
+    for _ in range(3 * MAX_LEADING_FAILURES):
         limits.count(NOTHING, ["writer.core: unparsed"])
 
 
 def test_each_stage_is_hopeless_on_its_own():
-    limits = Limits()
+    limits = RunLimits()
     limits.count(NOTHING)
     limits.begin_stage()
-    for _ in range(HOPELESS_AFTER - 1):
+    for _ in range(MAX_LEADING_FAILURES - 1):
         limits.count(NOTHING, ["x"], is_lost=True)
     with pytest.raises(BudgetExceededError):
         limits.count(NOTHING, ["x"], is_lost=True)
 
 
 def test_whoever_names_a_number_of_errors_means_it():
-    limits = Limits(max_errors=1000)
-    for _ in range(3 * HOPELESS_AFTER):
+    limits = RunLimits(max_errors=1000)
+    for _ in range(3 * MAX_LEADING_FAILURES):
         limits.count(NOTHING, ["x"], is_lost=True)

@@ -84,24 +84,24 @@ def test_a_batch_that_grows_gives_the_logits_of_each_text_read_alone(
     texts = [common + tokens(3), common + tokens(455), common + tokens(1100), common + tokens(9), tokens(1)]
     known: list[int] = []
     for text in texts:
-        (read,) = decoder.read([text])
-        decoder.begin(read)
+        (read,) = decoder.prefill([text])
+        decoder.add_sequence(read)
         logits = read.logits
-        known.append(read.known_tokens)
+        known.append(read.cached_tokens)
         torch.testing.assert_close(logits[0], alone(text), atol=1e-4, rtol=1e-4)
     whole_blocks = in_common // 16 * 16
     assert known == [0, whole_blocks, whole_blocks, whole_blocks, 0]
     prompts = [tuple(text) for text in texts]
-    decoder.end(0)
+    decoder.remove_sequence(0)
     texts = [texts[4], *texts[1:4]]  # the last one moved to where the first had been
     for step in range(10):
         if step == 3:  # others begin as these did, which have grown: nothing of it is computed again
             for twin in (3, 4, 1):
-                logits = decoder.begin_alike(prompts[twin])
+                logits = decoder.clone_sequence(prompts[twin])
                 texts.append(list(prompts[twin]))
                 torch.testing.assert_close(logits[0], alone(texts[-1]), atol=1e-4, rtol=1e-4)
             with pytest.raises(KeyError):  # that one has ended
-                decoder.begin_alike(prompts[0])
+                decoder.clone_sequence(prompts[0])
         new = tokens(len(texts))
         logits = decoder.step(new)
         for text, token in zip(texts, new, strict=True):
@@ -122,14 +122,14 @@ def test_prompts_that_are_read_together_get_the_logits_of_each_read_alone(
     lengths = [70, 33, 1, 20, 1100]
     prompts = [torch.randint(384, (length,), generator=random).tolist() for length in lengths]
     for decoder in (together, alone):
-        decoder.read([prompts[0][:50]])
-        decoder.read([prompts[1][:32]])
-    reads = together.read(prompts)
-    assert [read.known_tokens for read in reads] == [48, 32, 0, 0, 0]
+        decoder.prefill([prompts[0][:50]])
+        decoder.prefill([prompts[1][:32]])
+    reads = together.prefill(prompts)
+    assert [read.cached_tokens for read in reads] == [48, 32, 0, 0, 0]
     for read, prompt in zip(reads, prompts, strict=True):
-        (expected,) = alone.read([prompt])
+        (expected,) = alone.prefill([prompt])
         torch.testing.assert_close(read.logits, expected.logits, atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(read.values_LKHTD, expected.values_LKHTD, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(read.kv_LKHTD, expected.kv_LKHTD, atol=1e-4, rtol=1e-4)
 
 
 def test_the_beginnings_of_prompts_are_kept_longer_than_what_follows_them() -> None:
@@ -138,20 +138,20 @@ def test_the_beginnings_of_prompts_are_kept_longer_than_what_follows_them() -> N
     longer = common + list(range(2000, 2000 + 4 * BLOCK_TOKENS))
     other = list(range(3000, 3000 + 2 * BLOCK_TOKENS))
     for prompt in (common, longer, other):
-        cache.longest(prompt)
+        cache.find_longest_prefix(prompt)
         cache.store(prompt, values[..., : len(prompt), :])
     assert len(cache) == 8 * BLOCK_TOKENS
-    assert (len(cache.longest(longer)), len(cache.longest(other))) == (6, 2)
+    assert (len(cache.find_longest_prefix(longer)), len(cache.find_longest_prefix(other))) == (6, 2)
 
 
 def test_a_text_read_again_gives_the_same_bits_whatever_is_beside_it(engine: LocalEngine) -> None:
     decoder = Decoder(engine.model.network, engine.model.kv_shape, PrefixCache(64))
     texts = [[n % 300 for n in range(start, start + 40)] for start in (0, 90, 180)]
-    (alone,) = (read.logits for read in decoder.read(texts[:1]))
-    for read in decoder.read(texts):
-        decoder.begin(read)
+    (alone,) = (read.logits for read in decoder.prefill(texts[:1]))
+    for read in decoder.prefill(texts):
+        decoder.add_sequence(read)
     decoder.step([1, 2, 3])
-    assert torch.equal(decoder.reread(texts[0]), alone)
+    assert torch.equal(decoder.recompute_logits(texts[0]), alone)
 
 
 def test_greedy_text_is_that_of_transformers_own_generate(engine: LocalEngine) -> None:
@@ -376,13 +376,13 @@ def test_of_what_prompts_begin_with_only_the_latest_is_kept() -> None:
     first, second, long = list(range(40)), [9] * 20, list(range(100, 164))
     cache.store(first, kept)
     cache.store(second, kept)
-    assert [len(cache.longest(text)) for text in (first, second)] == [2, 1]
-    assert torch.equal(torch.cat(cache.longest(first), dim=-2).flatten(), torch.arange(32.0))
-    cache.longest(second)
+    assert [len(cache.find_longest_prefix(text)) for text in (first, second)] == [2, 1]
+    assert torch.equal(torch.cat(cache.find_longest_prefix(first), dim=-2).flatten(), torch.arange(32.0))
+    cache.find_longest_prefix(second)
     cache.store([7] * 20, kept)  # the second half of the first text was used longest ago
-    assert [len(cache.longest(text)) for text in (first, second, [7] * 20)] == [1, 1, 1]
+    assert [len(cache.find_longest_prefix(text)) for text in (first, second, [7] * 20)] == [1, 1, 1]
     cache.store(long, kept)
-    assert len(cache.longest(long)) == 3
+    assert len(cache.find_longest_prefix(long)) == 3
     assert len(cache) == 48
 
 

@@ -9,7 +9,7 @@ from locomo_samples import write
 from longmemeval_samples import instance, instances, said
 
 from locomo.errors import DatasetError
-from locomo.longmemeval import load_longmemeval, membuilder_split
+from locomo.longmemeval import load_longmemeval, load_membuilder_split
 from locomo.types import Benchmark, LongMemEvalType
 
 
@@ -154,7 +154,7 @@ def test_it_is_downloaded_once_and_its_hash_is_kept(tmp_path):
 def test_other_splits_than_membuilders_are_refused(tmp_path):
     write(tmp_path / "longmemeval_splits.json", {"sft": ["q1"], "rl": [], "test": []})
     with served(tmp_path) as address, pytest.raises(DatasetError, match="e9b777da5185"):
-        membuilder_split("sft", url=f"{address}/longmemeval_splits.json", cache_dir=tmp_path / "cache")
+        load_membuilder_split("sft", url=f"{address}/longmemeval_splits.json", cache_dir=tmp_path / "cache")
 
 
 def test_the_file_is_utf8_json(tmp_path):

@@ -10,21 +10,25 @@ from locomo.types import Category, Conversation, Question
 from memory_program.bank.outcomes import Answer, Outcome
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import ModelError
-from memory_program.optimization.call_journal import PaidCalls, RunStopped, StopReason
-from memory_program.optimization.candidate_evaluator import PATIENCE, Bench, Candidate
+from memory_program.optimization.call_journal import ReplyCache, RunStopped, StopReason
+from memory_program.optimization.candidate_evaluator import (
+    MAX_CONSECUTIVE_FAILURES,
+    CandidateEvaluator,
+    PromptCandidate,
+)
 from memory_program.optimization.candidate_metric import MemoryAttempt
 from memory_program.optimization.candidate_selection import (
-    FINALISTS,
-    choose,
-    compared,
-    finalists,
+    MAX_FINALISTS,
+    choose_candidate,
+    choose_finalists,
+    compare_with_baseline,
     val_interval,
 )
-from memory_program.optimization.dev_examples import Case, MemoryCase
-from memory_program.optimization.failure_count import Tally
-from memory_program.optimization.prompt_text import Prompt, fingerprint
+from memory_program.optimization.dev_examples import MemoryCase, OptimizationCase
+from memory_program.optimization.failure_count import SuccessCounter
+from memory_program.optimization.prompt_text import Prompt, fingerprint_prompts
 from memory_program.optimization.students import AttemptPrediction
-from memory_program.rl.rewards import AnswerScore
+from memory_program.rl.rewards import AnswerMetric
 from tests.conversations import session
 
 LOST = "lost"
@@ -50,40 +54,40 @@ class Board:
     def __init__(
         self,
         folder: Path,
-        score: AnswerScore = worth,
+        score: AnswerMetric = worth,
         probe: Callable[[], None] = lambda: None,
         *,
         each: int = 2,
     ) -> None:
-        self.calls, self.score = PaidCalls(folder / "calls.jsonl"), score
+        self.calls, self.score = ReplyCache(folder / "calls.jsonl"), score
         self.complete: list[int] = []
-        self.bench = Bench(
+        self.bench = CandidateEvaluator(
             train=cases("a", "b", each=each),
             val=cases("c", "d", each=each),
             calls=self.calls,
             probe=probe,
             on_attempt=lambda bench, candidate, done: self.complete.extend([candidate.number] * done),
-            untouchable=["e"],
+            test_groups=["e"],
         )
         self.candidate("baseline")
 
-    def candidate(self, instruction: str) -> Candidate:
+    def candidate(self, instruction: str) -> PromptCandidate:
         prompts = {"reader.answer": Prompt(instruction)}
-        return self.bench.introduce(fingerprint(prompts), prompts)
+        return self.bench.register(fingerprint_prompts(prompts), prompts)
 
-    def attempt(self, instruction: str, case: Case, worth: float | str) -> float:
+    def attempt(self, instruction: str, case: OptimizationCase, worth: float | str) -> float:
         answer = Answer("", Outcome.ERROR, "no route") if worth == LOST else Answer(str(worth))
         name = self.candidate(instruction).name
         assert isinstance(case, MemoryCase)
         attempt = MemoryAttempt(case, name, (answer,), case.memories, self.score)
         return self.bench.metric(dspy.Example(), AttemptPrediction(attempt, answer=answer.text))
 
-    def val(self, instruction: str, *worths: float | str) -> Candidate:
+    def val(self, instruction: str, *worths: float | str) -> PromptCandidate:
         for case, worth in zip(self.bench.val, worths, strict=False):
             self.attempt(instruction, case, worth)
         return self.candidate(instruction)
 
-    def train(self, instruction: str, *worths: float | str) -> Candidate:
+    def train(self, instruction: str, *worths: float | str) -> PromptCandidate:
         for case, worth in zip(self.bench.train, worths, strict=False):
             self.attempt(instruction, case, worth)
         return self.candidate(instruction)
@@ -95,11 +99,11 @@ def board(tmp_path: Path) -> Board:
 
 
 def test_what_proposes_does_not_select_and_the_test_split_is_never_touched(tmp_path: Path) -> None:
-    def bench(train: Sequence[Case], val: Sequence[Case]) -> Bench:
-        calls = PaidCalls(tmp_path / "calls.jsonl")
-        return Bench(
+    def bench(train: Sequence[OptimizationCase], val: Sequence[OptimizationCase]) -> CandidateEvaluator:
+        calls = ReplyCache(tmp_path / "calls.jsonl")
+        return CandidateEvaluator(
             train=train, val=val, calls=calls, probe=lambda: None,
-            on_attempt=lambda *_: None, untouchable=["e"],
+            on_attempt=lambda *_: None, test_groups=["e"],
         )  # fmt: skip
 
     bench(cases("a"), cases("c"))
@@ -116,16 +120,16 @@ def test_scores_are_kept_by_split_and_candidate(board: Board) -> None:
     board.val("better", 1, 0, 1, 1)
     better = board.candidate("better")
     assert (better.number, better.train_score, better.val_score) == (1, 0.5, 0.75)
-    assert board.bench.is_validated(better)
+    assert board.bench.is_fully_validated(better)
     assert board.complete == [1]
-    assert not board.bench.is_validated(board.bench.baseline)
+    assert not board.bench.is_fully_validated(board.bench.baseline)
 
 
 def test_a_lost_attempt_is_counted_and_worth_nothing_to_an_optimiser_only(board: Board) -> None:
     assert board.attempt("baseline", board.bench.val[0], LOST) == 0.0
     board.val("baseline", LOST, 1, 0.5, LOST)
     assert board.bench.baseline.val_score == 0.75
-    assert board.bench.tally == Tally(succeeded=2, failed=3, first_failure="no route")
+    assert board.bench.tally == SuccessCounter(succeeded=2, failed=3, first_failure="no route")
 
 
 def test_the_curve_has_an_entry_for_every_rise_of_the_best(board: Board) -> None:
@@ -144,12 +148,12 @@ def test_a_metric_that_raises_ends_the_run_and_is_no_exception(tmp_path: Path) -
     board = Board(tmp_path, broken)
     with pytest.raises(RunStopped, match="KeyError: 'gold'") as caught:
         board.attempt("baseline", board.bench.train[0], 1)
-    assert caught.value.reason is StopReason.BROKEN
+    assert caught.value.reason is StopReason.PROGRAM_ERROR
     assert board.calls.stopped is caught.value
 
 
 def test_a_program_that_raises_ends_the_run(board: Board) -> None:
-    with pytest.raises(RunStopped, match="ZeroDivisionError"), board.bench.watching():
+    with pytest.raises(RunStopped, match="ZeroDivisionError"), board.bench.stop_run_on_error():
         _ = 1 / 0
 
 
@@ -164,8 +168,10 @@ def test_after_many_lost_attempts_in_a_row_the_models_are_asked_whether_they_are
         if not is_there:
             raise ModelError("'openai/m' does not answer")
 
-    board = Board(tmp_path, probe=probe, each=PATIENCE)
-    board.train("baseline", *[LOST] * (PATIENCE - 1), 1, *[LOST] * (PATIENCE - 1))
+    board = Board(tmp_path, probe=probe, each=MAX_CONSECUTIVE_FAILURES)
+    board.train(
+        "baseline", *[LOST] * (MAX_CONSECUTIVE_FAILURES - 1), 1, *[LOST] * (MAX_CONSECUTIVE_FAILURES - 1)
+    )
     assert not asked
     if is_there:
         board.attempt("baseline", board.bench.train[0], LOST)
@@ -173,7 +179,7 @@ def test_after_many_lost_attempts_in_a_row_the_models_are_asked_whether_they_are
     else:
         with pytest.raises(RunStopped, match="does not answer") as caught:
             board.attempt("baseline", board.bench.train[0], LOST)
-        assert caught.value.reason is StopReason.HOPELESS
+        assert caught.value.reason is StopReason.NO_SCORES
     assert asked == [1]
 
 
@@ -182,7 +188,7 @@ def test_the_best_on_validation_wins_with_a_paired_interval(board: Board) -> Non
     board.val("better", 1, 1, 0, 1)
     best = board.val("best", 1, 1, 1, 1)
     board.val("worse", 0, 0, 0, 0)
-    choice = choose(board.bench, seed=0)
+    choice = choose_candidate(board.bench, seed=0)
     assert choice.winner is best
     assert choice.comparison is not None
     assert (choice.comparison.difference, choice.comparison.n) == (0.5, 4)
@@ -194,7 +200,7 @@ def test_the_best_on_validation_wins_with_a_paired_interval(board: Board) -> Non
 def test_the_baseline_stays_where_nothing_is_better(board: Board, other: tuple[float, ...]) -> None:
     board.val("baseline", 0, 1, 0, 1)
     board.val("other", *other)
-    choice = choose(board.bench, seed=0)
+    choice = choose_candidate(board.bench, seed=0)
     assert choice.winner is board.bench.baseline
     assert choice.comparison is not None
     assert choice.comparison.difference <= 0
@@ -203,14 +209,14 @@ def test_the_baseline_stays_where_nothing_is_better(board: Board, other: tuple[f
 def test_a_candidate_that_was_not_tried_on_everything_cannot_win(board: Board) -> None:
     board.val("baseline", 0, 0, 0, 0)
     board.val("half", 1, 1)
-    assert choose(board.bench, seed=0).winner is board.bench.baseline
-    assert choose(board.bench, seed=0).comparison is None
+    assert choose_candidate(board.bench, seed=0).winner is board.bench.baseline
+    assert choose_candidate(board.bench, seed=0).comparison is None
 
 
 def test_without_a_whole_baseline_nothing_is_compared(board: Board) -> None:
     board.val("baseline", 0)
     board.val("better", 1, 1, 1, 1)
-    choice = choose(board.bench, seed=0)
+    choice = choose_candidate(board.bench, seed=0)
     assert (choice.winner, choice.comparison) == (board.bench.baseline, None)
 
 
@@ -218,9 +224,9 @@ def test_a_candidate_that_lost_many_cases_cannot_win_on_the_others(tmp_path: Pat
     board = Board(tmp_path, each=5)
     board.val("baseline", *[0.5] * 10)
     board.val("flaky", *[1] * 8, LOST, LOST)
-    assert choose(board.bench, seed=0).winner is board.bench.baseline
+    assert choose_candidate(board.bench, seed=0).winner is board.bench.baseline
     mostly = board.val("mostly there", *[0.75] * 9, LOST)
-    choice = choose(board.bench, seed=0)
+    choice = choose_candidate(board.bench, seed=0)
     assert choice.winner is mostly
     assert choice.comparison is not None
     assert (choice.comparison.difference, choice.comparison.n) == (0.25, 9)
@@ -230,7 +236,7 @@ def test_of_equally_good_candidates_the_shorter_wins_whoever_was_first(board: Bo
     board.val("baseline", 0, 0, 0, 0)
     board.val("a long instruction", 1, 1, 1, 1)
     short = board.val("short", 1, 1, 1, 1)
-    assert choose(board.bench, seed=0).winner is short
+    assert choose_candidate(board.bench, seed=0).winner is short
 
 
 def test_finalists_are_what_was_proposed_and_then_the_best_on_train(board: Board) -> None:
@@ -240,16 +246,18 @@ def test_finalists_are_what_was_proposed_and_then_the_best_on_train(board: Board
     once = board.train("tried once", 1)
     proposed = board.candidate("proposed")
     done = board.val("validated already", 1, 1, 1, 1)
-    found = finalists(board.bench, [proposed.name, done.name, good.name])
+    found = choose_finalists(board.bench, [proposed.name, done.name, good.name])
     assert found == [proposed, good, fair]
     assert once not in found
-    assert len(finalists(board.bench, [board.candidate(f"{n}").name for n in range(9)])) == FINALISTS
+    assert (
+        len(choose_finalists(board.bench, [board.candidate(f"{n}").name for n in range(9)])) == MAX_FINALISTS
+    )
 
 
 def test_where_an_optimiser_tries_on_parts_of_validation_the_best_there_are_finalists(board: Board) -> None:
     board.val("baseline", 0, 0, 0, 0)
     fair, good = board.val("fair", 1, 0), board.val("good", 1, 1, 1)
-    assert finalists(board.bench, []) == [good, fair]
+    assert choose_finalists(board.bench, []) == [good, fair]
 
 
 def test_scores_come_with_intervals_by_conversation(board: Board) -> None:
@@ -257,4 +265,4 @@ def test_scores_come_with_intervals_by_conversation(board: Board) -> None:
     found = val_interval(board.bench, board.bench.baseline, seed=0)
     assert found == {"value": 0.5, "low": 0.0, "high": 1.0, "n": 4}
     assert val_interval(board.bench, board.candidate("untried"), seed=0) is None
-    assert compared(board.bench, board.candidate("untried"), seed=0) is None
+    assert compare_with_baseline(board.bench, board.candidate("untried"), seed=0) is None

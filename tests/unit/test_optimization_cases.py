@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from locomo.judge.calibration import known_answers
+from locomo.judge.calibration import calibration_answers
 from locomo.judge.rubrics import Rubric, Verdict
 from locomo.locomo import Dataset, read_dataset
 from locomo.splits import SPLITS
@@ -13,8 +13,8 @@ from locomo.types import Benchmark, Category, Conversation, Question
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import ConfigError
 from memory_program.evaluation.data_splits import split_conversations
-from memory_program.optimization.dev_examples import answer_cases, episode_cases, has_score, question_cases
-from memory_program.rl.episodes import episodes_of
+from memory_program.optimization.dev_examples import answer_cases, episode_cases, is_scorable, question_cases
+from memory_program.rl.episodes import make_episodes
 from tests.conversations import session
 from tests.optimization_samples import write_conversations
 
@@ -81,7 +81,7 @@ def test_questions_are_drawn_in_turn_from_every_conversation(talks: list[Convers
 
 def test_episodes_are_drawn_from_every_depth(talks: list[Conversation]) -> None:
     episodes = [
-        episodes_of(talk, spaces_of(talk), max_questions=2, rng=random.Random(0)) for talk in talks[:4]
+        make_episodes(talk, spaces_of(talk), max_questions=2, rng=random.Random(0)) for talk in talks[:4]
     ]
     cases = episode_cases(episodes, 100, random.Random(0))
     assert len(cases) == 4 * 3
@@ -100,7 +100,7 @@ def test_an_optimiser_is_shown_the_gold_but_not_as_an_input(talks: list[Conversa
     assert example.gold == case.questions[0].answer
     assert dict(example.inputs()) == {"case_id": case.case_id, "question": case.questions[0].text}
     (episode,) = episode_cases(
-        [episodes_of(talks[0], spaces_of(talks[0]), max_questions=2, rng=random.Random(0))],
+        [make_episodes(talks[0], spaces_of(talks[0]), max_questions=2, rng=random.Random(0))],
         1,
         random.Random(0),
     )
@@ -119,7 +119,7 @@ def test_an_optimiser_is_shown_the_gold_but_not_as_an_input(talks: list[Conversa
 def test_a_question_without_gold_has_no_score_unless_it_is_to_be_abstained_from(
     category: Category, answer: str | None, expected: bool
 ) -> None:
-    assert has_score(Question("talk", 0, "What?", category, answer, ())) is expected
+    assert is_scorable(Question("talk", 0, "What?", category, answer, ())) is expected
 
 
 def test_unscorable_questions_are_not_drawn(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_unscorable_questions_are_not_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rubric", Rubric)
 def test_answers_are_drawn_in_turn_from_both_verdicts_and_from_every_kind(rubric: Rubric) -> None:
-    answers = known_answers(Benchmark.LOCOMO)
+    answers = calibration_answers(Benchmark.LOCOMO)
     cases = answer_cases(answers, rubric, 40, random.Random(0))
     assert len({case.case_id for case in cases}) == 40
     assert [case.known for case in cases] == [Verdict.CORRECT, Verdict.WRONG] * 20
@@ -146,7 +146,7 @@ def test_answers_are_drawn_in_turn_from_both_verdicts_and_from_every_kind(rubric
 
 
 def test_a_judge_is_shown_what_it_judges_but_not_the_verdict() -> None:
-    case = answer_cases(known_answers(Benchmark.PERLTQA), Rubric.STRICT, 2, random.Random(0))[1]
+    case = answer_cases(calibration_answers(Benchmark.PERLTQA), Rubric.STRICT, 2, random.Random(0))[1]
     question = case.answer.question
     assert dict(case.example.inputs()) == {
         "case_id": case.case_id,

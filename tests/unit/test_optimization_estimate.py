@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from memory_program.configs.optimize_config import OptimizeConfig
-from memory_program.optimization.memory_target import MemorySubject
+from memory_program.optimization.memory_target import MemoryOptimizationTarget
 from tests.optimization_samples import quick, write_conversations
 
 
 def calls(config: OptimizeConfig, stage: str) -> int:
-    return sum(estimate.calls for estimate in MemorySubject(config).estimates() if estimate.stage == stage)
+    return sum(
+        estimate.calls for estimate in MemoryOptimizationTarget(config).estimates() if estimate.stage == stage
+    )
 
 
 @pytest.mark.parametrize(("target", "remembered"), [("reader", 1), ("writer", 3), ("both", 3)])

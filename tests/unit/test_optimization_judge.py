@@ -5,22 +5,22 @@ from pathlib import Path
 import pytest
 from dspy.lm15 import ServerError
 
-from locomo.judge.calibration import AnswerKind, known_answers
+from locomo.judge.calibration import AnswerKind, calibration_answers
 from locomo.judge.judge import Judges
-from locomo.judge.rubrics import Rubric, Verdict, instruction
+from locomo.judge.rubrics import Rubric, Verdict, judge_instruction
 from locomo.types import Benchmark
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.errors import ConfigError
-from memory_program.optimization.call_journal import PaidCalls
-from memory_program.optimization.candidate_evaluator import Bench
+from memory_program.optimization.call_journal import ReplyCache
+from memory_program.optimization.candidate_evaluator import CandidateEvaluator
 from memory_program.optimization.candidate_metric import JudgeAttempt
 from memory_program.optimization.dev_examples import JudgeCase
-from memory_program.optimization.judge_target import JudgeSubject
+from memory_program.optimization.judge_target import JudgeOptimizationTarget
 from memory_program.optimization.students import JudgeStudent
 from tests.judge_samples import quick_judge, untouched_questions, write_judge
 from tests.scripted_lm import ScriptedLM, fields
 
-ANSWERS = known_answers(Benchmark.LOCOMO)
+ANSWERS = calibration_answers(Benchmark.LOCOMO)
 VAGUE = JudgeCase("q/1", next(a for a in ANSWERS if a.kind is AnswerKind.VAGUE), Rubric.STRICT)
 GOLD = JudgeCase("q/0", next(a for a in ANSWERS if a.kind is AnswerKind.GOLD), Rubric.STRICT)
 COUNTS = {"num_examples": 12, "num_val": 12}
@@ -45,7 +45,7 @@ def test_a_verdict_is_worth_whether_it_is_the_known_one_and_the_feedback_says_so
     attempt = JudgeAttempt(case, "prompts", verdict, "Compared.")
     assert attempt.value() == value
     assert attempt.lost_calls == []
-    assert attempt.is_unread == (verdict is Verdict.UNPARSED)
+    assert attempt.is_unparsed == (verdict is Verdict.UNPARSED)
     assert said in attempt.feedback()
 
 
@@ -54,16 +54,16 @@ def test_a_judge_that_did_not_answer_is_no_attempt() -> None:
     assert (attempt.value(), attempt.lost_calls) == (None, ["judge: no route"])
 
 
-def board(folder: Path, **settings: object) -> tuple[JudgeSubject, Bench]:
-    subject = JudgeSubject(quick_judge(folder, **{**COUNTS, **settings}))
+def board(folder: Path, **settings: object) -> tuple[JudgeOptimizationTarget, CandidateEvaluator]:
+    subject = JudgeOptimizationTarget(quick_judge(folder, **{**COUNTS, **settings}))
     cases = subject.cases(Target.JUDGE)
-    bench = Bench(
+    bench = CandidateEvaluator(
         train=cases.train,
         val=cases.val,
-        calls=PaidCalls(folder / "calls.jsonl"),
+        calls=ReplyCache(folder / "calls.jsonl"),
         probe=lambda: None,
         on_attempt=lambda *_: None,
-        untouchable=cases.untouchable,
+        test_groups=cases.test_groups,
     )
     return subject, bench
 
@@ -81,7 +81,7 @@ def test_what_is_tried_is_what_the_judge_is_asked_and_what_it_says_is_counted(tm
     assert [name for name, _ in student.named_predictors()] == ["perltqa"]
     assert lm.requests[0].system is not None
     assert (
-        instruction(Rubric.STRICT, next(iter(subject.program.of_kind))).splitlines()[0]
+        judge_instruction(Rubric.STRICT, next(iter(subject.program.by_grading))).splitlines()[0]
         in lm.requests[0].system
     )
     known = [case.known for case in bench.val if isinstance(case, JudgeCase)]
@@ -112,36 +112,36 @@ def test_no_case_is_of_a_question_that_is_left_untouched(
     tried = {(case.group, case.example.given_answer) for case in bench.cases.values()}
     known = {
         (answer.question.text, answer.text)
-        for answer in known_answers(benchmark)
+        for answer in calibration_answers(benchmark)
         if rubric in answer.verdicts and answer.question.text not in untouched
     }
     assert tried == known
     with pytest.raises(AssertionError, match="the test split is never touched"):
-        Bench(
-            train=bench.train, val=bench.val, calls=PaidCalls(tmp_path / "calls.jsonl"), probe=lambda: None,
-            on_attempt=lambda *_: None, untouchable=[bench.train[0].group],
+        CandidateEvaluator(
+            train=bench.train, val=bench.val, calls=ReplyCache(tmp_path / "calls.jsonl"), probe=lambda: None,
+            on_attempt=lambda *_: None, test_groups=[bench.train[0].group],
         )  # fmt: skip
 
 
 def test_the_beginning_may_be_a_saved_judge_of_the_same_rubric(tmp_path: Path) -> None:
     path = write_judge(tmp_path / "begin.json", Benchmark.PERLTQA, instruction="\nBe careful.")
-    subject = JudgeSubject(quick_judge(tmp_path, program=path))
+    subject = JudgeOptimizationTarget(quick_judge(tmp_path, program=path))
     (predictor,) = subject.program.predictors()
     assert predictor.signature.instructions.endswith("Be careful.")
     with pytest.raises(ConfigError, match="is for the strict rubric"):
-        JudgeSubject(quick_judge(tmp_path, program=path, rubric="lenient"))
+        JudgeOptimizationTarget(quick_judge(tmp_path, program=path, rubric="lenient"))
 
 
 def test_the_estimate_counts_judging_and_proposing(tmp_path: Path) -> None:
     config = quick_judge(tmp_path, optimizer="gepa", num_examples=8, num_val=10, trials=2)
-    judging, proposing = JudgeSubject(config).estimates()
+    judging, proposing = JudgeOptimizationTarget(config).estimates()
     assert (judging.stage, judging.model, proposing.stage) == ("judge", "openai/judge", "propose")
     assert judging.calls == 10 + 2 * (2 * 3 + 10) + 5 * 10  # gepa's own, the baseline, four finalists
     assert proposing.calls == 2
 
 
 def test_the_judges_of_a_benchmark_are_saved_under_the_names_of_their_kinds() -> None:
-    subject = JudgeSubject(OptimizeConfig(target="judge", model="openai/m", dataset="longmemeval"))
+    subject = JudgeOptimizationTarget(OptimizeConfig(target="judge", model="openai/m", dataset="longmemeval"))
     assert list(subject.program.dump_state()) == [
         "longmemeval",
         "longmemeval-temporal",

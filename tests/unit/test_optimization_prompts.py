@@ -8,7 +8,12 @@ from dspy.lm15 import Message, Request, Response, TextPart, Usage
 from locomo.types import Session
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.space import MemorySpace
-from memory_program.optimization.prompt_text import fingerprint, instruction_diff, prompts_of, put
+from memory_program.optimization.prompt_text import (
+    apply_prompts,
+    fingerprint_prompts,
+    instruction_diff,
+    read_prompts,
+)
 from tests.conversations import session
 from tests.scripted_lm import fields
 
@@ -51,7 +56,7 @@ def asked_of(program: MemoryProgram) -> list[str]:
 
 
 def test_prompts_are_named_by_their_predictors() -> None:
-    prompts = prompts_of(MemoryProgram())
+    prompts = read_prompts(MemoryProgram())
     names = ["core", "episodic", "semantic", "procedural", "consolidate"]
     assert list(prompts) == [*(f"writer.{name}" for name in names), "reader.answer"]
     assert prompts["reader.answer"].instructions.startswith("Answer a question about a conversation")
@@ -60,12 +65,12 @@ def test_prompts_are_named_by_their_predictors() -> None:
 
 def test_prompts_that_are_put_back_are_asked_word_for_word() -> None:
     program, copy = traced_program(), MemoryProgram()
-    prompts = prompts_of(program)
+    prompts = read_prompts(program)
     assert len(prompts["writer.semantic"].demos) == 1
-    put(prompts, copy)
+    apply_prompts(prompts, copy)
     assert asked_of(copy) == asked_of(program)
     assert asked_of(copy) != asked_of(MemoryProgram())
-    assert fingerprint(prompts_of(copy)) == fingerprint(prompts)
+    assert fingerprint_prompts(read_prompts(copy)) == fingerprint_prompts(prompts)
 
 
 def test_a_saved_program_asks_word_for_word_what_the_traced_one_did(tmp_path: object) -> None:
@@ -74,29 +79,29 @@ def test_a_saved_program_asks_word_for_word_what_the_traced_one_did(tmp_path: ob
     program.save(path)
     loaded.load(path)
     assert asked_of(loaded) == asked_of(program)
-    assert fingerprint(prompts_of(loaded)) == fingerprint(prompts_of(program))
+    assert fingerprint_prompts(read_prompts(loaded)) == fingerprint_prompts(read_prompts(program))
 
 
 def test_another_instruction_or_demo_is_another_fingerprint() -> None:
     program = MemoryProgram()
-    before = fingerprint(prompts_of(program))
-    assert before == fingerprint(prompts_of(MemoryProgram()))
+    before = fingerprint_prompts(read_prompts(program))
+    assert before == fingerprint_prompts(read_prompts(MemoryProgram()))
     program.reader.answer.demos = [dspy.Example(question="Who?", answer="Mara")]
-    with_demo = fingerprint(prompts_of(program))
+    with_demo = fingerprint_prompts(read_prompts(program))
     program.reader.answer.demos = []
     program.reader.answer.signature = program.reader.answer.signature.with_instructions("Answer.")
-    assert len({before, with_demo, fingerprint(prompts_of(program))}) == 3
+    assert len({before, with_demo, fingerprint_prompts(read_prompts(program))}) == 3
 
 
 def test_the_diff_shows_what_changed_and_counts_demos() -> None:
-    before = {"reader.answer": prompts_of(MemoryProgram())["reader.answer"]}
+    before = {"reader.answer": read_prompts(MemoryProgram())["reader.answer"]}
     program = MemoryProgram()
     predictor = program.reader.answer
     predictor.signature = predictor.signature.with_instructions(
         f"{predictor.signature.instructions}\nBe brief."
     )
     predictor.demos = [{"question": "Who?", "answer": "Mara"}]
-    diff = instruction_diff(before, {"reader.answer": prompts_of(program)["reader.answer"]})
+    diff = instruction_diff(before, {"reader.answer": read_prompts(program)["reader.answer"]})
     assert "\n+Be brief.\n" in diff
     assert "-Answer" not in diff
     assert diff.splitlines()[-1] == "# reader.answer: 0 demos before, 1 after"

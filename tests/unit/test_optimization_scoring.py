@@ -10,7 +10,7 @@ from memory_program.bank.outcomes import Answer, CallFailure, Outcome, RankedIte
 from memory_program.bank.space import MemorySpace
 from memory_program.optimization.candidate_metric import MemoryAttempt
 from memory_program.optimization.dev_examples import MemoryCase
-from memory_program.rl.rewards import AnswerScore, answer_score
+from memory_program.rl.rewards import AnswerMetric, build_answer_metric
 from tests.conversations import session
 from tests.scripted_lm import Reply, ScriptedLM, fields
 
@@ -19,11 +19,11 @@ BOAT = Question("talk", 1, "Who sold a boat?", Category.SINGLE_HOP, "Tom", ("D1:
 VIOLIN = Question("talk", 2, "Which violin does Mara own?", Category.ADVERSARIAL, None, ("D1:1",))
 SESSION = session(1, "Mara: I adopted a dog.", "Tom: I sold the boat.")
 ABSTENTION = "Not mentioned in the conversation"
-F1 = answer_score("f1", Rubric.STRICT, None)
+F1 = build_answer_metric("f1", Rubric.STRICT, None)
 
 
 def attempt(
-    *answers: Answer, score: AnswerScore = F1, record: SessionRecord | None = None, stored: bool = True
+    *answers: Answer, score: AnswerMetric = F1, record: SessionRecord | None = None, stored: bool = True
 ) -> MemoryAttempt:
     questions = (DOG, BOAT, VIOLIN)[: len(answers)]
     space = MemorySpace("talk")
@@ -42,13 +42,13 @@ def verdict(word: str) -> str:
 
 def test_an_attempt_is_worth_the_mean_of_its_answers() -> None:
     found = attempt(Answer("a dog"), Answer("Mara"), Answer(ABSTENTION))
-    assert (found.value(), found.is_unread) == (pytest.approx(2 / 3), False)
+    assert (found.value(), found.is_unparsed) == (pytest.approx(2 / 3), False)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.UNPARSED, Outcome.TRUNCATED])
 def test_a_reply_that_cannot_be_used_is_worth_nothing(outcome: Outcome) -> None:
     found = attempt(Answer("a dog"), Answer("", outcome, "reader.answer: cut"))
-    assert (found.value(), found.is_unread) == (0.5, True)
+    assert (found.value(), found.is_unparsed) == (0.5, True)
 
 
 def test_an_attempt_with_a_lost_call_has_no_score() -> None:
@@ -87,14 +87,14 @@ def test_an_answer_is_worth_what_the_metric_says(
     metric: str, question: Question, text: str, replies: list[str], expected: float | None
 ) -> None:
     with ScriptedLM([verdict(word) for word in replies]) as judge:
-        found = answer_score(metric, Rubric.STRICT, judge)(question, Answer(text))  # type: ignore[arg-type]  # a Literal
+        found = build_answer_metric(metric, Rubric.STRICT, judge)(question, Answer(text))  # type: ignore[arg-type]  # a Literal
     assert found == (None if expected is None else pytest.approx(expected))
 
 
 def test_a_judge_that_does_not_answer_gives_no_score() -> None:
     replies: list[Reply] = [ServerError("out of order", provider="test"), verdict("CORRECT")]
     with ScriptedLM(replies) as judge:
-        score = answer_score("judge", Rubric.STRICT, judge)
+        score = build_answer_metric("judge", Rubric.STRICT, judge)
         assert attempt(Answer("a dog"), score=score).value() is None
         assert attempt(Answer("a dog"), score=score).value() == 1.0
 

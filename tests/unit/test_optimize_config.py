@@ -17,8 +17,8 @@ def test_without_any_flag_simba_proposes_demos_to_the_embedded_model_on_the_samp
     config = parse_flags(OptimizeConfig, [])
     assert (config.optimizer, config.target, config.model) == (Optimizer.SIMBA, Target.READER, "pocket")
     assert (config.dataset, config.metric, config.judge) == ("sample", "f1", None)
-    assert not config.writes_instructions
-    assert config.saved_to == Path("optimized_memory_program.json")
+    assert not config.proposes_instructions
+    assert config.output_file == Path("optimized_memory_program.json")
 
 
 def test_the_flags_of_the_issue_become_a_config() -> None:
@@ -70,7 +70,7 @@ def test_settings_that_cannot_work_are_refused_with_the_way_out(
 
 
 def test_instructions_alone_can_be_proposed_where_a_model_writes_them() -> None:
-    assert OptimizeConfig(max_demos=0, prompt_model="openai/b").writes_instructions
+    assert OptimizeConfig(max_demos=0, prompt_model="openai/b").proposes_instructions
 
 
 def test_a_judge_is_improved_without_chance_by_what_is_known_and_saved_apart() -> None:
@@ -78,7 +78,7 @@ def test_a_judge_is_improved_without_chance_by_what_is_known_and_saved_apart() -
     config = parse_flags(OptimizeConfig, flags.split())
     assert (config.rubric, config.dataset, config.judge) == ("lenient", "perltqa", None)
     assert config.task_temperature == 0
-    assert config.saved_to == Path("optimized_judge.json")
+    assert config.output_file == Path("optimized_judge.json")
     assert Target.JUDGE.stages == (Target.JUDGE,)
 
 

@@ -7,22 +7,28 @@ import pytest
 
 from locomo.metrics import locomo_f1
 from locomo.types import Category, Question
-from memory_program.agents.context import ReaderContext, shown_line, spelled_day
+from memory_program.agents.context import ReaderContext, format_day, format_reader_line
 from memory_program.agents.program import MemoryProgram
-from memory_program.agents.signatures import NOT_MENTIONED, NOTHING, SPECIALISTS, AnswerQuestion, Consolidate
-from memory_program.agents.writer import MemoryWriter, WriterMode, spelled_date
+from memory_program.agents.signatures import (
+    EMPTY_PLACEHOLDER,
+    NOT_MENTIONED,
+    SPECIALISTS,
+    AnswerQuestion,
+    Consolidate,
+)
+from memory_program.agents.writer import MemoryWriter, WriterMode, format_session_date
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import OracleError
-from memory_program.worlds import Action, World, generate
+from memory_program.worlds import Action, World, generate_worlds
 from memory_program.worlds.oracle import Exchange, Oracle, oracle_lm
-from memory_program.worlds.rendered_prompts import render
+from memory_program.worlds.rendered_prompts import render_prompt
 
 GOLD_OF_A_TRAP = "nothing of the kind was said"
 
 
 @lru_cache
 def worlds() -> list[World]:
-    return generate(5, 2, sessions=(8, 8), questions_per_session=8)
+    return generate_worlds(5, 2, sessions=(8, 8), questions_per_session=8)
 
 
 @lru_cache
@@ -66,7 +72,7 @@ def test_its_score_through_the_program_is_near_one():
 
 
 def change(action: Action, kind: str) -> tuple[World, object]:
-    for world in generate(77, 40, sessions=(6, 6)):
+    for world in generate_worlds(77, 40, sessions=(6, 6)):
         for operation in world.operations:
             if operation.action is action and operation.kind == kind:
                 return world, operation
@@ -77,8 +83,8 @@ def written(world: World, operation, **inputs: str) -> Exchange:
     session = world.conversation.sessions[operation.session_number - 1]
     signature = SPECIALISTS[operation.kind]
     fields = dict.fromkeys(signature.input_fields, "(none)")
-    told = {"session_date": spelled_date(session), "session": session.transcript}
-    return Oracle([world]).exchange(*render(signature, **{**fields, **told, **inputs}))
+    told = {"session_date": format_session_date(session), "session": session.transcript}
+    return Oracle([world]).exchange(*render_prompt(signature, **{**fields, **told, **inputs}))
 
 
 def calls(world: World, operation, **inputs: str) -> list[dict]:
@@ -147,7 +153,7 @@ def test_it_says_which_turns_calls_are_from_and_what_these_change():
 
 
 def asked(category: Category, parts: int = 1) -> tuple[World, Question, list]:
-    for world in generate(78, 40, sessions=(8, 8)):
+    for world in generate_worlds(78, 40, sessions=(8, 8)):
         for question, gold in zip(world.conversation.questions, world.answers, strict=True):
             count = len(str(question.answer).split(", "))
             if question.category is category and count == parts and len(gold.fact_ids) == max(1, parts):
@@ -155,9 +161,11 @@ def asked(category: Category, parts: int = 1) -> tuple[World, Question, list]:
     raise AssertionError("no such question in forty worlds")
 
 
-def exchanged(world: World, question: Question, memories: str = NOTHING, excerpts: str = NOTHING) -> Exchange:
+def exchanged(
+    world: World, question: Question, memories: str = EMPTY_PLACEHOLDER, excerpts: str = EMPTY_PLACEHOLDER
+) -> Exchange:
     fields = ReaderContext(memories=memories, excerpts=excerpts).inputs(question.text)
-    return Oracle([world]).exchange(*render(AnswerQuestion, **fields))
+    return Oracle([world]).exchange(*render_prompt(AnswerQuestion, **fields))
 
 
 def answer(world: World, question: Question, memories: str = "(none)", excerpts: str = "(none)") -> str:
@@ -166,7 +174,7 @@ def answer(world: World, question: Question, memories: str = "(none)", excerpts:
 
 
 def line(fact) -> str:
-    return f"{fact.text} [{spelled_day(fact.happened_at)}]" if fact.happened_at else fact.text
+    return f"{fact.text} [{format_day(fact.happened_at)}]" if fact.happened_at else fact.text
 
 
 def test_a_question_is_answered_from_its_memory_and_from_no_other():
@@ -226,7 +234,7 @@ def test_a_question_about_the_wrong_speaker_has_no_answer():
 
 
 def test_consolidation_is_left_to_the_rule():
-    reply = Oracle(worlds()).reply(*render(Consolidate, tokens_to_save=1, memories="A. [m1]"))
+    reply = Oracle(worlds()).reply(*render_prompt(Consolidate, tokens_to_save=1, memories="A. [m1]"))
     assert json.loads(reply.splitlines()[1]) == {"tool_calls": []}
 
 
@@ -236,10 +244,10 @@ def test_prompts_and_worlds_that_it_does_not_know_are_errors():
         oracle.reply("Be helpful.", "[[ ## question ## ]]\nWho?")
     fields = dict.fromkeys(AnswerQuestion.input_fields, "(none)")
     with pytest.raises(OracleError, match=r"no known world asks .Why\?"):
-        oracle.reply(*render(AnswerQuestion, **{**fields, "question": "Why?"}))
+        oracle.reply(*render_prompt(AnswerQuestion, **{**fields, "question": "Why?"}))
     fields = dict.fromkeys(SPECIALISTS["core"].input_fields, "(none)")
     with pytest.raises(OracleError, match="no known session"):
-        oracle.reply(*render(SPECIALISTS["core"], **fields))
+        oracle.reply(*render_prompt(SPECIALISTS["core"], **fields))
 
 
 def test_lines_are_read_as_the_program_shows_them():
@@ -247,5 +255,7 @@ def test_lines_are_read_as_the_program_shows_them():
     _, space = remembered(0)
     dated = [memory for memory in space.bank.live() if memory.happened_at]
     assert dated
-    assert shown_line(dated[0]) == f"{dated[0].text} [{spelled_day(dated[0].happened_at)}]"
-    assert answer(world, question, f"{shown_line(dated[0])}\n{line(facts[0])}") == str(question.answer)
+    assert format_reader_line(dated[0]) == f"{dated[0].text} [{format_day(dated[0].happened_at)}]"
+    assert answer(world, question, f"{format_reader_line(dated[0])}\n{line(facts[0])}") == str(
+        question.answer
+    )

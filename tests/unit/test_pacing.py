@@ -12,8 +12,8 @@ from dspy import lm15
 from dspy.lm15 import Message, Request, Response, TextPart, Usage
 
 from memory_program.core.errors import ConfigError
-from memory_program.models.rate_limit import AdaptiveLimiter, PacedEngine, RetryPolicy
-from memory_program.models.usage import metered
+from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
+from memory_program.models.usage import track_usage
 
 REQUEST = Request(model="openai/test", messages=(Message.user("hello"),))
 
@@ -50,11 +50,11 @@ class Clock:
 
 def paced(
     *outcomes: Response | Exception, retries: RetryPolicy | None = None
-) -> tuple[PacedEngine, list[float]]:
+) -> tuple[RateLimitedEngine, list[float]]:
     """An engine that plays the outcomes, and the list of the waits that it was asked for."""
     waits: list[float] = []
     policy = retries or RetryPolicy(max_retries=3)
-    return PacedEngine(PlayedEngine(*outcomes), AdaptiveLimiter(4), policy, sleep=waits.append), waits
+    return RateLimitedEngine(PlayedEngine(*outcomes), AdaptiveLimiter(4), policy, sleep=waits.append), waits
 
 
 # -- retries -------------------------------------------------------------------------------------
@@ -149,10 +149,10 @@ def test_a_negative_retry_setting_is_refused() -> None:
 def test_a_call_is_metered_with_its_tokens_price_and_finish_reason() -> None:
     answer = reply("cut", "length", input_tokens=1000, cache_read_tokens=600, output_tokens=200)
     engine, _ = paced(answer)
-    with metered() as meter:
+    with track_usage() as meter:
         engine.complete(Request(model="openai/gpt-4.1-mini", messages=REQUEST.messages))
     (call,) = meter.calls
-    assert call.was_cut
+    assert call.is_truncated
     assert (call.model, call.error) == ("openai/gpt-4.1-mini", None)
     assert (call.usage.calls, call.usage.retries, call.usage.failed_calls) == (1, 0, 0)
     assert (call.usage.input_tokens, call.usage.cached_tokens, call.usage.output_tokens) == (1000, 600, 200)
@@ -163,7 +163,7 @@ def test_a_call_is_metered_with_its_tokens_price_and_finish_reason() -> None:
 
 def test_a_call_that_succeeds_after_retries_counts_them_and_is_no_failure() -> None:
     engine, _ = paced(lm15.ServerError("a"), lm15.ServerError("b"), reply(input_tokens=5, output_tokens=1))
-    with metered() as meter:
+    with track_usage() as meter:
         engine.complete(REQUEST)
     assert (meter.usage.calls, meter.usage.retries, meter.usage.failed_calls) == (1, 2, 0)
     assert meter.usage.input_tokens == 5
@@ -171,7 +171,7 @@ def test_a_call_that_succeeds_after_retries_counts_them_and_is_no_failure() -> N
 
 def test_a_failed_call_is_metered_with_its_error() -> None:
     engine, _ = paced(*[lm15.ServerError("boom")] * 4)
-    with metered() as meter, pytest.raises(lm15.ServerError):
+    with track_usage() as meter, pytest.raises(lm15.ServerError):
         engine.complete(REQUEST)
     (call,) = meter.calls
     assert (call.usage.calls, call.usage.retries, call.usage.failed_calls) == (1, 3, 1)
@@ -180,24 +180,24 @@ def test_a_failed_call_is_metered_with_its_error() -> None:
 
 def test_a_server_of_ones_own_has_no_list_price() -> None:
     answer = reply(input_tokens=10, output_tokens=1)
-    engine = PacedEngine(
+    engine = RateLimitedEngine(
         PlayedEngine(answer), AdaptiveLimiter(1), RetryPolicy(), api_base="http://localhost/v1"
     )
-    with metered() as meter:
+    with track_usage() as meter:
         engine.complete(Request(model="openai/gpt-4.1-mini", messages=REQUEST.messages))
     assert (meter.usage.cost_usd, meter.usage.unpriced_calls) == (None, 1)
 
 
 def test_a_reply_without_usage_is_unpriced_rather_than_free() -> None:
     engine, _ = paced(reply())
-    with metered() as meter:
+    with track_usage() as meter:
         engine.complete(Request(model="openai/gpt-4.1-mini", messages=REQUEST.messages))
     assert (meter.usage.cost_usd, meter.usage.unpriced_calls, meter.usage.input_tokens) == (None, 1, 0)
 
 
 def test_calls_in_threads_with_a_copied_context_are_counted_and_others_are_not() -> None:
     engine, _ = paced(reply(), reply())
-    with metered() as meter:
+    with track_usage() as meter:
         inside = contextvars.copy_context()
         counted = threading.Thread(target=inside.run, args=(engine.complete, REQUEST))
         foreign = threading.Thread(target=engine.complete, args=(REQUEST,))
@@ -217,7 +217,7 @@ def test_a_key_that_an_error_echoes_is_removed_from_it_and_from_its_causes(
     error = lm15.AuthError("Incorrect API key provided: topsecret-0123")
     error.__cause__ = ValueError("sent Authorization: topsecret-0123")
     engine, _ = paced(error)
-    with metered() as meter, pytest.raises(lm15.AuthError) as caught:
+    with track_usage() as meter, pytest.raises(lm15.AuthError) as caught:
         engine.complete(REQUEST)
     assert "topsecret" not in "".join(traceback.format_exception(caught.value))
     assert "Incorrect API key provided: [key removed]" in str(caught.value)
@@ -290,33 +290,33 @@ def test_a_rate_limit_halves_what_is_allowed_once_per_cooldown() -> None:
     allowed = []
     for elapsed_s in (0.0, 0.1, 4.8, 0.2, 5.0, 5.0, 5.0, 5.0):
         clock.now += elapsed_s
-        limiter.throttled()
-        allowed.append(limiter.allowed)
+        limiter.record_rate_limit()
+        allowed.append(limiter.current_limit)
     assert allowed == [8, 8, 8, 4, 2, 1, 1, 1]
 
 
 def test_as_many_successes_in_a_row_as_are_allowed_raise_it_by_one_up_to_the_limit() -> None:
     limiter = AdaptiveLimiter(4)
-    limiter.throttled()
+    limiter.record_rate_limit()
     allowed = []
     for _ in range(10):
-        limiter.succeeded()
-        allowed.append(limiter.allowed)
+        limiter.record_success()
+        allowed.append(limiter.current_limit)
     assert allowed == [2, 3, 3, 3, 4, 4, 4, 4, 4, 4]
 
 
 def test_a_rate_limit_breaks_the_run_of_successes() -> None:
     limiter = AdaptiveLimiter(4)
-    limiter.throttled()
+    limiter.record_rate_limit()
     for _ in range(3):
-        limiter.succeeded()
-        limiter.throttled()
-    assert limiter.allowed == 2
+        limiter.record_success()
+        limiter.record_rate_limit()
+    assert limiter.current_limit == 2
 
 
 def test_fewer_calls_run_while_the_limit_is_lowered_and_more_again_after_successes() -> None:
     limiter = AdaptiveLimiter(2)
-    limiter.throttled()
+    limiter.record_rate_limit()
     second_entered = threading.Event()
 
     def second() -> None:
@@ -327,7 +327,7 @@ def test_fewer_calls_run_while_the_limit_is_lowered_and_more_again_after_success
         thread = threading.Thread(target=second)
         thread.start()
         assert not second_entered.wait(0.05)
-        limiter.succeeded()
+        limiter.record_success()
         assert second_entered.wait(5)
     thread.join()
 
@@ -343,14 +343,14 @@ def test_a_call_that_fails_gives_its_place_back() -> None:
 def test_an_engine_lowers_the_limit_on_a_rate_limit_only_and_sleeps_outside_its_slot() -> None:
     limiter = AdaptiveLimiter(8)
     in_flight_while_waiting: list[int] = []
-    engine = PacedEngine(
+    engine = RateLimitedEngine(
         PlayedEngine(lm15.ServerError("boom"), lm15.RateLimitError("slow"), reply()),
         limiter,
         RetryPolicy(),
         sleep=lambda seconds: in_flight_while_waiting.append(limiter._in_flight),
     )
     engine.complete(REQUEST)
-    assert limiter.allowed == 4
+    assert limiter.current_limit == 4
     assert in_flight_while_waiting == [0, 0]
 
 

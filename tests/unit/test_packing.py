@@ -1,14 +1,14 @@
 import pytest
 import torch
 
-from memory_program.rl.trainer.packing import Sample, pack
+from memory_program.rl.trainer.packing import Sample, pack_samples
 
 LONG, SHORT = (1, 2, 3, 4), (5, 6)
 
 
 def test_equal_completions_of_a_prompt_are_laid_out_once():
     samples = [Sample(LONG, (7, 8)), Sample(LONG, (9,)), Sample(LONG, (7, 8))]
-    (packed,) = pack(samples, 100)
+    (packed,) = pack_samples(samples, 100)
     assert packed.tokens_T.tolist() == [1, 2, 3, 4, 7, 8, 9]
     assert packed.positions_T.tolist() == [0, 1, 2, 3, 4, 5, 4]
     assert packed.targets_N.tolist() == [7, 8, 7, 8, 9]
@@ -17,7 +17,7 @@ def test_equal_completions_of_a_prompt_are_laid_out_once():
 
 
 def test_a_continuation_sees_its_prompt_and_itself_and_nothing_later():
-    (packed,) = pack([Sample(LONG, (7, 8)), Sample(LONG, (9,)), Sample(SHORT, (7,))], 100)
+    (packed,) = pack_samples([Sample(LONG, (7, 8)), Sample(LONG, (9,)), Sample(SHORT, (7,))], 100)
     seen = (packed.mask(torch.float32) == 0).int()
     assert packed.tokens_T.tolist() == [1, 2, 3, 4, 7, 8, 9, 5, 6, 7]
     assert seen[5].tolist() == [1, 1, 1, 1, 1, 1, 0, 0, 0, 0]
@@ -28,7 +28,7 @@ def test_a_continuation_sees_its_prompt_and_itself_and_nothing_later():
 
 def test_what_does_not_fit_starts_another_sequence_with_its_prompt():
     samples = [Sample(LONG, (number, number)) for number in range(7, 11)]
-    sequences = pack(samples, 8)
+    sequences = pack_samples(samples, 8)
     assert [packed.tokens_T.tolist() for packed in sequences] == [
         [1, 2, 3, 4, 7, 7, 8, 8],
         [1, 2, 3, 4, 9, 9, 10, 10],
@@ -38,6 +38,6 @@ def test_what_does_not_fit_starts_another_sequence_with_its_prompt():
 
 @pytest.mark.parametrize("max_tokens", [1, 1000])
 def test_a_sample_is_never_cut_and_an_empty_one_is_left_out(max_tokens):
-    sequences = pack([Sample(LONG, (7, 8)), Sample(SHORT, ()), Sample(SHORT, (9,))], max_tokens)
+    sequences = pack_samples([Sample(LONG, (7, 8)), Sample(SHORT, ()), Sample(SHORT, (9,))], max_tokens)
     assert sorted(token for packed in sequences for token in packed.targets_N.tolist()) == [7, 8, 9]
     assert len(sequences) == (2 if max_tokens == 1 else 1)

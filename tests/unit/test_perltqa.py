@@ -7,12 +7,12 @@ from file_server import served
 from perltqa_samples import item, memory, questions, write_perltqa
 
 from locomo.errors import DatasetError
-from locomo.perltqa import QA_FILE, event_time, load_perltqa, perltqa_conversations
-from locomo.types import Benchmark, PerltqaMemory
+from locomo.perltqa import QA_FILE, load_perltqa, parse_event_time, parse_perltqa
+from locomo.types import Benchmark, PerltqaType
 
 
 def read_one(known=None, asked=None):
-    (conversation,) = perltqa_conversations(known or memory(), asked or questions())
+    (conversation,) = parse_perltqa(known or memory(), asked or questions())
     return conversation
 
 
@@ -68,11 +68,11 @@ def test_a_dialogue_has_its_speakers_and_no_html():
 def test_questions_name_their_memories():
     asked = read_one().questions
     assert [(q.index, q.category, q.evidence) for q in asked] == [
-        (0, PerltqaMemory.PROFILE, ("profile/age:1",)),
-        (1, PerltqaMemory.RELATIONSHIP, ("social_relationship/3_0:1",)),
-        (2, PerltqaMemory.EVENT, ("events/3_0_0:1",)),
-        (3, PerltqaMemory.EVENT, ("events/3_0_0:1", "events/3_0_1:1")),
-        (4, PerltqaMemory.DIALOGUE, tuple(f"dialogues/3_0_1#1:{n}" for n in (1, 2, 3, 4))),
+        (0, PerltqaType.PROFILE, ("profile/age:1",)),
+        (1, PerltqaType.RELATIONSHIP, ("social_relationship/3_0:1",)),
+        (2, PerltqaType.EVENT, ("events/3_0_0:1",)),
+        (3, PerltqaType.EVENT, ("events/3_0_0:1", "events/3_0_1:1")),
+        (4, PerltqaType.DIALOGUE, tuple(f"dialogues/3_0_1#1:{n}" for n in (1, 2, 3, 4))),
     ]
     assert asked[4].evidence_groups == ("dialogues/3_0_1#1",)
     assert asked[2].text == "Where did Mira's boat anchor?"
@@ -115,7 +115,7 @@ def test_questions_about_one_person_may_stand_in_two_places():
     ],
 )
 def test_a_time_in_free_text_is_read_as_far_as_it_names_a_year(written, time):
-    assert event_time(written) == time
+    assert parse_event_time(written) == time
 
 
 def test_a_year_as_a_number_is_a_time():
@@ -148,7 +148,7 @@ def test_without_any_date_everything_is_on_the_same_day():
 )
 def test_what_is_not_in_the_schema_is_refused_with_its_place(asked, message):
     with pytest.raises(DatasetError, match=message):
-        perltqa_conversations(memory(), asked)
+        parse_perltqa(memory(), asked)
 
 
 def test_both_files_are_read_from_a_folder_or_from_where_one_of_them_lies(tmp_path):

@@ -2,16 +2,16 @@ from typing import Any
 
 import pytest
 
-from locomo.types import ANSWERABLE
+from locomo.types import ANSWERABLE_CATEGORIES
 from memory_program.evaluation.report.plots import (
-    bank_growth,
-    cost_against_score,
-    score_by_category,
-    tokens_against_score,
+    plot_bank_growth,
+    plot_score_by_category,
+    plot_score_vs_cost,
+    plot_score_vs_tokens,
     write_plots,
 )
 
-CATEGORIES = ("all", *(category.label for category in ANSWERABLE))
+CATEGORIES = ("all", *(category.label for category in ANSWERABLE_CATEGORIES))
 
 NOTHING = {"value": None, "low": None, "high": None, "n": 0}
 
@@ -36,7 +36,7 @@ def results(**values: float) -> Any:
 
 
 def test_every_system_has_a_bar_for_every_category_that_has_a_score():
-    (axes,) = score_by_category(results(memory=0.5, rag=0.25)).axes
+    (axes,) = plot_score_by_category(results(memory=0.5, rag=0.25)).axes
     heights = [[round(bar.get_height(), 6) for bar in bars] for bars in axes.containers if len(bars) > 3]
     assert heights == [[0.5] * 5, [0.25] * 5]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["memory", "rag"]
@@ -45,7 +45,7 @@ def test_every_system_has_a_bar_for_every_category_that_has_a_score():
 
 
 def test_a_system_stands_at_its_tokens_and_its_score():
-    (axes,) = tokens_against_score(results(memory=0.5, rag=0.25)).axes
+    (axes,) = plot_score_vs_tokens(results(memory=0.5, rag=0.25)).axes
     points = [container.lines[0].get_xydata()[0].tolist() for container in axes.containers]
     assert points == [[500.0, 0.5], [250.0, 0.25]]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["memory", "rag"]
@@ -54,7 +54,7 @@ def test_a_system_stands_at_its_tokens_and_its_score():
 def test_what_a_run_cost_is_drawn_where_it_is_known_in_plain_numbers():
     found = results(memory=0.5, rag=0.25)
     found["systems"]["memory"]["cost_usd"], found["systems"]["rag"]["cost_usd"] = 1.5, None
-    (axes,) = cost_against_score(found).axes
+    (axes,) = plot_score_vs_cost(found).axes
     points = [container.lines[0].get_xydata()[0].tolist() for container in axes.containers]
     assert points == [[1.5, 0.5]]
     ticks = [label.get_text() for label in axes.get_xticklabels()]
@@ -66,7 +66,7 @@ def test_banks_grow_session_by_session():
     found = results(memory=0.5, rag=0.25)
     found["systems"]["memory"]["growth"] = [{"session": 1, "tokens": 40.0}, {"session": 2, "tokens": 70.5}]
     found["systems"]["rag"]["growth"] = []
-    (axes,) = bank_growth(found).axes
+    (axes,) = plot_bank_growth(found).axes
     assert [line.get_xydata().tolist() for line in axes.lines] == [[[1.0, 40.0], [2.0, 70.5]]]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["memory"]
 
@@ -77,7 +77,7 @@ def test_dollar_signs_in_names_are_no_formulas(tmp_path):
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in write_plots(tmp_path, found))
 
 
-@pytest.mark.parametrize("draw", [score_by_category, tokens_against_score])
+@pytest.mark.parametrize("draw", [plot_score_by_category, plot_score_vs_tokens])
 def test_a_system_without_any_score_is_drawn_without_a_fault(draw):
     found = results(memory=0.5)
     found["systems"]["memory"] |= {

@@ -8,10 +8,10 @@ import pytest
 from memory_program.agents.context import ReaderContext
 from memory_program.agents.signatures import NOT_MENTIONED, SPECIALISTS, AnswerQuestion
 from memory_program.worlds.oracle import Exchange
-from memory_program.worlds.rendered_prompts import render
-from recipes.pocket.aux_targets import UNASKED, Questions, questions_about
-from recipes.pocket.example import Example, Marks
-from recipes.pocket.examples import encoded
+from memory_program.worlds.rendered_prompts import render_prompt
+from recipes.pocket.aux_targets import IGNORE_INDEX, AuxTargets, make_aux_targets
+from recipes.pocket.example import MarkerTokens, PretrainExample
+from recipes.pocket.examples import encode_exchange
 from tests.pocket_samples import small_tokenizer
 
 SESSION = "Mara: Hello Tom!\nTom: I bought a white bicycle yesterday.\nMara: I live in Oslo."
@@ -29,8 +29,8 @@ DELETE = '{"name": "delete_memory", "args": {"reason": "%s", "memory_id": "%s"}}
 
 
 @lru_cache
-def marks() -> Marks:
-    return Marks.of(small_tokenizer())
+def marks() -> MarkerTokens:
+    return MarkerTokens.from_tokenizer(small_tokenizer())
 
 
 def tokens_of(text: str) -> list[int]:
@@ -42,26 +42,26 @@ Changes = tuple[tuple[str, str], ...]
 
 def asked(
     system: str, user: str, reply: str, evidence: tuple[str, ...] = (), changes: Changes = ()
-) -> tuple[Example, Questions]:
-    example = encoded(Exchange(system, user, reply, evidence, changes), small_tokenizer())
-    return example, questions_about(example, marks(), np.random.default_rng(0))
+) -> tuple[PretrainExample, AuxTargets]:
+    example = encode_exchange(Exchange(system, user, reply, evidence, changes), small_tokenizer())
+    return example, make_aux_targets(example, marks(), np.random.default_rng(0))
 
 
 def of_writer(
     *calls: str, evidence: tuple[str, ...] = (), changes: Changes = ()
-) -> tuple[Example, Questions]:
+) -> tuple[PretrainExample, AuxTargets]:
     fields = {**dict.fromkeys(SPECIALISTS["episodic"].input_fields, "(none)"), "session": SESSION}
-    prompt = render(SPECIALISTS["episodic"], **{**fields, "related_memories": RELATED})
+    prompt = render_prompt(SPECIALISTS["episodic"], **{**fields, "related_memories": RELATED})
     reply = f'[[ ## tool_calls ## ]]\n{{"tool_calls": [{", ".join(calls)}]}}\n\n[[ ## completed ## ]]\n'
     return asked(*prompt, reply, evidence, changes)
 
 
-def of_reader(question: str, answer: str, *evidence: str) -> tuple[Example, Questions]:
-    prompt = render(AnswerQuestion, **ReaderContext(memories=MEMORIES).inputs(question))
+def of_reader(question: str, answer: str, *evidence: str) -> tuple[PretrainExample, AuxTargets]:
+    prompt = render_prompt(AnswerQuestion, **ReaderContext(memories=MEMORIES).inputs(question))
     return asked(*prompt, f"[[ ## answer ## ]]\n{answer}\n\n[[ ## completed ## ]]\n", evidence)
 
 
-def lines_pointed_to(result: tuple[Example, Questions]) -> list[str]:
+def lines_pointed_to(result: tuple[PretrainExample, AuxTargets]) -> list[str]:
     """The lines that the pieces of a reply are from, in the order of the pieces."""
     example, found = result
     lines = (example.tokens[first:end] for _, first, end in sorted(found.pointers.tolist()))
@@ -120,10 +120,10 @@ def test_a_token_is_asked_how_its_line_begins_and_what_it_holds():
     tokens = np.array(example.tokens)
     seen = 0
     for seed in range(60):
-        found = questions_about(example, marks(), np.random.default_rng(seed))
+        found = make_aux_targets(example, marks(), np.random.default_rng(seed))
         for place, *beginning, held in found.lines.tolist():
             before = np.flatnonzero(marks().is_break[tokens[:place]])[-1]
-            is_of_prompt = place < example.reply_start and beginning[0] != UNASKED
+            is_of_prompt = place < example.reply_start and beginning[0] != IGNORE_INDEX
             if is_of_prompt and not marks().is_break[tokens[place]]:
                 assert beginning == tokens[before + 1 : before + 4].tolist()
                 assert held in tokens[before + 1 : place + 1]
@@ -137,20 +137,20 @@ def test_up_to_the_answer_it_is_asked_about_the_question_and_then_about_the_answ
     about, ahead = (row[1:].tolist() for row in found.lines if row[0] == example.reply_start)
     assert about[:3] == question[:3]
     assert about[3] in question
-    assert ahead[:3] == [UNASKED] * 3
+    assert ahead[:3] == [IGNORE_INDEX] * 3
     assert ahead[3] in tokens_of("9 May 2023")
 
 
 # -- what a reader remembers, and what a writer is told -----------------------------------------------
 
 
-def words_of(result: tuple[Example, Questions], column: int) -> list[str]:
+def words_of(result: tuple[PretrainExample, AuxTargets], column: int) -> list[str]:
     example, found = result
     tokens = [example.tokens[place] for place in found.words[found.words[:, column] == 1, 0]]
     return small_tokenizer().decode(tokens).split()
 
 
-def lines_asked_of(result: tuple[Example, Questions]) -> list[tuple[str, bool]]:
+def lines_asked_of(result: tuple[PretrainExample, AuxTargets]) -> list[tuple[str, bool]]:
     """Each memory or turn that is asked about, and whether the reply is from it."""
     example, found = result
     told = ((small_tokenizer().decode(example.tokens[: at + 1]), bool(is_so)) for at, is_so in found.matches)
@@ -198,7 +198,7 @@ def test_each_turn_that_a_call_is_from_is_asked_at_its_end_and_some_others_are()
     assert (LIVES, True) in lines_asked_of(result)
     example, seen = result[0], dict[str, bool]()
     for seed in range(20):
-        found = questions_about(example, marks(), np.random.default_rng(seed))
+        found = make_aux_targets(example, marks(), np.random.default_rng(seed))
         seen.update(lines_asked_of((example, found)))
         assert len(found.matches) < 5
     assert seen == {**dict.fromkeys((*SESSION.splitlines(), "(none)"), False), LIVES: True}
@@ -235,5 +235,5 @@ def test_a_turn_that_changes_something_is_asked_for_the_line_that_it_changes():
 def test_a_line_that_is_shorter_than_what_is_asked_for_leaves_the_rest_open():
     example, found = of_writer(evidence=(LIVES,), changes=((LIVES, "(none)"),))
     ((_, *begun),) = found.answers.tolist()
-    assert begun == [*tokens_of("(none)"), *(UNASKED,) * 3][:3]
+    assert begun == [*tokens_of("(none)"), *(IGNORE_INDEX,) * 3][:3]
     assert len(example.changes) == 1

@@ -8,20 +8,27 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from memory_program.core.errors import ConfigError
 from recipes.pocket import amx_attention as attention
-from recipes.pocket.amx_attention import WIDTH, attend, is_available, library
-from recipes.pocket.pocket_model import Shape, layers_of, make_model
-from recipes.pocket.pretraining import in_tiles
+from recipes.pocket.amx_attention import AMX_HEAD_WIDTH, attend, is_amx_available, load_amx_library
+from recipes.pocket.pocket_model import ModelShape, decoder_layers, make_model
+from recipes.pocket.pretraining import run_layer_on_amx
 
-needs_tiles = pytest.mark.skipif(not is_available(), reason="this processor does not multiply tiles (AMX)")
+needs_tiles = pytest.mark.skipif(
+    not is_amx_available(), reason="this processor does not multiply tiles (AMX)"
+)
 
 
 def drawn(texts, tokens, count=4):
     generator = torch.Generator().manual_seed(tokens)
-    return [2 * torch.randn(texts, tokens, 3, WIDTH, generator=generator).bfloat16() for _ in range(count)]
+    return [
+        2 * torch.randn(texts, tokens, 3, AMX_HEAD_WIDTH, generator=generator).bfloat16()
+        for _ in range(count)
+    ]
 
 
 def angles(tokens):
-    turned = torch.arange(tokens)[:, None] * 10_000 ** -(torch.arange(WIDTH // 2) / (WIDTH // 2))
+    turned = torch.arange(tokens)[:, None] * 10_000 ** -(
+        torch.arange(AMX_HEAD_WIDTH // 2) / (AMX_HEAD_WIDTH // 2)
+    )
     return turned.cos(), turned.sin()
 
 
@@ -51,12 +58,16 @@ def test_it_errs_no_more_than_half_precision_does_and_so_do_its_gradients(tokens
 
 @needs_tiles
 def test_sharp_scores_that_lie_close_are_told_apart():
-    query, key, value = torch.ones(1, 2, 1, WIDTH), torch.ones(1, 2, 1, WIDTH), torch.eye(2, WIDTH)
+    query, key, value = (
+        torch.ones(1, 2, 1, AMX_HEAD_WIDTH),
+        torch.ones(1, 2, 1, AMX_HEAD_WIDTH),
+        torch.eye(2, AMX_HEAD_WIDTH),
+    )
     key[:, 1] += 1 / 64  # scores of 35.4 and 35.9: in half precision they would be multiples of 1/4
     given = (tensor.bfloat16() for tensor in (query * 6.25, key, value[None, :, None]))
-    got = attend(*given, torch.ones(2, WIDTH // 2), torch.zeros(2, WIDTH // 2))
+    got = attend(*given, torch.ones(2, AMX_HEAD_WIDTH // 2), torch.zeros(2, AMX_HEAD_WIDTH // 2))
     first, second = got[0, 1, 0, :2].tolist()
-    assert second / first == pytest.approx(math.exp(6.25 * WIDTH**0.5 / 64), rel=0.02)
+    assert second / first == pytest.approx(math.exp(6.25 * AMX_HEAD_WIDTH**0.5 / 64), rel=0.02)
 
 
 @needs_tiles
@@ -80,24 +91,24 @@ def test_a_compiler_is_told_what_it_gives():
 @needs_tiles
 def test_a_layer_gives_what_it_gives_by_itself():
     torch.manual_seed(0)
-    model = make_model(Shape(256, 2, 8, 512), 1024, 0, 0)
-    layer = layers_of(model)[0]
+    model = make_model(ModelShape(256, 2, 8, 512), 1024, 0, 0)
+    layer = decoder_layers(model)[0]
     stream = torch.randn(3, 50, 256)
     rotary = model.model.rotary_emb(stream, torch.arange(50)[None])
     with torch.autocast("cpu", torch.bfloat16):
-        ours = in_tiles(layer, stream, *rotary)
+        ours = run_layer_on_amx(layer, stream, *rotary)
         itself = layer(stream, attention_mask=None, position_embeddings=rotary)
     assert (ours - itself).norm() <= 0.01 * (itself - stream).norm()
 
 
 def test_a_compiler_that_is_not_there_or_fails_is_named(monkeypatch, tmp_path):
-    library.cache_clear()
+    load_amx_library.cache_clear()
     monkeypatch.setenv("CXX", str(tmp_path / "c++"))
     with pytest.raises(ConfigError, match="install one"):
-        library()
+        load_amx_library()
     monkeypatch.setenv("CXX", "g++")
     (tmp_path / "broken.cpp").write_text("int main( {")
     monkeypatch.setattr(attention, "_SOURCE", tmp_path / "broken.cpp")
     with pytest.raises(ConfigError, match=r"cannot compile broken.cpp: .*error"):
-        library()
-    library.cache_clear()
+        load_amx_library()
+    load_amx_library.cache_clear()

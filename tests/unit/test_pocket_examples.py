@@ -7,23 +7,23 @@ from functools import lru_cache
 import torch
 
 from memory_program.agents.signatures import NOT_MENTIONED
-from memory_program.worlds import World, generate, is_held_out
+from memory_program.worlds import World, generate_worlds, is_held_out
 from memory_program.worlds.catalogue import SCHEMAS
 from memory_program.worlds.oracle import Exchange
-from recipes.pocket.example import Example
+from recipes.pocket.example import PretrainExample
 from recipes.pocket.examples import (
-    SMALL_THINGS,
-    bare,
-    chunk,
-    encoded,
-    exchanges_of,
+    MINOR_FACTS,
+    collect_exchanges,
+    encode_exchange,
     load_examples,
-    overlooking,
+    make_chunk,
+    make_minor_fact_dropout,
     save_examples,
+    strip_chatter,
 )
-from recipes.pocket.pocket_model import Shape, make_model
+from recipes.pocket.pocket_model import ModelShape, make_model
 from recipes.pocket.pocket_tokenizer import END, chat_text
-from recipes.pocket.probes import Probe, make_probe, measure
+from recipes.pocket.probes import PretrainProbe, make_pretrain_probe, measure_exact_match
 from recipes.pocket.recipe import STAGES
 from tests.pocket_samples import small_tokenizer
 
@@ -32,13 +32,13 @@ BARE = STAGES[1]
 
 @lru_cache
 def talk() -> tuple[World, list[Exchange]]:
-    world = generate(3, sessions=(5, 5), questions_per_session=6)[0]
-    return world, exchanges_of(world, random.Random(0))
+    world = generate_worlds(3, sessions=(5, 5), questions_per_session=6)[0]
+    return world, collect_exchanges(world, random.Random(0))
 
 
 @lru_cache
-def some_chunk(number: int = 0) -> list[Example]:
-    return chunk(1, number, BARE, 6000, small_tokenizer())
+def some_chunk(number: int = 0) -> list[PretrainExample]:
+    return make_chunk(1, number, BARE, 6000, small_tokenizer())
 
 
 def test_a_world_gives_four_writers_for_each_session_and_a_reader_for_each_question():
@@ -58,25 +58,25 @@ def test_there_is_something_of_everything_to_learn():
 
 def test_an_expert_that_overlooks_small_things_writes_all_others():
     world, careful = talk()
-    careless = exchanges_of(world, random.Random(0), overlooked=1.0)
-    small = {fact.text for fact in world.facts.values() if fact.schema.name in SMALL_THINGS}
+    careless = collect_exchanges(world, random.Random(0), overlooked=1.0)
+    small = {fact.text for fact in world.facts.values() if fact.schema.name in MINOR_FACTS}
     large = {operation.text for operation in world.operations if operation.text} - small
     written = ["".join(e.reply for e in told if "tool_calls" in e.reply) for told in (careful, careless)]
     assert small
-    assert SCHEMAS.keys() > SMALL_THINGS
+    assert SCHEMAS.keys() > MINOR_FACTS
     assert all(text in written[1] for text in large if text in written[0])
     assert not any(text in written[1] for text in small)
     assert any(text in written[0] for text in small)
 
 
 def test_a_thing_that_is_overlooked_stays_so_however_it_changes():
-    overlooks = overlooking(0.5)
-    worlds = generate(5, 20, sessions=(4, 8))
+    overlooks = make_minor_fact_dropout(0.5)
+    worlds = generate_worlds(5, 20, sessions=(4, 8))
     seen = [
         (world.conversation.conversation_id, world.facts[o.fact_id].key, overlooks(world, o))
         for world in worlds
         for o in world.operations
-        if world.facts[o.fact_id].schema.name in SMALL_THINGS
+        if world.facts[o.fact_id].schema.name in MINOR_FACTS
     ]
     verdicts = {(name, key): is_overlooked for name, key, is_overlooked in seen}
     assert all(verdicts[name, key] == is_overlooked for name, key, is_overlooked in seen)
@@ -88,22 +88,24 @@ def test_an_example_is_the_chat_and_its_reply_begins_where_the_model_begins():
     _, exchanges = talk()
     tokenizer = small_tokenizer()
     for exchange in exchanges[:8]:
-        example = encoded(exchange, tokenizer)
+        example = encode_exchange(exchange, tokenizer)
         prompt, reply = example.tokens[: example.reply_start], example.tokens[example.reply_start :]
         assert tokenizer.decode(prompt) == chat_text(exchange.system, exchange.user)
         assert tokenizer.decode(reply) == exchange.reply + END
 
 
 def test_a_chunk_is_the_same_each_time_and_another_number_gives_another():
-    assert some_chunk() == chunk(1, 0, BARE, 6000, small_tokenizer())
+    assert some_chunk() == make_chunk(1, 0, BARE, 6000, small_tokenizer())
     assert some_chunk() != some_chunk(1)
-    assert some_chunk() != chunk(2, 0, BARE, 6000, small_tokenizer())
+    assert some_chunk() != make_chunk(2, 0, BARE, 6000, small_tokenizer())
     total = sum(len(example.tokens) for example in some_chunk())
     assert 6000 <= total < 7000
 
 
 def test_in_a_share_of_the_texts_names_are_others():
-    plain, mixed = (chunk(1, 0, BARE, 20_000, small_tokenizer(), renamings=share) for share in (0.0, 0.5))
+    plain, mixed = (
+        make_chunk(1, 0, BARE, 20_000, small_tokenizer(), renamings=share) for share in (0.0, 0.5)
+    )
     assert [len(example.tokens) for example in mixed] == [len(example.tokens) for example in plain]
     changed = sum(one.tokens != other.tokens for one, other in zip(plain, mixed, strict=True))
     assert 0.3 * len(plain) < changed < 0.6 * len(plain)
@@ -111,7 +113,7 @@ def test_in_a_share_of_the_texts_names_are_others():
 
 def test_names_of_held_out_worlds_never_occur_in_training_text():
     for seed in range(20):
-        names = generate(seed, held_out=True)[0].conversation.speakers
+        names = generate_worlds(seed, held_out=True)[0].conversation.speakers
         assert all(is_held_out(name) for name in names)
     text = "".join(small_tokenizer().decode(example.tokens) for example in some_chunk())
     speakers = {line.partition(":")[0] for line in text.splitlines() if ": " in line[:12]}
@@ -120,7 +122,7 @@ def test_names_of_held_out_worlds_never_occur_in_training_text():
 
 
 def test_copies_say_the_same_tokens_in_another_order():
-    for example in chunk(1, 0, STAGES[0], 2000, small_tokenizer()):
+    for example in make_chunk(1, 0, STAGES[0], 2000, small_tokenizer()):
         first, second = example.tokens[: example.reply_start], example.tokens[example.reply_start :]
         assert sorted(first) == sorted(second)
 
@@ -129,9 +131,9 @@ def test_most_empty_replies_are_left_out():
     """Of the four writers of a session with one or two facts, about two in three have nothing to write."""
     tokenizer = small_tokenizer()
     examples = [example for number in range(4) for example in some_chunk(number)]
-    without = chunk(1, 0, replace(BARE, kept_empty=0.0), 6000, tokenizer)
+    without = make_chunk(1, 0, replace(BARE, kept_empty=0.0), 6000, tokenizer)
 
-    def share(texts: list[Example]) -> float:
+    def share(texts: list[PretrainExample]) -> float:
         replies = [tokenizer.decode(text.tokens[text.reply_start :]) for text in texts]
         writers = [reply for reply in replies if "tool_calls" in reply]
         return sum('"tool_calls": []' in reply for reply in writers) / len(writers)
@@ -147,7 +149,7 @@ def test_what_a_reply_is_from_begins_where_the_prompt_says_it_and_so_does_what_i
     assert {"tool_calls" in exchange.reply for exchange in told} == {True, False}
     assert any(exchange.changes for exchange in told)
     for exchange in told:
-        example = encoded(exchange, tokenizer)
+        example = encode_exchange(exchange, tokenizer)
         lines = [exchange.evidence, *exchange.changes]
         for places, expected in zip((example.evidence, *example.changes), lines, strict=True):
             assert len(places) == len(expected)
@@ -158,7 +160,7 @@ def test_what_a_reply_is_from_begins_where_the_prompt_says_it_and_so_does_what_i
 
 def test_a_bare_world_has_the_same_replies_in_fewer_words():
     world, exchanges = talk()
-    cut = exchanges_of(bare(world), random.Random(0))
+    cut = collect_exchanges(strip_chatter(world), random.Random(0))
     assert sorted(exchange.reply for exchange in cut) == sorted(exchange.reply for exchange in exchanges)
     assert sum(len(e.user) for e in cut) < 0.8 * sum(len(e.user) for e in exchanges)
 
@@ -171,7 +173,7 @@ def test_examples_come_back_from_a_file_as_they_were(tmp_path):
 
 
 def test_a_probe_holds_as_many_of_each_kind_and_only_held_out_names():
-    probe = make_probe(small_tokenizer(), 1, 4, (2, 4))
+    probe = make_pretrain_probe(small_tokenizer(), 1, 4, (2, 4))
     assert {kind: len(examples) for kind, examples in probe.examples_by_kind.items()} == {
         "writer": 4,
         "nothing": 4,
@@ -185,23 +187,23 @@ def test_a_probe_holds_as_many_of_each_kind_and_only_held_out_names():
 def test_induction_is_the_share_of_tokens_that_come_out_right_when_they_are_said_again():
     """The first weights copy by construction; without its first layer the network does not."""
     texts = [tuple(random.Random(seed).choices(range(1, 200), k=24)) for seed in range(8)]
-    repeated = [Example((*text, *text), 26) for text in texts]
-    probe = Probe({}, frozenset({1}), repeated)
-    model = make_model(Shape(layers=2), 200, 0, seed=0).eval()
-    assert measure(model, probe, 1000)["induction"] > 0.9
+    repeated = [PretrainExample((*text, *text), 26) for text in texts]
+    probe = PretrainProbe({}, frozenset({1}), repeated)
+    model = make_model(ModelShape(layers=2), 200, 0, seed=0).eval()
+    assert measure_exact_match(model, probe, 1000)["induction"] > 0.9
     with torch.no_grad():
         model.model.layers[0].self_attn.o_proj.weight.zero_()
-    assert measure(model, probe, 1000)["induction"] < 0.3
+    assert measure_exact_match(model, probe, 1000)["induction"] < 0.3
 
 
 def test_exact_match_by_one_pass_is_what_greedy_decoding_gives():
     """A network that copies gives some replies exactly; both ways of measuring must agree on which."""
-    model = make_model(Shape(), 200, 0, seed=0).eval()
+    model = make_model(ModelShape(), 200, 0, seed=0).eval()
     draws = random.Random(5)
-    examples: list[Example] = []
+    examples: list[PretrainExample] = []
     for _ in range(12):
         said = [draws.randrange(1, 200 if draws.random() < 0.5 else 12) for _ in range(10)]
-        examples.append(Example((*said, *said), 12))
+        examples.append(PretrainExample((*said, *said), 12))
     exact = 0
     for example in examples:
         tokens = list(example.tokens[: example.reply_start])
@@ -210,5 +212,5 @@ def test_exact_match_by_one_pass_is_what_greedy_decoding_gives():
                 tokens.append(int(model(input_ids=torch.tensor([tokens])).logits[0, -1].argmax()))
         exact += tuple(tokens) == example.tokens
     assert 0 < exact < len(examples)
-    scores = measure(model, Probe({"writer": examples}, frozenset({1}), examples), 1000)
+    scores = measure_exact_match(model, PretrainProbe({"writer": examples}, frozenset({1}), examples), 1000)
     assert scores["writer"] == exact / len(examples)

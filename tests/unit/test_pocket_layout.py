@@ -7,27 +7,27 @@ import numpy as np
 import pytest
 import torch
 
-from recipes.pocket.example import Example, Marks
-from recipes.pocket.examples import chunk
-from recipes.pocket.pocket_model import Shape, make_model
+from recipes.pocket.example import MarkerTokens, PretrainExample
+from recipes.pocket.examples import make_chunk
+from recipes.pocket.pocket_model import ModelShape, make_model
 from recipes.pocket.recipe import STAGES
-from recipes.pocket.token_layout import Batch, Layout, batches, grouped
+from recipes.pocket.token_layout import PaddedExamples, PretrainBatch, group_by_length, make_batches
 from tests.pocket_samples import small_tokenizer
 
 
 @lru_cache
-def some_examples() -> list[Example]:
-    return chunk(1, 0, STAGES[1], 6000, small_tokenizer())
+def some_examples() -> list[PretrainExample]:
+    return make_chunk(1, 0, STAGES[1], 6000, small_tokenizer())
 
 
 @lru_cache
-def some_batches(batch_tokens: int = 1000, prompt_weight: float = 0.05) -> list[Batch]:
-    marks = Marks.of(small_tokenizer())
-    return batches(some_examples(), batch_tokens, prompt_weight, marks, random.Random(0))
+def some_batches(batch_tokens: int = 1000, prompt_weight: float = 0.05) -> list[PretrainBatch]:
+    marks = MarkerTokens.from_tokenizer(small_tokenizer())
+    return make_batches(some_examples(), batch_tokens, prompt_weight, marks, random.Random(0))
 
 
 def test_examples_are_laid_out_by_hand():
-    layout = Layout.of([Example((1, 2, 3, 4), 3), Example((5, 6), 1)])
+    layout = PaddedExamples.from_examples([PretrainExample((1, 2, 3, 4), 3), PretrainExample((5, 6), 1)])
     assert layout.tokens.shape == (2, 16)  # a multiple of 16
     assert layout.tokens[:, :4].tolist() == [[1, 2, 3, 4], [5, 6, 0, 0]]
     assert not layout.tokens[:, 4:].any()
@@ -36,18 +36,18 @@ def test_examples_are_laid_out_by_hand():
 
 @pytest.mark.parametrize("limit", [300, 1000])
 def test_groups_hold_every_example_once_and_keep_to_their_size_when_padded(limit):
-    groups = grouped(some_examples(), limit, random.Random(0))
+    groups = group_by_length(some_examples(), limit, random.Random(0))
     for group in groups:
-        assert len(group) == 1 or Layout.of(group).tokens.size <= limit
+        assert len(group) == 1 or PaddedExamples.from_examples(group).tokens.size <= limit
     everything = [example.tokens for group in groups for example in group]
     assert sorted(everything) == sorted(example.tokens for example in some_examples())
 
 
 def test_padding_changes_nothing_before_it():
-    model = make_model(Shape(layers=2), len(small_tokenizer()), 0, seed=0).eval()
+    model = make_model(ModelShape(layers=2), len(small_tokenizer()), 0, seed=0).eval()
     examples = sorted(some_examples(), key=lambda example: len(example.tokens))
     short, long = examples[0], examples[-1]
-    layout = Layout.of([short, long])
+    layout = PaddedExamples.from_examples([short, long])
     with torch.no_grad():
         together = model(input_ids=torch.from_numpy(layout.tokens)).logits[0, : len(short.tokens)]
         by_itself = model(input_ids=torch.tensor([short.tokens])).logits[0]
@@ -73,7 +73,7 @@ def test_without_weight_no_token_of_a_prompt_counts():
 
 
 def test_a_batch_asks_about_its_examples_where_they_lie():
-    marks = Marks.of(small_tokenizer())
+    marks = MarkerTokens.from_tokenizer(small_tokenizer())
     taken = 0
     for batch in some_batches():
         tokens, questions = batch.layout.tokens.ravel(), batch.questions

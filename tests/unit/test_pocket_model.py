@@ -4,14 +4,14 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from recipes.pocket.pocket_model import Shape, make_model
+from recipes.pocket.pocket_model import ModelShape, make_model
 
 VOCABULARY = 1000
 
 
 @pytest.fixture(scope="module")
 def fresh() -> LlamaForCausalLM:
-    return make_model(Shape(), VOCABULARY, 0, seed=0).eval()
+    return make_model(ModelShape(), VOCABULARY, 0, seed=0).eval()
 
 
 def next_tokens(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
@@ -38,14 +38,14 @@ def test_of_two_places_it_takes_the_one_where_the_token_before_was_the_same_too(
 
 
 def test_without_its_layout_such_a_network_does_not_copy():
-    model = LlamaForCausalLM(make_model(Shape(), VOCABULARY, 0, seed=0).config)
+    model = LlamaForCausalLM(make_model(ModelShape(), VOCABULARY, 0, seed=0).config)
     once = torch.randint(1, VOCABULARY, (8, 32), generator=torch.Generator().manual_seed(3))
     twice = torch.cat((once, once), dim=1)
     assert (next_tokens(model, twice)[:, 33:-1] == twice[:, 34:]).float().mean() < 0.1
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_one_others():
-    first, again, other = (make_model(Shape(layers=2), 50, 0, seed).state_dict() for seed in (1, 1, 2))
+    first, again, other = (make_model(ModelShape(layers=2), 50, 0, seed).state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["model.embed_tokens.weight"], other["model.embed_tokens.weight"])
 
@@ -60,5 +60,5 @@ def test_the_architecture_is_a_plain_llama_that_other_programs_load(fresh, tmp_p
 
 
 def test_it_has_the_promised_size():
-    model = make_model(Shape(), 3072, 0, seed=0)
+    model = make_model(ModelShape(), 3072, 0, seed=0)
     assert 3_000_000 < model.num_parameters() < 8_000_000

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from recipes.pocket.optimizer import Muon, falling, make_optimizers, orthogonalised
-from recipes.pocket.pocket_model import Shape, make_model
+from recipes.pocket.optimizer import Muon, lr_schedule_factor, make_optimizers, orthogonalise
+from recipes.pocket.pocket_model import ModelShape, make_model
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -31,7 +31,7 @@ def test_three_steps_are_those_of_torch_within_the_precision_of_bfloat16():
 
 
 def test_singular_values_come_close_to_one():
-    values = torch.linalg.svdvals(orthogonalised(drawn(4, 32, 64)))
+    values = torch.linalg.svdvals(orthogonalise(drawn(4, 32, 64)))
     assert values.min() > 0.6
     assert values.max() < 1.3
 
@@ -39,7 +39,7 @@ def test_singular_values_come_close_to_one():
 def test_matrices_of_one_shape_do_not_mix():
     alone, together = drawn(16, 32, seed=1), drawn(3, 16, 32, seed=2)
     together[1] = alone
-    assert torch.allclose(orthogonalised(together)[1], orthogonalised(alone[None])[0], atol=1e-5)
+    assert torch.allclose(orthogonalise(together)[1], orthogonalise(alone[None])[0], atol=1e-5)
 
 
 def test_blocks_are_orthogonalised_apart_along_either_axis():
@@ -48,12 +48,12 @@ def test_blocks_are_orthogonalised_apart_along_either_axis():
         matrix = nn.Parameter(torch.zeros(64, 64))
         matrix.grad = gradient.clone()
         Muon([{"params": [matrix], "blocks": 4, "axis": axis}], 1.0).step()
-        expected = orthogonalised(cut(gradient))
+        expected = orthogonalise(cut(gradient))
         assert torch.allclose(cut(-matrix.detach()), expected, atol=1e-4)
 
 
 def test_every_parameter_has_exactly_one_optimizer():
-    model = make_model(Shape(), 100, 0, seed=0)
+    model = make_model(ModelShape(), 100, 0, seed=0)
     optimizers = make_optimizers(model, 0.01, 0.001)
     owned = [id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
     assert sorted(owned) == sorted(id(parameter) for parameter in model.parameters())
@@ -67,4 +67,4 @@ def test_every_parameter_has_exactly_one_optimizer():
     ],
 )
 def test_rates_fall_to_almost_nothing_and_once_more_after_a_restart(restart, rates):
-    assert {share: falling(share, restart) for share in rates} == pytest.approx(rates)
+    assert {share: lr_schedule_factor(share, restart) for share in rates} == pytest.approx(rates)

@@ -3,22 +3,25 @@
 import random
 from itertools import groupby
 
-from memory_program.worlds import generate
-from recipes.pocket.example import Example
-from recipes.pocket.examples import encoded, exchanges_of
-from recipes.pocket.token_permutation import Pieces, renamed
+from memory_program.worlds import generate_worlds
+from recipes.pocket.example import PretrainExample
+from recipes.pocket.examples import collect_exchanges, encode_exchange
+from recipes.pocket.token_permutation import NamePieces, permute_name_tokens
 from tests.pocket_samples import small_tokenizer
 
 
 def examples():
-    world = generate(4, sessions=(4, 4))[0]
-    return [encoded(exchange, small_tokenizer()) for exchange in exchanges_of(world, random.Random(0))]
+    world = generate_worlds(4, sessions=(4, 4))[0]
+    return [
+        encode_exchange(exchange, small_tokenizer())
+        for exchange in collect_exchanges(world, random.Random(0))
+    ]
 
 
 def test_a_token_stands_for_the_same_other_one_wherever_it_is():
-    pieces = Pieces.of(small_tokenizer())
+    pieces = NamePieces.from_tokenizer(small_tokenizer())
     for number, example in enumerate(examples()):
-        made = renamed(example, pieces, random.Random(number))
+        made = permute_name_tokens(example, pieces, random.Random(number))
         pairs = set(zip(example.tokens, made.tokens, strict=True))
         assert len(pairs) == len(set(example.tokens))
         assert (made.reply_start, made.evidence, made.changes) == (
@@ -28,16 +31,16 @@ def test_a_token_stands_for_the_same_other_one_wherever_it_is():
         )
 
 
-def words_of(example: Example) -> list[tuple[int, ...]]:
-    inside = Pieces.of(small_tokenizer()).inside
+def words_of(example: PretrainExample) -> list[tuple[int, ...]]:
+    inside = NamePieces.from_tokenizer(small_tokenizer()).inside
     return [tuple(word) for is_word, word in groupby(example.tokens, inside.__contains__) if is_word]
 
 
 def test_names_share_their_pieces_and_stay_different():
-    pieces = Pieces.of(small_tokenizer())
+    pieces = NamePieces.from_tokenizer(small_tokenizer())
     shared = 0
     for number, example in enumerate(examples()):
-        made = renamed(example, pieces, random.Random(number))
+        made = permute_name_tokens(example, pieces, random.Random(number))
         shared += len(set(example.tokens)) - len(set(made.tokens))
         before, after = words_of(example), words_of(made)
         assert len(set(before)) == len(set(after)) == len(set(zip(before, after, strict=True)))
@@ -45,16 +48,16 @@ def test_names_share_their_pieces_and_stay_different():
 
 
 def test_another_text_has_other_names():
-    pieces = Pieces.of(small_tokenizer())
+    pieces = NamePieces.from_tokenizer(small_tokenizer())
     example = examples()[0]
-    assert len({renamed(example, pieces, random.Random(seed)).tokens for seed in range(5)}) == 5
+    assert len({permute_name_tokens(example, pieces, random.Random(seed)).tokens for seed in range(5)}) == 5
 
 
 def test_only_pieces_of_names_change_for_others_that_begin_alike():
-    tokenizer, pieces = small_tokenizer(), Pieces.of(small_tokenizer())
+    tokenizer, pieces = small_tokenizer(), NamePieces.from_tokenizer(small_tokenizer())
     changed = 0
     for number, example in enumerate(examples()):
-        made = renamed(example, pieces, random.Random(number))
+        made = permute_name_tokens(example, pieces, random.Random(number))
         for token, other in set(zip(example.tokens, made.tokens, strict=True)):
             if token != other:
                 before, after = tokenizer.convert_ids_to_tokens([token, other])
@@ -68,7 +71,7 @@ def test_only_pieces_of_names_change_for_others_that_begin_alike():
 
 def test_words_of_a_closed_class_ids_and_fixed_texts_never_change():
     tokenizer = small_tokenizer()
-    movable = {token for group in Pieces.of(tokenizer).groups for token in group}
+    movable = {token for group in NamePieces.from_tokenizer(tokenizer).groups for token in group}
     assert movable
     assert not movable & set(tokenizer.get_added_vocab().values())
     for text in ("m12", " last Friday", "last Friday", " in May", "2023-05-07", "'s"):
@@ -76,15 +79,19 @@ def test_words_of_a_closed_class_ids_and_fixed_texts_never_change():
 
 
 def test_a_name_may_begin_with_any_letter_that_is_a_token():
-    tokenizer, pieces = small_tokenizer(), Pieces.of(small_tokenizer())
+    tokenizer, pieces = small_tokenizer(), NamePieces.from_tokenizer(small_tokenizer())
     letter = tokenizer.convert_tokens_to_ids("U")
-    texts = [renamed(example, pieces, random.Random(seed)) for example in examples() for seed in range(10)]
+    texts = [
+        permute_name_tokens(example, pieces, random.Random(seed))
+        for example in examples()
+        for seed in range(10)
+    ]
     assert not any(letter in example.tokens for example in examples())
     assert any(letter in text.tokens for text in texts)
 
 
 def test_a_closed_word_stays_itself_where_it_is_pieced_together():
-    tokenizer, pieces = small_tokenizer(), Pieces.of(small_tokenizer())
+    tokenizer, pieces = small_tokenizer(), NamePieces.from_tokenizer(small_tokenizer())
     vocabulary = tokenizer.get_vocab()
     pieced = next(
         word for word in ("this", "three", "seven") if f"Ġ{word}" in vocabulary and word not in vocabulary
@@ -93,4 +100,6 @@ def test_a_closed_word_stays_itself_where_it_is_pieced_together():
         tokens = tuple(tokenizer.backend_tokenizer.encode(text).ids)
         assert set(tokens) & {token for group in pieces.groups for token in group}
         for seed in range(20):
-            assert renamed(Example(tokens, 1), pieces, random.Random(seed)).tokens == tokens
+            assert (
+                permute_name_tokens(PretrainExample(tokens, 1), pieces, random.Random(seed)).tokens == tokens
+            )

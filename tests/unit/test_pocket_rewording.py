@@ -8,9 +8,9 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from memory_program.core.errors import ConfigError
-from recipes.pocket.pocket_model import Shape, make_model
+from recipes.pocket.pocket_model import ModelShape, make_model
 from recipes.pocket.pocket_tokenizer import END, fixed_texts
-from recipes.pocket.vocab_migration import begin_alike, reworded, with_tokens_of
+from recipes.pocket.vocab_migration import init_paired_tokens, migrate_embeddings, migrate_tokenizer
 from tests.pocket_samples import small_tokenizer
 
 QUESTION, AGAIN = "\n\n[[ ## question ## ]]\n", "\n\n[[ ## question_again ## ]]\n"
@@ -36,14 +36,14 @@ def number_of(tokenizer: PreTrainedTokenizerFast, text: str) -> int:
 
 
 def test_the_present_prompts_change_nothing():
-    made = reworded(small_tokenizer())
+    made = migrate_tokenizer(small_tokenizer())
     assert made.get_vocab() == small_tokenizer().get_vocab()
     assert made.chat_template == small_tokenizer().chat_template
 
 
 def test_a_text_that_is_used_no_longer_gives_its_token_to_the_one_most_like_it():
     old = earlier({AGAIN: "\n\n[[ ## question_once_again ## ]]\n", QUESTION: "\n\n[[ ## questions ## ]]\n"})
-    made = reworded(old)
+    made = migrate_tokenizer(old)
     assert number_of(made, AGAIN) == number_of(old, "\n\n[[ ## question_once_again ## ]]\n")
     assert number_of(made, QUESTION) == number_of(old, "\n\n[[ ## questions ## ]]\n")
     assert len(made) == len(old)
@@ -52,11 +52,11 @@ def test_a_text_that_is_used_no_longer_gives_its_token_to_the_one_most_like_it()
 
 def test_a_text_that_is_new_gets_a_token_that_begins_as_the_one_most_like_it():
     old = earlier({}, without=AGAIN)
-    made = reworded(old)
+    made = migrate_tokenizer(old)
     assert number_of(made, AGAIN) == len(old) == len(made) - 1
-    model = make_model(Shape(layers=2), len(old), 0, seed=0)
+    model = make_model(ModelShape(layers=2), len(old), 0, seed=0)
     before = model.model.embed_tokens.weight.detach().clone()
-    with_tokens_of(model, made)
+    migrate_embeddings(model, made)
     after = model.model.embed_tokens.weight
     assert torch.equal(after[:-1], before)
     assert torch.equal(after[-1], before[number_of(old, QUESTION)])
@@ -69,9 +69,9 @@ def test_words_begin_alike_at_the_beginning_of_a_line_and_after_a_space():
     vocabulary = tokenizer.get_vocab()
     both = [word for word in vocabulary if word.isalpha() and f"Ġ{word}" in vocabulary]
     chosen, others = sorted(both)[:2], sorted(both)[2:]
-    model = make_model(Shape(layers=2), len(tokenizer), 0, seed=0)
+    model = make_model(ModelShape(layers=2), len(tokenizer), 0, seed=0)
     before = model.model.embed_tokens.weight.detach().clone()
-    begin_alike(model, tokenizer, chosen)
+    init_paired_tokens(model, tokenizer, chosen)
     after = model.model.embed_tokens.weight.detach()
     differences = [before[vocabulary[word]] - before[vocabulary[f"Ġ{word}"]] for word in others]
     for word in chosen:
@@ -82,6 +82,6 @@ def test_words_begin_alike_at_the_beginning_of_a_line_and_after_a_space():
 
 
 def test_words_without_two_tokens_cannot_begin_alike():
-    model = make_model(Shape(layers=2), len(small_tokenizer()), 0, seed=0)
+    model = make_model(ModelShape(layers=2), len(small_tokenizer()), 0, seed=0)
     with pytest.raises(ConfigError, match=r"alike names \['Zorgblat'\]"):
-        begin_alike(model, small_tokenizer(), ["Zorgblat"])
+        init_paired_tokens(model, small_tokenizer(), ["Zorgblat"])

@@ -5,9 +5,9 @@ import math
 import torch
 from transformers import LlamaForCausalLM
 
-from recipes.pocket.aux_losses import NAMES, SideTasks, Streams
-from recipes.pocket.aux_targets import UNASKED
-from recipes.pocket.pocket_model import Shape, make_model
+from recipes.pocket.aux_losses import AUX_LOSS_NAMES, AuxHeads, ResidualStreams
+from recipes.pocket.aux_targets import IGNORE_INDEX
+from recipes.pocket.pocket_model import ModelShape, make_model
 
 WIDTH, VOCABULARY, LENGTH = 256, 40, 6
 ASKED = {
@@ -15,27 +15,27 @@ ASKED = {
     "pointers": [[4, 1, 3]],
     "words": [[1, 1, 0], [2, 0, 1]],
     "matches": [[2, 1]],
-    "answers": [[2, 5, 6, UNASKED]],
+    "answers": [[2, 5, 6, IGNORE_INDEX]],
 }
 
 
 def network() -> LlamaForCausalLM:
-    return make_model(Shape(layers=2), VOCABULARY, 0, 0)
+    return make_model(ModelShape(layers=2), VOCABULARY, 0, 0)
 
 
-def losses_of(tasks: SideTasks, **asked: list[list[int]]) -> dict[str, float]:
+def losses_of(tasks: AuxHeads, **asked: list[list[int]]) -> dict[str, float]:
     stream = torch.randn(2, LENGTH, WIDTH, generator=torch.Generator().manual_seed(0))
     tensors = [
         torch.tensor({**ASKED, **asked}[name], dtype=torch.long).reshape(-1, len(rows[0]))
         for name, rows in ASKED.items()
     ]
     with torch.no_grad():
-        found = tasks.losses(network(), Streams(stream, stream, stream, stream), *tensors)
-    return dict(zip(NAMES, found.tolist(), strict=True))
+        found = tasks.losses(network(), ResidualStreams(stream, stream, stream, stream), *tensors)
+    return dict(zip(AUX_LOSS_NAMES, found.tolist(), strict=True))
 
 
 def test_who_looks_everywhere_alike_pays_for_the_share_that_is_the_source():
-    tasks = SideTasks(WIDTH)
+    tasks = AuxHeads(WIDTH)
     torch.nn.init.zeros_(tasks.query.weight)
     # The second is in the second row: its places are those of the flattened batch.
     found = losses_of(tasks, pointers=[[4, 1, 3], [LENGTH + 5, LENGTH, LENGTH + 1]])["pointers"]
@@ -44,7 +44,7 @@ def test_who_looks_everywhere_alike_pays_for_the_share_that_is_the_source():
 
 
 def test_who_knows_nothing_pays_a_bit_for_each_word_and_each_memory():
-    tasks = SideTasks(WIDTH)
+    tasks = AuxHeads(WIDTH)
     for reading in (tasks.echo, tasks.taken, tasks.match):
         torch.nn.init.zeros_(reading.weight)
         torch.nn.init.zeros_(reading.bias)
@@ -55,7 +55,7 @@ def test_who_knows_nothing_pays_a_bit_for_each_word_and_each_memory():
 
 
 def test_who_is_sure_and_right_pays_next_to_nothing():
-    tasks = SideTasks(WIDTH)
+    tasks = AuxHeads(WIDTH)
     torch.nn.init.zeros_(tasks.match.weight)
     torch.nn.init.constant_(tasks.match.bias, 20.0)
     assert losses_of(tasks)["matches"] < 1e-6
@@ -63,12 +63,12 @@ def test_who_is_sure_and_right_pays_next_to_nothing():
 
 
 def test_what_is_not_asked_costs_nothing():
-    tasks = SideTasks(WIDTH)
+    tasks = AuxHeads(WIDTH)
     one = losses_of(tasks)
-    unasked = [UNASKED] * 4
+    unasked = [IGNORE_INDEX] * 4
     partly = losses_of(
-        tasks, lines=[*ASKED["lines"], [1, *unasked]], answers=[[2, 5, 6, UNASKED], [1, *unasked[:3]]]
+        tasks, lines=[*ASKED["lines"], [1, *unasked]], answers=[[2, 5, 6, IGNORE_INDEX], [1, *unasked[:3]]]
     )
-    assert all(math.isclose(one[name], partly[name], rel_tol=1e-5) for name in NAMES)
+    assert all(math.isclose(one[name], partly[name], rel_tol=1e-5) for name in AUX_LOSS_NAMES)
     nothing = losses_of(tasks, **{name: [] for name in ASKED})
     assert set(nothing.values()) == {0.0}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from memory_program.agents.signatures import SPECIALISTS, AnswerQuestion, Consolidate, WriteAll
-from memory_program.worlds.rendered_prompts import render
+from memory_program.worlds.rendered_prompts import render_prompt
 from recipes.pocket.pocket_tokenizer import END, chat_text, fixed_texts, save_tokenizer, train_tokenizer
 from tests.pocket_samples import small_tokenizer
 
@@ -26,7 +26,7 @@ def decoded(tokens: list[int]) -> str:
 
 
 def prompt(signature, **inputs: str) -> tuple[str, str]:
-    return render(signature, **{**dict.fromkeys(signature.input_fields, "(none)"), **inputs})
+    return render_prompt(signature, **{**dict.fromkeys(signature.input_fields, "(none)"), **inputs})
 
 
 @given(st.text())

@@ -12,7 +12,7 @@ from dspy.clients.utils_finetune import TrainDataFormat
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.inference.engine import LocalSettings
 from memory_program.models.local_model import LocalModel
-from memory_program.rl.backends.local_backend import LocalProvider, LocalReinforceJob, engine_of
+from memory_program.rl.backends.local_backend import LocalProvider, LocalReinforceJob, require_local_engine
 from memory_program.rl.trainer.packing import Sample
 from tests.tiny_model import save_tiny_model
 
@@ -76,11 +76,11 @@ def test_given_advantages_are_taken_as_they_are(folder):
     group = [said("Nate.", reward=0.0, advantage=2.0), said("Joanna.", reward=1.0, advantage=-0.5)]
     by_job = job(folder)
     report = by_job.step([{"group": group}])
-    prompt = tuple(engine_of(by_job.lm).prompt_tokens(
+    prompt = tuple(require_local_engine(by_job.lm).prompt_tokens(
         lm15.Request(model="m", messages=(lm15.Message.user("Who has a turtle?"),), system="Be short.")
     ))  # fmt: skip
-    replies = [tuple(engine_of(by_job.lm).reply_tokens(text)) for text in ("Nate.", "Joanna.")]
-    by_hand = job(folder).trainer.reinforce(
+    replies = [tuple(require_local_engine(by_job.lm).reply_tokens(text)) for text in ("Nate.", "Joanna.")]
+    by_hand = job(folder).trainer.policy_gradient_step(
         [Sample(prompt, replies[0], 2.0), Sample(prompt, replies[1], -0.5)]
     )
     assert report.loss == by_hand.loss
@@ -91,11 +91,11 @@ def test_tokens_that_were_sampled_are_not_written_anew(folder):
     item = said("not this", reward=0.0, advantage=1.0, completion_tokens=(4, 5), logprobs=(-1.0, -2.0))
     report = job(folder).step([{"group": [item]}])
     assert report.tokens == 2
-    assert report.sampler_gap is not None
+    assert report.sampler_logprob_gap is not None
 
 
 def test_a_reply_ends_with_the_token_that_ends_replies(folder):
-    engine = engine_of(job(folder).lm)
+    engine = require_local_engine(job(folder).lm)
     tokens = engine.reply_tokens("Nate.")
     assert tokens[-1] in engine.model.stop_ids
     assert engine.model.tokenizer.decode(tokens[:-1]) == "Nate."

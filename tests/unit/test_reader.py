@@ -9,13 +9,13 @@ from dspy.lm15 import ServerError
 
 from locomo.types import Session, Turn
 from memory_program.agents.baselines.reader_only import ReaderOnly
-from memory_program.agents.context import MemoryContext, NoContext, ReaderContext, WholeConversation
+from memory_program.agents.context import FullContext, MemoryContext, NoContext, ReaderContext
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.reader import QAReader
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import Outcome, SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.worlds.rendered_prompts import fields_of
+from memory_program.worlds.rendered_prompts import parse_input_fields
 from tests.conversations import session
 from tests.scripted_lm import ScriptedLM, fields
 
@@ -39,7 +39,7 @@ def space() -> MemorySpace:
 
 
 def test_the_best_memory_is_shown_last_and_each_with_its_date(space):
-    context = MemoryContext(relevance_floor=0.0).build(space, ["Which bicycle was bought?"])
+    context = MemoryContext(min_relative_score=0.0).build(space, ["Which bicycle was bought?"])
     assert context.memories.splitlines() == [
         "Mara sold the red bicycle. [2 June 2023]",
         "Mara bought a red bicycle. [7 May 2023]",
@@ -54,7 +54,7 @@ def test_what_scores_far_below_the_best_is_ranked_and_not_shown(space):
     ratio = scores[1] / scores[0]
     assert 0 < ratio < 1
     below, above = (
-        MemoryContext(relevance_floor=floor).build(space, [question])
+        MemoryContext(min_relative_score=floor).build(space, [question])
         for floor in (ratio - 0.01, ratio + 0.01)
     )
     assert (below.shown, above.shown) == (("m1", "m2"), ("m1",))
@@ -62,12 +62,12 @@ def test_what_scores_far_below_the_best_is_ranked_and_not_shown(space):
 
 
 def test_each_ranking_keeps_what_is_relevant_to_its_own_query(space):
-    context = MemoryContext(relevance_floor=1.0).build(space, ["Mara sold", "Tom violin"])
+    context = MemoryContext(min_relative_score=1.0).build(space, ["Mara sold", "Tom violin"])
     assert context.shown == ("m1", "m3")
 
 
 def test_excerpts_come_in_the_order_of_the_talk(space):
-    context = MemoryContext(with_archive=True, relevance_floor=0.0).build(space, ["Mara sold the bicycle"])
+    context = MemoryContext(with_archive=True, min_relative_score=0.0).build(space, ["Mara sold the bicycle"])
     days = [line[:13] for line in context.excerpts.splitlines()]
     assert days == sorted(days, key=["[8 May 2023] ", "[20 May 2023]"].index)
     assert len(set(days)) == 2
@@ -79,7 +79,7 @@ def test_the_ranking_names_sources_best_first(space):
 
 
 def test_the_budget_holds_and_keeps_the_best(space):
-    whole = MemoryContext(relevance_floor=0.0).build(space, ["Who sold a bicycle?"])
+    whole = MemoryContext(min_relative_score=0.0).build(space, ["Who sold a bicycle?"])
     assert whole.shown == ("m1", "m2")
     tight = MemoryContext(budget=whole.tokens - 1).build(space, ["Who sold a bicycle?"])
     assert tight.tokens <= whole.tokens - 1
@@ -170,7 +170,7 @@ def test_a_failed_call_is_an_outcome_of_the_answer(space, reply, outcome):
 
 
 def test_the_full_context_is_every_turn_with_dates(space):
-    context = WholeConversation().build(space, ["anything"])
+    context = FullContext().build(space, ["anything"])
     assert context.excerpts == (
         "8 May 2023\nMara: I bought a red bicycle yesterday.\nTom: I play the violin."
         "\n\n20 May 2023\nMara: The red bicycle is sold."
@@ -181,7 +181,7 @@ def test_the_full_context_is_every_turn_with_dates(space):
 def test_no_memory_is_nothing_at_all(space):
     with ScriptedLM([fields(answer="red")]) as lm, dspy.context(lm=lm):
         ReaderOnly(NoContext()).ask(space, "Which bicycle?")
-        shown = fields_of(lm.requests[0].user)
+        shown = parse_input_fields(lm.requests[0].user)
     assert shown == ReaderContext().inputs("Which bicycle?")
     assert {text for name, text in shown.items() if "question" not in name} == {"(none)"}
 

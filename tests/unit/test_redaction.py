@@ -4,7 +4,7 @@ import traceback
 
 import pytest
 
-from memory_program.core.redaction import redact, redacted
+from memory_program.core.redaction import redact_error, redact_text
 
 
 @pytest.mark.parametrize(
@@ -18,13 +18,13 @@ from memory_program.core.redaction import redact, redacted
     ],
 )
 def test_what_has_the_shape_of_a_key_is_removed(text: str) -> None:
-    assert "[key removed]" in redacted(text)
-    assert not any(part in redacted(text) for part in ("0123456789", "abc.def", "xyz123"))
+    assert "[key removed]" in redact_text(text)
+    assert not any(part in redact_text(text) for part in ("0123456789", "abc.def", "xyz123"))
 
 
 @pytest.mark.parametrize("text", ["", "no key at all", "task-oriented sk-8", "a risk-averse-investor-2024"])
 def test_honest_text_is_left_alone(text: str) -> None:
-    assert redacted(text) == text
+    assert redact_text(text) == text
 
 
 @pytest.mark.parametrize("name", ["MY_API_KEY", "HF_TOKEN", "aws_secret_access", "DB_PASSWORD"])
@@ -32,36 +32,36 @@ def test_a_key_of_the_environment_is_removed_whatever_its_shape(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "correct horse battery")
-    assert redacted("sent correct horse battery along") == "sent [key removed] along"
+    assert redact_text("sent correct horse battery along") == "sent [key removed] along"
 
 
 def test_a_key_of_a_file_that_ends_with_its_line_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_KEY", "correct horse battery\n")
-    assert redacted("sent correct horse battery along") == "sent [key removed] along"
+    assert redact_text("sent correct horse battery along") == "sent [key removed] along"
 
 
 def test_the_password_of_an_address_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert redacted("at https://me:pass@host:1/v1, not") == "at https://[key removed]@host:1/v1, not"
-    assert redacted("at https://host:80/a@b is no password") == "at https://host:80/a@b is no password"
+    assert redact_text("at https://me:pass@host:1/v1, not") == "at https://[key removed]@host:1/v1, not"
+    assert redact_text("at https://host:80/a@b is no password") == "at https://host:80/a@b is no password"
     monkeypatch.setenv("HTTPS_PROXY", "http://me:pass@proxy:8080")
-    assert redacted("failed to connect to me:pass@proxy") == "failed to connect to [key removed]@proxy"
+    assert redact_text("failed to connect to me:pass@proxy") == "failed to connect to [key removed]@proxy"
 
 
 def test_a_key_that_contains_another_is_removed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", "abcdefgh")
     monkeypatch.setenv("B_KEY", "abcdefgh-and-more")
-    assert redacted("abcdefgh-and-more") == "[key removed]"
+    assert redact_text("abcdefgh-and-more") == "[key removed]"
 
 
 def test_short_values_are_words_and_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    assert redacted("that is false") == "that is false"
+    assert redact_text("that is false") == "that is false"
 
 
 def test_an_error_without_a_key_keeps_its_causes() -> None:
     error = ValueError("boom")
     error.__cause__ = KeyError("why")
-    redact(error)
+    redact_error(error)
     assert isinstance(error.__cause__, KeyError)
     assert error.args == ("boom",)
 
@@ -69,6 +69,6 @@ def test_an_error_without_a_key_keeps_its_causes() -> None:
 def test_a_key_in_a_cause_cuts_the_causes_off() -> None:
     error = ValueError("boom", 7)
     error.__cause__ = KeyError("Bearer sk-0123456789")
-    redact(error)
+    redact_error(error)
     assert "sk-0123456789" not in "".join(traceback.format_exception(error))
     assert error.args == ("boom", 7)

@@ -12,7 +12,7 @@ from memory_program.configs.trainer_config import ReinforceSettings
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.rl.step_metrics import update_metrics
-from memory_program.rl.trainer.objective import Objective, TokenTerms, divergence, entropies_of, logprobs_of
+from memory_program.rl.trainer.objective import Objective, TokenTerms, kl_k3, target_logprobs, token_entropies
 from memory_program.rl.trainer.packing import Sample
 from memory_program.rl.trainer.policy_step import LocalTrainer
 from tests.tiny_model import save_tiny_model
@@ -45,7 +45,7 @@ def likelihood(of: LocalTrainer, prompt: tuple[int, ...], completion: tuple[int,
     tokens = torch.tensor([[*prompt, *completion]])
     with torch.no_grad():
         logits = of.engine.model.network(input_ids=tokens).logits[0, len(prompt) - 1 : -1]
-    return float(logprobs_of(logits, torch.tensor(completion)).sum())
+    return float(target_logprobs(logits, torch.tensor(completion)).sum())
 
 
 def weights(of: LocalTrainer) -> dict[str, torch.Tensor]:
@@ -70,8 +70,8 @@ def test_samples_and_tokens_are_averaged_as_the_papers_say():
 
 def test_divergence_and_entropy_are_those_of_their_formulas():
     logprobs, reference = torch.tensor([-1.0, -0.5]), torch.tensor([-1.0, -1.5])
-    assert divergence(logprobs, reference).tolist() == pytest.approx([0.0, math.exp(-1) + 1 - 1])
-    assert entropies_of(torch.zeros(1, 4)).item() == pytest.approx(math.log(4))
+    assert kl_k3(logprobs, reference).tolist() == pytest.approx([0.0, math.exp(-1) + 1 - 1])
+    assert token_entropies(torch.zeros(1, 4)).item() == pytest.approx(math.log(4))
 
 
 # what a step does
@@ -80,18 +80,18 @@ def test_divergence_and_entropy_are_those_of_their_formulas():
 def test_praise_makes_a_completion_likelier_and_blame_less_likely(folder):
     learner = trainer(folder, beta=0.0)
     before = [likelihood(learner, PROMPT, text) for text in (GOOD, BAD)]
-    reports = [learner.reinforce(SAMPLES[:2]) for _ in range(3)]
+    reports = [learner.policy_gradient_step(SAMPLES[:2]) for _ in range(3)]
     after = [likelihood(learner, PROMPT, text) for text in (GOOD, BAD)]
     assert after[0] > before[0] + 0.1
     assert after[1] < before[1] - 0.1
-    assert (reports[0].samples, reports[0].tokens, reports[0].read_tokens) == (2, 7, 27)
-    assert reports[0].clipped == 0.0
+    assert (reports[0].samples, reports[0].tokens, reports[0].forward_tokens) == (2, 7, 27)
+    assert reports[0].clip_fraction == 0.0
     assert reports[0].grad_norm > 0
 
 
 def test_how_a_step_is_cut_into_passes_changes_nothing(folder):
     whole, cut = (trainer(folder, batch_tokens=tokens, loss_type="grpo") for tokens in (2048, 1))
-    reports = [learner.reinforce(SAMPLES) for learner in (whole, cut)]
+    reports = [learner.policy_gradient_step(SAMPLES) for learner in (whole, cut)]
     assert reports[0].loss == pytest.approx(reports[1].loss, abs=1e-6)
     assert reports[0].entropy == pytest.approx(reports[1].entropy, abs=1e-5)
     assert reports[0].grad_norm == pytest.approx(reports[1].grad_norm, rel=1e-4)
@@ -99,36 +99,38 @@ def test_how_a_step_is_cut_into_passes_changes_nothing(folder):
 
 def test_gradient_checkpointing_changes_nothing_but_the_memory(folder):
     plain, frugal = (trainer(folder, gradient_checkpointing=is_on) for is_on in (False, True))
-    norms = [learner.reinforce(SAMPLES).grad_norm for learner in (plain, frugal)]
+    norms = [learner.policy_gradient_step(SAMPLES).grad_norm for learner in (plain, frugal)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
 
 
 def test_more_iterations_on_a_batch_leave_the_ratio_one_and_are_clipped(folder):
     learner = trainer(folder, iterations=4, learning_rate=0.01, beta=0.0)
-    report = learner.reinforce(SAMPLES)
-    assert report.clipped > 0.2
+    report = learner.policy_gradient_step(SAMPLES)
+    assert report.clip_fraction > 0.2
     assert learner.steps == 4
 
 
 def test_without_a_reference_nobody_says_how_far_it_is(folder):
-    report = trainer(folder, beta=0.0).reinforce(SAMPLES)
-    assert report.divergence is None
+    report = trainer(folder, beta=0.0).policy_gradient_step(SAMPLES)
+    assert report.kl is None
     assert "kl" not in update_metrics(report)
-    assert update_metrics(trainer(folder, beta=0.04).reinforce(SAMPLES))["kl"] == pytest.approx(0, abs=1e-6)
+    assert update_metrics(trainer(folder, beta=0.04).policy_gradient_step(SAMPLES))["kl"] == pytest.approx(
+        0, abs=1e-6
+    )
 
 
 def test_the_reference_is_the_model_that_training_began_with(folder):
     for tuning in ("full", "lora"):
         learner = trainer(folder, tuning=tuning, beta=0.5, lora_r=4)
-        first, second = learner.reinforce(SAMPLES), learner.reinforce(SAMPLES)
-        assert first.divergence == pytest.approx(0.0, abs=1e-6)
-        assert second.divergence > 1e-5
+        first, second = learner.policy_gradient_step(SAMPLES), learner.policy_gradient_step(SAMPLES)
+        assert first.kl == pytest.approx(0.0, abs=1e-6)
+        assert second.kl > 1e-5
 
 
 def test_a_job_that_begins_again_in_one_process_keeps_the_reference(folder):
     first = trainer(folder, beta=0.5)
-    first.reinforce(SAMPLES)
-    assert LocalTrainer(first.engine, first.settings).reinforce(SAMPLES).divergence > 1e-5
+    first.policy_gradient_step(SAMPLES)
+    assert LocalTrainer(first.engine, first.settings).policy_gradient_step(SAMPLES).kl > 1e-5
 
 
 def test_what_the_engine_sampled_has_the_log_probabilities_that_training_computes(folder):
@@ -139,14 +141,14 @@ def test_what_the_engine_sampled_has_the_log_probabilities_that_training_compute
     prompt = tuple(learner.engine.prompt_tokens(asked))
     tokens = tuple(token.token_id for token in reply.logprobs)
     sampled = tuple(token.logprob for token in reply.logprobs)
-    assert learner.reinforce([Sample(prompt, tokens, 1.0, sampled)]).sampler_gap < 1e-4
+    assert learner.policy_gradient_step([Sample(prompt, tokens, 1.0, sampled)]).sampler_logprob_gap < 1e-4
     others = tuple(value - 1 for value in sampled)
-    assert learner.reinforce([Sample(prompt, tokens, 1.0, others)]).sampler_gap > 0.5
+    assert learner.policy_gradient_step([Sample(prompt, tokens, 1.0, others)]).sampler_logprob_gap > 0.5
 
 
 def test_imitation_lowers_the_loss_of_what_is_imitated(folder):
     learner = trainer(folder, temperature=0.5)  # which is of the sampling, and not of what is imitated
-    losses = [learner.imitate([Sample(PROMPT, GOOD), Sample(PROMPT, BAD)]).loss for _ in range(5)]
+    losses = [learner.sft_step([Sample(PROMPT, GOOD), Sample(PROMPT, BAD)]).loss for _ in range(5)]
     assert losses[0] == pytest.approx(
         -(likelihood(trainer(folder), PROMPT, GOOD) + likelihood(trainer(folder), PROMPT, BAD)) / 7, abs=1e-4
     )
@@ -157,7 +159,7 @@ def test_the_engine_answers_with_the_changed_weights_at_once(folder):
     learner = trainer(folder)
     before = says(learner.engine)
     for _ in range(3):
-        learner.imitate([Sample(PROMPT, GOOD)])
+        learner.sft_step([Sample(PROMPT, GOOD)])
     assert says(learner.engine) != before
 
 
@@ -166,7 +168,7 @@ def test_warm_up_begins_small(folder):
     first = weights(cold)
     moved = []
     for learner in (cold, warm):
-        learner.reinforce(SAMPLES)
+        learner.policy_gradient_step(SAMPLES)
         moved.append(sum(float((now - first[name]).abs().sum()) for name, now in weights(learner).items()))
     assert moved[1] < moved[0] / 50
 
@@ -175,10 +177,10 @@ def test_the_average_is_the_plain_mean_at_first_and_then_forgets(folder):
     learner = trainer(folder, ema_decay=0.5)
     passed: list[dict[str, torch.Tensor]] = []
     for _ in range(3):
-        learner.reinforce(SAMPLES)
+        learner.policy_gradient_step(SAMPLES)
         passed.append(weights(learner))
     before = says(learner.engine)
-    with learner.averaged():
+    with learner.ema_weights():
         for name, weight in weights(learner).items():
             first, second, third = (of_step[name] for of_step in passed)
             assert torch.allclose(weight, 0.5 * third + 0.5 * (first + second) / 2, atol=1e-6)
@@ -189,9 +191,9 @@ def test_the_average_is_the_plain_mean_at_first_and_then_forgets(folder):
 def test_without_a_step_or_a_decay_the_average_is_the_weights(folder):
     for learner, steps in ((trainer(folder, ema_decay=0.5), 0), (trainer(folder), 1)):
         for _ in range(steps):
-            learner.reinforce(SAMPLES)
+            learner.policy_gradient_step(SAMPLES)
         before = weights(learner)
-        with learner.averaged():
+        with learner.ema_weights():
             assert all(torch.equal(weight, before[name]) for name, weight in weights(learner).items())
 
 
@@ -199,15 +201,15 @@ def test_the_engine_answers_with_the_average_inside_the_block_and_training_goes_
     learner, plain = trainer(folder, ema_decay=0.9), trainer(folder)
     for _ in range(4):
         for each in (learner, plain):
-            each.imitate([Sample(PROMPT, GOOD)])
-        with learner.averaged():
+            each.sft_step([Sample(PROMPT, GOOD)])
+        with learner.ema_weights():
             assert learner.steps == 1 or likelihood(learner, PROMPT, GOOD) < likelihood(plain, PROMPT, GOOD)
     assert all(torch.equal(weight, weights(plain)[name]) for name, weight in weights(learner).items())
 
 
 def test_computing_in_bfloat16_trains_weights_of_float32(folder):
     exact, coarse = trainer(folder, beta=0.0), trainer(folder, beta=0.0, bf16=True)
-    norms = [learner.reinforce(SAMPLES).grad_norm for learner in (exact, coarse)]
+    norms = [learner.policy_gradient_step(SAMPLES).grad_norm for learner in (exact, coarse)]
     assert norms[0] != norms[1]
     assert norms[0] == pytest.approx(norms[1], rel=0.1)
     assert {str(weight.dtype) for weight in weights(coarse).values()} == {"torch.float32"}
@@ -220,7 +222,7 @@ def test_adapters_leave_the_weights_below_them_alone_and_merge_when_saved(folder
     learner = trainer(folder, tuning="lora", lora_r=4)
     below = {name: weight for name, weight in weights(learner).items() if "base_layer" in name}
     for _ in range(3):
-        learner.reinforce(SAMPLES)
+        learner.policy_gradient_step(SAMPLES)
     assert below
     assert all(torch.equal(weights(learner)[name], weight) for name, weight in below.items())
     learner.save_model(tmp_path)
@@ -236,10 +238,10 @@ def test_adapters_leave_the_weights_below_them_alone_and_merge_when_saved(folder
 @pytest.mark.parametrize("tuning", ["full", "lora"])
 def test_one_can_go_back_to_weights_that_were_saved(folder, tmp_path, tuning):
     learner = trainer(folder, tuning=tuning, lora_r=4)
-    learner.reinforce(SAMPLES)
+    learner.policy_gradient_step(SAMPLES)
     learner.save_weights(tmp_path)
     before = weights(learner)
-    learner.reinforce(SAMPLES)
+    learner.policy_gradient_step(SAMPLES)
     assert any(not torch.equal(weight, before[name]) for name, weight in weights(learner).items())
     learner.load_weights(tmp_path)
     assert all(torch.equal(weight, before[name]) for name, weight in weights(learner).items())
@@ -250,23 +252,23 @@ def test_one_can_go_back_to_weights_that_were_saved(folder, tmp_path, tuning):
 def test_training_that_is_taken_up_ends_with_the_same_weights(folder, tmp_path, tuning):
     straight = trainer(folder, tuning=tuning, lora_r=4, lora_dropout=0.1, ema_decay=0.5)
     for _ in range(3):
-        straight.reinforce(SAMPLES)
+        straight.policy_gradient_step(SAMPLES)
     begun = trainer(folder, tuning=tuning, lora_r=4, lora_dropout=0.1, ema_decay=0.5)
-    begun.reinforce(SAMPLES)
+    begun.policy_gradient_step(SAMPLES)
     begun.save_state(tmp_path)
     again = trainer(folder, tuning=tuning, lora_r=4, lora_dropout=0.1, ema_decay=0.5)
     again.load_state(tmp_path)
     assert again.steps == 1
     for _ in range(2):
-        again.reinforce(SAMPLES)
+        again.policy_gradient_step(SAMPLES)
     assert all(torch.equal(weight, weights(again)[name]) for name, weight in weights(straight).items())
-    with straight.averaged(), again.averaged():
+    with straight.ema_weights(), again.ema_weights():
         assert all(torch.equal(weight, weights(again)[name]) for name, weight in weights(straight).items())
 
 
 def test_a_saved_model_is_loaded_by_its_folder(folder, tmp_path):
     learner = trainer(folder)
-    learner.imitate(SAMPLES)
+    learner.sft_step(SAMPLES)
     learner.save_model(tmp_path)
     again = LocalEngine(LocalSettings(source=str(tmp_path), dtype="float32", device="cpu"))
     assert says(again) == says(learner.engine)
@@ -288,12 +290,12 @@ def test_a_gradient_that_is_no_number_stops_and_leaves_the_weights_alone(folder)
     learner = trainer(folder)
     before = weights(learner)
     with pytest.raises(ModelError, match="the gradient of step 1 is nan: lower the learning rate"):
-        learner.reinforce([Sample(PROMPT, GOOD, math.nan)])
+        learner.policy_gradient_step([Sample(PROMPT, GOOD, math.nan)])
     assert all(torch.equal(weight, before[name]) for name, weight in weights(learner).items())
-    assert learner.reinforce(SAMPLES).grad_norm > 0
+    assert learner.policy_gradient_step(SAMPLES).grad_norm > 0
 
 
-@pytest.mark.parametrize("step", [LocalTrainer.reinforce, LocalTrainer.imitate])
+@pytest.mark.parametrize("step", [LocalTrainer.policy_gradient_step, LocalTrainer.sft_step])
 def test_a_step_that_fails_half_way_leaves_no_gradients_to_the_next(folder, monkeypatch, step):
     alone, after = (trainer(folder, batch_tokens=24, max_grad_norm=1e9, beta=0.0) for _ in range(2))
     passes, logits = iter([False, True]), after._logits
@@ -313,7 +315,7 @@ def test_a_step_that_fails_half_way_leaves_no_gradients_to_the_next(folder, monk
 def test_weights_in_half_precision_are_not_trained_and_adapters_on_them_are(folder):
     with pytest.raises(ModelError, match=r"torch\.bfloat16 would lose small steps"):
         trainer(folder, "bfloat16")
-    assert trainer(folder, "bfloat16", tuning="lora").reinforce(SAMPLES).grad_norm > 0
+    assert trainer(folder, "bfloat16", tuning="lora").policy_gradient_step(SAMPLES).grad_norm > 0
 
 
 def test_an_unknown_setting_is_named():

@@ -4,7 +4,7 @@ import dspy
 import pytest
 
 from locomo.judge.judge import GradeAnswer
-from locomo.rendering import RenderOnceAdapter
+from locomo.rendering import PromptCachingAdapter
 from memory_program.agents.signatures import (
     SPECIALISTS,
     AnswerOrSearch,
@@ -14,7 +14,7 @@ from memory_program.agents.signatures import (
 )
 
 DSPY = dspy.ChatAdapter(use_json_adapter_fallback=False)
-OURS = RenderOnceAdapter(use_json_adapter_fallback=False)
+OURS = PromptCachingAdapter(use_json_adapter_fallback=False)
 
 
 @pytest.mark.parametrize(

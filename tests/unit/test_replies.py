@@ -9,7 +9,7 @@ from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import RecordError
 from memory_program.rl.episode_json import episode_from_json, episode_to_json
 from memory_program.rl.episodes import Episode
-from memory_program.rl.rewards import RewardRule, answer_score
+from memory_program.rl.rewards import RewardRule, build_answer_metric
 from memory_program.serving.reply_rewards import AGENTS, ReplyRewarder
 from tests.training_samples import REPLIES, reader_by_rules, reply, talk
 
@@ -25,7 +25,7 @@ def episode(*remembered: str) -> Episode:
 
 @pytest.fixture(scope="module")
 def rewarder() -> ReplyRewarder:
-    return ReplyRewarder(reader_by_rules(), answer_score("f1"), RewardRule("dense"))
+    return ReplyRewarder(reader_by_rules(), build_answer_metric("f1"), RewardRule("dense"))
 
 
 def test_a_reply_is_worth_what_its_memories_answer(rewarder):

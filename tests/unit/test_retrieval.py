@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.dense import DenseIndex, digest
+from memory_program.bank.dense import DenseIndex, text_digest
 from memory_program.bank.lexical import Hit
 from memory_program.bank.memory import MEMORY_KINDS, Draft, Memory, MemoryKind, Provenance
-from memory_program.bank.memory_search import MemoryIndex, document_of, reciprocal_rank_fusion
+from memory_program.bank.memory_search import MemoryIndex, reciprocal_rank_fusion, searchable_text
 from memory_program.core.errors import ConfigError, EmbeddingMismatchError, IndexingError
 
 BY = Provenance("semantic")
@@ -126,7 +126,7 @@ def test_a_memory_is_found_by_the_words_of_its_date() -> None:
     bank = MemoryBank("test")
     bank.create([fact("Alice ran.", at=date(2023, 5, 7)), fact("Alice ran.", at=date(2022, 11, 30))], BY)
     assert found(MemoryIndex(), bank, "What happened in November 2022?") == ["m2"]
-    assert document_of(bank.get("m1")) == "Alice ran. 7 May 2023"
+    assert searchable_text(bank.get("m1")) == "Alice ran. 7 May 2023"
 
 
 def test_equal_memories_are_ranked_in_the_order_in_which_they_were_made() -> None:
@@ -319,17 +319,17 @@ def test_each_text_is_embedded_once_and_in_batches() -> None:
 def test_vectors_that_were_remembered_are_not_computed_again() -> None:
     first = dense_index()
     first.add(["dog", "beach"])
-    assert set(first.unsaved()) == {digest("dog"), digest("beach")}
+    assert set(first.unsaved()) == {text_digest("dog"), text_digest("beach")}
     embedder = ThemeEmbedder()
     second = dense_index(embedder)
     second.remember(first.unsaved())
     second.add(["beach", "dog"])
     assert embedder.batches == []
     assert not second.unsaved()
-    (sea,) = second.query_vectors(["sea"])
+    (sea,) = second.embed_queries(["sea"])
     np.testing.assert_allclose(second.score_documents(sea), [1.0, 0.0099], atol=1e-3)
-    first.mark_saved([digest("dog")])
-    assert set(first.unsaved()) == {digest("beach")}
+    first.mark_saved([text_digest("dog")])
+    assert set(first.unsaved()) == {text_digest("beach")}
 
 
 @pytest.mark.parametrize(
@@ -401,6 +401,6 @@ def test_fusion_needs_one_weight_for_each_ranking() -> None:
 
 
 def test_a_digest_names_any_text() -> None:
-    assert digest("\ud800") != digest("\udfff")
-    assert len(digest("")) == 64
-    assert document_of(Memory("m1", MemoryKind.SEMANTIC, "A.", None, (), 1)) == "A."
+    assert text_digest("\ud800") != text_digest("\udfff")
+    assert len(text_digest("")) == 64
+    assert searchable_text(Memory("m1", MemoryKind.SEMANTIC, "A.", None, (), 1)) == "A."

@@ -11,15 +11,15 @@ from memory_program.bank.outcomes import Answer, Outcome
 from memory_program.configs.trainer_config import GRPOSettings
 from memory_program.core.errors import ConfigError
 from memory_program.rl.rewards import (
+    AgentStats,
     BankSize,
     RewardRule,
-    Score,
-    Work,
-    answer_score,
+    RolloutScore,
+    bank_efficiency,
+    build_answer_metric,
     core_length_penalty,
     delta_reward,
     dense_reward,
-    efficiency,
     relative_length_penalty,
     task_score,
 )
@@ -78,7 +78,7 @@ def test_the_dense_reward_is_valid_times_task_times_what_the_length_leaves():
     ],
 )
 def test_efficiency_is_size_times_density_times_change(old, new, e):
-    assert efficiency(BankSize(*old), BankSize(*new)) == pytest.approx(e)
+    assert bank_efficiency(BankSize(*old), BankSize(*new)) == pytest.approx(e)
 
 
 def test_the_size_of_a_snapshot_is_that_of_its_live_memories():
@@ -87,8 +87,8 @@ def test_the_size_of_a_snapshot_is_that_of_its_live_memories():
     bank.create([Draft("four", MemoryKind.SEMANTIC), Draft("sixsix", MemoryKind.EPISODIC)], by)
     before = bank.fork()
     bank.delete("m1", by)
-    assert (BankSize.of(before), BankSize.of(bank)) == (BankSize(2, 5.0), BankSize(1, 6.0))
-    assert BankSize.of(MemoryBank("empty")) == BankSize(0, 0.0)
+    assert (BankSize.from_bank(before), BankSize.from_bank(bank)) == (BankSize(2, 5.0), BankSize(1, 6.0))
+    assert BankSize.from_bank(MemoryBank("empty")) == BankSize(0, 0.0)
 
 
 def test_a_gain_is_worth_less_and_a_loss_more_when_the_bank_is_bloated():
@@ -100,39 +100,39 @@ def test_a_gain_is_worth_less_and_a_loss_more_when_the_bank_is_bloated():
 
 
 def test_the_rules_differ_in_what_they_take_from_a_rollout():
-    work = Work(MemoryKind.EPISODIC, is_valid=True, tokens=1650, expert_tokens=1000)
-    score = Score(task=0.5, before=0.25, efficiency=0.8)
+    work = AgentStats(MemoryKind.EPISODIC, is_valid=True, tokens=1650, expert_tokens=1000)
+    score = RolloutScore(task=0.5, before=0.25, efficiency=0.8)
     assert RewardRule("outcome").reward(work, score) == 0.5
     assert RewardRule("dense").reward(work, score) == pytest.approx(0.5 * 0.6)
     assert RewardRule("delta").reward(work, score) == pytest.approx(0.25 * 0.8)
 
 
 def test_an_invalid_reply_gains_nothing_and_loses_all_the_same():
-    work = Work(MemoryKind.SEMANTIC, is_valid=False, tokens=0)
-    assert RewardRule("outcome").reward(work, Score(1.0)) == 0.0
-    assert RewardRule("dense").reward(work, Score(1.0)) == 0.0
-    assert RewardRule("delta").reward(work, Score(1.0, before=0.0)) == 0.0
-    assert RewardRule("delta").reward(work, Score(0.0, before=0.5)) == pytest.approx(-0.5)
+    work = AgentStats(MemoryKind.SEMANTIC, is_valid=False, tokens=0)
+    assert RewardRule("outcome").reward(work, RolloutScore(1.0)) == 0.0
+    assert RewardRule("dense").reward(work, RolloutScore(1.0)) == 0.0
+    assert RewardRule("delta").reward(work, RolloutScore(1.0, before=0.0)) == 0.0
+    assert RewardRule("delta").reward(work, RolloutScore(0.0, before=0.5)) == pytest.approx(-0.5)
 
 
 def test_the_core_block_pays_for_its_own_length_and_not_for_the_experts():
-    work = Work(MemoryKind.CORE, is_valid=True, tokens=275, expert_tokens=10_000)
-    assert RewardRule("dense").reward(work, Score(1.0)) == pytest.approx(0.6)
+    work = AgentStats(MemoryKind.CORE, is_valid=True, tokens=275, expert_tokens=10_000)
+    assert RewardRule("dense").reward(work, RolloutScore(1.0)) == pytest.approx(0.6)
 
 
 def test_format_and_tool_terms_are_off_unless_given():
     calls = {"manage_memory": 4, "delete_memory": 1}
     accepted = {"manage_memory": 3, "delete_memory": 0}
-    work = Work(MemoryKind.EPISODIC, is_valid=True, tokens=10, accepted=accepted, calls=calls)
-    assert RewardRule("outcome").reward(work, Score(0.5)) == 0.5
+    work = AgentStats(MemoryKind.EPISODIC, is_valid=True, tokens=10, accepted=accepted, calls=calls)
+    assert RewardRule("outcome").reward(work, RolloutScore(0.5)) == 0.5
     rule = RewardRule(
         "outcome",
         format_weight=0.1,
         tool_weights={"manage_memory": 0.2, "delete_memory": 0.4, "merge_memory": 9.0},
     )
-    assert rule.reward(work, Score(0.5)) == pytest.approx(0.5 + 0.1 + 0.2 * 3 / 4)
-    broken = Work(MemoryKind.EPISODIC, is_valid=False, tokens=10)
-    assert rule.reward(broken, Score(0.5)) == 0.0
+    assert rule.reward(work, RolloutScore(0.5)) == pytest.approx(0.5 + 0.1 + 0.2 * 3 / 4)
+    broken = AgentStats(MemoryKind.EPISODIC, is_valid=False, tokens=10)
+    assert rule.reward(broken, RolloutScore(0.5)) == 0.0
     with pytest.raises(ConfigError, match="unknown tool 'merge': choose from search_memory"):
         RewardRule(tool_weights={"merge": 0.1})
 
@@ -145,7 +145,7 @@ def test_weights_of_tools_are_written_tool_by_tool():
 
 
 def test_the_f1_of_an_answer_is_the_official_one():
-    score = answer_score("f1")
+    score = build_answer_metric("f1")
     assert score(CAT, Answer("Pip")) == pytest.approx(2 / 3)  # "the" is an article: 1 of 1, and 1 of 2
     assert score(CAT, ABSTAINS) == 0.0
     assert score(TRAP, ABSTAINS) == 1.0
@@ -155,44 +155,44 @@ def test_the_f1_of_an_answer_is_the_official_one():
 
 def test_a_mix_is_the_mean_of_f1_and_verdict():
     with ScriptedLM([fields(reasoning="same", verdict="CORRECT")] * 2) as lm:
-        assert answer_score("judge", judge_lm=lm)(CAT, Answer("Pip")) == 1.0
-        assert answer_score("mix", judge_lm=lm)(CAT, Answer("Pip")) == pytest.approx((2 / 3 + 1) / 2)
+        assert build_answer_metric("judge", judge_lm=lm)(CAT, Answer("Pip")) == 1.0
+        assert build_answer_metric("mix", judge_lm=lm)(CAT, Answer("Pip")) == pytest.approx((2 / 3 + 1) / 2)
 
 
 def test_abstentions_cost_no_call_to_the_judge():
     with ScriptedLM([]) as lm:
-        score = answer_score("judge", Rubric.LENIENT, lm)
+        score = build_answer_metric("judge", Rubric.LENIENT, lm)
         assert (score(TRAP, ABSTAINS), score(TRAP, Answer("Rex")), score(CAT, ABSTAINS)) == (1.0, 0.0, 0.0)
 
 
 def test_a_judge_that_fails_or_cannot_be_read_gives_no_score():
     replies = [lm15.ServerError("down"), fields(reasoning="?", verdict="maybe")]
     with ScriptedLM(replies) as lm:
-        score = answer_score("judge", judge_lm=lm)
+        score = build_answer_metric("judge", judge_lm=lm)
         assert score(CAT, Answer("Pip")) is None
         assert score(CAT, Answer("Pip")) is None
 
 
 def test_a_score_that_needs_a_judge_asks_for_one():
     with pytest.raises(ConfigError, match="'judge' needs a judge"):
-        answer_score("judge")
+        build_answer_metric("judge")
 
 
 def test_one_answer_without_a_score_leaves_the_whole_episode_without():
-    score = answer_score("f1")
+    score = build_answer_metric("f1")
     assert task_score([CAT, TRAP], [Answer("Pip"), ABSTAINS], score) == pytest.approx((2 / 3 + 1) / 2)
     assert task_score([CAT, TRAP], [Answer("Pip"), LOST], score) is None
 
 
 def test_the_difference_is_what_the_score_owes_to_an_agent():
     rule = RewardRule("difference")
-    score = Score(0.75, without={MemoryKind.EPISODIC: 0.25, MemoryKind.SEMANTIC: 1.0})
-    owed = {kind: rule.reward(Work(kind, True, 10), score) for kind in MemoryKind}
+    score = RolloutScore(0.75, counterfactual_scores={MemoryKind.EPISODIC: 0.25, MemoryKind.SEMANTIC: 1.0})
+    owed = {kind: rule.reward(AgentStats(kind, True, 10), score) for kind in MemoryKind}
     assert owed == {
         MemoryKind.CORE: 0.0,  # it wrote nothing
         MemoryKind.EPISODIC: 0.5,
         MemoryKind.SEMANTIC: -0.25,
         MemoryKind.PROCEDURAL: 0.0,
     }
-    assert rule.reward(Work(MemoryKind.EPISODIC, False, 10), score) == 0.0
-    assert rule.reward(Work(MemoryKind.SEMANTIC, False, 10), score) == -0.25
+    assert rule.reward(AgentStats(MemoryKind.EPISODIC, False, 10), score) == 0.0
+    assert rule.reward(AgentStats(MemoryKind.SEMANTIC, False, 10), score) == -0.25

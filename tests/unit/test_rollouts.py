@@ -17,12 +17,12 @@ from memory_program.bank.memory import MemoryKind
 from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import ConfigError
-from memory_program.models.memoized import AskedOnce, asked_once
+from memory_program.models.memoized import MemoizedEngine, memoized
 from memory_program.rl.episodes import Episode
 from memory_program.rl.grading import Grader
-from memory_program.rl.groups import Graded, groups_of, training_items
-from memory_program.rl.rewards import RewardRule, Score, answer_score
-from memory_program.rl.rollouts import Rollout, policy_of, sampling_program, write
+from memory_program.rl.groups import ScoredRollout, group_by_agent, training_items
+from memory_program.rl.rewards import RewardRule, RolloutScore, build_answer_metric
+from memory_program.rl.rollouts import Rollout, get_policy_lm, run_rollout, sampling_program
 from tests.conversations import session
 from tests.scripted_lm import ScriptedEngine, Truncated, fields
 
@@ -83,7 +83,7 @@ class Seeded:
 def rolled(seed: str = "s", number: int = 0, **replies: Sequence[object]) -> Rollout:
     scripts = dict(zip((CORE, EPISODIC, SEMANTIC, PROCEDURAL), AGENTS, strict=True))
     script = {marker: replies.get(agent, [NOTHING]) for marker, agent in scripts.items()}
-    return write(sampling_program(program(ScriptedEngine(script)), 1.0, 64), episode(), seed, number)
+    return run_rollout(sampling_program(program(ScriptedEngine(script)), 1.0, 64), episode(), seed, number)
 
 
 # writing
@@ -105,7 +105,7 @@ def test_a_rollout_keeps_each_agents_call_and_leaves_the_episode_alone():
         "m3": MemoryKind.SEMANTIC,
     }
     assert rollout.episode.before.bank.version == 0
-    assert rollout.space.has(SESSION)
+    assert rollout.space.has_session(SESSION)
 
 
 def test_what_an_agent_did_is_measured():
@@ -116,7 +116,9 @@ def test_what_an_agent_did_is_measured():
             {"tool_calls": [{"name": "edit_core", "args": {"action": "append", "text": "Mara."}}]}
         )
     )
-    work = rolled(core=[core], episodic=[both], semantic=["no calls"], procedural=[create("A recipe.")]).work
+    work = rolled(
+        core=[core], episodic=[both], semantic=["no calls"], procedural=[create("A recipe.")]
+    ).agent_stats
     assert {agent: w.is_valid for agent, w in work.items()} == {
         "core": True, "episodic": False, "semantic": False, "procedural": True,
     }  # fmt: skip
@@ -129,17 +131,17 @@ def test_what_cannot_be_read_is_unusable_and_what_never_came_is_lost():
     unread = rolled(
         episodic=["no calls"], semantic=[Truncated('[[ ## tool_calls ## ]]\n{"tool_calls": [{"na')]
     )
-    assert [failure.where for failure in unread.unusable] == ["writer.episodic", "writer.semantic"]
-    assert unread.lost == []
+    assert [failure.where for failure in unread.unusable_replies] == ["writer.episodic", "writer.semantic"]
+    assert unread.call_errors == []
     lost = rolled(core=[lm15.ServerError("down")])
-    assert [failure.where for failure in lost.lost] == ["writer.core"]
+    assert [failure.where for failure in lost.call_errors] == ["writer.core"]
     assert [call.agent for call in lost.calls] == list(AGENTS[1:])
 
 
 def test_every_call_has_a_seed_that_only_its_place_decides():
     def seeds(seed: str, number: int) -> list[int | None]:
         engine = Seeded()
-        rollout = write(sampling_program(program(engine), 1.0, 64), episode(), seed, number)
+        rollout = run_rollout(sampling_program(program(engine), 1.0, 64), episode(), seed, number)
         assert [call.request.config.temperature for call in rollout.calls] == [1.0] * 4
         return [call.request.config.seed for call in rollout.calls]
 
@@ -157,18 +159,20 @@ def test_outside_a_rollout_the_calls_pass_as_they_are():
 
 def test_the_agents_must_share_one_model():
     with pytest.raises(ConfigError, match="must share one model"):
-        policy_of(MemoryProgram())
+        get_policy_lm(MemoryProgram())
     mixed = program(Seeded())
     mixed.writer.core.lm = dspy.LM("test/other", engine=Seeded(), cache=False)
     with pytest.raises(ConfigError, match="must share one model"):
-        policy_of(mixed)
+        get_policy_lm(mixed)
 
 
 # reading
 
 
 def grader(reader: ScriptedEngine, rule: RewardRule | None = None) -> Grader:
-    return Grader(program(Seeded(), reader).reader, answer_score("f1"), rule or RewardRule(), threads=1)
+    return Grader(
+        program(Seeded(), reader).reader, build_answer_metric("f1"), rule or RewardRule(), threads=1
+    )
 
 
 def test_the_answers_of_a_rollout_are_scored():
@@ -214,10 +218,12 @@ def test_the_difference_asks_the_memory_without_each_agent_that_wrote():
         episodic=[create("Mara moved to Oslo.")], semantic=[create("Tom has a dog.")], core=["no calls"]
     )
     before = [memory.text for memory in rollout.space.bank.live()]
-    asking = Grader(program(Seeded(), reader).reader, answer_score("f1"), rule, threads=1, writer=writer)
+    asking = Grader(
+        program(Seeded(), reader).reader, build_answer_metric("f1"), rule, threads=1, writer=writer
+    )
     (graded,) = asking.grade([rollout])
     assert graded.score is not None
-    assert graded.score.without == {MemoryKind.EPISODIC: 0.5, MemoryKind.SEMANTIC: 0.5}
+    assert graded.score.counterfactual_scores == {MemoryKind.EPISODIC: 0.5, MemoryKind.SEMANTIC: 0.5}
     shown = [["Oslo." in request.user, "dog." in request.user] for request in reader.requests]
     oslo, dog, neither = [True, False], [False, True], [False, False]
     assert shown == [oslo, dog, neither, dog, oslo, neither]
@@ -229,7 +235,9 @@ def test_a_score_that_cannot_be_said_without_an_agent_drops_the_rollout():
     replies = [fields(answer="Oslo"), lm15.ServerError("down")]
     reader = ScriptedEngine({"Where did": replies, "What did": [fields(answer="a cat")] * 2})
     rule, writer = RewardRule("difference"), program(Seeded()).writer
-    asking = Grader(program(Seeded(), reader).reader, answer_score("f1"), rule, threads=1, writer=writer)
+    asking = Grader(
+        program(Seeded(), reader).reader, build_answer_metric("f1"), rule, threads=1, writer=writer
+    )
     (graded,) = asking.grade([rolled(episodic=[create("Mara moved to Oslo.")])])
     assert graded.score is None
 
@@ -242,13 +250,13 @@ def test_a_difference_is_an_agents_own_whatever_the_others_do():
         replace(part, score=replace(part.score, without=scores))
         for part, scores in zip(parts, withouts, strict=True)
     ]
-    grouping = groups_of(both, AGENTS, RewardRule("difference"), alpha=4.0, is_scaled=False)
-    assert {g.agent: [p.advantage for p in g.parts] for g in grouping.groups} == {"episodic": [0.25, -0.25]}
+    grouping = group_by_agent(both, AGENTS, RewardRule("difference"), alpha=4.0, scale_rewards=False)
+    assert {g.agent: [p.advantage for p in g.samples] for g in grouping.groups} == {"episodic": [0.25, -0.25]}
 
 
 def test_a_frozen_model_is_asked_the_same_thing_once():
     engine = ScriptedEngine([lm15.ServerError("down"), "first", "second"])
-    lm = asked_once(dspy.LM("test/reader", engine=engine, temperature=0.0, cache=False, num_retries=0))
+    lm = memoized(dspy.LM("test/reader", engine=engine, temperature=0.0, cache=False, num_retries=0))
     with pytest.raises(dspy.LMError):
         lm("Where?")
     assert [lm("Where?"), lm("Where?"), lm("When?"), lm("Where?")] == [
@@ -258,7 +266,7 @@ def test_a_frozen_model_is_asked_the_same_thing_once():
         ["first"],
     ]
     sampled = dspy.LM("test/reader", engine=engine, temperature=1.0, cache=False)
-    assert asked_once(sampled) is sampled
+    assert memoized(sampled) is sampled
 
 
 def test_who_waits_for_a_call_that_fails_asks_again():
@@ -275,7 +283,7 @@ def test_who_waits_for_a_call_that_fails_asks_again():
                 raise lm15.ServerError("hiccup")
             return answers.complete(request)
 
-    engine = AskedOnce(FailsOnce(), 10)
+    engine = MemoizedEngine(FailsOnce(), 10)
     request = lm15.Request(model="m", messages=(lm15.Message.user("q"),))
     with ThreadPoolExecutor(4) as threads:
         first = threads.submit(engine.complete, request)
@@ -290,30 +298,32 @@ def test_who_waits_for_a_call_that_fails_asks_again():
 # grouping
 
 
-def graded(score: float | None, shown: Sequence[str] = (), **replies: Sequence[object]) -> Graded:
+def graded(score: float | None, shown: Sequence[str] = (), **replies: Sequence[object]) -> ScoredRollout:
     rollout = rolled(**replies)
     answers = (Answer("x", shown=tuple(shown)),)
-    return Graded(rollout, answers, None if score is None else Score(score))
+    return ScoredRollout(rollout, answers, None if score is None else RolloutScore(score))
 
 
 def test_each_agent_is_rewarded_for_its_own_work():
     good = graded(1.0, episodic=[create("Mara moved to Oslo.")])
     bad = graded(0.5, episodic=["no calls"])
-    grouping = groups_of([good, bad, graded(None)], AGENTS, RewardRule("dense"), alpha=1.0, is_scaled=False)
+    grouping = group_by_agent(
+        [good, bad, graded(None)], AGENTS, RewardRule("dense"), alpha=1.0, scale_rewards=False
+    )
     assert grouping.rewards == {
         "core": [1.0, 0.5], "episodic": [1.0, 0.0], "semantic": [1.0, 0.5], "procedural": [1.0, 0.5],
     }  # fmt: skip
-    by_agent = {group.agent: [part.advantage for part in group.parts] for group in grouping.groups}
+    by_agent = {group.agent: [part.advantage for part in group.samples] for group in grouping.groups}
     assert by_agent["episodic"] == [0.5, -0.5]
     assert by_agent["core"] == [0.25, -0.25]
-    assert grouping.without_spread == 0
+    assert grouping.zero_variance_groups == 0
 
 
 def test_whose_memories_were_retrieved_weighs_more():
     good = graded(1.0, ["m1"], episodic=[create("Mara moved to Oslo.")])
     bad = graded(0.0, ["m1"], semantic=[create("Tom is nice.")])
-    grouping = groups_of([good, bad], AGENTS, RewardRule("outcome"), alpha=4.0, is_scaled=False)
-    by_agent = {group.agent: [(p.weight, p.advantage) for p in group.parts] for group in grouping.groups}
+    grouping = group_by_agent([good, bad], AGENTS, RewardRule("outcome"), alpha=4.0, scale_rewards=False)
+    by_agent = {group.agent: [(p.weight, p.advantage) for p in group.samples] for group in grouping.groups}
     assert by_agent["episodic"] == [(4.0, 2.0), (1.0, -0.5)]
     assert by_agent["semantic"] == [(1.0, 0.5), (4.0, -2.0)]
     assert by_agent["core"] == [(1.0, 0.5), (1.0, -0.5)]
@@ -321,15 +331,17 @@ def test_whose_memories_were_retrieved_weighs_more():
 
 def test_a_group_without_spread_is_left_out_and_counted():
     same = [graded(0.5), graded(0.5, episodic=["no calls"])]
-    grouping = groups_of(same, AGENTS, RewardRule(), alpha=4.0, is_scaled=True)
+    grouping = group_by_agent(same, AGENTS, RewardRule(), alpha=4.0, scale_rewards=True)
     assert [group.agent for group in grouping.groups] == ["episodic"]
-    assert grouping.without_spread == 3
+    assert grouping.zero_variance_groups == 3
 
 
 def test_what_is_trained_on_are_the_tokens_that_were_sampled():
     tapped = sampling_program(program(Seeded()), 1.0, 64)
-    both = [Graded(write(tapped, episode(), "s", n), (), Score(float(n))) for n in range(2)]
-    grouping = groups_of(both, AGENTS, RewardRule("outcome"), alpha=1.0, is_scaled=False)
+    both = [
+        ScoredRollout(run_rollout(tapped, episode(), "s", n), (), RolloutScore(float(n))) for n in range(2)
+    ]
+    grouping = group_by_agent(both, AGENTS, RewardRule("outcome"), alpha=1.0, scale_rewards=False)
     first, second = training_items(grouping.groups[0], has_own_logprobs=True)
     assert (first["completion_tokens"], first["logprobs"]) == ((7, 8), (-0.5, -0.25))
     assert (first["advantage"], second["advantage"]) == (-0.5, 0.5)
@@ -344,5 +356,5 @@ def test_what_is_trained_on_are_the_tokens_that_were_sampled():
 def test_a_reply_is_no_longer_than_the_model_itself_allows(limit, wanted, given):
     engine, made = Seeded(), MemoryProgram()
     made.writer.set_lm(dspy.LM("test/writer", engine=engine, max_tokens=limit, cache=False, num_retries=0))
-    write(sampling_program(made, 1.0, wanted), episode(), "seed", 0)
+    run_rollout(sampling_program(made, 1.0, wanted), episode(), "seed", 0)
     assert {request.config.max_tokens for request in engine.requests} == {given}

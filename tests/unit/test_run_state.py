@@ -48,7 +48,7 @@ def test_a_kill_while_a_step_is_saved_again_leaves_its_checkpoint_and_the_best_w
         progress.step = step
         if is_better:
             progress.validated_at = progress.best_step = step
-            weights.save_weights(state.best(step))
+            weights.save_weights(state.best_weights_folder(step))
         state.save(weights, progress)
     again = RunState(tmp_path, {})
     progress = again.resume(weights)
@@ -59,7 +59,7 @@ def test_a_kill_while_a_step_is_saved_again_leaves_its_checkpoint_and_the_best_w
     weights.is_killed = False
     progress = RunState(tmp_path, {}).resume(weights)
     assert (progress.step, progress.best_step) == (6, 4)
-    assert again.best(progress.best_step).is_dir()
+    assert again.best_weights_folder(progress.best_step).is_dir()
 
 
 def test_the_best_weights_stay_as_long_as_a_checkpoint_names_them(tmp_path: Path):
@@ -67,6 +67,6 @@ def test_the_best_weights_stay_as_long_as_a_checkpoint_names_them(tmp_path: Path
     progress = state.resume(weights)
     for step in (2, 4, 6):
         progress.step = progress.best_step = step
-        weights.save_weights(state.best(step))
+        weights.save_weights(state.best_weights_folder(step))
         state.save(weights, progress)
-    assert [state.best(step).exists() for step in (2, 4, 6)] == [False, True, True]
+    assert [state.best_weights_folder(step).exists() for step in (2, 4, 6)] == [False, True, True]

@@ -7,12 +7,12 @@ import pytest
 from locomo_samples import question, sample, turn
 
 from locomo.errors import DatasetError
-from locomo.locomo_schema import conversations_in
+from locomo.locomo_schema import parse_locomo
 from locomo.types import Category
 
 
 def read(document):
-    return conversations_in(document, "talk.json")
+    return parse_locomo(document, "talk.json")
 
 
 def read_one(document):

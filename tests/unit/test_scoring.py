@@ -5,20 +5,20 @@ from itertools import count
 import pytest
 
 from locomo.judge.rubrics import Rubric, Verdict
-from locomo.types import Category, LongMemEvalType, PerltqaMemory, Question
+from locomo.types import Category, LongMemEvalType, PerltqaType, Question
 from memory_program.bank.outcomes import Answer, CallFailure, Outcome, RankedItem, SessionRecord
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, JudgeRecord
 from memory_program.evaluation.scoring.question_scores import (
+    BootstrapSampler,
     Json,
-    Resampling,
     ScoredQuestion,
-    compare,
+    paired_comparisons,
     score_question,
-    summarise,
+    summarize_system,
 )
 from memory_program.models.usage import Usage
 
-RESAMPLING = Resampling(seed=0)
+RESAMPLING = BootstrapSampler(seed=0)
 
 
 def question(
@@ -52,7 +52,7 @@ def scored(
 
 
 def test_the_mean_runs_over_the_answers_that_there_are():
-    summary = summarise(
+    summary = summarize_system(
         scored("a red kite", "blue", record("a red kite", outcome=Outcome.ERROR), None), [], RESAMPLING
     )
     assert summary["locomo_f1"]["all"]["value"] == 0.5
@@ -75,7 +75,7 @@ def test_the_headline_is_the_micro_average_of_the_four_answerable_categories():
         score_question(question(n, category, gold), record(text), {})
         for n, (category, gold, text) in enumerate(wanted)
     ]
-    summary = summarise(items, [], RESAMPLING)
+    summary = summarize_system(items, [], RESAMPLING)
     values = {name: score["value"] for name, score in summary["locomo_f1"].items()}
     assert values == {
         "all": pytest.approx((0.5 + 2 / 3 + 1 + 1 + 0) / 5),
@@ -95,7 +95,7 @@ def test_the_set_score_and_bleu_are_of_the_questions_that_have_them():
         score_question(question(1, Category.SINGLE_HOP, "red kite"), record("red kite"), {}),
         score_question(question(2, Category.ADVERSARIAL, None), record("red"), {}),
     ]
-    summary = summarise(items, [], RESAMPLING)
+    summary = summarize_system(items, [], RESAMPLING)
     assert summary["set_f1"]["value"] == pytest.approx(2 * 2 / (4 + 2))
     assert summary["set_f1"]["n"] == 1
     assert summary["bleu1"]["all"]["value"] == pytest.approx((0.5 + 1) / 2)
@@ -110,12 +110,12 @@ def test_tokens_that_no_server_reported_are_unknown_and_not_zero():
         100,
         40,
     ]
-    summary = summarise(scored(record("x", usage=silent)), [], RESAMPLING)
+    summary = summarize_system(scored(record("x", usage=silent)), [], RESAMPLING)
     assert summary["tokens_per_question"] is None
 
 
 def test_a_category_without_questions_has_no_score_and_is_not_zero():
-    summary = summarise(scored("a red kite"), [], RESAMPLING)
+    summary = summarize_system(scored("a red kite"), [], RESAMPLING)
     assert summary["locomo_f1"]["temporal"] == {"value": None, "low": None, "high": None, "n": 0}
 
 
@@ -132,7 +132,7 @@ def test_recall_is_over_the_ranking_of_the_questions_with_evidence():
         score_question(question(2), record("x", ranked=[["D1:1", "D1:2"]]), {}),
         score_question(question(4), record("x"), {}),  # does not retrieve
     ]
-    summary = summarise(items, [], RESAMPLING)
+    summary = summarize_system(items, [], RESAMPLING)
     # The second of two evidence turns is found at rank 9; two items of 900 tokens fit 2,000.
     expected = {"5": (0.5 + 1) / 2, "10": 1.0, "25": 1.0, "50": 1.0, "2000tok": (0 + 1) / 2}
     assert summary["recall"] == expected
@@ -142,8 +142,8 @@ def test_recall_is_over_the_ranking_of_the_questions_with_evidence():
 def test_tokens_are_those_of_the_reader_or_without_a_model_those_looked_at():
     paid = Usage(calls=1, input_tokens=500, output_tokens=20)
     items = scored(record("x", usage=paid), record("y"), record("", outcome=Outcome.ERROR, usage=paid))
-    assert summarise(items, [], RESAMPLING)["tokens_per_question"] == (520 + 40) / 2
-    assert summarise(scored(None), [], RESAMPLING)["tokens_per_question"] is None
+    assert summarize_system(items, [], RESAMPLING)["tokens_per_question"] == (520 + 40) / 2
+    assert summarize_system(scored(None), [], RESAMPLING)["tokens_per_question"] is None
 
 
 def test_usage_is_summed_by_stage_and_failed_calls_cost_too():
@@ -153,7 +153,7 @@ def test_usage_is_summed_by_stage_and_failed_calls_cost_too():
     failed = record("", outcome=Outcome.ERROR, usage=Usage(calls=1, cost_usd=0.1))
     judged = verdict(Verdict.CORRECT, usage=Usage(calls=1, cost_usd=0.01))
     item = score_question(question(0), failed, {"lenient": judged})
-    summary = summarise([item], [build, None], RESAMPLING)
+    summary = summarize_system([item], [build, None], RESAMPLING)
     assert summary["calls"] == 6
     assert summary["cost_usd"] == pytest.approx(0.51)
     assert summary["seconds"] == 2.75
@@ -163,7 +163,7 @@ def test_usage_is_summed_by_stage_and_failed_calls_cost_too():
 def test_what_a_retry_replaced_has_cost_too():
     item = score_question(question(0), record("x", usage=Usage(calls=1, cost_usd=0.1)), {})
     before = record("", outcome=Outcome.ERROR, usage=Usage(calls=1, cost_usd=0.2))
-    summary = summarise([item], [], RESAMPLING, [before])
+    summary = summarize_system([item], [], RESAMPLING, [before])
     assert (summary["calls"], summary["cost_usd"]) == (2, pytest.approx(0.3))
     assert summary["usage"]["answer"]["calls"] == 2
     assert summary["seconds"] == 1.0
@@ -172,7 +172,7 @@ def test_what_a_retry_replaced_has_cost_too():
 
 def test_a_cost_that_nobody_knows_is_not_a_number():
     item = scored(record("x", usage=Usage(calls=1, cost_usd=None, unpriced_calls=1)))
-    assert summarise(item, [], RESAMPLING)["cost_usd"] is None
+    assert summarize_system(item, [], RESAMPLING)["cost_usd"] is None
 
 
 def test_building_is_summed_up_with_its_failures():
@@ -182,7 +182,7 @@ def test_building_is_summed_up_with_its_failures():
     )
     built = SessionRecord("session_1", 3, 5, ("bad id", "empty"), failures, ("m1",))
     record = BuildRecord("k", "t1", "session_1", "h", built, Usage(), 1)
-    summary = summarise([], [record, record, None], RESAMPLING)
+    summary = summarize_system([], [record, record, None], RESAMPLING)
     assert summary["memory"] == {
         "sessions": 2,
         "operations": 6,
@@ -202,7 +202,7 @@ def judged(*verdicts: tuple[Verdict | None, Verdict | None]) -> Json:
         )
         for n, (lenient, strict) in enumerate(verdicts)
     ]
-    return summarise(items, [], RESAMPLING)
+    return summarize_system(items, [], RESAMPLING)
 
 
 def test_an_unparsed_verdict_is_counted_apart_and_is_not_wrong():
@@ -218,7 +218,7 @@ def test_an_unparsed_verdict_is_counted_apart_and_is_not_wrong():
 
 def test_a_judge_that_could_not_be_asked_is_an_error_and_no_verdict():
     item = score_question(question(0), record("x"), {"lenient": verdict(None, Outcome.ERROR)})
-    summary = summarise([item], [], RESAMPLING)
+    summary = summarize_system([item], [], RESAMPLING)
     assert summary["judge"]["lenient"]["all"]["value"] is None
     assert summary["judge"]["kappa"] is None
     assert summary["failures"]["judge"]["error"] == 1
@@ -226,11 +226,11 @@ def test_a_judge_that_could_not_be_asked_is_an_error_and_no_verdict():
 
 def test_an_answer_that_failed_is_not_missing_a_verdict():
     item = score_question(question(0), record("", outcome=Outcome.ERROR), {"lenient": None})
-    assert summarise([item], [], RESAMPLING)["failures"]["judge"]["missing"] == 0
+    assert summarize_system([item], [], RESAMPLING)["failures"]["judge"]["missing"] == 0
 
 
 def test_without_a_judge_there_is_no_judge_score():
-    assert summarise(scored("x"), [], RESAMPLING)["judge"] is None
+    assert summarize_system(scored("x"), [], RESAMPLING)["judge"] is None
 
 
 def many(text: str, talks: Sequence[str] = ("t1", "t2", "t3")) -> list[ScoredQuestion]:
@@ -242,15 +242,15 @@ def many(text: str, talks: Sequence[str] = ("t1", "t2", "t3")) -> list[ScoredQue
 
 
 def test_equal_records_and_seed_give_equal_numbers_whatever_else_is_scored():
-    first = summarise(many("blue"), [], RESAMPLING)
-    summarise(many("a red"), [], RESAMPLING)
-    assert summarise(many("blue"), [], RESAMPLING) == first
+    first = summarize_system(many("blue"), [], RESAMPLING)
+    summarize_system(many("a red"), [], RESAMPLING)
+    assert summarize_system(many("blue"), [], RESAMPLING) == first
 
 
 def test_systems_are_compared_on_the_questions_that_both_answered():
     better, worse = many("a red kite"), many("blue")
     worse[0] = score_question(better[0].question, None, {})
-    (pair,) = compare({"rag": better, "no-memory": worse}, [], RESAMPLING)
+    (pair,) = paired_comparisons({"rag": better, "no-memory": worse}, [], RESAMPLING)
     assert (pair["a"], pair["b"], pair["metric"], pair["n"]) == ("rag", "no-memory", "locomo_f1", 29)
     assert pair["difference"] == pytest.approx(18 / 29)
     assert pair["low"] <= pair["difference"] <= pair["high"]
@@ -259,7 +259,7 @@ def test_systems_are_compared_on_the_questions_that_both_answered():
 
 def test_every_two_of_three_systems_are_compared_by_what_both_have():
     systems = {name: many("blue") for name in ("a", "b", "c")}
-    pairs = compare(systems, ["lenient"], RESAMPLING)
+    pairs = paired_comparisons(systems, ["lenient"], RESAMPLING)
     assert [(pair["a"], pair["b"]) for pair in pairs] == [("a", "b"), ("a", "c"), ("b", "c")]
     assert {pair["difference"] for pair in pairs} == {0.0}
 
@@ -287,7 +287,7 @@ def test_longmemeval_is_scored_by_type_together_and_as_the_mean_of_types():
         of_longmemeval(LongMemEvalType.TEMPORAL, wrong),
         of_longmemeval(LongMemEvalType.TEMPORAL, Verdict.UNPARSED),
     ]
-    judged = summarise(items, [], RESAMPLING)["judge"]["lenient"]
+    judged = summarize_system(items, [], RESAMPLING)["judge"]["lenient"]
     values = {name: judged[name]["value"] for name in judged if name != "unparsed"}
     # What has no answer counts within its type, as in the benchmark's print_qa_metrics.py.
     assert {name: value for name, value in values.items() if value is not None} == {
@@ -303,14 +303,14 @@ def test_longmemeval_is_scored_by_type_together_and_as_the_mean_of_types():
 
 def test_what_has_no_answer_in_longmemeval_is_scored_as_an_abstention():
     items = [of_longmemeval(LongMemEvalType.USER, None, must_abstain=flag) for flag in (True, False)]
-    summary = summarise(items, [], RESAMPLING)
+    summary = summarize_system(items, [], RESAMPLING)
     assert (summary["abstention"]["value"], summary["abstention"]["n"]) == (1, 1)
     assert summary["locomo_f1"]["single-session-user"]["n"] == 2
     assert summary["bleu1"]["all"]["n"] == 1  # there is no gold to compare an abstention with
 
 
 def test_rankings_are_summed_up_by_turn_and_session():
-    summary = summarise([of_longmemeval(LongMemEvalType.USER, None)], [], RESAMPLING)
+    summary = summarize_system([of_longmemeval(LongMemEvalType.USER, None)], [], RESAMPLING)
     assert summary["retrieval"]["session/recall_all/5"]["value"] == 1
     assert summary["retrieval"]["turn/ndcg/10"]["n"] == 1
 
@@ -320,13 +320,13 @@ def test_perltqa_is_scored_by_the_kind_of_memory():
         score_question(Question("Mira", n, "?", kind, "red kite"), record(text), {})
         for n, (kind, text) in enumerate(
             [
-                (PerltqaMemory.PROFILE, "red kite"),
-                (PerltqaMemory.EVENT, "a kite"),
-                (PerltqaMemory.EVENT, "nothing"),
+                (PerltqaType.PROFILE, "red kite"),
+                (PerltqaType.EVENT, "a kite"),
+                (PerltqaType.EVENT, "nothing"),
             ]
         )
     ]
-    scores = summarise(items, [], RESAMPLING)["locomo_f1"]
+    scores = summarize_system(items, [], RESAMPLING)["locomo_f1"]
     assert {name: score["value"] for name, score in scores.items()} == {
         "all": pytest.approx((1 + 2 / 3 + 0) / 3),
         "profile": 1,
@@ -342,7 +342,7 @@ def test_each_rubric_is_compared_by_its_own_verdicts():
         return [score_question(question(0), record("x"), verdicts)]
 
     one, other = judged(Verdict.CORRECT, Verdict.CORRECT), judged(Verdict.CORRECT, Verdict.WRONG)
-    pairs = compare({"a": one, "b": other}, ["lenient", "strict"], RESAMPLING)
+    pairs = paired_comparisons({"a": one, "b": other}, ["lenient", "strict"], RESAMPLING)
     assert {pair["metric"]: pair["difference"] for pair in pairs} == {
         "locomo_f1": 0,
         "judge/lenient": 0,

@@ -6,7 +6,7 @@ from locomo_samples import question, sample, write
 from locomo.errors import DatasetError
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import ConfigError
-from memory_program.evaluation.question_selection import select
+from memory_program.evaluation.question_selection import load_selection
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def data(tmp_path):
 
 
 def chosen(data, **settings):
-    selection = select(EvaluateConfig(dataset=str(data), systems="extractive", **settings))
+    selection = load_selection(EvaluateConfig(dataset=str(data), systems="extractive", **settings))
     asked = [question.question_id for question in selection.questions]
     return [conversation.conversation_id for conversation in selection.conversations], asked
 

@@ -23,9 +23,9 @@ def remember(space: MemorySpace, number: int, text: str) -> None:
 
 def test_a_session_is_known_by_its_content_after_it_was_ingested() -> None:
     space = MemorySpace("test")
-    assert not space.has(ONE)
+    assert not space.has_session(ONE)
     remember(space, 1, "Mara lives in Oslo.")
-    assert space.has(ONE)
+    assert space.has_session(ONE)
     assert space.sessions["session_1"].version == 1
     assert next(found.turn.turn_id for found in space.archive.search("Oslo")) == "D1:1"
 
@@ -34,7 +34,7 @@ def test_other_content_under_the_same_id_is_refused() -> None:
     space = MemorySpace("test")
     remember(space, 1, "Mara lives in Oslo.")
     with pytest.raises(SessionConflictError, match="'session_1' of namespace 'test' was ingested with other"):
-        space.has(session(1, "Mara: I moved to Bergen."))
+        space.has_session(session(1, "Mara: I moved to Bergen."))
 
 
 def test_a_session_cannot_be_ingested_twice() -> None:
@@ -62,7 +62,7 @@ def test_adopting_a_fork_makes_a_space_what_the_fork_has_become() -> None:
     fork = space.fork()
     remember(fork, 1, "Mara lives in Oslo.")
     space.adopt(fork)
-    assert space.has(ONE)
+    assert space.has_session(ONE)
     assert [memory.text for memory in space.bank.live()] == ["Mara lives in Oslo."]
     assert [scored.memory.memory_id for scored in space.index.search(space.bank, "oslo")] == ["m1"]
 

@@ -7,8 +7,8 @@ import pytest
 from locomo_samples import sample
 
 from locomo.errors import DatasetError
-from locomo.locomo_schema import conversations_in
-from locomo.splits import QUESTIONS, SPLITS, main, select_split, split_by_order, split_of
+from locomo.locomo_schema import parse_locomo
+from locomo.splits import QUESTION_COUNTS, SPLITS, locomo_split, main, select_split, split_by_order
 
 
 def test_every_conversation_is_in_exactly_one_split():
@@ -17,27 +17,27 @@ def test_every_conversation_is_in_exactly_one_split():
 
 
 def test_the_counts_are_those_of_memupdate():
-    assert QUESTIONS["train"] + QUESTIONS["val"] == 1347
-    assert QUESTIONS["test"] == 639
+    assert QUESTION_COUNTS["train"] + QUESTION_COUNTS["val"] == 1347
+    assert QUESTION_COUNTS["test"] == 639
 
 
 @pytest.mark.parametrize(("name", "split"), [("conv-26", "train"), ("conv-47", "val"), ("conv-50", "test")])
 def test_a_conversation_knows_its_split(name, split):
-    assert split_of(name) == split
+    assert locomo_split(name) == split
 
 
 def test_a_conversation_of_ones_own_is_in_no_split():
     with pytest.raises(DatasetError, match=r"'talk-1' is in no split.*'all'"):
-        split_of("talk-1")
+        locomo_split("talk-1")
 
 
 def test_a_selection_keeps_the_order_of_the_data():
-    conversations = conversations_in([sample(n) for n in ("conv-50", "conv-26", "conv-48")], "talk.json")
+    conversations = parse_locomo([sample(n) for n in ("conv-50", "conv-26", "conv-48")], "talk.json")
     assert [c.conversation_id for c in select_split(conversations, "test")] == ["conv-50", "conv-48"]
 
 
 def test_all_selects_conversations_of_any_name():
-    conversations = conversations_in([sample("conv-26"), sample("talk-1")], "talk.json")
+    conversations = parse_locomo([sample("conv-26"), sample("talk-1")], "talk.json")
     assert select_split(conversations, "all") == conversations
 
 
@@ -63,20 +63,20 @@ def test_the_command_starts_without_what_it_does_not_need():
     [(1, 0, 1, 0), (2, 1, 1, 0), (3, 1, 1, 1), (4, 2, 1, 1), (8, 4, 2, 2), (11, 7, 2, 2)],
 )
 def test_other_conversations_are_split_by_their_order(count, train, val, test):
-    conversations = conversations_in([sample(f"talk-{n}") for n in range(count)], "talk.json")
+    conversations = parse_locomo([sample(f"talk-{n}") for n in range(count)], "talk.json")
     parts = split_by_order(conversations)
     assert [len(parts[name]) for name in ("train", "val", "test")] == [train, val, test]
     assert [*parts["train"], *parts["val"], *parts["test"]] == conversations
 
 
 def test_a_split_of_ones_own_conversations_is_selected_by_name():
-    conversations = conversations_in([sample(f"talk-{n}") for n in range(4)], "talk.json")
+    conversations = parse_locomo([sample(f"talk-{n}") for n in range(4)], "talk.json")
     assert [c.conversation_id for c in select_split(conversations, "test")] == ["talk-3"]
     with pytest.raises(DatasetError, match="2 conversations are too few for a test split: add conversations"):
         select_split(conversations[:2], "test")
 
 
 def test_conversations_of_locomo_are_not_mixed_with_others():
-    conversations = conversations_in([sample("conv-26"), sample("talk-1")], "talk.json")
+    conversations = parse_locomo([sample("conv-26"), sample("talk-1")], "talk.json")
     with pytest.raises(DatasetError, match="'talk-1' is in no split"):
         select_split(conversations, "train")

@@ -1,8 +1,8 @@
 """What a step is watched by: a model may call tools that do not exist, and rollouts may be lost."""
 
 from memory_program.bank.memory import MemoryKind
-from memory_program.rl.groups import Graded, Grouping
-from memory_program.rl.rewards import Score, Work
+from memory_program.rl.groups import EpisodeGroups, ScoredRollout
+from memory_program.rl.rewards import AgentStats, RolloutScore
 from memory_program.rl.rollouts import Rollout
 from memory_program.rl.step_metrics import Stopwatch, rollout_metrics, update_metrics
 from tests.unit.test_rollouts import episode
@@ -11,17 +11,19 @@ from tests.unit.test_rollouts import episode
 def rolled(*calls: str, accepted: int, is_valid: bool = True) -> Rollout:
     used = {name: calls.count(name) for name in calls}
     taken = dict.fromkeys(calls[:accepted], 1)
-    work = Work(MemoryKind.EPISODIC, is_valid, 10, 10, taken, used)
+    work = AgentStats(MemoryKind.EPISODIC, is_valid, 10, 10, taken, used)
     before = episode()
     return Rollout(before, 0, before.before, (), {"episodic": work}, {}, ())
 
 
 def test_tools_are_counted_by_name_and_what_is_none_as_unknown():
     graded = [
-        Graded(rolled("manage_memory", "[[ ## x ## ]]\n", accepted=1, is_valid=False), (), Score(0.5)),
-        Graded(rolled("manage_memory", "forget_all", accepted=1), (), None),
+        ScoredRollout(
+            rolled("manage_memory", "[[ ## x ## ]]\n", accepted=1, is_valid=False), (), RolloutScore(0.5)
+        ),
+        ScoredRollout(rolled("manage_memory", "forget_all", accepted=1), (), None),
     ]
-    metrics = rollout_metrics(graded, [Grouping((), {"episodic": [0.0, 0.5], "core": []}, 1)])
+    metrics = rollout_metrics(graded, [EpisodeGroups((), {"episodic": [0.0, 0.5], "core": []}, 1)])
     tools = {name: value for name, value in metrics.items() if name.startswith("tools/")}
     assert tools == {"tools/manage_memory": 2, "tools/unknown": 2, "tools/refused": 2}
     assert (metrics["rollouts"], metrics["lost"], metrics["valid"]) == (2, 1, 0.5)

@@ -121,7 +121,7 @@ def test_sessions_and_records_come_back_with_every_field(store: BankStore) -> No
     space.ingest(spoken, record)
     store.save(space)
     assert_same(store.load("test"), space)
-    assert store.load("test").has(spoken)
+    assert store.load("test").has_session(spoken)
 
 
 def test_a_namespace_that_was_never_saved_is_empty(store: BankStore) -> None:
@@ -216,7 +216,7 @@ def test_a_session_saved_by_somebody_else_is_known_after_loading_again(store: Ba
     with pytest.raises(ConflictError):
         store.save(second)
     spoken = first.sessions["session_1"].session
-    assert store.load("test").has(spoken)
+    assert store.load("test").has_session(spoken)
     assert texts(store.load("test")) == ["A fact."]
 
 
@@ -304,7 +304,7 @@ def test_what_was_taken_back_can_be_grafted_again(store: BankStore) -> None:
     space_of_three_sessions(store)
     space = store.rewind("test", 4)
     space.bank.create([Draft("new", MemoryKind.SEMANTIC)], BY)
-    space.bank.graft([retracted.operation for retracted in store.retracted("test")])
+    space.bank.rebase([retracted.operation for retracted in store.retracted("test")])
     store.save(space)
     assert texts(store.load("test"))[4:] == ["new", "one of 3", "two of 3"]
 
@@ -544,11 +544,11 @@ def test_a_bank_is_read_without_its_archive():
 def test_a_database_that_must_be_there_is_not_made(tmp_path: Path):
     path = tmp_path / "banks.sqlite"
     with pytest.raises(StoreError, match=r"no banks are in '.*banks\.sqlite'"):
-        BankStore.existing(f"sqlite:///{path}")
+        BankStore.open_existing(f"sqlite:///{path}")
     assert not path.exists()
     with BankStore(f"sqlite:///{path}") as store:
         store.save(store.load("alice"))
-    with BankStore.existing(f"sqlite:///{path}") as store:
+    with BankStore.open_existing(f"sqlite:///{path}") as store:
         assert store.namespaces() == ["alice"]
 
 

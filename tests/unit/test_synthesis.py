@@ -11,8 +11,8 @@ from dspy import lm15
 from locomo.locomo import read_dataset
 from locomo.types import Category, Conversation
 from memory_program.core.errors import RecordError
-from memory_program.rl.rewards import answer_score
-from memory_program.sft.question_synthesis import Synthesizer
+from memory_program.rl.rewards import build_answer_metric
+from memory_program.sft.question_synthesis import QuestionSynthesizer
 from memory_program.sft.session_lines import append_line, read_lines
 from memory_program.worlds import as_locomo_json
 from tests.competent_model import chat_format
@@ -59,9 +59,9 @@ class Writer:
         )  # fmt: skip
 
 
-def synthesizer(writer: Writer, model: str = "test/strong") -> Synthesizer:
+def synthesizer(writer: Writer, model: str = "test/strong") -> QuestionSynthesizer:
     lm = dspy.LM(model, engine=writer, temperature=0.0, cache=False, num_retries=0)
-    return Synthesizer(lm, answer_score("f1"))
+    return QuestionSynthesizer(lm, build_answer_metric("f1"))
 
 
 ANSWERS = {GOOD["question"]: "Oslo", DATED["question"]: "7 May 2023", "Is Oslo cold?": "yes"}

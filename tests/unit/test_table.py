@@ -7,12 +7,17 @@ import pytest
 from rich.console import Console
 
 from locomo.judge.rubrics import Rubric, Verdict
-from locomo.types import ANSWERABLE, Category, LongMemEvalType, Question
+from locomo.types import ANSWERABLE_CATEGORIES, Category, LongMemEvalType, Question
 from memory_program.bank.outcomes import Answer, Outcome, RankedItem
 from memory_program.evaluation.item_records import AnswerRecord, JudgeRecord
-from memory_program.evaluation.report.score_tables import print_results, tables, warnings
-from memory_program.evaluation.scoring.error_types import Diagnosis, Fault, diagnosis_summary, is_wrong
-from memory_program.evaluation.scoring.question_scores import Resampling, compare, score_question, summarise
+from memory_program.evaluation.report.score_tables import print_results, result_warnings, results_tables
+from memory_program.evaluation.scoring.error_types import Diagnosis, ErrorType, is_wrong, summarize_diagnoses
+from memory_program.evaluation.scoring.question_scores import (
+    BootstrapSampler,
+    paired_comparisons,
+    score_question,
+    summarize_system,
+)
 from memory_program.models.usage import Usage
 
 SYSTEMS = ("memory", "rag", "full-context", "no-memory", "extractive")
@@ -34,7 +39,7 @@ def scored(text: str, outcome: Outcome = Outcome.OK) -> Any:
 
 def diagnosed(item: Any) -> Diagnosis | None:
     """One in three of the wrong answers was never stored, the others were not retrieved."""
-    fault = Fault.NOT_RETRIEVED if item.question.index % 3 else Fault.NEVER_STORED
+    fault = ErrorType.NOT_RETRIEVED if item.question.index % 3 else ErrorType.NEVER_STORED
     return Diagnosis(fault) if is_wrong(item) else None
 
 
@@ -42,16 +47,20 @@ def results(**texts: str) -> Any:
     items = {name.replace("_", "-"): scored(text) for name, text in texts.items()}
     summaries = {
         name: {
-            **summarise(found, [], Resampling(0)),
-            "diagnosis": diagnosis_summary(found, [diagnosed(item) for item in found]),
+            **summarize_system(found, [], BootstrapSampler(0)),
+            "diagnosis": summarize_diagnoses(found, [diagnosed(item) for item in found]),
         }
         for name, found in items.items()
     }
     return {
-        "dataset": {"name": "locomo", "benchmark": "locomo", "types": [c.label for c in ANSWERABLE]},
+        "dataset": {
+            "name": "locomo",
+            "benchmark": "locomo",
+            "types": [c.label for c in ANSWERABLE_CATEGORIES],
+        },
         "systems": {name: {**summary, "signature": f"sig:{name}"} for name, summary in summaries.items()},
         "ceiling": None,
-        "comparisons": compare(items, ["lenient"], Resampling(0)),
+        "comparisons": paired_comparisons(items, ["lenient"], BootstrapSampler(0)),
         "not_compared": [],
     }
 
@@ -127,8 +136,8 @@ def longmemeval_results() -> Any:
         for n, kind in enumerate(kind for kind in LongMemEvalType for _ in verdicts)
     ]
     summary = {
-        **summarise(found, [], Resampling(0)),
-        "diagnosis": diagnosis_summary(found, [diagnosed(item) for item in found]),
+        **summarize_system(found, [], BootstrapSampler(0)),
+        "diagnosis": summarize_diagnoses(found, [diagnosed(item) for item in found]),
     }
     types = [kind.label for kind in LongMemEvalType]
     return {
@@ -161,7 +170,7 @@ def test_a_column_that_the_first_system_lacks_is_there_for_the_others():
     found["systems"]["memory"] = {**found["systems"]["memory"], **first}
     laid_out = {
         str(table.title): {column.header: list(column.cells) for column in table.columns}
-        for table in tables(found)
+        for table in results_tables(found)
     }
     scores, judged = (
         next(t for name, t in laid_out.items() if part in name) for part in ("token F1", "Judged")
@@ -200,7 +209,7 @@ def test_every_kind_of_failure_is_told_with_the_way_out():
         "answer": {"error": 0, "unparsed": 0, "truncated": 0, "missing": 4},
         "judge": {"error": 0, "unparsed": 0, "truncated": 0, "missing": 0},
     }
-    assert warnings("rag", {"failures": failures}) == [
+    assert result_warnings("rag", {"failures": failures}) == [
         "rag: 3 failed in build (2 error, 1 unparsed), counted and not scored; "
         "--retry-errors does them again",
         "rag: 4 missing in answer: run the same with --mode full",

@@ -10,15 +10,15 @@ from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import MemoryKind
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.train_config import TrainConfig
-from memory_program.core.command_line import named_mode, parse_flags
+from memory_program.core.command_line import parse_flags, parse_mode
 from memory_program.core.errors import ConfigError
 from memory_program.rl.base_comparison import comparison_table, validation_difference
 from memory_program.rl.episodes import Episode
-from memory_program.rl.mlflow_training import curves_of
-from memory_program.rl.model_card import model_card, spelled_difference
-from memory_program.rl.training_data import example_count, read_material
-from memory_program.rl.training_models import terms_of
-from memory_program.rl.training_progress import step_line, validation_line, validation_summary
+from memory_program.rl.mlflow_training import metric_curves
+from memory_program.rl.model_card import format_difference, model_card
+from memory_program.rl.training_data import count_examples, load_data_splits
+from memory_program.rl.training_models import scoring_settings
+from memory_program.rl.training_progress import format_step, format_validation, format_validation_gain
 from memory_program.worlds import is_held_out, sample_worlds
 from tests.conftest import CHECKOUT
 
@@ -65,7 +65,7 @@ def test_validations_are_compared_question_by_question_with_an_interval_by_conve
     assert difference["difference"] == pytest.approx(0.2)
     assert difference["n"] == 3
     assert (difference["low"], difference["high"]) == pytest.approx((0.0, 0.3))  # b alone, and a alone
-    said = validation_summary({"first": first, "best": best, "difference": difference})
+    said = format_validation_gain({"first": first, "best": best, "difference": difference})
     assert said.startswith("validation: 0.400, and 0.600 after 8 steps: +0.200 (+0.000..+0.300, p ")
 
 
@@ -119,19 +119,21 @@ def test_settings_that_cannot_be_are_refused(settings, complaint):
 
 
 def test_what_a_training_goes_on_under_is_its_score_and_how_the_program_writes_and_reads():
-    terms = terms_of(TrainConfig(max_turns=2))
+    terms = scoring_settings(TrainConfig(max_turns=2))
     assert (terms["reward"], terms["max_turns"], terms["top_k"]) == ("f1", 2, 10)
-    assert terms_of(TrainConfig(judge_model="openai/judge", max_turns=2)) == terms  # which scores nothing
-    judged = terms_of(TrainConfig(reward="mix", judge_model="openai/judge", rubric="lenient"))
+    assert (
+        scoring_settings(TrainConfig(judge_model="openai/judge", max_turns=2)) == terms
+    )  # which scores nothing
+    judged = scoring_settings(TrainConfig(reward="mix", judge_model="openai/judge", rubric="lenient"))
     assert (judged["reward"], judged["judge"], judged["rubric"]) == ("mix", "openai/judge", "lenient")
 
 
 def test_an_unknown_mode_is_refused_with_those_that_there_are():
     with pytest.raises(ConfigError, match="unknown mode 'trian': choose from train, evaluate"):
-        named_mode(["train", "evaluate"], "train", ["--mode", "trian"])
+        parse_mode(["train", "evaluate"], "train", ["--mode", "trian"])
     with pytest.raises(ConfigError, match="unknown mode ''"):
-        named_mode(["train", "evaluate"], "train", ["--mode"])
-    assert named_mode(["train", "evaluate"], "train", ["--seed", "1"]) == "train"
+        parse_mode(["train", "evaluate"], "train", ["--mode"])
+    assert parse_mode(["train", "evaluate"], "train", ["--seed", "1"]) == "train"
 
 
 @pytest.mark.parametrize(("mode", "flag"), [("train", "--num-train-steps"), ("pretrain", "--muon-rate")])
@@ -158,28 +160,28 @@ def test_each_mode_explains_its_flags_without_waiting_for_torch(mode, flag):
 
 
 def test_what_is_learned_from_what_is_chosen_on_and_what_is_tested_on_share_nothing():
-    material = read_material(TrainConfig(num_train=12, num_val=6))
+    material = load_data_splits(TrainConfig(num_train=12, num_val=6))
     ids = [{c.conversation_id for c in part} for part in (material.train, material.val, material.test)]
     assert not ids[0] & ids[1]
     assert not (ids[0] | ids[1]) & ids[2]
     assert ids[2] == {world.conversation.conversation_id for world in sample_worlds()}
-    assert example_count(material.train) >= 12
-    assert example_count(material.train[:-1]) < 12
+    assert count_examples(material.train) >= 12
+    assert count_examples(material.train[:-1]) < 12
     names = {name for c in material.train for name in c.speakers}
     assert not any(is_held_out(name) for name in names)
     assert all(is_held_out(name) for c in (*material.val, *material.test) for name in c.speakers)
-    other = read_material(TrainConfig(num_train=12, num_val=6, seed=1))
+    other = load_data_splits(TrainConfig(num_train=12, num_val=6, seed=1))
     assert {c.conversation_id for c in other.train}.isdisjoint(ids[0])
 
 
 def test_of_what_is_made_up_an_experts_tokens_are_known():
-    material = read_material(TrainConfig(num_train=6, num_val=6))
+    material = load_data_splits(TrainConfig(num_train=6, num_val=6))
     conversation = material.train[0]
     world, session = material.worlds[conversation.conversation_id], conversation.sessions[0]
     episode = Episode(conversation, session, MemorySpace("x"), ())
     by_kind = {kind: material.expert_tokens(episode, kind) for kind in MemoryKind}
     for kind, tokens in by_kind.items():
-        texts = [operation.text for operation in world.operations_of(session.number, kind.value)]
+        texts = [operation.text for operation in world.session_operations(session.number, kind.value)]
         assert tokens == sum(map(count_tokens, texts))
     assert material.expert_tokens(episode, None) == sum(by_kind.values()) > 0
     unknown = Episode(material.test[0], material.test[0].sessions[0], MemorySpace("x"), ())
@@ -190,19 +192,19 @@ def test_of_what_is_made_up_an_experts_tokens_are_known():
 
 
 def test_a_step_is_one_line():
-    assert step_line(STEP, 100) == (
+    assert format_step(STEP, 100) == (
         "step 3/100  reward 0.500  score 0.625  valid 90 %  tokens 40  groups 20 of 24  lost 1  unusable 2  "
         "kl 0.0100  entropy 0.300  9.0 s (roll in 2.0, write 3.0, read 1.0, update 2.8, overhead 2 %)  "
         "900 and 4,000 tokens/s"
     )
     without_beta = {name: value for name, value in STEP.items() if name != "kl"}
-    assert "  unusable 2  entropy 0.300  " in step_line(without_beta, 100)
+    assert "  unusable 2  entropy 0.300  " in format_step(without_beta, 100)
     idle = {name: value for name, value in STEP.items() if name not in ("kl", "entropy", "reward", "score")}
-    assert "  no update  " in step_line(idle, 100)
+    assert "  no update  " in format_step(idle, 100)
 
 
 def test_a_validation_is_one_line():
-    assert validation_line(VALIDATION) == (
+    assert format_validation(VALIDATION) == (
         "validation after 10 steps: score 0.500 (40 questions, 1 lost); the best is after 0 steps"
     )
 
@@ -225,7 +227,7 @@ def test_both_models_stand_in_a_table_with_their_difference():
 
 def test_one_conversation_has_no_interval():
     alone = {**COMPARISON, "low": None, "high": None}
-    assert spelled_difference(alone) == "+0.120 (one conversation, n 90)"
+    assert format_difference(alone) == "+0.120 (one conversation, n 90)"
 
 
 def test_the_card_says_what_the_model_is_and_how_to_run_it():
@@ -245,7 +247,7 @@ def test_the_card_says_what_the_model_is_and_how_to_run_it():
 
 
 def test_every_number_of_the_log_is_a_curve():
-    curves = curves_of([STEP, {**STEP, "step": 4, "reward": 0.75}, VALIDATION])
+    curves = metric_curves([STEP, {**STEP, "step": 4, "reward": 0.75}, VALIDATION])
     assert curves["reward"] == [(3, 0.5), (4, 0.75)]
     assert curves["validation/score"] == [(10, 0.5)]
     assert "kind" not in curves

@@ -7,7 +7,7 @@ import pytest
 
 from memory_program.configs.arbor_config import train_config_type
 from memory_program.configs.train_config import TrainConfig
-from memory_program.core.command_line import named_mode, parse_flags
+from memory_program.core.command_line import parse_flags, parse_mode
 from tests.conftest import CHECKOUT
 from train import MODES, main
 
@@ -16,14 +16,14 @@ COMMANDS = re.findall(r"^python train\.py.*$", README, re.MULTILINE)
 
 
 def test_the_readme_shows_how_to_train_and_what_comes_before():
-    modes = {named_mode(MODES, "train", shlex.split(command)[2:]) for command in COMMANDS}
+    modes = {parse_mode(MODES, "train", shlex.split(command)[2:]) for command in COMMANDS}
     assert {"train", "evaluate", "trajectories", "synthesize", "sft", "export"} <= modes
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_training_in_the_readme_has_valid_flags(command):
     arguments = shlex.split(command)[2:]
-    config_type, place = MODES[named_mode(MODES, "train", arguments)]
+    config_type, place = MODES[parse_mode(MODES, "train", arguments)]
     if config_type is TrainConfig:
         config_type = train_config_type(arguments)
     assert isinstance(parse_flags(config_type, arguments), config_type)

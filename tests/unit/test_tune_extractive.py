@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.tune_extractive import choose_limit, fit_logistic, fit_softmax, score
 from locomo.types import Category, Question
-from memory_program.agents.baselines.question_analysis import Asked
+from memory_program.agents.baselines.question_analysis import AnswerType
 
 
 def example(kind, features, values):
@@ -21,23 +21,23 @@ def example(kind, features, values):
 
 def test_the_softmax_learns_what_the_best_candidates_have_in_each_kind():
     examples = [
-        example(Asked.NAME, [[1, 0], [0, 1], [0, 0]], [1.0, 0.0, 0.0]),
-        example(Asked.MANNER, [[1, 0], [0, 1], [0, 0]], [0.0, 1.0, 0.0]),
-        example(Asked.MANNER, [[1, 1], [0, 0]], [0.0, 0.0]),
+        example(AnswerType.NAME, [[1, 0], [0, 1], [0, 0]], [1.0, 0.0, 0.0]),
+        example(AnswerType.MANNER, [[1, 0], [0, 1], [0, 0]], [0.0, 1.0, 0.0]),
+        example(AnswerType.MANNER, [[1, 1], [0, 0]], [0.0, 0.0]),
     ]
-    weights = fit_softmax(examples, (Asked.NAME, Asked.MANNER, Asked.WHAT), 0.01, 0.01)
-    assert weights[Asked.NAME][0] > 1 > abs(weights[Asked.NAME][1])
-    assert weights[Asked.MANNER][1] > 1 > abs(weights[Asked.MANNER][0])
-    shared = weights[Asked.WHAT]  # of which there is no example
+    weights = fit_softmax(examples, (AnswerType.NAME, AnswerType.MANNER, AnswerType.WHAT), 0.01, 0.01)
+    assert weights[AnswerType.NAME][0] > 1 > abs(weights[AnswerType.NAME][1])
+    assert weights[AnswerType.MANNER][1] > 1 > abs(weights[AnswerType.MANNER][0])
+    shared = weights[AnswerType.WHAT]  # of which there is no example
     assert shared[0] == pytest.approx(shared[1])
-    assert 0 < shared[0] < weights[Asked.NAME][0]
+    assert 0 < shared[0] < weights[AnswerType.NAME][0]
 
 
 def test_a_candidate_that_stands_for_many_counts_as_many():
-    one = example(Asked.NAME, [[1], [0]], [1.0, 0.0])
-    many = example(Asked.NAME, [[1], [0]], [1.0, 0.0])
+    one = example(AnswerType.NAME, [[1], [0]], [1.0, 0.0])
+    many = example(AnswerType.NAME, [[1], [0]], [1.0, 0.0])
     many.corrections = np.array([0.0, np.log(100)], dtype=np.float32)
-    fitted = [fit_softmax([e], (Asked.NAME,), 0.05, 0.05)[Asked.NAME][0] for e in (one, many)]
+    fitted = [fit_softmax([e], (AnswerType.NAME,), 0.05, 0.05)[AnswerType.NAME][0] for e in (one, many)]
     assert fitted[1] > fitted[0] > 0
 
 

@@ -14,16 +14,16 @@ from rich.console import Console
 from locomo.types import Session
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.tools import ALL_TOOLS, MemoryTools
-from memory_program.agents.two_phase import Ask, remember_all
-from memory_program.agents.writer import MemoryWriter, Proposal, ProposedCall, kind_of
+from memory_program.agents.two_phase import ProposalRequest, remember_two_phase
+from memory_program.agents.writer import MemoryWriter, Proposal, ProposedCall, specialist_memory_kind
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Memory
 from memory_program.bank.outcomes import CallFailure, Outcome
 from memory_program.bank.space import MemorySpace
-from memory_program.evaluation.stages.limits import Limits
-from memory_program.evaluation.stages.propose_stage import Proposer, proposals_journal
+from memory_program.evaluation.stages.limits import RunLimits
+from memory_program.evaluation.stages.propose_stage import Proposer, open_proposal_journal
 from memory_program.evaluation.stages.workers import Workers
-from memory_program.worlds import World, generate
+from memory_program.worlds import World, generate_worlds
 from memory_program.worlds.oracle import oracle_lm
 from tests.conversations import session
 
@@ -48,17 +48,19 @@ class Player:
         self.play, self.agent = play, agent
         self.batches: list[int] = []
 
-    def __call__(self, asks: Sequence[Ask]) -> list[Proposal]:
+    def __call__(self, asks: Sequence[ProposalRequest]) -> list[Proposal]:
         if asks:
             self.batches.append(len(asks))
         return [self._proposal(ask) for ask in asks]
 
-    def _proposal(self, ask: Ask) -> Proposal:
-        tools = MemoryTools(ask.view.fork(), ask.session, ask.agent, kind_of(ask.agent))
+    def _proposal(self, ask: ProposalRequest) -> Proposal:
+        tools = MemoryTools(ask.view.fork(), ask.session, ask.agent, specialist_memory_kind(ask.agent))
         proposal = Proposal(ask.agent)
         if ask.agent != self.agent:
             return proposal
-        shown = {memory.text: memory.memory_id for memory in ask.view.bank.live(kind_of(ask.agent))}
+        shown = {
+            memory.text: memory.memory_id for memory in ask.view.bank.live(specialist_memory_kind(ask.agent))
+        }
         calls = self.play(ask.session.number, shown, ask.view.bank.core)
         if calls is None:
             proposal.failures.append(CallFailure(f"writer.{ask.agent}", Outcome.ERROR, "no reply"))
@@ -73,7 +75,7 @@ class Player:
 def played(play: Play, agent: str = "episodic") -> tuple[MemorySpace, Player, list[bool]]:
     space, program = MemorySpace("mara"), MemoryProgram()
     player = Player(play, agent)
-    conflicts = [done.had_conflicts for done in remember_all(program, space, SESSIONS, player)]
+    conflicts = [done.had_conflicts for done in remember_two_phase(program, space, SESSIONS, player)]
     assert MemoryBank.replay("mara", space.bank.operations()).live() == space.bank.live()
     assert list(space.sessions) == [s.session_id for s in SESSIONS]
     return space, player, conflicts
@@ -124,18 +126,18 @@ def in_order(world: World, program: MemoryProgram) -> MemorySpace:
 
 @pytest.mark.parametrize("mode", ["specialists", "generalist"])
 def test_the_bank_is_that_of_a_build_in_order_and_the_chain_five_times_shorter(mode: Any) -> None:
-    (world,) = generate(11, 1, sessions=(12, 12), questions_per_session=0)
+    (world,) = generate_worlds(11, 1, sessions=(12, 12), questions_per_session=0)
     program = MemoryProgram(MemoryWriter(mode))
     program.set_lm(oracle_lm([world]))
     batches = list[int]()
 
-    def ask_all(asks: Sequence[Ask]) -> list[Proposal]:
+    def ask_all(asks: Sequence[ProposalRequest]) -> list[Proposal]:
         batches.extend([len(asks)] if asks else [])
         proposals = [program.writer.propose(ask.agent, ask.view, ask.session) for ask in asks]
         return [replace(proposal, operations=[]) for proposal in proposals]
 
     space, expected = MemorySpace("a"), in_order(world, program)
-    done = list(remember_all(program, space, world.conversation.sessions, ask_all))
+    done = list(remember_two_phase(program, space, world.conversation.sessions, ask_all))
     assert len(done) == 12
     assert sorted(map(dated, space.bank.live())) == sorted(map(dated, expected.bank.live()))
     assert sorted(space.bank.core.splitlines()) == sorted(expected.bank.core.splitlines())
@@ -217,12 +219,12 @@ def test_a_call_that_fails_at_first_is_asked_again_and_one_that_fails_twice_is_c
 
 
 def test_a_call_that_does_not_fit_the_real_bank_either_is_a_refused_one() -> None:
-    def ask_all(asks: Sequence[Ask]) -> list[Proposal]:
+    def ask_all(asks: Sequence[ProposalRequest]) -> list[Proposal]:
         calls = [ProposedCall(*delete("m9"))]
         return [Proposal(ask.agent, calls if ask.agent == "semantic" else []) for ask in asks]
 
     space = MemorySpace("mara")
-    (done,) = remember_all(MemoryProgram(), space, SESSIONS[:1], ask_all)
+    (done,) = remember_two_phase(MemoryProgram(), space, SESSIONS[:1], ask_all)
     assert done.had_conflicts
     (error,) = done.record.tool_errors
     assert error.startswith("semantic: delete_memory: 'm9' is not in bank")
@@ -250,7 +252,7 @@ class PlayingWriter(MemoryWriter):
 
     def propose(self, name: str, space: MemorySpace, session: Session) -> Proposal:
         self.asked[session.number, name] += 1
-        (proposal,) = self.player([Ask(name, space, session)])
+        (proposal,) = self.player([ProposalRequest(name, space, session)])
         return proposal
 
 
@@ -258,10 +260,10 @@ def go_on(
     writer: PlayingWriter, space: MemorySpace, folder: Path, until: int, retried: Sequence[str] = ()
 ) -> None:
     """Begin a build, or go on with one, until so many sessions are settled."""
-    workers = Workers(Console(file=StringIO()), Limits(), 1)
-    with closing(proposals_journal(folder)) as journal:
-        proposer = Proposer(writer, journal, "mara", str, workers, retried=retried)
-        settled = remember_all(MemoryProgram(writer), space, SESSIONS, proposer)
+    workers = Workers(Console(file=StringIO()), RunLimits(), 1)
+    with closing(open_proposal_journal(folder)) as journal:
+        proposer = Proposer(writer, journal, "mara", str, workers, retry_sessions=retried)
+        settled = remember_two_phase(MemoryProgram(writer), space, SESSIONS, proposer)
         while len(space.sessions) < until:
             next(settled)
 

@@ -10,9 +10,9 @@ from dspy import lm15
 from locomo.types import Category, Conversation, Question
 from memory_program.agents.program import MemoryProgram
 from memory_program.rl.grading import Grader
-from memory_program.rl.rewards import RewardRule, answer_score
+from memory_program.rl.rewards import RewardRule, build_answer_metric
 from memory_program.rl.rollouts import sampling_program
-from memory_program.rl.validation import Validation, validate
+from memory_program.rl.validation import ValidationResult, validate_policy
 from tests.conversations import session
 from tests.scripted_lm import fields
 
@@ -67,23 +67,23 @@ class Model:
         return fields(answer=line.removeprefix(asked).strip(" .") or "nothing")
 
 
-def validated(model: Model, talk: Conversation = TALK) -> Validation:
+def validated(model: Model, talk: Conversation = TALK) -> ValidationResult:
     program = MemoryProgram()
     program.set_lm(dspy.LM("test/model", engine=model, temperature=0.0, cache=False, num_retries=0))
-    grader = Grader(program.reader, answer_score("f1"), RewardRule("outcome"), threads=1)
-    return validate(sampling_program(program, 0.0, 64), [talk], grader, threads=1)
+    grader = Grader(program.reader, build_answer_metric("f1"), RewardRule("outcome"), threads=1)
+    return validate_policy(sampling_program(program, 0.0, 64), [talk], grader, threads=1)
 
 
 def test_what_a_later_session_forgets_costs_the_score_of_an_earlier_one():
     told = {"talk": {"talk:q0": 1.0, "talk:q1": 1.0}}
-    assert validated(Model(forgets=False)) == Validation(1.0, questions=2, lost=0, scores=told)
+    assert validated(Model(forgets=False)) == ValidationResult(1.0, questions=2, lost=0, scores=told)
     told = {"talk": {"talk:q0": 0.0, "talk:q1": 1.0}}
-    assert validated(Model(forgets=True)) == Validation(0.5, questions=2, lost=0, scores=told)
+    assert validated(Model(forgets=True)) == ValidationResult(0.5, questions=2, lost=0, scores=told)
 
 
 @pytest.mark.parametrize("what", ["What did", "I got a dog"])
 def test_a_question_whose_answer_or_session_never_came_has_no_score_and_is_counted(what):
-    assert validated(Model(forgets=False, loses=what)) == Validation(
+    assert validated(Model(forgets=False, loses=what)) == ValidationResult(
         1.0, questions=1, lost=1, scores={"talk": {"talk:q0": 1.0}}
     )
 

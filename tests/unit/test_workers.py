@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from memory_program.agents.predict_call import predict
-from memory_program.evaluation.stages.limits import Limits
+from memory_program.evaluation.stages.limits import RunLimits
 from memory_program.evaluation.stages.workers import Workers
 from memory_program.models.usage import Usage
 from tests.scripted_lm import ScriptedLM, fields
@@ -19,7 +19,7 @@ def workers(
 ) -> tuple[Workers, io.StringIO]:
     output = io.StringIO()
     console = Console(file=output, width=100, force_terminal=terminal)
-    return Workers(console, Limits(), concurrency, mostly_waits=mostly_waits), output
+    return Workers(console, RunLimits(), concurrency, is_io_bound=mostly_waits), output
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -29,7 +29,7 @@ def test_every_task_runs_and_progress_is_shown(terminal):
 
     def task(number: int) -> None:
         done.append(number)
-        crew.finished(Usage(), ["x"] if number == 3 else [])
+        crew.report_item(Usage(), ["x"] if number == 3 else [])
 
     crew.run("rag: answer", [lambda n=n: task(n) for n in range(5)], to_do=5, total=9)
     assert sorted(done) == [0, 1, 2, 3, 4]

@@ -10,26 +10,26 @@ import pytest
 
 from locomo.errors import WorldError
 from locomo.types import Category
-from memory_program.bank.dates.resolve import resolve_time
-from memory_program.worlds import KINDS, PROPORTIONS, Action, World, generate, is_held_out
+from memory_program.bank.dates.resolve import resolve_date_span
+from memory_program.worlds import CATEGORY_SHARES, KINDS, Action, World, generate_worlds, is_held_out
 from memory_program.worlds.catalogue import SCHEMAS
 from memory_program.worlds.consequences import CONSEQUENCES
-from memory_program.worlds.mentions import spelled
-from memory_program.worlds.small_talk import DISTRACTORS, REACTIONS, sentence
-from memory_program.worlds.vocabulary import open_word
-from memory_program.worlds.world_schema import fill
+from memory_program.worlds.mentions import format_gold_day
+from memory_program.worlds.small_talk import DISTRACTORS, REACTIONS, build_sentence
+from memory_program.worlds.vocabulary import identifying_word
+from memory_program.worlds.world_schema import fill_template
 
 WORD = re.compile(r"[\w'-]+")
 
 
 @pytest.fixture(scope="module")
 def worlds() -> list[World]:
-    return generate(21, 30)
+    return generate_worlds(21, 30)
 
 
 @pytest.fixture(scope="module")
 def held_out_worlds() -> list[World]:
-    return generate(21, 30, held_out=True)
+    return generate_worlds(21, 30, held_out=True)
 
 
 def evidence_text(world: World, turn_ids: tuple[str, ...]) -> str:
@@ -42,7 +42,7 @@ def open_words(world: World) -> set[str]:
         word.lower()
         for fact in world.facts.values()
         for slot, value in fact.slots.items()
-        if (word := open_word(fact.schema.slots[slot], value))
+        if (word := identifying_word(fact.schema.slots[slot], value))
     } | {speaker.lower() for speaker in world.conversation.speakers}
 
 
@@ -54,11 +54,11 @@ def all_words(world: World) -> set[str]:
 
 
 def test_a_world_does_not_depend_on_how_many_are_made() -> None:
-    assert generate(3, 4)[2] == generate(3, 3)[2]
+    assert generate_worlds(3, 4)[2] == generate_worlds(3, 3)[2]
 
 
 def test_other_seeds_give_other_speakers() -> None:
-    assert len({generate(seed)[0].conversation.speakers for seed in range(20)}) == 20
+    assert len({generate_worlds(seed)[0].conversation.speakers for seed in range(20)}) == 20
 
 
 def test_the_two_speakers_never_share_a_name(worlds: list[World]) -> None:
@@ -103,7 +103,7 @@ def test_the_evidence_says_what_the_facts_behind_a_question_say(worlds: list[Wor
         for fact in world.facts.values():
             said = evidence_text(world, fact.evidence)
             assert all(value in said for value in fact.slots.values()), (fact.text, said)
-            if fact.when and fact.schema.says:
+            if fact.when and fact.schema.statements:
                 assert fact.when.expression.lower() in said.lower(), (fact.when, said)
 
 
@@ -114,8 +114,8 @@ def test_an_answer_that_says_nothing_without_its_question_is_evidence_together_w
     for world in worlds:
         for fact in world.facts.values():
             turns = [world.conversation.turns[turn_id] for turn_id in fact.evidence]
-            for _, reply in fact.schema.fragments:
-                if turns[-1].text == sentence("", fill(reply, fact.spoken_values)):
+            for _, reply in fact.schema.elliptical_exchanges:
+                if turns[-1].text == build_sentence("", fill_template(reply, fact.utterance_values)):
                     replies[len(turns) == 2 and turns[0].text.endswith("?")] += 1
     assert (replies[False], replies[True] > 20) == (0, True)
 
@@ -127,7 +127,12 @@ def test_what_changes_a_fact_happened_after_it_was_told_and_not_after_today(worl
         told = {fact.fact_id: days[fact.session_number] for fact in world.facts.values()}
         for operation in world.operations:
             fact, old = world.facts[operation.fact_id], world.facts.get(operation.supersedes or "")
-            if old is None or operation.reason == "corrected" or not operation.said_when or not fact.when:
+            if (
+                old is None
+                or operation.reason == "corrected"
+                or not operation.time_expression
+                or not fact.when
+            ):
                 continue
             if fact.schema.tense == "past":
                 dated += 1
@@ -162,7 +167,7 @@ def test_nobody_is_asked_what_is_planned_where_a_plan_is_overdue(worlds: list[Wo
     asked = 0
     for world in worlds:
         today = world.conversation.sessions[-1].date_time.date()
-        live = world.live_after(len(world.conversation.sessions))
+        live = world.live_facts_after(len(world.conversation.sessions))
         overdue = [fact for fact in live if fact.is_overdue(today)]
         done = {
             (change.becomes, fact.subject)
@@ -178,8 +183,8 @@ def test_nobody_is_asked_what_is_planned_where_a_plan_is_overdue(worlds: list[Wo
                 asked += 1
                 assert not any(fact in overdue for fact in facts), question
             for schema, subject in done if not facts else ():
-                lists = [probe for probe in SCHEMAS[schema].probes if not probe.named]
-                texts = {fill(text, {"name": subject}) for probe in lists for text in probe.texts}
+                lists = [probe for probe in SCHEMAS[schema].question_templates if not probe.named]
+                texts = {fill_template(text, {"name": subject}) for probe in lists for text in probe.texts}
                 assert question.text not in texts
     assert asked
 
@@ -189,7 +194,8 @@ def test_golds_can_be_read_off_the_memories_of_their_facts(worlds: list[World]) 
         for question, answer in zip(world.conversation.questions, world.answers, strict=True):
             facts = [world.facts[fact_id] for fact_id in answer.fact_ids]
             shown = " ".join(
-                fact.text + (f" {spelled(fact.happened_at)}" if fact.happened_at else "") for fact in facts
+                fact.text + (f" {format_gold_day(fact.happened_at)}" if fact.happened_at else "")
+                for fact in facts
             )
             if question.category in (Category.MULTI_HOP, Category.TEMPORAL, Category.SINGLE_HOP):
                 assert all(part in shown for part in str(question.answer).split(", ")), (question, shown)
@@ -199,7 +205,7 @@ def test_golds_of_every_answerable_category_come_from_facts_that_are_true_at_the
     worlds: list[World],
 ) -> None:
     for world in worlds:
-        live = {fact.fact_id for fact in world.live_after(len(world.conversation.sessions))}
+        live = {fact.fact_id for fact in world.live_facts_after(len(world.conversation.sessions))}
         for question, answer in zip(world.conversation.questions, world.answers, strict=True):
             assert answer.question_id == question.question_id
             assert set(answer.fact_ids) <= live
@@ -249,7 +255,7 @@ def test_operations_come_by_session_then_kind_and_cite_turns_of_their_session(wo
             operation
             for session in world.conversation.sessions
             for kind in KINDS
-            for operation in world.operations_of(session.number, kind)
+            for operation in world.session_operations(session.number, kind)
         ]
         assert tuple(listed) == world.operations
         for operation in world.operations:
@@ -288,19 +294,19 @@ def test_a_time_is_said_in_words_that_mean_it_or_not_at_all(worlds: list[World])
     for world in worlds:
         days = {session.number: session.date_time.date() for session in world.conversation.sessions}
         for operation in world.operations:
-            if operation.said_when:
+            if operation.time_expression:
                 said_on = days[operation.session_number]
-                time = resolve_time(operation.said_when, said_on)
+                time = resolve_date_span(operation.time_expression, said_on)
                 assert time is not None
                 assert operation.happened_at == (time.first if time.is_day else None)
                 told = (
-                    operation.said_text
+                    operation.text_without_time
                     if time.is_day
-                    else time.told_in(operation.said_text, operation.said_when)
+                    else time.insert_into(operation.text_without_time, operation.time_expression)
                 )
                 assert operation.text == told
                 continue
-            assert operation.said_text == operation.text
+            assert operation.text_without_time == operation.text
             if operation.happened_at:
                 assert operation.happened_at == world.facts[operation.supersedes or ""].happened_at
 
@@ -393,13 +399,13 @@ def test_what_is_said_again_is_not_written_again(worlds: list[World]) -> None:
 
 
 def test_categories_are_asked_in_locomo_s_proportions() -> None:
-    counts = Counter(q.category for world in generate(5, 80) for q in world.conversation.questions)
-    for category, share in PROPORTIONS.items():
+    counts = Counter(q.category for world in generate_worlds(5, 80) for q in world.conversation.questions)
+    for category, share in CATEGORY_SHARES.items():
         assert counts[category] / counts.total() == pytest.approx(share, abs=0.01)
 
 
 def test_proportions_are_locomo_s_own_counts() -> None:
-    assert [round(share * 1986) for share in PROPORTIONS.values()] == [282, 321, 96, 841, 446]
+    assert [round(share * 1986) for share in CATEGORY_SHARES.values()] == [282, 321, 96, 841, 446]
 
 
 def test_yearly_golds_are_numbers_as_in_locomo(worlds: list[World]) -> None:
@@ -424,7 +430,7 @@ def test_every_open_word_is_on_its_world_s_side(worlds: list[World], held_out_wo
 
 
 def test_coined_words_are_on_their_world_s_side_and_not_among_the_real_ones() -> None:
-    coined, plain = (generate(5, 20, coined=share) for share in (1.0, 0.0))
+    coined, plain = (generate_worlds(5, 20, coined=share) for share in (1.0, 0.0))
     things, real = (
         {
             fact.slots["thing"].split()[-1]
@@ -454,7 +460,7 @@ def test_a_session_fits_a_small_model(worlds: list[World]) -> None:
 
 
 def test_a_conversation_goes_on_until_it_has_the_turns_asked_for() -> None:
-    (world,) = generate(1, turns=10_000)
+    (world,) = generate_worlds(1, turns=10_000)
     assert 10_000 <= len(world.conversation.turns) < 10_050
     assert len(world.conversation.questions) > 1000
     assert world.conversation.sessions[-1].date_time.date() < date(2035, 1, 1)
@@ -504,4 +510,4 @@ def test_memories_are_plain_sentences(worlds: list[World]) -> None:
 )
 def test_arguments_out_of_range_are_refused(arguments: dict[str, object], complaint: str) -> None:
     with pytest.raises(WorldError, match=re.escape(complaint)):
-        generate(1, **arguments)  # type: ignore[arg-type]  # the table mixes types on purpose
+        generate_worlds(1, **arguments)  # type: ignore[arg-type]  # the table mixes types on purpose

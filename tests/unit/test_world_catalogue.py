@@ -6,31 +6,37 @@ import re
 import pytest
 
 from memory_program.worlds import small_talk as chat
-from memory_program.worlds.catalogue import SCHEMAS, TOLD
-from memory_program.worlds.small_talk import DISTRACTORS, second_person, sentence
-from memory_program.worlds.vocabulary import VOCABULARIES, Vocabulary, is_held_out, open_word, with_article
+from memory_program.worlds.catalogue import SCHEMAS, SCHEMAS_BY_KIND
+from memory_program.worlds.small_talk import DISTRACTORS, build_sentence, to_second_person
+from memory_program.worlds.vocabulary import (
+    VOCABULARIES,
+    Vocabulary,
+    identifying_word,
+    is_held_out,
+    with_article,
+)
 from memory_program.worlds.word_lists import CRAFTS, FIRST_NAMES, HOBBIES, INGREDIENTS, JOBS, THINGS, TOWNS
-from memory_program.worlds.world_schema import KINDS, WHEN, Schema, fields_of, fill
+from memory_program.worlds.world_schema import KINDS, WHEN, FactSchema, fill_template, template_fields
 
 OPEN_LISTS = (THINGS, INGREDIENTS, JOBS, HOBBIES, CRAFTS, FIRST_NAMES, TOWNS)
 ALL = pytest.mark.parametrize("schema", SCHEMAS.values(), ids=list(SCHEMAS))
 
 
 def slots_in(template: str) -> set[str]:
-    return {field.removeprefix("a_") for field in fields_of(template)}
+    return {field.removeprefix("a_") for field in template_fields(template)}
 
 
 @ALL
-def test_slots_draw_from_vocabularies_that_exist(schema: Schema) -> None:
+def test_slots_draw_from_vocabularies_that_exist(schema: FactSchema) -> None:
     assert set(schema.slots.values()) <= set(VOCABULARIES)
 
 
 @ALL
-def test_every_way_to_say_a_fact_says_all_of_it(schema: Schema) -> None:
+def test_every_way_to_say_a_fact_says_all_of_it(schema: FactSchema) -> None:
     when = {"when"} if schema.tense else set[str]()
     everything = set(schema.slots) | when | ({"subject"} if schema.about else set())
     assert slots_in(schema.text) - {"name"} == everything
-    for says in schema.says:
+    for says in schema.statements:
         assert slots_in(says) == everything, says
     for text, caption in schema.shown:
         assert slots_in(text) | slots_in(caption) == everything, caption
@@ -40,48 +46,48 @@ def test_every_way_to_say_a_fact_says_all_of_it(schema: Schema) -> None:
 
 
 @ALL
-def test_every_phrasing_of_a_question_names_the_same_slots(schema: Schema) -> None:
-    for probe in (*schema.probes, *schema.bridges):
+def test_every_phrasing_of_a_question_names_the_same_slots(schema: FactSchema) -> None:
+    for probe in (*schema.question_templates, *schema.bridge_templates):
         assert len({frozenset(slots_in(text)) for text in probe.texts}) == 1, probe.texts
         assert probe.answer == WHEN or slots_in(probe.answer) <= set(schema.slots)
         assert all(text.endswith("?") for text in probe.texts)
 
 
 @ALL
-def test_changes_lead_to_schemas_and_slots_that_exist(schema: Schema) -> None:
+def test_changes_lead_to_schemas_and_slots_that_exist(schema: FactSchema) -> None:
     for change in schema.changes:
-        assert set(change.replaces) <= set(schema.slots)
+        assert set(change.replaced_slots) <= set(schema.slots)
         assert change.event is None or SCHEMAS[change.event].weight == 0
         assert change.becomes is None or set(SCHEMAS[change.becomes].slots) == set(schema.slots)
-        known = set(schema.slots) | {f"old_{slot}" for slot in change.replaces} | {"subject"}
+        known = set(schema.slots) | {f"old_{slot}" for slot in change.replaced_slots} | {"subject"}
         known |= set(SCHEMAS[change.event].slots) if change.event else set()
         known |= {"when"} if change.tense else set()
-        for says in change.says:
+        for says in change.statements:
             assert slots_in(says) <= known, says
 
 
 @ALL
-def test_keys_corrections_and_groups_name_slots(schema: Schema) -> None:
-    named = {*schema.key, *filter(None, (schema.corrects, schema.regroups))}
+def test_keys_corrections_and_groups_name_slots(schema: FactSchema) -> None:
+    named = {*schema.key, *filter(None, (schema.correctable_slot, schema.reused_slot))}
     assert named <= set(schema.slots)
     for role in schema.about:
         assert {role.subject, role.role} <= set(SCHEMAS[role.schema].slots)
-    assert schema.also is None or set(SCHEMAS[schema.also].slots) == set(schema.slots)
+    assert schema.implied_schema is None or set(SCHEMAS[schema.implied_schema].slots) == set(schema.slots)
 
 
 @ALL
-def test_facts_that_are_told_have_many_phrasings(schema: Schema) -> None:
-    assert len(schema.says) >= 3 or not schema.weight
+def test_facts_that_are_told_have_many_phrasings(schema: FactSchema) -> None:
+    assert len(schema.statements) >= 3 or not schema.weight
 
 
 def test_every_kind_has_facts_to_tell() -> None:
-    assert all(len(TOLD[kind]) >= 5 for kind in KINDS)
+    assert all(len(SCHEMAS_BY_KIND[kind]) >= 5 for kind in KINDS)
 
 
 def test_distractors_draw_from_open_vocabularies() -> None:
     for name, text in DISTRACTORS:
         assert slots_in(text) == {name}
-        assert open_word(name, "some entry") is not None
+        assert identifying_word(name, "some entry") is not None
 
 
 def test_an_open_vocabulary_never_gives_the_same_twice() -> None:
@@ -96,8 +102,8 @@ def test_an_open_vocabulary_never_gives_the_same_twice() -> None:
 def test_held_out_vocabularies_are_large_and_apart(name: str) -> None:
     held_out = Vocabulary(random.Random(1), held_out=True)
     training = Vocabulary(random.Random(1))
-    drawn = {open_word(name, held_out.draw(name) or "") for _ in range(500)}
-    others = {open_word(name, training.draw(name) or "") for _ in range(500)}
+    drawn = {identifying_word(name, held_out.draw(name) or "") for _ in range(500)}
+    others = {identifying_word(name, training.draw(name) or "") for _ in range(500)}
     assert None not in drawn | others
     assert all(is_held_out(word or "") for word in drawn)
     assert not drawn & others
@@ -116,10 +122,14 @@ def test_no_held_out_word_stands_in_a_phrasing() -> None:
         text
         for schema in SCHEMAS.values()
         for text in (
-            *(schema.text, *schema.says),
+            *(schema.text, *schema.statements),
             *(part for pair in (*schema.asked, *schema.shown) for part in pair),
-            *(text for probe in (*schema.probes, *schema.bridges) for text in probe.texts),
-            *(text for change in schema.changes for text in (*change.says, change.reason)),
+            *(
+                text
+                for probe in (*schema.question_templates, *schema.bridge_templates)
+                for text in probe.texts
+            ),
+            *(text for change in schema.changes for text in (*change.statements, change.reason)),
         )
     ]
     talk = [line for lines in vars(chat).values() if isinstance(lines, tuple) for line in lines]
@@ -152,10 +162,10 @@ def test_an_article_fits_its_noun(noun: str, expected: str) -> None:
 
 
 def test_a_template_is_filled_in_and_tidied() -> None:
-    assert fill("I saw {a_thing} {when}.", {"thing": "oar", "when": ""}) == "I saw an oar ."
-    assert fill("{name} visited {place}{when}.", {"name": "Mara", "place": "Tolvik", "when": " in 2022"}) == (
-        "Mara visited Tolvik in 2022."
-    )
+    assert fill_template("I saw {a_thing} {when}.", {"thing": "oar", "when": ""}) == "I saw an oar ."
+    assert fill_template(
+        "{name} visited {place}{when}.", {"name": "Mara", "place": "Tolvik", "when": " in 2022"}
+    ) == ("Mara visited Tolvik in 2022.")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +178,7 @@ def test_a_template_is_filled_in_and_tidied() -> None:
     ],
 )
 def test_what_one_says_of_oneself_the_other_says_in_the_second_person(said: str, heard: str) -> None:
-    assert second_person(said) == heard
+    assert to_second_person(said) == heard
 
 
 @pytest.mark.parametrize(
@@ -181,4 +191,4 @@ def test_what_one_says_of_oneself_the_other_says_in_the_second_person(said: str,
     ],
 )
 def test_a_sentence_starts_large_and_ends_with_a_mark(parts: tuple[str, ...], expected: str) -> None:
-    assert sentence(*parts) == expected
+    assert build_sentence(*parts) == expected

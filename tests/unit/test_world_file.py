@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from locomo.locomo import read_conversations
-from memory_program.worlds import as_locomo_json, generate
+from memory_program.worlds import as_locomo_json, generate_worlds
 from memory_program.worlds.__main__ import main
 
 
 def test_the_written_file_is_read_back_as_the_same_conversations(tmp_path: Path) -> None:
     path = tmp_path / "sample.json"
     assert main(["--seed", "7", "--conversations", "5", "--out", str(path)]) == 0
-    assert read_conversations(path) == [world.conversation for world in generate(7, 5)]
+    assert read_conversations(path) == [world.conversation for world in generate_worlds(7, 5)]
 
 
 def test_the_same_seed_gives_the_same_bytes_in_another_process(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_the_range_of_sessions_and_held_out_names_are_flags(tmp_path: Path) -> N
     path = tmp_path / "sample.json"
     arguments = ["--seed", "7", "--conversations", "3", "--sessions", "4-6", "--held-out", "--out", str(path)]
     assert main(arguments) == 0
-    expected = generate(7, 3, sessions=(4, 6), held_out=True)
+    expected = generate_worlds(7, 3, sessions=(4, 6), held_out=True)
     assert read_conversations(path) == [world.conversation for world in expected]
 
 
@@ -99,7 +99,7 @@ def test_a_folder_in_place_of_the_file_is_an_error_and_leaves_nothing(
 
 
 def test_traps_have_no_answer_key_and_others_no_adversarial_one() -> None:
-    (sample,) = as_locomo_json([generate(7)[0].conversation])
+    (sample,) = as_locomo_json([generate_worlds(7)[0].conversation])
     for asked in json.loads(json.dumps(sample))["qa"]:
         assert ("answer" in asked) == (asked["category"] != 5)
         assert ("adversarial_answer" in asked) == (asked["category"] == 5)

@@ -6,12 +6,19 @@ from datetime import date, timedelta
 import pytest
 
 from memory_program.bank.dates.resolve import resolve_date
-from memory_program.worlds.mentions import Mention, future_mention, mention_on, past_mention, shifted, spelled
+from memory_program.worlds.mentions import (
+    TimeMention,
+    format_gold_day,
+    future_mention,
+    mention_date,
+    past_mention,
+    shift_mention,
+)
 
 FRIDAY = date(2023, 6, 9)
 
 
-def mentions(seed: int, count: int, today: date) -> list[Mention]:
+def mentions(seed: int, count: int, today: date) -> list[TimeMention]:
     rng = random.Random(seed)
     return [draw(rng, today) for _ in range(count) for draw in (past_mention, future_mention)]
 
@@ -68,7 +75,7 @@ def test_the_program_s_resolver_agrees_on_every_exact_mention() -> None:
 def test_an_exact_mention_has_a_day_and_a_coarse_one_a_phrase() -> None:
     for mention in mentions(4, 500, FRIDAY):
         assert (mention.day is None) == bool(mention.phrase)
-        assert mention.day is None or mention.gold == spelled(mention.day)
+        assert mention.day is None or mention.gold == format_gold_day(mention.day)
         assert str(mention.gold) in mention.phrase or mention.day
 
 
@@ -91,12 +98,12 @@ def test_past_lies_before_future() -> None:
 
 
 def test_a_date_of_another_year_says_its_year() -> None:
-    said = mention_on(date(2022, 12, 28), random.Random(1), date(2023, 1, 5)).expression
+    said = mention_date(date(2022, 12, 28), random.Random(1), date(2023, 1, 5)).expression
     assert said.endswith(", 2022")
 
 
 def test_a_corrected_day_is_one_to_three_days_earlier() -> None:
     rng = random.Random(7)
-    first = mention_on(date(2023, 6, 1), rng, FRIDAY)
-    days = {shifted(first, rng, FRIDAY).day for _ in range(100)}
+    first = mention_date(date(2023, 6, 1), rng, FRIDAY)
+    days = {shift_mention(first, rng, FRIDAY).day for _ in range(100)}
     assert days == {date(2023, 5, 31), date(2023, 5, 30), date(2023, 5, 29)}

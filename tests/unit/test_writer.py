@@ -75,12 +75,12 @@ def test_a_specialist_is_shown_the_memories_most_like_any_one_turn_with_the_best
         "Tom knows Mara.",
     ]
     space.bank.create([Draft(text, MemoryKind.SEMANTIC) for text in texts], by)
-    shown = MemoryWriter().shown("semantic", space, SESSION)["related_memories"].splitlines()
+    shown = MemoryWriter().agent_inputs("semantic", space, SESSION)["related_memories"].splitlines()
     assert shown[-2:] == [f"{texts[2]} [m3]", f"{texts[0]} [m1]"]
     assert "Jon rides a horse. [m4]" not in shown
-    few = MemoryWriter(related=2).shown("semantic", space, SESSION)["related_memories"].splitlines()
+    few = MemoryWriter(related=2).agent_inputs("semantic", space, SESSION)["related_memories"].splitlines()
     assert few == shown[-2:]
-    best = MemoryWriter(related_floor=1.0).shown("semantic", space, SESSION)["related_memories"]
+    best = MemoryWriter(related_floor=1.0).agent_inputs("semantic", space, SESSION)["related_memories"]
     assert best == shown[-1]
 
 
@@ -115,7 +115,7 @@ def test_a_failed_specialist_is_counted_and_the_others_still_write(reply, outcom
     assert written(space) == ["procedural: Tom bakes bread every Sunday."]
     (failure,) = record.failures
     assert (failure.where, failure.outcome) == ("writer.semantic", outcome)
-    assert space.has(SESSION)
+    assert space.has_session(SESSION)
 
 
 def test_a_bad_call_is_counted_and_the_others_of_the_reply_apply():

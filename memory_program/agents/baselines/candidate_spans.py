@@ -16,14 +16,14 @@ from memory_program.agents.baselines.word_classes import (
     SECOND_PERSON,
     WORD,
     WordClass,
-    plain,
+    normalize_word,
     word_class,
 )
 from memory_program.bank.archive import ScoredTurn
 from memory_program.bank.stems import stem_words, tokenize
 
 MAX_SPAN_WORDS = 9
-_BEGINNING_CHARS = 5
+_PREFIX_CHARS = 5
 _MAX_TURN_CHARS = 4_000  # answers are short, and a turn may hold megabytes
 
 _SENTENCE_END = re.compile(r"[.!?\n…]|--|\s[–—-]\s|[\U0001F300-\U0001FAFF]")
@@ -43,7 +43,7 @@ _NEVER_LAST = frozenset(
 ) | {"i'm", "it's", "i've"}
 
 
-class Column(IntEnum):
+class WordColumn(IntEnum):
     """What is known of each word, as a row of ``Passage.columns``."""
 
     CLASS = 0
@@ -72,59 +72,59 @@ class Passage:
     columns: NDArray[np.int32]
     spans: NDArray[np.int32]
     texts: tuple[str, str]
-    places: tuple[tuple[int, int], ...]
+    char_offsets: tuple[tuple[int, int], ...]
     """Where each word stands in its text: ``texts[0]`` is what was said, ``texts[1]`` the caption."""
     vocabulary: frozenset[str]
     sentences: tuple[frozenset[str], ...]
     """The stems of each sentence."""
-    pairs: frozenset[tuple[str, str]]
+    bigrams: frozenset[tuple[str, str]]
     """Stems that stand next to each other."""
     image_stems: frozenset[str]
     """Those of the caption, and of the words that the image was looked for with."""
-    asks: bool
+    is_question: bool
     """Whether the turn ends with a question."""
 
     @cached_property
-    def beginnings(self) -> frozenset[str]:
+    def stem_prefixes(self) -> frozenset[str]:
         """The first five characters of each stem."""
-        return beginnings(self.vocabulary)
+        return stem_prefixes(self.vocabulary)
 
     def text(self, start: int, end: int) -> str:
         """The words from ``start`` to ``end`` (exclusive), as they were written."""
-        text = self.texts[self.columns[Column.IN_CAPTION, start]]
-        return " ".join(text[self.places[start][0] : self.places[end - 1][1]].split())
+        text = self.texts[self.columns[WordColumn.IN_CAPTION, start]]
+        return " ".join(text[self.char_offsets[start][0] : self.char_offsets[end - 1][1]].split())
 
 
-def beginnings(stems: frozenset[str]) -> frozenset[str]:
+def stem_prefixes(stems: frozenset[str]) -> frozenset[str]:
     """The first five characters of each stem: what inflections that the stemmer misses have in common."""
-    return frozenset(stem[:_BEGINNING_CHARS] for stem in stems)
+    return frozenset(stem[:_PREFIX_CHARS] for stem in stems)
 
 
 @lru_cache(maxsize=2048)
-def passage_of(turn: Turn) -> Passage:
+def parse_turn(turn: Turn) -> Passage:
     """Cut a turn into words; only the first 4,000 characters of what was said are looked at."""
     caption = _CAPTION_OPENING.sub("", turn.caption or "", count=1)
     texts = (turn.text[:_MAX_TURN_CHARS], caption[:_MAX_TURN_CHARS])
     matches = [[*WORD.finditer(text)] for text in texts]
     words = [match[0] for match in chain(*matches)]
-    plain_words = [plain(word) for word in words]
+    plain_words = [normalize_word(word) for word in words]
     stems = stem_words([word.removesuffix("'s") for word in plain_words])
     rows = _rows(texts[0], matches[0], 0, in_caption=False)
     rows += _rows(texts[1], matches[1], len(rows), in_caption=True)
-    bounds = [*sorted({row[Column.SENTENCE_START] for row in rows}), len(rows)]
+    bounds = [*sorted({row[WordColumn.SENTENCE_START] for row in rows}), len(rows)]
     for sentence, (start, end) in enumerate(pairwise(bounds)):
         _add_sentence(rows[start:end], sentence, plain_words[start:end])
     return Passage(
         stems=tuple(stems),
-        columns=np.array(rows, dtype=np.int32).reshape(-1, len(Column)).T,
+        columns=np.array(rows, dtype=np.int32).reshape(-1, len(WordColumn)).T,
         spans=np.array([*_spans(plain_words, bounds)], dtype=np.int32).reshape(-1, 2).T,
         texts=texts,
-        places=tuple(match.span() for match in chain(*matches)),
+        char_offsets=tuple(match.span() for match in chain(*matches)),
         vocabulary=frozenset(stems),
         sentences=tuple(frozenset(stems[start:end]) for start, end in pairwise(bounds)),
-        pairs=frozenset(pairwise(stems)),
+        bigrams=frozenset(pairwise(stems)),
         image_stems=frozenset(tokenize(f"{turn.caption or ''} {turn.image_query or ''}")),
-        asks=turn.text.rstrip().endswith("?"),
+        is_question=turn.text.rstrip().endswith("?"),
     )
 
 
@@ -135,17 +135,17 @@ def _rows(text: str, words: Sequence[re.Match[str]], first: int, *, in_caption: 
     sentence_start = first
     for place, word in enumerate(words):
         gap = text[ends[place] : word.start()]
-        row = [0] * len(Column)
+        row = [0] * len(WordColumn)
         if gap != " " or place == 0:  # nearly all gaps are a space
             if place == 0 or _SENTENCE_END.search(gap):
                 sentence_start = first + place
             elif _MARK.search(gap):
-                row[Column.AFTER_MARK] = 1
-            row[Column.OPENS_QUOTE] = gap[-1:] in _QUOTE_MARKS
-        row[Column.CLOSES_QUOTE] = _CLOSING_QUOTE.match(text, word.end()) is not None
-        row[Column.SENTENCE_START] = sentence_start
-        row[Column.CLASS] = word_class(word[0], sentence_start == first + place)
-        row[Column.IN_CAPTION] = in_caption
+                row[WordColumn.AFTER_MARK] = 1
+            row[WordColumn.OPENS_QUOTE] = gap[-1:] in _QUOTE_MARKS
+        row[WordColumn.CLOSES_QUOTE] = _CLOSING_QUOTE.match(text, word.end()) is not None
+        row[WordColumn.SENTENCE_START] = sentence_start
+        row[WordColumn.CLASS] = word_class(word[0], sentence_start == first + place)
+        row[WordColumn.IN_CAPTION] = in_caption
         rows.append(row)
     return rows
 
@@ -155,12 +155,16 @@ def _add_sentence(rows: Sequence[list[int]], sentence: int, plain_words: Sequenc
     is_first_person = not FIRST_PERSON.isdisjoint(plain_words)
     is_second_person = not SECOND_PERSON.isdisjoint(plain_words)
     for row in rows:
-        row[Column.SENTENCE] = sentence
-        row[Column.FIRST_PERSON] = is_first_person
-        row[Column.SECOND_PERSON] = is_second_person
+        row[WordColumn.SENTENCE] = sentence
+        row[WordColumn.FIRST_PERSON] = is_first_person
+        row[WordColumn.SECOND_PERSON] = is_second_person
     for before, row in pairwise(rows):  # at the edges of the sentence stays EDGE, which is 0
-        row[Column.CLASS_BEFORE] = WordClass.MARK if row[Column.AFTER_MARK] else before[Column.CLASS]
-        before[Column.CLASS_AFTER] = WordClass.MARK if row[Column.AFTER_MARK] else row[Column.CLASS]
+        row[WordColumn.CLASS_BEFORE] = (
+            WordClass.MARK if row[WordColumn.AFTER_MARK] else before[WordColumn.CLASS]
+        )
+        before[WordColumn.CLASS_AFTER] = (
+            WordClass.MARK if row[WordColumn.AFTER_MARK] else row[WordColumn.CLASS]
+        )
 
 
 def _spans(plain_words: Sequence[str], bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -195,15 +199,17 @@ class Excerpts:
         return self.passages[hit].text(start, end)
 
 
-def excerpts_of(hits: Sequence[ScoredTurn]) -> Excerpts:
+def join_passages(hits: Sequence[ScoredTurn]) -> Excerpts:
     """Cut the turns that were found into words, and lay them end to end."""
-    passages = tuple(passage_of(hit.turn) for hit in hits)
+    passages = tuple(parse_turn(hit.turn) for hit in hits)
     offsets = np.cumsum([0, *(len(passage.stems) for passage in passages)], dtype=np.intp)
     span_counts = [passage.spans.shape[1] for passage in passages]
-    columns = np.concatenate([np.zeros((len(Column), 0), np.int32), *(p.columns for p in passages)], axis=1)
+    columns = np.concatenate(
+        [np.zeros((len(WordColumn), 0), np.int32), *(p.columns for p in passages)], axis=1
+    )
     shifts = np.repeat(offsets[:-1], np.diff(offsets))
-    columns[Column.SENTENCE_START] += shifts
-    columns[Column.SENTENCE] = np.cumsum(columns[Column.SENTENCE_START] == np.arange(len(shifts))) - 1
+    columns[WordColumn.SENTENCE_START] += shifts
+    columns[WordColumn.SENTENCE] = np.cumsum(columns[WordColumn.SENTENCE_START] == np.arange(len(shifts))) - 1
     spans = np.concatenate([np.zeros((2, 0), np.int32), *(p.spans for p in passages)], axis=1)
     return Excerpts(
         hits=tuple(hits),

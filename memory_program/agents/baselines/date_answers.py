@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memory_program.agents.baselines.candidate_spans import Column, Passage
+from memory_program.agents.baselines.candidate_spans import Passage, WordColumn
 from memory_program.agents.baselines.question_analysis import QuestionClues
-from memory_program.agents.baselines.span_features import FAR, TURN_FEATURES, Evidence, Matrix
-from memory_program.bank.dates.date_span import Stretch, spelled_day, spelled_month
+from memory_program.agents.baselines.span_features import MAX_DISTANCE, TURN_FEATURES, Evidence, Matrix
+from memory_program.bank.dates.date_span import DateSpan, format_day, format_month
 from memory_program.bank.dates.resolve import find_dates
 
 _KINDS = (
@@ -45,9 +45,9 @@ class DateCandidate:
     hit: int
     kind: str
     sentence_coverage: float = 0.0
-    distance: int = FAR
-    is_to_come: bool = False
-    is_spoken_of: bool = False
+    distance: int = MAX_DISTANCE
+    is_future: bool = False
+    is_mentioned: bool = False
 
 
 def date_candidates(evidence: Evidence) -> list[DateCandidate]:
@@ -55,24 +55,24 @@ def date_candidates(evidence: Evidence) -> list[DateCandidate]:
     return [
         candidate
         for index in range(len(evidence.excerpts.hits))
-        for candidate in _candidates_of(evidence, index)
+        for candidate in _turn_date_candidates(evidence, index)
     ]
 
 
 def date_features(evidence: Evidence, candidates: list[DateCandidate]) -> Matrix:
     """Measure every candidate: shape (candidates, date features)."""
-    spoken_of = {candidate.hit for candidate in candidates if candidate.is_spoken_of}
-    is_ahead = evidence.clues.is_ahead
+    spoken_of = {candidate.hit for candidate in candidates if candidate.is_mentioned}
+    is_ahead = evidence.clues.is_about_future
     rows = [
         [
             *(candidate.kind == kind for kind in _KINDS),
             candidate.sentence_coverage,
             1 / candidate.distance,
-            candidate.is_to_come,
-            candidate.is_to_come and is_ahead,
-            candidate.is_spoken_of,
-            not candidate.is_spoken_of and candidate.hit in spoken_of,
-            not candidate.is_spoken_of and is_ahead,
+            candidate.is_future,
+            candidate.is_future and is_ahead,
+            candidate.is_mentioned,
+            not candidate.is_mentioned and candidate.hit in spoken_of,
+            not candidate.is_mentioned and is_ahead,
         ]
         for candidate in candidates
     ]
@@ -80,36 +80,38 @@ def date_features(evidence: Evidence, candidates: list[DateCandidate]) -> Matrix
     return np.hstack([turn_rows, np.array(rows, dtype=np.float64).reshape(len(rows), -1)])
 
 
-def _candidates_of(evidence: Evidence, index: int) -> Iterator[DateCandidate]:
+def _turn_date_candidates(evidence: Evidence, index: int) -> Iterator[DateCandidate]:
     clues, hit, passage = evidence.clues, evidence.excerpts.hits[index], evidence.excerpts.passages[index]
     said_on = hit.session.date_time.date()
     for mention in find_dates(passage.texts[0], said_on):
-        stretch = mention.stretch
+        stretch = mention.date_span
         coverage, distance = _surroundings(evidence, passage, mention.start, mention.end)
         yield DateCandidate(
-            text=_to_grain(stretch, clues),
+            text=_format_at_granularity(stretch, clues),
             hit=index,
-            kind=_kind(stretch),
+            kind=_date_kind(stretch),
             sentence_coverage=coverage,
             distance=distance,
-            is_to_come=stretch.first > said_on,
-            is_spoken_of=True,
+            is_future=stretch.first > said_on,
+            is_mentioned=True,
         )
-    if clues.grain != "any":
-        yield DateCandidate(_to_grain(Stretch(said_on, said_on, ""), clues), index, "session's day")
+    if clues.date_granularity != "any":
+        yield DateCandidate(
+            _format_at_granularity(DateSpan(said_on, said_on, ""), clues), index, "session's day"
+        )
         return
-    yield DateCandidate(spelled_day(said_on), index, "session's day")
-    yield DateCandidate(spelled_month(said_on), index, "session's month")
-    yield DateCandidate(f"The week before {spelled_day(said_on)}", index, "week before session")
+    yield DateCandidate(format_day(said_on), index, "session's day")
+    yield DateCandidate(format_month(said_on), index, "session's month")
+    yield DateCandidate(f"The week before {format_day(said_on)}", index, "week before session")
 
 
-def _to_grain(stretch: Stretch, clues: QuestionClues) -> str:
-    if clues.grain == "year":
+def _format_at_granularity(stretch: DateSpan, clues: QuestionClues) -> str:
+    if clues.date_granularity == "year":
         return str(stretch.first.year)
-    return spelled_month(stretch.first) if clues.grain == "month" else stretch.phrase
+    return format_month(stretch.first) if clues.date_granularity == "month" else stretch.phrase
 
 
-def _kind(stretch: Stretch) -> str:
+def _date_kind(stretch: DateSpan) -> str:
     days = (stretch.last - stretch.first).days + 1
     if re.search(r" (?:before|of|after) ", stretch.phrase):
         return "weekday" if re.match(r"The \w+day ", stretch.phrase) else "week"
@@ -118,19 +120,19 @@ def _kind(stretch: Stretch) -> str:
 
 def _surroundings(evidence: Evidence, passage: Passage, start: int, end: int) -> tuple[float, int]:
     """The coverage of the sentence of a mention, and how far it is from the nearest telling word there."""
-    in_text = passage.columns[Column.IN_CAPTION] == 0
+    in_text = passage.columns[WordColumn.IN_CAPTION] == 0
     within = [
         word
-        for word, (first, last) in enumerate(passage.places)
+        for word, (first, last) in enumerate(passage.char_offsets)
         if in_text[word] and first >= start and last <= end
     ]
     if not within:
-        return 0.0, FAR
-    sentence = passage.columns[Column.SENTENCE, within[0]]
+        return 0.0, MAX_DISTANCE
+    sentence = passage.columns[WordColumn.SENTENCE, within[0]]
     telling = [
         word
-        for word in np.flatnonzero(passage.columns[Column.SENTENCE] == sentence)
-        if passage.stems[word] in evidence.clues.telling
+        for word in np.flatnonzero(passage.columns[WordColumn.SENTENCE] == sentence)
+        if passage.stems[word] in evidence.clues.content_stems
     ]
-    nearest = min((abs(int(word) - within[0]) for word in telling), default=FAR)
-    return evidence.coverage(passage.sentences[sentence]), max(1, min(FAR, nearest))
+    nearest = min((abs(int(word) - within[0]) for word in telling), default=MAX_DISTANCE)
+    return evidence.coverage(passage.sentences[sentence]), max(1, min(MAX_DISTANCE, nearest))

@@ -12,29 +12,29 @@ from dspy.predict.parameter import Parameter
 from locomo.types import Session
 from memory_program.agents.baselines import date_answers as when
 from memory_program.agents.baselines import span_ranking as ranking
-from memory_program.agents.baselines.question_analysis import Asked, read_question
+from memory_program.agents.baselines.question_analysis import AnswerType, parse_question
 from memory_program.agents.baselines.span_features import Evidence, span_features
-from memory_program.agents.baselines.span_ranking import Weights
-from memory_program.agents.context import RANKING_DEPTH, shown_line
+from memory_program.agents.baselines.span_ranking import ExtractorWeights
+from memory_program.agents.context import RANKING_DEPTH, format_reader_line
 from memory_program.agents.program import MemorySystem
 from memory_program.bank.archive import Archive, ScoredTurn
-from memory_program.bank.budget import count_tokens, pack
+from memory_program.bank.budget import count_tokens, pack_to_budget
 from memory_program.bank.outcomes import Answer, RankedItem, SessionRecord
 from memory_program.bank.space import MemorySpace
 
 ABSTENTION = "Not mentioned in the conversation"
 
-READ_TURNS = 8
+MAX_SEARCHED_TURNS = 8
 """How many of the turns that fit the budget are searched for an answer, the best first."""
 
-_UNQUOTABLE = {Asked.YES_OR_NO: "Yes", Asked.GUESS: "Likely no"}
+_FIXED_ANSWERS = {AnswerType.YES_OR_NO: "Yes", AnswerType.GUESS: "Likely no"}
 """What is nowhere said in so many words: the answers that score best on LoCoMo's train split."""
 
 
-class ExtractionWeights(Parameter):
+class ExtractorParameter(Parameter):
     """The fitted weights, as a parameter of a DSPy program: saved and loaded with it."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: ExtractorWeights) -> None:
         """Hold the weights."""
         self.weights = weights
 
@@ -48,7 +48,7 @@ class ExtractionWeights(Parameter):
         Raises:
             ConfigError: they are of other features than are measured.
         """
-        self.weights = Weights.from_json(state)
+        self.weights = ExtractorWeights.from_json(state)
 
 
 class ExtractiveSystem(MemorySystem):
@@ -59,11 +59,11 @@ class ExtractiveSystem(MemorySystem):
     weights were fitted on LoCoMo's train split alone, by ``benchmarks/tune_extractive.py``.
     """
 
-    def __init__(self, reader_budget: int = 2000, weights: Weights | None = None) -> None:
+    def __init__(self, reader_budget: int = 2000, weights: ExtractorWeights | None = None) -> None:
         """Make a system that looks at no more than ``reader_budget`` tokens of the conversation."""
         super().__init__()
         self.reader_budget = reader_budget
-        self.extraction = ExtractionWeights(weights if weights is not None else fitted_weights())
+        self.extraction = ExtractorParameter(weights if weights is not None else load_bundled_weights())
 
     def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
         """Archive a session.
@@ -72,16 +72,16 @@ class ExtractiveSystem(MemorySystem):
             SessionConflictError: a session of the same number but with other content is known.
         """
         record = SessionRecord(session.session_id)
-        if not space.has(session):
+        if not space.has_session(session):
             space.ingest(session, record)
         return record
 
     def ask(self, space: MemorySpace, question: str) -> Answer:
         """Answer a question from a space, which is not changed."""
         found = space.archive.search(question, RANKING_DEPTH)
-        lines = {hit.turn.turn_id: shown_line(hit) for hit in found}
-        shown = pack(list(lines), self.reader_budget, lines.__getitem__)
-        read = [hit for hit in found if hit.turn.turn_id in shown.kept[:READ_TURNS]]
+        lines = {hit.turn.turn_id: format_reader_line(hit) for hit in found}
+        shown = pack_to_budget(list(lines), self.reader_budget, lines.__getitem__)
+        read = [hit for hit in found if hit.turn.turn_id in shown.kept[:MAX_SEARCHED_TURNS]]
         return Answer(
             text=extract_answer(question, read, space.archive, self.extraction.weights),
             ranked=tuple(
@@ -93,28 +93,30 @@ class ExtractiveSystem(MemorySystem):
 
 
 @cache
-def fitted_weights() -> Weights:
+def load_bundled_weights() -> ExtractorWeights:
     """The weights that come with the package."""
     file = files("memory_program.agents.baselines").joinpath("extractive.json")
-    return Weights.from_json(json.loads(file.read_text("utf-8")))
+    return ExtractorWeights.from_json(json.loads(file.read_text("utf-8")))
 
 
-def extract_answer(question: str, hits: Sequence[ScoredTurn], archive: Archive, weights: Weights) -> str:
+def extract_answer(
+    question: str, hits: Sequence[ScoredTurn], archive: Archive, weights: ExtractorWeights
+) -> str:
     """Find the answer to a question in turns of an archive; an abstention where there seems to be none."""
-    clues = read_question(question, archive.speakers)
+    clues = parse_question(question, archive.speakers)
     evidence = Evidence(clues, hits, archive)
     if not hits:
         return ABSTENTION
-    if clues.asked in _UNQUOTABLE:
-        return _UNQUOTABLE[clues.asked]
-    if clues.asked is Asked.DATE:
+    if clues.answer_type in _FIXED_ANSWERS:
+        return _FIXED_ANSWERS[clues.answer_type]
+    if clues.answer_type is AnswerType.DATE:
         dates = when.date_candidates(evidence)
         return dates[int(np.argmax(when.date_features(evidence, dates) @ weights.dates))].text
     spans = ranking.span_candidates(evidence)
     if not len(spans):
         return ABSTENTION
-    shares = ranking.probabilities(span_features(evidence)[spans], weights.spans[clues.asked])
-    doubts = ranking.doubt_features(evidence, evidence.excerpts.span_hits[spans], shares)
-    if ranking.doubt(doubts, weights.doubt) >= weights.doubt_limit:
+    shares = ranking.candidate_probabilities(span_features(evidence)[spans], weights.spans[clues.answer_type])
+    doubts = ranking.no_answer_features(evidence, evidence.excerpts.span_hits[spans], shares)
+    if ranking.no_answer_probability(doubts, weights.doubt) >= weights.doubt_limit:
         return ABSTENTION
     return ", ".join(evidence.excerpts.text(span) for span in ranking.best_spans(evidence, spans, shares))

@@ -7,12 +7,12 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Literal
 
-from memory_program.agents.baselines.word_classes import FUNCTION_CLASSES, WORD, plain, word_class
-from memory_program.bank.archive import ASKING_WORDS
+from memory_program.agents.baselines.word_classes import FUNCTION_CLASSES, WORD, normalize_word, word_class
+from memory_program.bank.archive import QUESTION_WORDS
 from memory_program.bank.stems import stem_words
 
 
-class Asked(StrEnum):
+class AnswerType(StrEnum):
     """The kind of answer that a question asks for."""
 
     DATE = "date"
@@ -30,26 +30,26 @@ class Asked(StrEnum):
     """Anything else."""
 
 
-_QUESTION_FORMS: tuple[tuple[Asked, re.Pattern[str]], ...] = tuple(
+_QUESTION_FORMS: tuple[tuple[AnswerType, re.Pattern[str]], ...] = tuple(
     (asked, re.compile(pattern, re.IGNORECASE))
     for asked, pattern in (
         (
-            Asked.DATE,
+            AnswerType.DATE,
             r"^(?:(?:on|in|around|during|since|by) )?(?:what|which) (?:year|month|date|day|week|time)\b",
         ),
-        (Asked.DATE, r"^(?:.* )?when (?:did|is|was|does|will|has)\b|^when\b"),
-        (Asked.NUMBER, r"\bhow (?:long|many|much|often)\b"),
-        (Asked.NAME, r"\b(?:who|whose|whom)\b|^where\b"),
+        (AnswerType.DATE, r"^(?:.* )?when (?:did|is|was|does|will|has)\b|^when\b"),
+        (AnswerType.NUMBER, r"\bhow (?:long|many|much|often)\b"),
+        (AnswerType.NAME, r"\b(?:who|whose|whom)\b|^where\b"),
         (
-            Asked.NAME,
+            AnswerType.NAME,
             r"^(?:in )?(?:what|which) (?:city|country|state|place|cities|countries|states|places)\b",
         ),
-        (Asked.GUESS, r"^(?:would|is it likely)\b"),
-        (Asked.YES_OR_NO, r"^(?:did|does|do|is|are|was|were|has|have|had|can|could|will)\b"),
-        (Asked.MANNER, r"^(?:\w+ ){0,2}why\b|^what (?:inspired|motivated)\b|^how\b"),
-        (Asked.WHICH, r"\b(?:might|would|could|likely|potentially)\b"),
-        (Asked.NAME, r"^(?:what|which)\b.*\b(?:names?|called|named|title)\b"),
-        (Asked.WHAT, r"^what (?:did|does|do|has|have|is|was|will|would|are|were|had)\b"),
+        (AnswerType.GUESS, r"^(?:would|is it likely)\b"),
+        (AnswerType.YES_OR_NO, r"^(?:did|does|do|is|are|was|were|has|have|had|can|could|will)\b"),
+        (AnswerType.MANNER, r"^(?:\w+ ){0,2}why\b|^what (?:inspired|motivated)\b|^how\b"),
+        (AnswerType.WHICH, r"\b(?:might|would|could|likely|potentially)\b"),
+        (AnswerType.NAME, r"^(?:what|which)\b.*\b(?:names?|called|named|title)\b"),
+        (AnswerType.WHAT, r"^what (?:did|does|do|has|have|is|was|will|would|are|were|had)\b"),
     )
 )
 _SINGULARS = frozenset(
@@ -73,24 +73,24 @@ _DONE_OFTEN = re.compile(
 class QuestionClues:
     """What can be known of an answer from its question.
 
-    ``telling`` are the stems that say what it is about, ``stems`` all of them in order; ``named`` are the
+    ``content_stems`` are the stems that say what it is about, ``stems`` all of them in order; ``named_speakers`` are the
     speakers that it names. A date is wanted to the ``year``, to the ``month``, or as exactly as it is known.
     """
 
     text: str
-    asked: Asked
+    answer_type: AnswerType
     stems: tuple[str, ...]
-    telling: frozenset[str]
-    pairs: frozenset[tuple[str, str]]
+    content_stems: frozenset[str]
+    bigrams: frozenset[tuple[str, str]]
     """Stems that stand next to each other, unless both only hold the question together."""
-    named: frozenset[str]
+    named_speakers: frozenset[str]
     wants_several: bool
-    grain: Literal["year", "month", "any"]
-    is_ahead: bool
+    date_granularity: Literal["year", "month", "any"]
+    is_about_future: bool
     """Whether it asks about something to come."""
 
 
-def read_question(text: str, speakers: Sequence[str]) -> QuestionClues:
+def parse_question(text: str, speakers: Sequence[str]) -> QuestionClues:
     """Read a question between these speakers.
 
     Example:
@@ -98,35 +98,37 @@ def read_question(text: str, speakers: Sequence[str]) -> QuestionClues:
         >>> clues.asked.value, clues.wants_several, sorted(clues.telling), sorted(clues.named)
         ('which', True, ['instrument', 'play'], ['Ana'])
     """
-    words = [plain(word).removesuffix("'s") for word in WORD.findall(text)]
+    words = [normalize_word(word).removesuffix("'s") for word in WORD.findall(text)]
     stems = stem_words(words)
     named = {
         speaker
         for speaker in speakers
-        if not {plain(word) for word in WORD.findall(speaker)}.isdisjoint(words)
+        if not {normalize_word(word) for word in WORD.findall(speaker)}.isdisjoint(words)
     }
-    names = {plain(word) for speaker in named for word in WORD.findall(speaker)}
+    names = {normalize_word(word) for speaker in named for word in WORD.findall(speaker)}
     telling = {
         stem
         for word, stem in zip(words, stems, strict=True)
-        if len(word) > 1 and word not in names and not _holds_together(word)
+        if len(word) > 1 and word not in names and not _is_function_word(word)
     }
     lowered = " ".join(words)
     return QuestionClues(
         text=text,
-        asked=next((asked for asked, form in _QUESTION_FORMS if form.search(lowered)), Asked.WHICH),
+        answer_type=next(
+            (asked for asked, form in _QUESTION_FORMS if form.search(lowered)), AnswerType.WHICH
+        ),
         stems=tuple(stems),
-        telling=frozenset(telling),
-        pairs=frozenset(pair for pair in pairwise(stems) if not ASKING_WORDS.issuperset(pair)),
-        named=frozenset(named),
+        content_stems=frozenset(telling),
+        bigrams=frozenset(pair for pair in pairwise(stems) if not QUESTION_WORDS.issuperset(pair)),
+        named_speakers=frozenset(named),
         wants_several=_wants_several(lowered),
-        grain=_grain(lowered),
-        is_ahead=re.search(r"\b(?:will|is|are|plan|planning|upcoming)\b", lowered) is not None,
+        date_granularity=_grain(lowered),
+        is_about_future=re.search(r"\b(?:will|is|are|plan|planning|upcoming)\b", lowered) is not None,
     )
 
 
-def _holds_together(word: str) -> bool:
-    return word in ASKING_WORDS or word_class(word, is_first=True) in FUNCTION_CLASSES
+def _is_function_word(word: str) -> bool:
+    return word in QUESTION_WORDS or word_class(word, is_first=True) in FUNCTION_CLASSES
 
 
 def _grain(lowered: str) -> Literal["year", "month", "any"]:

@@ -27,7 +27,7 @@ class ReaderOnly(MemorySystem):
             SessionConflictError: a session of the same number but with other content is known.
         """
         record = SessionRecord(session.session_id)
-        if not space.has(session):
+        if not space.has_session(session):
             space.ingest(session, record)
         return record
 

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from locomo.types import Turn
 from memory_program.agents.baselines.candidate_spans import (
     MAX_SPAN_WORDS,
-    Column,
     Passage,
-    beginnings,
-    excerpts_of,
-    passage_of,
+    WordColumn,
+    join_passages,
+    parse_turn,
+    stem_prefixes,
 )
 from memory_program.agents.baselines.question_analysis import QuestionClues
 from memory_program.agents.baselines.word_classes import WordClass
@@ -87,8 +87,8 @@ SPAN_FEATURES = (
 )
 """The names of the columns of ``span_features``."""
 
-FAR = 12
-_SILENCE = Turn("", "", "")
+MAX_DISTANCE = 12
+_EMPTY_TURN = Turn("", "", "")
 _CLASS_ROWS = np.eye(len(WordClass))
 _COUNT_ROWS = np.eye(MAX_SPAN_WORDS)
 
@@ -99,13 +99,13 @@ class Evidence:
     def __init__(self, clues: QuestionClues, hits: Sequence[ScoredTurn], archive: Archive) -> None:
         """Cut the turns into words and match them with those of the question."""
         self.clues = clues
-        self.excerpts = excerpts_of(hits)
+        self.excerpts = join_passages(hits)
         self.archive = archive
         unheard_of = math.log(len(archive) + 1)
-        self._rarities = {stem: archive.rarity(stem) or unheard_of for stem in clues.telling}
+        self._rarities = {stem: archive.stem_idf(stem) or unheard_of for stem in clues.content_stems}
         self._total = sum(self._rarities.values()) or 1.0
         self._rarest = max(sorted(self._rarities), key=self._rarities.__getitem__, default="")
-        self._beginnings = beginnings(clues.telling)
+        self._beginnings = stem_prefixes(clues.content_stems)
         self.turn_rows: Matrix = np.array(
             [
                 self._turn_row(hit, passage)
@@ -120,31 +120,31 @@ class Evidence:
 
     def coverage(self, stems: frozenset[str]) -> float:
         """The share of the question's telling words that are among these, each weighted by its rarity."""
-        if self.clues.telling.isdisjoint(stems):
+        if self.clues.content_stems.isdisjoint(stems):
             return 0.0
-        return sum(self._rarities[stem] for stem in stems & self.clues.telling) / self._total
+        return sum(self._rarities[stem] for stem in stems & self.clues.content_stems) / self._total
 
     def _turn_row(self, hit: ScoredTurn, passage: Passage) -> list[float]:
         clues, turn = self.clues, hit.turn
-        before, after = _beside(hit, -1), _beside(hit, 1)
+        before, after = _neighbor_passage(hit, -1), _neighbor_passage(hit, 1)
         coverage, coverage_before = self.coverage(passage.vocabulary), self.coverage(before.vocabulary)
         return [
             hit.score,
-            clues.named == frozenset({turn.speaker}),
-            len(clues.named) == 1 and turn.speaker not in clues.named,
-            passage.asks,
+            clues.named_speakers == frozenset({turn.speaker}),
+            len(clues.named_speakers) == 1 and turn.speaker not in clues.named_speakers,
+            passage.is_question,
             coverage,
             coverage > 0.99,
-            len(passage.vocabulary & clues.telling) / max(1, len(clues.telling)),
-            len(passage.beginnings & self._beginnings) / max(1, len(clues.telling)),
+            len(passage.vocabulary & clues.content_stems) / max(1, len(clues.content_stems)),
+            len(passage.stem_prefixes & self._beginnings) / max(1, len(clues.content_stems)),
             self.coverage(passage.image_stems),
             max((self.coverage(stems) for stems in passage.sentences), default=0.0),
             coverage_before,
             self.coverage(passage.vocabulary | before.vocabulary),
             self.coverage(after.vocabulary),
-            before.asks,
-            before.asks * coverage_before,
-            min(3, len(passage.pairs & clues.pairs)),
+            before.is_question,
+            before.is_question * coverage_before,
+            min(3, len(passage.bigrams & clues.bigrams)),
             self._rarest in passage.vocabulary,
             math.log1p(len(passage.stems)),
             turn.caption is not None,
@@ -159,26 +159,26 @@ def span_features(evidence: Evidence) -> Matrix:
         return np.zeros((0, len(SPAN_FEATURES)))
     lasts = ends - 1
     lengths = (ends - starts).astype(np.float64)
-    classes = columns[Column.CLASS]
-    telling = np.array([stem in evidence.clues.telling for stem in excerpts.stems])
+    classes = columns[WordColumn.CLASS]
+    telling = np.array([stem in evidence.clues.content_stems for stem in excerpts.stems])
     in_question = np.array([stem in evidence.clues.stems for stem in excerpts.stems])
-    rarity_of = {stem: evidence.archive.rarity(stem) for stem in set(excerpts.stems)}
+    rarity_of = {stem: evidence.archive.stem_idf(stem) for stem in set(excerpts.stems)}
     rarities = np.array([rarity_of[stem] for stem in excerpts.stems])
-    covered = evidence.sentence_coverage[columns[Column.SENTENCE]]
+    covered = evidence.sentence_coverage[columns[WordColumn.SENTENCE]]
     share_of_telling = _sums(telling, starts, ends) / lengths
     behind, ahead = _distances(telling, columns)
     rarity = _sums(rarities, starts, ends)
     counts = [_sums(classes == word_class, starts, ends) / lengths for word_class in _COUNTED_CLASSES]
     measured = [
-        columns[Column.FIRST_PERSON][starts],
-        columns[Column.SECOND_PERSON][starts],
+        columns[WordColumn.FIRST_PERSON][starts],
+        columns[WordColumn.SECOND_PERSON][starts],
         covered[starts],
         covered[starts] >= 0.5,
         covered[starts] == covered.max(initial=0.0),
-        columns[Column.CLASS_BEFORE][starts] == WordClass.EDGE,
-        columns[Column.CLASS_AFTER][lasts] == WordClass.EDGE,
-        columns[Column.IN_CAPTION][starts],
-        columns[Column.OPENS_QUOTE][starts] & columns[Column.CLOSES_QUOTE][lasts],
+        columns[WordColumn.CLASS_BEFORE][starts] == WordClass.EDGE,
+        columns[WordColumn.CLASS_AFTER][lasts] == WordClass.EDGE,
+        columns[WordColumn.IN_CAPTION][starts],
+        columns[WordColumn.OPENS_QUOTE][starts] & columns[WordColumn.CLOSES_QUOTE][lasts],
         _sums(in_question, starts, ends) / lengths,
         share_of_telling,
         share_of_telling > 0,
@@ -186,7 +186,7 @@ def span_features(evidence: Evidence) -> Matrix:
         1 / ahead[lasts],
         behind[starts] == 1,
         ahead[lasts] == 1,
-        (behind[starts] == FAR) & (ahead[lasts] == FAR),
+        (behind[starts] == MAX_DISTANCE) & (ahead[lasts] == MAX_DISTANCE),
         rarity / lengths / 5,
         rarity / 10,
         rarity * (share_of_telling == 0) / 10,
@@ -200,8 +200,8 @@ def span_features(evidence: Evidence) -> Matrix:
             _COUNT_ROWS[ends - starts - 1],
             _CLASS_ROWS[classes[starts]],
             _CLASS_ROWS[classes[lasts]],
-            _CLASS_ROWS[columns[Column.CLASS_BEFORE][starts]],
-            _CLASS_ROWS[columns[Column.CLASS_AFTER][lasts]],
+            _CLASS_ROWS[columns[WordColumn.CLASS_BEFORE][starts]],
+            _CLASS_ROWS[columns[WordColumn.CLASS_AFTER][lasts]],
         ],
         axis=1,
     )
@@ -215,23 +215,23 @@ def _sums(values: NDArray[Any], starts: NDArray[np.int32], ends: NDArray[np.int3
 
 def _distances(matches: NDArray[np.bool_], columns: NDArray[np.int32]) -> tuple[Matrix, Matrix]:
     """How far the nearest match before, and after, each word is in its sentence; 12 if far or nowhere."""
-    places, sentences = np.arange(len(matches)), columns[Column.SENTENCE]
-    last = np.maximum.accumulate(np.where(matches, places, -FAR))
-    before = np.concatenate([[-FAR], last[:-1]])
-    following = np.minimum.accumulate(np.where(matches, places, len(matches) + FAR)[::-1])[::-1]
-    after = np.concatenate([following[1:], [len(matches) + FAR]])
-    is_before_here = before >= columns[Column.SENTENCE_START]
+    places, sentences = np.arange(len(matches)), columns[WordColumn.SENTENCE]
+    last = np.maximum.accumulate(np.where(matches, places, -MAX_DISTANCE))
+    before = np.concatenate([[-MAX_DISTANCE], last[:-1]])
+    following = np.minimum.accumulate(np.where(matches, places, len(matches) + MAX_DISTANCE)[::-1])[::-1]
+    after = np.concatenate([following[1:], [len(matches) + MAX_DISTANCE]])
+    is_before_here = before >= columns[WordColumn.SENTENCE_START]
     is_after_here = sentences[np.minimum(after, len(matches) - 1)] == sentences
     return (
-        np.where(is_before_here, np.minimum(places - before, FAR), FAR).astype(np.float64),
-        np.where(is_after_here & (after < len(matches)), np.minimum(after - places, FAR), FAR).astype(
-            np.float64
-        ),
+        np.where(is_before_here, np.minimum(places - before, MAX_DISTANCE), MAX_DISTANCE).astype(np.float64),
+        np.where(
+            is_after_here & (after < len(matches)), np.minimum(after - places, MAX_DISTANCE), MAX_DISTANCE
+        ).astype(np.float64),
     )
 
 
-def _beside(hit: ScoredTurn, offset: int) -> Passage:
+def _neighbor_passage(hit: ScoredTurn, offset: int) -> Passage:
     """The passage of the turn before or after; an empty one at the edges of the session."""
     turns = hit.session.turns
     place = next(place for place, turn in enumerate(turns) if turn is hit.turn) + offset
-    return passage_of(turns[place] if 0 <= place < len(turns) else _SILENCE)
+    return parse_turn(turns[place] if 0 <= place < len(turns) else _EMPTY_TURN)

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memory_program.agents.baselines.candidate_spans import Column
+from memory_program.agents.baselines.candidate_spans import WordColumn
 from memory_program.agents.baselines.date_answers import DATE_FEATURES
-from memory_program.agents.baselines.question_analysis import Asked
+from memory_program.agents.baselines.question_analysis import AnswerType
 from memory_program.agents.baselines.span_features import SPAN_FEATURES, TURN_FEATURES, Evidence, Matrix
 from memory_program.agents.baselines.word_classes import WordClass
 from memory_program.core.errors import ConfigError
 
-SPAN_KINDS = (Asked.NUMBER, Asked.NAME, Asked.MANNER, Asked.WHICH, Asked.WHAT)
+SPAN_KINDS = (AnswerType.NUMBER, AnswerType.NAME, AnswerType.MANNER, AnswerType.WHICH, AnswerType.WHAT)
 """What is asked for when the answer is a span; each kind has its own weights."""
 
-DOUBT_FEATURES = (
+NO_ANSWER_FEATURES = (
     "always",
     "probability told by the one who is named",
     "probability told by the other",
@@ -40,13 +40,13 @@ _BY_OTHER = TURN_FEATURES.index("told by the other")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Weights:
+class ExtractorWeights:
     """The fitted weights: of spans by what is asked for, of dates, and of the doubt whether it was told.
 
     A question whose doubt (the probability that it has no answer) is ``doubt_limit`` or more is not answered.
     """
 
-    spans: Mapping[Asked, Matrix]
+    spans: Mapping[AnswerType, Matrix]
     dates: Matrix
     doubt: Matrix
     doubt_limit: float
@@ -54,14 +54,14 @@ class Weights:
     def to_json(self) -> dict[str, Any]:  # Any: a JSON object
         """Write the weights under the names of their features, to four decimals."""
         return {
-            "spans": {kind.value: _named(SPAN_FEATURES, self.spans[kind]) for kind in SPAN_KINDS},
-            "dates": _named(DATE_FEATURES, self.dates),
-            "doubt": _named(DOUBT_FEATURES, self.doubt),
+            "spans": {kind.value: _weights_by_name(SPAN_FEATURES, self.spans[kind]) for kind in SPAN_KINDS},
+            "dates": _weights_by_name(DATE_FEATURES, self.dates),
+            "doubt": _weights_by_name(NO_ANSWER_FEATURES, self.doubt),
             "doubt_limit": self.doubt_limit,
         }
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> "Weights":
+    def from_json(cls, record: Mapping[str, Any]) -> "ExtractorWeights":
         """Read what ``to_json`` wrote.
 
         Raises:
@@ -72,7 +72,7 @@ class Weights:
                 kind: _vector(f"spans.{kind}", SPAN_FEATURES, record["spans"][kind]) for kind in SPAN_KINDS
             }
             dates = _vector("dates", DATE_FEATURES, record["dates"])
-            doubt = _vector("doubt", DOUBT_FEATURES, record["doubt"])
+            doubt = _vector("doubt", NO_ANSWER_FEATURES, record["doubt"])
             return cls(spans, dates, doubt, float(record["doubt_limit"]))
         except (KeyError, TypeError) as error:
             raise ConfigError(f"not the weights of an extractive system ({error!r}): {_FIT_ANEW}") from error
@@ -81,14 +81,14 @@ class Weights:
 def span_candidates(evidence: Evidence) -> NDArray[np.intp]:
     """The spans that may answer the question, as indices: those with a number where a number is asked for."""
     starts, ends = evidence.excerpts.spans
-    if evidence.clues.asked is not Asked.NUMBER:
+    if evidence.clues.answer_type is not AnswerType.NUMBER:
         return np.arange(len(starts))
-    classes = evidence.excerpts.columns[Column.CLASS]
+    classes = evidence.excerpts.columns[WordColumn.CLASS]
     counts = np.cumsum([0, *np.isin(classes, (WordClass.NUMBER, WordClass.DIGITS))])
     return np.flatnonzero(counts[ends] > counts[starts])
 
 
-def probabilities(features: Matrix, weights: Matrix) -> Matrix:
+def candidate_probabilities(features: Matrix, weights: Matrix) -> Matrix:
     """The softmax over all candidates, shape (candidates,)."""
     scores = features @ weights
     powers = np.exp(scores - scores.max(initial=-np.inf))
@@ -132,7 +132,7 @@ def best_spans(evidence: Evidence, spans: NDArray[np.intp], shares: Matrix) -> l
     return chosen
 
 
-def doubt_features(evidence: Evidence, hits: NDArray[np.intp], shares: Matrix) -> Matrix:
+def no_answer_features(evidence: Evidence, hits: NDArray[np.intp], shares: Matrix) -> Matrix:
     """Measure what speaks against an answer: that it was told by, and so of, somebody else.
 
     Args:
@@ -150,7 +150,7 @@ def doubt_features(evidence: Evidence, hits: NDArray[np.intp], shares: Matrix) -
     return np.array([1.0, by_turn @ named, by_turn @ other, *leads])
 
 
-def doubt(features: Matrix, weights: Matrix) -> float:
+def no_answer_probability(features: Matrix, weights: Matrix) -> float:
     """The probability that the question has no answer: a logistic model."""
     return float(1 / (1 + np.exp(-(features @ weights))))
 
@@ -160,7 +160,7 @@ def _scored_stems(evidence: Evidence, span: int) -> frozenset[str]:
     return frozenset(evidence.excerpts.stems[start:end]) - _UNSCORED_STEMS
 
 
-def _named(names: Sequence[str], weights: Matrix) -> dict[str, float]:
+def _weights_by_name(names: Sequence[str], weights: Matrix) -> dict[str, float]:
     return {name: round(float(weight), 4) for name, weight in zip(names, weights, strict=True)}
 
 

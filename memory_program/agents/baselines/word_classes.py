@@ -83,7 +83,7 @@ FIRST_PERSON = frozenset(WORD.findall("i i'm i've i'd i'll me my mine myself we 
 SECOND_PERSON = frozenset(WORD.findall("you you're you've you'll your yours"))
 
 
-def plain(word: str) -> str:
+def normalize_word(word: str) -> str:
     """The word in lower case, with a straight apostrophe."""
     return word.lower().replace("’", "'")
 
@@ -104,7 +104,7 @@ def word_class(word: str, is_first: bool) -> WordClass:
         >>> [word_class(word, is_first=False).name for word in ("the", "Oslo", "running", "3rd", "dog")]
         ['DETERMINER', 'NAME', 'ING', 'DIGITS', 'OTHER']
     """
-    lowered = plain(word)
+    lowered = normalize_word(word)
     if lowered in _CLASS_OF:
         return _CLASS_OF[lowered]
     if any(character.isdigit() for character in word):

@@ -10,14 +10,14 @@ MONTH_NAMES = (
     *("January", "February", "March", "April", "May", "June"),
     *("July", "August", "September", "October", "November", "December"),
 )
-_BESIDE = re.compile(r" (?:before|of|after) ")
+_RELATION = re.compile(r" (?:before|of|after) ")
 _AFTER_PREPOSITION = re.compile(
     r"\b(?:in|on|since|by|until|from|of|during|about|around|early|mid|late)(?: the)?[ -]$", re.IGNORECASE
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class DateSpan:
     """The days that an expression of time names, both ends included, and how an answer writes them."""
 
     first: date
@@ -29,7 +29,7 @@ class Stretch:
         """Whether it is a single day."""
         return self.first == self.last
 
-    def told_in(self, sentence: str, said: str) -> str:
+    def insert_into(self, sentence: str, said: str) -> str:
         """Let a sentence tell when it was: in place of what was said, if it repeats that, or at its end.
 
         Example:
@@ -43,7 +43,7 @@ class Stretch:
         """
         if self.phrase.casefold() in sentence.casefold():
             return sentence
-        is_beside = _BESIDE.search(self.phrase)  # "The week before 9 June 2023"
+        is_beside = _RELATION.search(self.phrase)  # "The week before 9 June 2023"
         told = self.phrase[0].lower() + self.phrase[1:] if is_beside else f"in {self.phrase}"
         repeated = re.search(rf"\b{re.escape(said)}\b", sentence, re.IGNORECASE)
         if repeated is None:
@@ -56,29 +56,29 @@ class Stretch:
         return f"{sentence[: repeated.start()]}{told}{sentence[repeated.end() :]}"
 
 
-def spelled_day(day: date) -> str:
+def format_day(day: date) -> str:
     """Write a day as answers write it: ``7 May 2023``."""
     return f"{day.day} {MONTH_NAMES[day.month - 1]} {day.year}"
 
 
-def spelled_month(day: date) -> str:
+def format_month(day: date) -> str:
     """Write a day's month as answers write it: ``May 2023``."""
     return f"{MONTH_NAMES[day.month - 1]} {day.year}"
 
 
-def day_of(day: date | None) -> Stretch | None:
+def day_span(day: date | None) -> DateSpan | None:
     """Give the stretch of one day."""
-    return None if day is None else Stretch(day, day, spelled_day(day))
+    return None if day is None else DateSpan(day, day, format_day(day))
 
 
-def month_of(day: date | None) -> Stretch | None:
+def month_span(day: date | None) -> DateSpan | None:
     """Give the month of a day."""
     if day is None:
         return None
     first = day.replace(day=1)
-    return Stretch(first, first + relativedelta(months=1, days=-1), spelled_month(first))
+    return DateSpan(first, first + relativedelta(months=1, days=-1), format_month(first))
 
 
-def year_of(year: int) -> Stretch | None:
+def year_span(year: int) -> DateSpan | None:
     """Give a year, if the calendar has it."""
-    return Stretch(date(year, 1, 1), date(year, 12, 31), str(year)) if 1 <= year <= 9999 else None
+    return DateSpan(date(year, 1, 1), date(year, 12, 31), str(year)) if 1 <= year <= 9999 else None

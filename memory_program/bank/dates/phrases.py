@@ -14,12 +14,12 @@ from dateutil.relativedelta import relativedelta
 
 from memory_program.bank.dates.date_span import (
     MONTH_NAMES,
-    Stretch,
-    day_of,
-    month_of,
-    spelled_day,
-    spelled_month,
-    year_of,
+    DateSpan,
+    day_span,
+    format_day,
+    format_month,
+    month_span,
+    year_span,
 )
 
 _NUMBERS = (
@@ -57,7 +57,7 @@ _UNIT = r"(?P<unit>day|week|weekend|month|year)s?"
 
 
 @lru_cache(maxsize=4096)
-def by_dateparser(
+def parse_with_dateparser(
     expression: str, anchor: date, prefer: Literal["past", "future"] = "past"
 ) -> tuple[date, str] | None:
     """Ask dateparser about an expression: its first day, and how long it is ("day", "month", ...).
@@ -82,11 +82,11 @@ def by_dateparser(
 
 
 def _first_day(expression: str, anchor: date, prefer: Literal["past", "future"] = "past") -> date | None:
-    parsed = by_dateparser(expression, anchor, prefer)
+    parsed = parse_with_dateparser(expression, anchor, prefer)
     return None if parsed is None else parsed[0]
 
 
-def _closest(expression: str, anchor: date) -> date | None:
+def _closest_day(expression: str, anchor: date) -> date | None:
     days = [_first_day(expression, anchor, "past"), _first_day(expression, anchor, "future")]
     return min((day for day in days if day), key=lambda day: abs(day - anchor), default=None)
 
@@ -97,80 +97,80 @@ def _direction(match: re.Match[str]) -> int:
     return {"this": 0, "next": 1, "this coming": 1, "coming": 1}.get(which, -1)
 
 
-def _beside(what: str, direction: int, anchor: date) -> str:
-    return f"The {what} {('before', 'of', 'after')[direction + 1]} {spelled_day(anchor)}"
+def _relative_phrase(what: str, direction: int, anchor: date) -> str:
+    return f"The {what} {('before', 'of', 'after')[direction + 1]} {format_day(anchor)}"
 
 
-def _named_day(match: re.Match[str], anchor: date) -> Stretch | None:
+def _named_day(match: re.Match[str], anchor: date) -> DateSpan | None:
     """``7 May 2023``, ``May 7th``: without a year, the closest to the anchor."""
     parts = match.groupdict()
     month = parts["month"]
     number = int(month) if month.isdecimal() else _MONTHS.index(month[:3].lower()) + 1
     near = range(anchor.year - 8, anchor.year + 9)  # leap years may be so far apart
     years = [int(parts["year"])] if parts.get("year") else near
-    days = [found for year in years if (found := _in_calendar(year, number, int(parts["day"])))]
-    return day_of(min(days, key=lambda day: abs(day - anchor), default=None))
+    days = [found for year in years if (found := _date_or_none(year, number, int(parts["day"])))]
+    return day_span(min(days, key=lambda day: abs(day - anchor), default=None))
 
 
-def _in_calendar(year: int, month: int, day: int) -> date | None:
+def _date_or_none(year: int, month: int, day: int) -> date | None:
     try:
         return date(year, month, day)
     except ValueError:
         return None
 
 
-def day_of_month(match: re.Match[str], anchor: date) -> Stretch | None:
+def day_of_month(match: re.Match[str], anchor: date) -> DateSpan | None:
     """``on the 15th``: the last such day that is not after the anchor."""
     day, month = int(match["day"]), anchor.replace(day=1)
     while 1 <= day <= 31:
         found = month + relativedelta(day=day)
         if found.day == day and found <= anchor:
-            return day_of(found)
+            return day_span(found)
         month -= relativedelta(months=1)
     return None
 
 
-def _told_day(match: re.Match[str], anchor: date) -> Stretch | None:
+def _relative_day(match: re.Match[str], anchor: date) -> DateSpan | None:
     shift = {"yesterday": -1, "last night": -1, "tomorrow": 1}
     shift |= {"day before yesterday": -2, "day after tomorrow": 2}
-    return day_of(anchor + timedelta(shift.get(match[0].lower(), 0)))
+    return day_span(anchor + timedelta(shift.get(match[0].lower(), 0)))
 
 
-def _weekday(match: re.Match[str], anchor: date) -> Stretch | None:
+def _relative_weekday(match: re.Match[str], anchor: date) -> DateSpan | None:
     """``last Friday``, ``next Friday``; ``Friday`` alone is the last one. Never the anchor itself."""
     is_past = "which" not in match.groupdict() or _direction(match) < 0
     days_ahead = (_WEEKDAYS.index(match["weekday"][:3].lower()) - anchor.weekday()) % 7
     day = anchor + timedelta(days_ahead - 7 if is_past else days_ahead or 7)
-    return Stretch(day, day, _beside(f"{day:%A}", -1 if is_past else 1, anchor))
+    return DateSpan(day, day, _relative_phrase(f"{day:%A}", -1 if is_past else 1, anchor))
 
 
-def _named_month(match: re.Match[str], anchor: date) -> Stretch | None:
-    return month_of(_closest(f"{match['month']} {match.groupdict().get('year', '')}".strip(), anchor))
+def _named_month(match: re.Match[str], anchor: date) -> DateSpan | None:
+    return month_span(_closest_day(f"{match['month']} {match.groupdict().get('year', '')}".strip(), anchor))
 
 
-def _month_beside(match: re.Match[str], anchor: date) -> Stretch | None:
+def _relative_month(match: re.Match[str], anchor: date) -> DateSpan | None:
     """``last May``, ``next May``; in May itself, last May was a year ago. ``this May`` is the year's."""
     direction = _direction(match)
     if match["which"].lower() == "this":
         is_verb = match["month"] in ("may", "march")  # "this may be", "this march"
         number = _MONTHS.index(match["month"][:3].lower()) + 1
-        return None if is_verb else month_of(anchor.replace(month=number, day=1))
+        return None if is_verb else month_span(anchor.replace(month=number, day=1))
     day = _first_day(match["month"], anchor, "past" if direction < 0 else "future")
     if day is not None and direction and day.month == anchor.month:
         day = anchor + relativedelta(years=direction)
-    return month_of(day)
+    return month_span(day)
 
 
-def _named_year(match: re.Match[str], anchor: date) -> Stretch | None:
-    return year_of(int(match["year"]))
+def _named_year(match: re.Match[str], anchor: date) -> DateSpan | None:
+    return year_span(int(match["year"]))
 
 
-def _named_season(match: re.Match[str], anchor: date) -> Stretch | None:
+def _named_season(match: re.Match[str], anchor: date) -> DateSpan | None:
     first = date(int(match["year"]), _SEASONS[match["season"].lower()], 1)
-    return _quarter(match["season"], first)
+    return _season_span(match["season"], first)
 
 
-def _season_beside(match: re.Match[str], anchor: date) -> Stretch | None:
+def _relative_season(match: re.Match[str], anchor: date) -> DateSpan | None:
     """``last summer``: the last one that is over; ``next summer``: the first that has not begun.
 
     ``this summer`` is the year's; in January and February, ``this winter`` began in the year before.
@@ -183,27 +183,27 @@ def _season_beside(match: re.Match[str], anchor: date) -> Stretch | None:
         first -= year
     if direction > 0 and first <= anchor:
         first += year
-    return _quarter(match["season"], first)
+    return _season_span(match["season"], first)
 
 
-def _quarter(season: str, first: date) -> Stretch:
+def _season_span(season: str, first: date) -> DateSpan:
     """A season has the year in which it begins."""
-    return Stretch(first, first + relativedelta(months=3, days=-1), f"{season.lower()} {first.year}")
+    return DateSpan(first, first + relativedelta(months=3, days=-1), f"{season.lower()} {first.year}")
 
 
-def _neighbour(match: re.Match[str], anchor: date) -> Stretch | None:
+def _adjacent_period(match: re.Match[str], anchor: date) -> DateSpan | None:
     """``last week``, ``this month``, ``next year``. A week begins on Monday, its weekend on Saturday."""
     direction, unit = _direction(match), match["unit"].lower()
     if unit == "year":
-        return year_of(anchor.year + direction)
+        return year_span(anchor.year + direction)
     if unit == "month":
-        return month_of(anchor + relativedelta(months=direction))
+        return month_span(anchor + relativedelta(months=direction))
     monday = anchor + timedelta(7 * direction - anchor.weekday())
     first = monday + timedelta(5) if unit == "weekend" else monday
-    return Stretch(first, monday + timedelta(6), _beside(unit, direction, anchor))
+    return DateSpan(first, monday + timedelta(6), _relative_phrase(unit, direction, anchor))
 
 
-def _distance(match: re.Match[str], anchor: date) -> Stretch | None:
+def _period_at_offset(match: re.Match[str], anchor: date) -> DateSpan | None:
     """``two weeks ago``, ``in 3 days``: exact for days; ``a few`` is read as three and written as said."""
     words, unit = match["count"].lower(), match["unit"].lower()
     word = words.removeprefix("a ").removesuffix(" of")
@@ -213,24 +213,24 @@ def _distance(match: re.Match[str], anchor: date) -> Stretch | None:
     if unit in ("day", "week", "weekend"):
         day = anchor + timedelta(shift if unit == "day" else 7 * shift)
         if unit == "day" and not is_vague:
-            return day_of(day)
-        return Stretch(day, day, f"{_plural(words, unit)} {side} {spelled_day(anchor)}")
+            return day_span(day)
+        return DateSpan(day, day, f"{_plural(words, unit)} {side} {format_day(anchor)}")
     is_month = unit == "month"
-    stretch = month_of(anchor + relativedelta(months=shift)) if is_month else year_of(anchor.year + shift)
+    stretch = month_span(anchor + relativedelta(months=shift)) if is_month else year_span(anchor.year + shift)
     if stretch is None or not is_vague:
         return stretch
-    here = spelled_month(anchor) if is_month else str(anchor.year)
-    return Stretch(stretch.first, stretch.last, f"{_plural(words, unit)} {side} {here}")
+    here = format_month(anchor) if is_month else str(anchor.year)
+    return DateSpan(stretch.first, stretch.last, f"{_plural(words, unit)} {side} {here}")
 
 
 def _plural(count: str, unit: str) -> str:
     return f"{count.capitalize()} {unit}{'' if count in ('a', 'an', 'one', '1') else 's'}"
 
 
-Reading = Callable[[re.Match[str], date], Stretch | None]
+PhraseReader = Callable[[re.Match[str], date], DateSpan | None]
 """Gives the stretch that a match names, said on a day; None for what only looks like a phrase of time."""
 
-PHRASES: tuple[tuple[re.Pattern[str], Reading], ...] = tuple(
+PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
     (re.compile(rf"\b{pattern}\b", re.IGNORECASE), read)
     for pattern, read in (
         (r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)", _named_day),
@@ -241,20 +241,20 @@ PHRASES: tuple[tuple[re.Pattern[str], Reading], ...] = tuple(
         (rf"{_ON}{_DAY} (?:of )?{MONTH}", _named_day),
         (
             "day before yesterday|day after tomorrow|yesterday|last night|today|tonight|tomorrow",
-            _told_day,
+            _relative_day,
         ),
-        (r"this (?:morning|afternoon|evening)", _told_day),
-        (rf"{_COUNT} {_UNIT} (?P<ago>ago|back)", _distance),
-        (rf"in {_COUNT} {_UNIT}", _distance),
-        (rf"{_COUNT} {_UNIT} from now", _distance),
-        (rf"{_WHICH} (?P<unit>weekend|week|month|year)", _neighbour),
-        (rf"{_WHICH} {_WEEKDAY}", _weekday),
-        (rf"{_WHICH} {MONTH}", _month_beside),
-        (rf"{_WHICH} {_SEASON}", _season_beside),
+        (r"this (?:morning|afternoon|evening)", _relative_day),
+        (rf"{_COUNT} {_UNIT} (?P<ago>ago|back)", _period_at_offset),
+        (rf"in {_COUNT} {_UNIT}", _period_at_offset),
+        (rf"{_COUNT} {_UNIT} from now", _period_at_offset),
+        (rf"{_WHICH} (?P<unit>weekend|week|month|year)", _adjacent_period),
+        (rf"{_WHICH} {_WEEKDAY}", _relative_weekday),
+        (rf"{_WHICH} {MONTH}", _relative_month),
+        (rf"{_WHICH} {_SEASON}", _relative_season),
         (rf"{MONTH},? (?:of )?{_YEAR}", _named_month),
         (rf"{_SEASON},? (?:of )?{_YEAR}", _named_season),
         (rf"(?:in|since|until|by|early|mid|late)[ -]{MONTH}", _named_month),
-        (_FULL_WEEKDAY, _weekday),
+        (_FULL_WEEKDAY, _relative_weekday),
         (rf"on the {ORDINAL}", day_of_month),
         (_YEAR, _named_year),
     )

@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from memory_program.bank.dates.date_span import Stretch, day_of, month_of, year_of
-from memory_program.bank.dates.phrases import MONTH, ORDINAL, PHRASES, by_dateparser, day_of_month
+from memory_program.bank.dates.date_span import DateSpan, day_span, month_span, year_span
+from memory_program.bank.dates.phrases import MONTH, ORDINAL, PHRASES, day_of_month, parse_with_dateparser
 
 _HOUR = re.compile(
     r",? (?:at |around |about |by )*(?:\d{1,2}(?::\d\d)? ?[ap]\.?m\.?|\d{1,2}:\d\d|noon|midnight)$"
@@ -36,7 +36,7 @@ class DateMention:
 
     start: int
     end: int
-    stretch: Stretch
+    date_span: DateSpan
 
 
 def find_dates(text: str, anchor: date) -> list[DateMention]:
@@ -73,11 +73,11 @@ def resolve_date(expression: str, anchor: date) -> date | None:
         >>> resolve_date("last Friday", date(2023, 7, 15))
         datetime.date(2023, 7, 14)
     """
-    resolved = resolve_time(expression, anchor)
+    resolved = resolve_date_span(expression, anchor)
     return resolved and resolved.first
 
 
-def resolve_time(expression: str, anchor: date) -> Stretch | None:
+def resolve_date_span(expression: str, anchor: date) -> DateSpan | None:
     """Resolve an expression that was said on ``anchor``: a day, or the stretch that it names.
 
     Takes ISO dates, the expressions of ``find_dates``, and whatever else dateparser reads in English.
@@ -91,29 +91,29 @@ def resolve_time(expression: str, anchor: date) -> Stretch | None:
     """
     expression = " ".join(expression.split()).strip(".,;")
     if _NUMBERED_MONTH.fullmatch(expression):
-        return month_of(datetime.strptime(expression, "%Y-%m").date())
+        return month_span(datetime.strptime(expression, "%Y-%m").date())
     try:
-        return day_of(datetime.fromisoformat(expression).date())
+        return day_span(datetime.fromisoformat(expression).date())
     except ValueError:
         pass  # most are written in words
     for said in dict.fromkeys((expression, _HOUR.sub("", expression))):
         for mention in find_dates(said, anchor):
             if mention.end == len(said) and _LEADING_WORDS.fullmatch(said[: mention.start]):
-                return mention.stretch
+                return mention.date_span
         if alone := _DAY_ALONE.fullmatch(said):
             return day_of_month(alone, anchor)
     if expression.isdigit() or _MISREAD.search(expression):
         return None
-    return _read(expression, anchor)
+    return _dateparser_span(expression, anchor)
 
 
-def _read(expression: str, anchor: date) -> Stretch | None:
+def _dateparser_span(expression: str, anchor: date) -> DateSpan | None:
     """Read what no rule of ours does, as long as dateparser takes it to be; a week or a quarter is not."""
-    if (parsed := by_dateparser(expression, anchor)) is None:
+    if (parsed := parse_with_dateparser(expression, anchor)) is None:
         return None
     day, period = parsed
     if period == "month":
-        return month_of(day)
+        return month_span(day)
     if period == "year":
-        return year_of(day.year)
-    return day_of(day) if period in ("day", "part_of_day", "time") else None
+        return year_span(day.year)
+    return day_span(day) if period in ("day", "part_of_day", "time") else None

@@ -7,43 +7,43 @@ from dataclasses import dataclass
 from locomo.types import Conversation, Question
 from memory_program.bank.memory import operation_to_json
 from memory_program.bank.outcomes import Answer, Outcome
-from memory_program.evaluation.scoring.bank_growth import kept_by
-from memory_program.evaluation.scoring.error_types import Diagnosis, Kept, is_wrong
+from memory_program.evaluation.scoring.bank_growth import system_retained_turns
+from memory_program.evaluation.scoring.error_types import Diagnosis, RetainedTurns, is_wrong
 from memory_program.evaluation.scoring.question_scores import Json, ScoredQuestion
 from memory_program.evaluation.scoring.system_records import ScoredSystem
 
 
 @dataclass(slots=True)
-class Room:
+class SizeBudget:
     """How many characters of turns and memories a page has still room for."""
 
-    characters: int = 12_000_000
+    remaining_chars: int = 12_000_000
     """A page holds about a third of them in bytes; this is four times LoCoMo with a bank of every turn."""
 
-    def takes(self, content: Json) -> bool:
+    def try_reserve(self, content: Json) -> bool:
         """Take something in, if there is room for it."""
         size = len(json.dumps(content, separators=(",", ":")))
-        if size > self.characters:
+        if size > self.remaining_chars:
             return False
-        self.characters -= size
+        self.remaining_chars -= size
         return True
 
 
 @dataclass(frozen=True, slots=True)
-class Browsing:
+class BrowserData:
     """The content of the browser, and the ids of the conversations that it had no room for."""
 
     content: Json
-    abridged: tuple[str, ...]
+    abridged_conversations: tuple[str, ...]
 
 
-def browsing(
+def build_browser_data(
     name: str,
     conversations: Mapping[str, Conversation],
     questions: Sequence[Question],
     systems: Mapping[str, ScoredSystem],
-    room: Room,
-) -> Browsing:
+    room: SizeBudget,
+) -> BrowserData:
     """Gather what can be looked up of some systems on one dataset.
 
     Args:
@@ -53,40 +53,40 @@ def browsing(
         systems: by the names to show; one that was not asked a question has no result for it.
         room: what is left of the page; what is taken of it is gone.
     """
-    shown = _Interned()
+    shown = _IdListTable()
     of_systems = [_results(system, conversations, shown) for system in systems.values()]
     talks: Json = {}
     abridged: list[str] = []
     for key, conversation in conversations.items():
-        talks[key] = _conversation(conversation, systems)
-        if not room.takes(talks[key]):
+        talks[key] = _conversation_json(conversation, systems)
+        if not room.try_reserve(talks[key]):
             evidence = {turn_id for q in questions if q.conversation_id == key for turn_id in q.evidence}
-            talks[key] = _abridged(talks[key], evidence)
+            talks[key] = _abridge_conversation(talks[key], evidence)
             abridged.append(key)
     content = {
         "name": name,
         "systems": list(systems),
         "conversations": talks,
         "questions": [
-            {**_question(q), "results": [results.get(q.question_id) for results in of_systems]}
+            {**_question_json(q), "results": [results.get(q.question_id) for results in of_systems]}
             for q in questions
         ],
         "shown": list(shown.places),
     }
-    return Browsing(content, tuple(abridged))
+    return BrowserData(content, tuple(abridged))
 
 
-class _Interned:
+class _IdListTable:
     """Gives equal lists of ids one place: a whole conversation is shown for each of its questions."""
 
     def __init__(self) -> None:
         self.places: dict[tuple[str, ...], int] = {}
 
-    def place(self, ids: tuple[str, ...]) -> int:
+    def intern(self, ids: tuple[str, ...]) -> int:
         return self.places.setdefault(ids, len(self.places))
 
 
-def _conversation(conversation: Conversation, systems: Mapping[str, ScoredSystem]) -> Json:
+def _conversation_json(conversation: Conversation, systems: Mapping[str, ScoredSystem]) -> Json:
     banks = {name: system.banks.get(conversation.conversation_id) for name, system in systems.items()}
     return {
         "isWhole": True,
@@ -107,45 +107,52 @@ def _conversation(conversation: Conversation, systems: Mapping[str, ScoredSystem
     }
 
 
-def _abridged(conversation: Json, evidence: set[str]) -> Json:
+def _abridge_conversation(conversation: Json, evidence: set[str]) -> Json:
     turns = {turn_id: turn for turn_id, turn in conversation["turns"].items() if turn_id in evidence}
     return {**conversation, "isWhole": False, "turns": turns, "banks": {}}
 
 
-def _question(question: Question) -> Json:
+def _question_json(question: Question) -> Json:
     return {
         "id": question.question_id,
         "conversation": question.conversation_id,
         "text": question.text,
         "category": question.category.label,
-        "gold": wanted(question),
+        "gold": gold_answer_text(question),
         "asked": None if question.asked_at is None else f"{question.asked_at:%Y-%m-%d %H:%M}",
         "evidence": list(question.evidence),
     }
 
 
-def wanted(question: Question) -> str:
+def gold_answer_text(question: Question) -> str:
     """Say what the answer should have been."""
     return str(question.answer) if question.is_answerable else "no answer: the conversation has none"
 
 
 def _results(
-    system: ScoredSystem, conversations: Mapping[str, Conversation], shown: _Interned
+    system: ScoredSystem, conversations: Mapping[str, Conversation], shown: _IdListTable
 ) -> dict[str, Json]:
-    kept = {name: kept_by(system.run.system, talk, system.banks) for name, talk in conversations.items()}
+    kept = {
+        name: system_retained_turns(system.run.system, talk, system.banks)
+        for name, talk in conversations.items()
+    }
     diagnosed = zip(system.scored, system.diagnoses, strict=True)
     return {
-        item.question.question_id: _result(item, diagnosis, kept[item.question.conversation_id], shown)
+        item.question.question_id: _question_result(
+            item, diagnosis, kept[item.question.conversation_id], shown
+        )
         for item, diagnosis in diagnosed
     }
 
 
-def _result(item: ScoredQuestion, diagnosis: Diagnosis | None, kept: Kept, shown: _Interned) -> Json:
+def _question_result(
+    item: ScoredQuestion, diagnosis: Diagnosis | None, kept: RetainedTurns, shown: _IdListTable
+) -> Json:
     answer = item.record.answer if item.record is not None else None
     evidence = item.question.evidence
-    reached = kept.shown(answer) if answer is not None else set[str]()
+    reached = kept.shown_turns(answer) if answer is not None else set[str]()
     return {
-        "state": state_of(item),
+        "state": answer_state(item),
         "answer": answer.text if answer is not None else None,
         "outcome": answer.outcome.value if answer is not None else "missing",
         "message": answer.message if answer is not None else "",
@@ -155,15 +162,15 @@ def _result(item: ScoredQuestion, diagnosis: Diagnosis | None, kept: Kept, shown
             for rubric, record in item.judgements.items()
         },
         "tokens": item.tokens,
-        "fault": diagnosis.fault.value if diagnosis is not None else None,
-        "lost": list(diagnosis.lost) if diagnosis is not None else [],
-        "ranks": [_rank(turn_id, answer) for turn_id in evidence],
+        "fault": diagnosis.error_type.value if diagnosis is not None else None,
+        "lost": list(diagnosis.lost_turns) if diagnosis is not None else [],
+        "ranks": [_first_rank_citing(turn_id, answer) for turn_id in evidence],
         "reached": [turn_id in reached for turn_id in evidence],
-        "shown": shown.place(answer.shown if answer is not None else ()),
+        "shown": shown.intern(answer.shown if answer is not None else ()),
     }
 
 
-def state_of(item: ScoredQuestion) -> str:
+def answer_state(item: ScoredQuestion) -> str:
     """Say in a word what became of a question."""
     if item.record is None:
         return "missing"
@@ -172,7 +179,7 @@ def state_of(item: ScoredQuestion) -> str:
     return "wrong" if is_wrong(item) else "right"
 
 
-def _rank(turn_id: str, answer: Answer | None) -> int | None:
+def _first_rank_citing(turn_id: str, answer: Answer | None) -> int | None:
     """Say at which rank, from 1, the first thing that cites a turn was ranked."""
     ranked = (answer.ranked if answer is not None else None) or ()
     return next((rank for rank, item in enumerate(ranked, start=1) if turn_id in item.sources), None)

@@ -9,34 +9,34 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from memory_program.evaluation.report.plots import (
-    AS_WRITTEN,
-    bank_growth,
-    cost_against_score,
-    score_by_category,
-    tokens_against_score,
+    LITERAL_TEXT_STYLE,
+    plot_bank_growth,
+    plot_score_by_category,
+    plot_score_vs_cost,
+    plot_score_vs_tokens,
 )
 from memory_program.evaluation.scoring.question_scores import Json
 
-SERIES = 8
+NUM_SERIES_COLOURS = 8
 """How many systems have a colour of their own; the next ones begin again."""
 
 _INK, _PAPER = "#010203", "#fdfcfb"
 """Stand for the page's two colours, which differ by day and by night; no series has them."""
 
-_COLOURS = {f"#0000{number:02x}": f"var(--series-{number})" for number in range(1, SERIES + 1)}
+_COLOURS = {f"#0000{number:02x}": f"var(--series-{number})" for number in range(1, NUM_SERIES_COLOURS + 1)}
 
 
 def svg_figures(results: Json) -> list[tuple[str, Markup]]:
     """Draw every plot that the results have something for, each with its title."""
     systems: Json = results["systems"]
     figures = {
-        "F1 by category, with intervals": score_by_category,
-        "F1 against tokens per question": tokens_against_score,
+        "F1 by category, with intervals": plot_score_by_category,
+        "F1 against tokens per question": plot_score_vs_tokens,
     }
     if any(system["cost_usd"] for system in systems.values()):
-        figures["F1 against cost"] = cost_against_score
+        figures["F1 against cost"] = plot_score_vs_cost
     if any(system["growth"] for system in systems.values()):
-        figures["Growth of the banks by session"] = bank_growth
+        figures["Growth of the banks by session"] = plot_bank_growth
     with rc_context(_style()):
         return [(title, _svg(draw(results))) for title, draw in figures.items()]
 
@@ -47,7 +47,7 @@ def _style() -> dict[Any, Any]:  # Any: the names of matplotlib's settings, and 
     return {
         **dict.fromkeys(inks, _INK),
         **dict.fromkeys(papers, _PAPER),
-        **AS_WRITTEN,
+        **LITERAL_TEXT_STYLE,
         "axes.prop_cycle": f"cycler('color', {list(_COLOURS)})",
         "axes.spines.right": False,
         "axes.spines.top": False,
@@ -71,10 +71,10 @@ def _svg(figure: Figure) -> Markup:
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # numbered anew in each figure: an id may stand once in a page
-    return Markup(re.sub(r'style="[^"]*"', lambda style: _in_variables(style[0]), svg))
+    return Markup(re.sub(r'style="[^"]*"', lambda style: _use_css_variables(style[0]), svg))
 
 
-def _in_variables(style: str) -> str:
+def _use_css_variables(style: str) -> str:
     """Name colours by the page's variables, so that it can be dark."""
     named = {**_COLOURS, _INK: "var(--ink)", "#000000": "var(--ink)", _PAPER: "var(--paper)"}
     for colour, variable in named.items():

@@ -12,26 +12,31 @@ from memory_program.core.provenance import provenance_tags
 from memory_program.evaluation.item_records import content_hash
 from memory_program.evaluation.question_selection import Selection
 from memory_program.evaluation.report.plots import write_plots
-from memory_program.evaluation.report.report_page import PAGE, ReportedRun, write_page
-from memory_program.evaluation.report.results_json import RESULTS, make_results, write_json, write_questions
+from memory_program.evaluation.report.report_page import REPORT_FILE, ReportedRun, write_html_report
+from memory_program.evaluation.report.results_json import (
+    EVALUATION_RESULTS_FILE,
+    build_evaluation_results,
+    write_json,
+    write_question_results,
+)
 from memory_program.evaluation.report.score_tables import print_results
 from memory_program.evaluation.scoring.question_scores import Json
-from memory_program.evaluation.scoring.system_records import RecordedSystem
-from memory_program.tracking import TrackedRun, Tracker, note_logged, tracking_place, was_logged
+from memory_program.evaluation.scoring.system_records import SystemRecords
+from memory_program.tracking import TrackedRun, Tracker, is_already_logged, tracking_location, write_receipt
 
 
-class Publisher:
+class EvaluationPublisher:
     """Turns records into results, and hands them out."""
 
     def __init__(
         self, config: EvaluateConfig, selection: Selection, console: Console, ceiling: Json | None = None
     ) -> None:
-        """Prepare; nothing is opened or written yet. For ``ceiling`` see ``make_results``."""
+        """Prepare; nothing is opened or written yet. For ``ceiling`` see ``build_evaluation_results``."""
         self._ceiling = ceiling
         self._config = config
         self._selection = selection
         self._console = console
-        self._uri, self._artifacts = tracking_place(config.output_dir, config.tracking_uri)
+        self._uri, self._artifacts = tracking_location(config.output_dir, config.tracking_uri)
         self._tracker: Tracker | None = None
 
     def open_tracker(self) -> None:
@@ -39,14 +44,14 @@ class Publisher:
         if self._config.mlflow and self._tracker is None:
             self._tracker = Tracker(self._uri, self._artifacts)
             if self._config.traces:
-                self._tracker.trace()
+                self._tracker.enable_tracing()
 
     def close(self) -> None:
         """Let go of MLflow."""
         if self._tracker is not None:
             self._tracker.close()
 
-    def publish(self, recorded: Sequence[RecordedSystem], store: BankStore | None) -> ReportedRun:
+    def publish(self, recorded: Sequence[SystemRecords], store: BankStore | None) -> ReportedRun:
         """Score the records, write the files, print the tables, and log to MLflow.
 
         Args:
@@ -57,34 +62,36 @@ class Publisher:
             StoreError: the database fails.
             TrackingError: MLflow fails; everything else is done.
         """
-        scored = tuple(system.scored(store) for system in recorded)
-        results = make_results(self._config, self._selection, scored, self._ceiling)
+        scored = tuple(system.score_answers(store) for system in recorded)
+        results = build_evaluation_results(self._config, self._selection, scored, self._ceiling)
         folder = self._config.output_dir
-        page = self._config.page or folder / PAGE
+        page = self._config.page or folder / REPORT_FILE
         reported = ReportedRun(folder, self._selection, results, scored)
-        write_json(folder / RESULTS, results)
+        write_json(folder / EVALUATION_RESULTS_FILE, results)
         for system, of_system in zip(recorded, scored, strict=True):
-            write_questions(system.folder / "questions.jsonl", of_system)
+            write_question_results(system.folder / "questions.jsonl", of_system)
         plots = write_plots(folder, results)
-        write_page(page, [reported])
+        write_html_report(page, [reported])
         print_results(self._console, results)
-        for label, path in (("results", folder / RESULTS), ("report", page)):
+        for label, path in (("results", folder / EVALUATION_RESULTS_FILE), ("report", page)):
             self._console.print(f"{label}: {path}", highlight=False, markup=False, soft_wrap=True)
         if self._config.mlflow:
-            self._track(results, recorded, [page, *plots])
+            self._log_to_mlflow(results, recorded, [page, *plots])
         return reported
 
-    def _track(self, results: Json, recorded: Sequence[RecordedSystem], files: Sequence[Path]) -> None:
+    def _log_to_mlflow(self, results: Json, recorded: Sequence[SystemRecords], files: Sequence[Path]) -> None:
         """Log the results, unless just these went to the same place before."""
         folder = self._config.output_dir
         digest = content_hash(results["systems"], results["comparisons"], results["dataset"])
-        if not was_logged(folder, self._uri, digest):
+        if not is_already_logged(folder, self._uri, digest):
             self.open_tracker()
             assert self._tracker is not None
             name = f"{self._config.output_dir.name} on {results['dataset']['name']}"
-            parent = TrackedRun(name, {}, {}, provenance_tags(results), [folder / RESULTS, *files])
-            children = [_tracked(system, results) for system in recorded]
-            note_logged(folder, self._uri, digest, self._tracker.log(parent, children))
+            parent = TrackedRun(
+                name, {}, {}, provenance_tags(results), [folder / EVALUATION_RESULTS_FILE, *files]
+            )
+            children = [_make_tracked_run(system, results) for system in recorded]
+            write_receipt(folder, self._uri, digest, self._tracker.log(parent, children))
         self._console.print(
             f"compare in MLflow: mlflow ui --backend-store-uri {self._uri}",
             highlight=False,
@@ -93,7 +100,7 @@ class Publisher:
         )
 
 
-def publish_together(
+def publish_combined_report(
     page: Path, runs: Sequence[ReportedRun], config: EvaluateConfig, console: Console
 ) -> None:
     """Write the page of several runs, say where it is, and log it to MLflow as a run of its own.
@@ -107,17 +114,17 @@ def publish_together(
     Raises:
         TrackingError: MLflow fails; the page is written.
     """
-    write_page(page, runs)
+    write_html_report(page, runs)
     console.print(f"report of {len(runs)} runs: {page}", highlight=False, markup=False, soft_wrap=True)
     if config.mlflow:
         names = ", ".join(run.folder.name for run in runs)
-        with closing(Tracker(*tracking_place(config.output_dir, config.tracking_uri))) as tracker:
+        with closing(Tracker(*tracking_location(config.output_dir, config.tracking_uri))) as tracker:
             tracker.log(
                 TrackedRun(f"report of {names}", {}, {}, provenance_tags(runs[0].results), [page]), []
             )
 
 
-def _tracked(system: RecordedSystem, results: Json) -> TrackedRun:
+def _make_tracked_run(system: SystemRecords, results: Json) -> TrackedRun:
     identity = system.run.system
     result = results["systems"][identity.name]
     files = (system.folder / name for name in _FILES)
@@ -133,7 +140,7 @@ def _tracked(system: RecordedSystem, results: Json) -> TrackedRun:
             "seed": results["seed"],
             **identity.settings,
         },
-        metrics=dict(_metrics(result)),
+        metrics=dict(_mlflow_metrics(result)),
         tags={**provenance_tags(results), "signature": result["signature"]},
         artifacts=[path for path in files if path.exists()],
     )
@@ -142,7 +149,7 @@ def _tracked(system: RecordedSystem, results: Json) -> TrackedRun:
 _FILES = ("run.json", "program.json", "build.jsonl", "answers.jsonl", "judgements.jsonl", "questions.jsonl")
 
 
-def _metrics(result: Json) -> Iterator[tuple[str, float]]:
+def _mlflow_metrics(result: Json) -> Iterator[tuple[str, float]]:
     """List the numbers of a system under names that are the same for every system; what is None is absent."""
     intervals = {f"locomo_f1/{name}": score for name, score in result["locomo_f1"].items()}
     intervals |= {f"bleu1/{name}": score for name, score in result["bleu1"].items()}

@@ -8,32 +8,32 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter, SymmetricalLogLocator
 
-from memory_program.evaluation.report.score_tables import groups_of, heading
+from memory_program.evaluation.report.score_tables import score_groups, short_heading
 from memory_program.evaluation.scoring.question_scores import Json
 
-AS_WRITTEN: dict[Any, Any] = {"text.parse_math": False}  # Any: the names of matplotlib's settings
+LITERAL_TEXT_STYLE: dict[Any, Any] = {"text.parse_math": False}  # Any: the names of matplotlib's settings
 """Names of data and runs are drawn as they are, even with dollar signs, which begin formulas otherwise."""
 
 
 def write_plots(folder: Path, results: Json) -> list[Path]:
     """Draw the plots of a run into its folder, and list the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    with rc_context(AS_WRITTEN):
+    with rc_context(LITERAL_TEXT_STYLE):
         figures = {
-            "score_by_category.png": score_by_category(results),
-            "tokens_against_score.png": tokens_against_score(results),
+            "score_by_category.png": plot_score_by_category(results),
+            "tokens_against_score.png": plot_score_vs_tokens(results),
         }
         for name, figure in figures.items():
             figure.savefig(folder / name, dpi=120, bbox_inches="tight")
     return [folder / name for name in figures]
 
 
-def score_by_category(results: Json) -> Figure:
+def plot_score_by_category(results: Json) -> Figure:
     """Draw official F1 by category as bars, one colour per system, with their intervals."""
     figure = Figure(figsize=(9, 4.5))
     axes = figure.subplots()
     systems: Json = results["systems"]
-    groups = [*groups_of(results["dataset"]), "abstention"]
+    groups = [*score_groups(results["dataset"]), "abstention"]
     width = 0.8 / max(len(systems), 1)
     for place, (name, system) in enumerate(systems.items()):
         scores = {**system["locomo_f1"], "abstention": system["abstention"]}
@@ -47,7 +47,7 @@ def score_by_category(results: Json) -> Figure:
             capsize=2,
             label=name,
         )
-    axes.set_xticks(range(len(groups)), list(map(heading, groups)))
+    axes.set_xticks(range(len(groups)), list(map(short_heading, groups)))
     axes.set_ylabel("LoCoMo's F1 (abstention: accuracy)")
     axes.set_ylim(0, 1)
     axes.set_title(_title(results))
@@ -55,19 +55,19 @@ def score_by_category(results: Json) -> Figure:
     return figure
 
 
-def tokens_against_score(results: Json) -> Figure:
+def plot_score_vs_tokens(results: Json) -> Figure:
     """Draw each system's official F1, with its interval, over its tokens per question."""
     taken = {name: system["tokens_per_question"] for name, system in results["systems"].items()}
-    return _against_score(results, taken, "tokens per question", linear_below=10)
+    return _plot_score_vs(results, taken, "tokens per question", linear_below=10)
 
 
-def cost_against_score(results: Json) -> Figure:
+def plot_score_vs_cost(results: Json) -> Figure:
     """Draw each system's official F1, with its interval, over what its run cost, where that is known."""
     taken = {name: system["cost_usd"] for name, system in results["systems"].items()}
-    return _against_score(results, taken, "US dollars, in all", linear_below=0.01)
+    return _plot_score_vs(results, taken, "US dollars, in all", linear_below=0.01)
 
 
-def bank_growth(results: Json) -> Figure:
+def plot_bank_growth(results: Json) -> Figure:
     """Draw the tokens of the banks of each system that writes memories, session by session."""
     figure = Figure(figsize=(6.5, 4.5))
     axes = figure.subplots()
@@ -85,7 +85,7 @@ def bank_growth(results: Json) -> Figure:
     return figure
 
 
-def _against_score(
+def _plot_score_vs(
     results: Json, taken: Mapping[str, float | None], label: str, *, linear_below: float
 ) -> Figure:
     figure = Figure(figsize=(6.5, 4.5))

@@ -12,17 +12,26 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from rich.table import Table
 
-from locomo.atomic_files import write_whole
+from locomo.atomic_files import atomic_write_text
 from memory_program.evaluation.question_selection import Selection
-from memory_program.evaluation.report.answer_browser import Browsing, Room, browsing, wanted
+from memory_program.evaluation.report.answer_browser import (
+    BrowserData,
+    SizeBudget,
+    build_browser_data,
+    gold_answer_text,
+)
 from memory_program.evaluation.report.figures import svg_figures
-from memory_program.evaluation.report.results_json import compared
-from memory_program.evaluation.report.score_tables import incomparable, tables, warnings
-from memory_program.evaluation.scoring.error_types import Fault
-from memory_program.evaluation.scoring.question_scores import Json, Resampling
+from memory_program.evaluation.report.results_json import compare_systems
+from memory_program.evaluation.report.score_tables import (
+    incomparable_warnings,
+    result_warnings,
+    results_tables,
+)
+from memory_program.evaluation.scoring.error_types import ErrorType
+from memory_program.evaluation.scoring.question_scores import BootstrapSampler, Json
 from memory_program.evaluation.scoring.system_records import ScoredSystem
 
-PAGE = "report.html"
+REPORT_FILE = "report.html"
 _EXAMPLES = 3
 
 
@@ -36,7 +45,7 @@ class ReportedRun:
     systems: tuple[ScoredSystem, ...]
 
 
-def write_page(path: Path, runs: Sequence[ReportedRun], room: Room | None = None) -> None:
+def write_html_report(path: Path, runs: Sequence[ReportedRun], size_budget: SizeBudget | None = None) -> None:
     """Write the page of some runs; those on one dataset are shown side by side, and compared.
 
     Args:
@@ -44,9 +53,9 @@ def write_page(path: Path, runs: Sequence[ReportedRun], room: Room | None = None
         runs: one at least.
         room: how much of the conversations and banks the page takes; by default what keeps it quick to open.
     """
-    room = room or Room()
-    boards = [_Board(place, of_dataset) for place, of_dataset in enumerate(_by_dataset(runs))]
-    browsed = [board.browsing(room) for board in boards]
+    size_budget = size_budget or SizeBudget()
+    boards = [_DatasetReport(place, of_dataset) for place, of_dataset in enumerate(_by_dataset(runs))]
+    browsed = [board.browser_data(size_budget) for board in boards]
     records = json.dumps([part.content for part in browsed], separators=(",", ":")).encode()
     templates = Environment(
         loader=PackageLoader("memory_program.evaluation.report"),
@@ -59,11 +68,11 @@ def write_page(path: Path, runs: Sequence[ReportedRun], room: Room | None = None
         title=f"Memory report: {', '.join(board.name for board in boards)}",
         version=runs[0].results["version"],
         commit=runs[0].results["git_commit"],
-        boards=[board.shown(part) for board, part in zip(boards, browsed, strict=True)],
+        boards=[board.template_context(part) for board, part in zip(boards, browsed, strict=True)],
         records=base64.b64encode(gzip.compress(records, mtime=0)).decode(),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, page, errors="replace")  # half an emoji is text too
+    atomic_write_text(path, page, errors="replace")  # half an emoji is text too
 
 
 def _by_dataset(runs: Sequence[ReportedRun]) -> list[list[ReportedRun]]:
@@ -74,7 +83,7 @@ def _by_dataset(runs: Sequence[ReportedRun]) -> list[list[ReportedRun]]:
     return list(groups.values())
 
 
-class _Board:
+class _DatasetReport:
     """The runs on one dataset, as one set of results."""
 
     def __init__(self, place: int, runs: Sequence[ReportedRun]) -> None:
@@ -92,7 +101,9 @@ class _Board:
         asked = (question for run in runs for question in run.selection.questions)
         self.questions = list({question.question_id: question for question in asked}.values())
         first, ceilings = runs[0].results, [run.results["ceiling"] for run in runs]
-        differences = first if len(runs) == 1 else compared(self.systems, Resampling(first["seed"]))
+        differences = (
+            first if len(runs) == 1 else compare_systems(self.systems, BootstrapSampler(first["seed"]))
+        )
         told = {  # what a run compares itself stays as its results have it
             (prefix + pair["a"], prefix + pair["b"], pair["metric"]): pair
             for run, prefix in zip(runs, _prefixes(runs), strict=True)
@@ -109,7 +120,7 @@ class _Board:
             "not_compared": differences["not_compared"],
         }
 
-    def shown(self, browsed: Browsing) -> Json:
+    def template_context(self, browsed: BrowserData) -> Json:
         """Give what the template shows."""
         systems: Json = self.results["systems"]
         sessions = sum(len(talk.sessions) for talk in self.conversations.values())
@@ -119,34 +130,36 @@ class _Board:
             "name": self.name,
             "scope": f"{len(self.conversations):,} conversations, {sessions:,} sessions, {turns:,} turns, "
             f"{len(self.questions):,} questions; data {self.results['dataset']['sha256'][:8]}",
-            "abridged": len(browsed.abridged),
+            "abridged": len(browsed.abridged_conversations),
             "warnings": [
-                *(line for name, system in systems.items() for line in warnings(name, system)),
-                *incomparable(self.results),
+                *(line for name, system in systems.items() for line in result_warnings(name, system)),
+                *incomparable_warnings(self.results),
             ],
-            "tables": [_table(table) for table in (*tables(self.results), *_bank_tables(self.results))],
+            "tables": [
+                _html_table(table) for table in (*results_tables(self.results), *_bank_tables(self.results))
+            ],
             "figures": [{"title": title, "svg": svg} for title, svg in svg_figures(self.results)],
             "examples": list(self._examples()),
             "signatures": [system["signature"] for system in systems.values()],
         }
 
-    def browsing(self, room: Room) -> Browsing:
+    def browser_data(self, room: SizeBudget) -> BrowserData:
         """Give what the browser of questions looks up."""
-        return browsing(self.name, self.conversations, self.questions, self.systems, room)
+        return build_browser_data(self.name, self.conversations, self.questions, self.systems, room)
 
     def _examples(self) -> Iterator[Json]:
         """Pick the first wrong answers of each fault, system by system."""
         for name, system in self.systems.items():
             diagnosed = list(zip(system.scored, system.diagnoses, strict=True))
-            counts = Counter(diagnosis.fault for _, diagnosis in diagnosed if diagnosis is not None)
-            for fault in (fault for fault in Fault if counts[fault]):
-                items = [item for item, d in diagnosed if d is not None and d.fault is fault][:_EXAMPLES]
+            counts = Counter(diagnosis.error_type for _, diagnosis in diagnosed if diagnosis is not None)
+            for fault in (fault for fault in ErrorType if counts[fault]):
+                items = [item for item, d in diagnosed if d is not None and d.error_type is fault][:_EXAMPLES]
                 examples = [
                     {
                         "place": self.place,
                         "id": item.question.question_id,
                         "question": item.question.text,
-                        "gold": wanted(item.question),
+                        "gold": gold_answer_text(item.question),
                         "answer": item.record.answer.text if item.record is not None else "",
                     }
                     for item in items
@@ -190,7 +203,7 @@ def _bank_tables(results: Json) -> Iterator[Table]:
             yield table
 
 
-def _table(table: Table) -> Json:
+def _html_table(table: Table) -> Json:
     """Take a terminal's table apart for HTML."""
     are_numbers = [column.justify == "right" for column in table.columns]
     first, *others = ([str(cell) for cell in column.cells] for column in table.columns)

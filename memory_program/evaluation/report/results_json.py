@@ -6,32 +6,32 @@ from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 
-from locomo.atomic_files import write_whole
+from locomo.atomic_files import atomic_write_text
 from locomo.types import HEADLINE_TYPES, Benchmark
 from memory_program import __version__
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.provenance import git_commit, lock_hash
 from memory_program.evaluation.item_records import content_hash
 from memory_program.evaluation.question_selection import Selection
-from memory_program.evaluation.scoring.bank_growth import growth, tool_use
-from memory_program.evaluation.scoring.error_types import Diagnosis, diagnosis_summary
-from memory_program.evaluation.scoring.judge_errors import cited, recorded_quality
+from memory_program.evaluation.scoring.bank_growth import count_tool_use, mean_bank_growth
+from memory_program.evaluation.scoring.error_types import Diagnosis, summarize_diagnoses
+from memory_program.evaluation.scoring.judge_errors import format_judge_error_rates, load_judge_error_rates
 from memory_program.evaluation.scoring.question_scores import (
+    BootstrapSampler,
     Json,
-    Resampling,
     ScoredQuestion,
-    compare,
-    correctness,
-    summarise,
+    paired_comparisons,
+    summarize_system,
+    verdict_score,
 )
-from memory_program.evaluation.scoring.score_signature import ChosenOn, SystemRun
+from memory_program.evaluation.scoring.score_signature import OptimizationData, SystemRun
 from memory_program.evaluation.scoring.system_records import ScoredSystem
-from memory_program.models.http_engine import reasons_by_itself
+from memory_program.models.http_engine import is_reasoning_model
 
-RESULTS = "results.json"
+EVALUATION_RESULTS_FILE = "results.json"
 
 
-def make_results(
+def build_evaluation_results(
     config: EvaluateConfig,
     selection: Selection,
     scored_systems: Sequence[ScoredSystem],
@@ -45,24 +45,26 @@ def make_results(
         scored_systems: its systems.
         ceiling: the results of the system that knows the truth, where one does.
     """
-    resampling = Resampling(config.seed)
+    resampling = BootstrapSampler(config.seed)
     systems: Json = {}
     for system in scored_systems:
-        summary = summarise(system.scored, system.builds, resampling, system.replaced)
+        summary = summarize_system(system.scored, system.builds, resampling, system.replaced)
         n = summary["locomo_f1"]["all"]["n"]
         judge = system.run.judge
-        quality = recorded_quality(config, judge, selection.dataset.benchmark, resampling)
+        quality = load_judge_error_rates(config, judge, selection.dataset.benchmark, resampling)
         systems[system.run.system.name] = {
             **summary,
-            "diagnosis": diagnosis_summary(system.scored, system.diagnoses),
-            "growth": growth(selection.conversations, system.banks),
-            "tools": tool_use(system.banks, system.builds),
+            "diagnosis": summarize_diagnoses(system.scored, system.diagnoses),
+            "growth": mean_bank_growth(selection.conversations, system.banks),
+            "tools": count_tool_use(system.banks, system.builds),
             "calibration": None if judge is None else {"judge": judge.name, "quality": quality},
-            "signature": signature(config, selection, system.run, n, quality),
+            "signature": score_signature(config, selection, system.run, n, quality),
             "run": asdict(system.run),
         }
         if system.run.chosen_on is not None:
-            systems[system.run.system.name]["chosen_on"] = _seen(system.run.chosen_on, selection)
+            systems[system.run.system.name]["chosen_on"] = _conversations_seen(
+                system.run.chosen_on, selection
+            )
     return {
         "config": config.model_dump(mode="json"),
         "dataset": {
@@ -81,15 +83,15 @@ def make_results(
         "seed": config.seed,
         "systems": systems,
         "ceiling": ceiling,
-        **compared({system.run.system.name: system for system in scored_systems}, resampling),
+        **compare_systems({system.run.system.name: system for system in scored_systems}, resampling),
     }
 
 
-def compared(systems: Mapping[str, ScoredSystem], resampling: Resampling) -> Json:
+def compare_systems(systems: Mapping[str, ScoredSystem], resampling: BootstrapSampler) -> Json:
     """Compare every two systems on the questions that both were asked, by F1 and by each rubric of both.
 
     Returns:
-        ``comparisons``, as ``compare`` gives them, and ``not_compared``: any two systems, with the rubrics by
+        ``comparisons``, as ``paired_comparisons`` gives them, and ``not_compared``: any two systems, with the rubrics by
         which other judges judged them, so that a difference would be of the judges too.
     """
     comparisons: list[Json] = []
@@ -105,14 +107,14 @@ def compared(systems: Mapping[str, ScoredSystem], resampling: Resampling) -> Jso
         alike, unlike = list[str](), list[str]()
         if one is not None and other is not None:
             for rubric in sorted(one.rubrics.keys() & other.rubrics.keys()):
-                (alike if one.judges_like(other, rubric) else unlike).append(rubric)
-        comparisons += compare(aligned, alike, resampling)
+                (alike if one.is_same_judge(other, rubric) else unlike).append(rubric)
+        comparisons += paired_comparisons(aligned, alike, resampling)
         if unlike:
             apart.append({"a": a, "b": b, "rubrics": unlike})
     return {"comparisons": comparisons, "not_compared": apart}
 
 
-def signature(
+def score_signature(
     config: EvaluateConfig, selection: Selection, run: SystemRun, n: int, quality: Json | None
 ) -> str:
     """Write what a score depends on, as one line to quote with it.
@@ -126,7 +128,7 @@ def signature(
         **({"cat": "1-4"} if benchmark is Benchmark.LOCOMO else {"bench": benchmark.value}),
         "n": n,
         "judge": run.judge.name if run.judge is not None else "none",
-        **({"calibration": cited(quality)} if quality is not None else {}),
+        **({"calibration": format_judge_error_rates(quality)} if quality is not None else {}),
         "data": selection.dataset.version,
         "v": __version__,
         "system": system.name,
@@ -147,7 +149,7 @@ def signature(
             parts["build"] = system.settings["build"]
     if system.reader is not None:
         reader = system.read_by or system.reader
-        temperature = "its own" if reasons_by_itself(system.reader) else f"{system.temperature:g}"
+        temperature = "its own" if is_reasoning_model(system.reader) else f"{system.temperature:g}"
         parts |= {"reader": reader, "temperature": temperature}
         parts |= {"max_searches": system.settings["max_searches"], "program": system.program[:8]}
     parts |= {"top_k": system.settings["top_k"], "reader_budget": system.settings["reader_budget"]}
@@ -161,23 +163,25 @@ def signature(
 def write_json(path: Path, content: Json) -> None:
     """Write a JSON file, the whole of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    atomic_write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
-def write_questions(path: Path, system: ScoredSystem) -> None:
+def write_question_results(path: Path, system: ScoredSystem) -> None:
     """Write one line per question: what was asked, wanted and answered, what that is worth, and why."""
     diagnosed = zip(system.scored, system.diagnoses, strict=True)
-    lines = [json.dumps(_line(item, diagnosis), ensure_ascii=True) for item, diagnosis in diagnosed]
-    write_whole(path, "".join(f"{line}\n" for line in lines))
+    lines = [
+        json.dumps(_question_result_json(item, diagnosis), ensure_ascii=True) for item, diagnosis in diagnosed
+    ]
+    atomic_write_text(path, "".join(f"{line}\n" for line in lines))
 
 
-def _seen(chosen_on: ChosenOn, selection: Selection) -> list[str]:
+def _conversations_seen(chosen_on: OptimizationData, selection: Selection) -> list[str]:
     """List the conversations of a selection that prompts were made and chosen on."""
     seen = chosen_on.conversations if chosen_on.sha256 == selection.dataset.sha256 else ()
     return [c.conversation_id for c in selection.conversations if c.conversation_id in seen]
 
 
-def _line(item: ScoredQuestion, diagnosis: Diagnosis | None) -> Json:
+def _question_result_json(item: ScoredQuestion, diagnosis: Diagnosis | None) -> Json:
     question = item.question
     answer = item.record.answer if item.record is not None else None
     return {
@@ -189,11 +193,11 @@ def _line(item: ScoredQuestion, diagnosis: Diagnosis | None) -> Json:
         "outcome": answer.outcome.value if answer is not None else "missing",
         "locomo_f1": item.locomo_f1,
         "bleu1": item.bleu1,
-        "judge": {rubric: correctness(item, rubric) for rubric in item.judgements},
+        "judge": {rubric: verdict_score(item, rubric) for rubric in item.judgements},
         "recall": item.recall,
         "retrieval": item.retrieval,
         "tokens": item.tokens,
         "evidence": list(question.evidence),
-        "fault": diagnosis.fault.value if diagnosis is not None else None,
-        "lost": list(diagnosis.lost) if diagnosis is not None else [],
+        "fault": diagnosis.error_type.value if diagnosis is not None else None,
+        "lost": list(diagnosis.lost_turns) if diagnosis is not None else [],
     }

@@ -9,16 +9,16 @@ from rich.console import Console
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode
 from memory_program.core.errors import RecordError
-from memory_program.core.run_folder import CONFIG
+from memory_program.core.run_folder import CONFIG_FILE
 from memory_program.evaluation.item_records import Journals
-from memory_program.evaluation.question_selection import Selection, select
-from memory_program.evaluation.report.mlflow_evaluation import Publisher, publish_together
-from memory_program.evaluation.report.report_page import PAGE, ReportedRun
-from memory_program.evaluation.report.results_json import RESULTS
+from memory_program.evaluation.question_selection import Selection, load_selection
+from memory_program.evaluation.report.mlflow_evaluation import EvaluationPublisher, publish_combined_report
+from memory_program.evaluation.report.report_page import REPORT_FILE, ReportedRun
+from memory_program.evaluation.report.results_json import EVALUATION_RESULTS_FILE
 from memory_program.evaluation.scoring.bank_growth import database_url
 from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.scoring.score_signature import read_run
-from memory_program.evaluation.scoring.system_records import RecordedSystem
+from memory_program.evaluation.scoring.system_records import SystemRecords
 
 
 def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
@@ -32,22 +32,24 @@ def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
         TrackingError: MLflow fails; the results and the page are written.
     """
     alone = len(config.runs) == 1
-    settings = [settings_of(folder, config) for folder in config.runs]
+    settings = [load_run_config(folder, config) for folder in config.runs]
     reported: list[ReportedRun] = []
     for of_run in settings:
-        selection = select(of_run)
+        selection = load_selection(of_run)
         summary = f"{of_run.output_dir}: {selection.summary}"
         console.print(summary, highlight=False, markup=False, soft_wrap=True)
         own_page = of_run if alone else of_run.model_copy(update={"page": None})
-        reported.append(report(own_page, selection, console, _recorded_ceiling(of_run.output_dir)))
+        reported.append(
+            score_and_publish(own_page, selection, console, _load_oracle_results(of_run.output_dir))
+        )
     if not alone:
-        page = config.page or config.runs[0].parent / PAGE
+        page = config.page or config.runs[0].parent / REPORT_FILE
         tracked = next((of_run for of_run in settings if of_run.mlflow), settings[0])
-        publish_together(page, reported, tracked, console)
+        publish_combined_report(page, reported, tracked, console)
     return reported
 
 
-def report(
+def score_and_publish(
     config: EvaluateConfig, selection: Selection, console: Console, ceiling: Json | None = None
 ) -> ReportedRun:
     """Score what the folder of a config holds, and publish it; for ``ceiling`` see ``make_results``.
@@ -57,32 +59,32 @@ def report(
         StoreError: the database fails.
         TrackingError: MLflow fails; everything else is done.
     """
-    recorded = recorded_systems(config, selection)
+    recorded = load_system_records(config, selection)
     with ExitStack() as stack:
-        has_banks = any(name.writes_with_a_model for name in config.system_names)
-        store = stack.enter_context(BankStore.existing(database_url(config))) if has_banks else None
-        publisher = stack.enter_context(closing(Publisher(config, selection, console, ceiling)))
+        has_banks = any(name.has_model_writer for name in config.system_names)
+        store = stack.enter_context(BankStore.open_existing(database_url(config))) if has_banks else None
+        publisher = stack.enter_context(closing(EvaluationPublisher(config, selection, console, ceiling)))
         return publisher.publish(recorded, store)
 
 
-def recorded_systems(config: EvaluateConfig, selection: Selection) -> list[RecordedSystem]:
+def load_system_records(config: EvaluateConfig, selection: Selection) -> list[SystemRecords]:
     """Find what the last answers of each system recorded.
 
     Raises:
         RecordError: nothing was recorded, or the records are damaged.
     """
     folders = [config.output_dir / name.value for name in config.system_names]
-    return [RecordedSystem(folder, read_run(folder), Journals.read(folder), selection) for folder in folders]
+    return [SystemRecords(folder, read_run(folder), Journals.read(folder), selection) for folder in folders]
 
 
-def settings_of(folder: Path, config: EvaluateConfig) -> EvaluateConfig:
+def load_run_config(folder: Path, config: EvaluateConfig) -> EvaluateConfig:
     """Read how a run was last run; where it lies now, the page and MLflow are as ``config`` has them.
 
     Raises:
         RecordError: the folder holds no settings, or they are damaged.
         ConfigError: they are not of this version.
     """
-    path = folder / CONFIG
+    path = folder / CONFIG_FILE
     try:
         recorded: Json = dict(json.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -104,9 +106,9 @@ def settings_of(folder: Path, config: EvaluateConfig) -> EvaluateConfig:
     return EvaluateConfig(**{**recorded, **here})
 
 
-def _recorded_ceiling(folder: Path) -> Json | None:
+def _load_oracle_results(folder: Path) -> Json | None:
     """Take over the ceiling that a run was last reported with; to measure it anew takes the oracle."""
     try:
-        return json.loads((folder / RESULTS).read_text(encoding="utf-8"))["ceiling"]
+        return json.loads((folder / EVALUATION_RESULTS_FILE).read_text(encoding="utf-8"))["ceiling"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):  # not reported yet, or not by this version
         return None

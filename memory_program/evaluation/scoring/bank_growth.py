@@ -11,11 +11,11 @@ from memory_program.bank.memory import OperationKind
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.evaluation.item_records import BuildRecord
-from memory_program.evaluation.scoring.error_types import Kept, kept_of
+from memory_program.evaluation.scoring.error_types import RetainedTurns, collect_retained_turns
 from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.scoring.score_signature import SystemIdentity
 
-Banks = Mapping[str, MemoryBank]
+BanksByConversation = Mapping[str, MemoryBank]
 """The bank of each conversation, by its id; empty for a system that writes no memories."""
 
 
@@ -24,34 +24,38 @@ def database_url(config: EvaluateConfig) -> str:
     return config.db_url or f"sqlite:///{(config.output_dir / 'banks.sqlite').as_posix()}"
 
 
-def banks_of(
+def load_banks(
     identity: SystemIdentity, conversations: Sequence[Conversation], store: BankStore | None
-) -> Banks:
+) -> BanksByConversation:
     """Read the banks of a system; ``store`` may be None for one that writes no memories.
 
     Raises:
         StoreError: the database fails.
     """
-    if store is None or not SystemName(identity.name).writes_with_a_model:
+    if store is None or not SystemName(identity.name).has_model_writer:
         return {}
     return {c.conversation_id: store.bank(identity.namespace(c)) for c in conversations}
 
 
-def kept_by(identity: SystemIdentity, conversation: Conversation, banks: Banks) -> Kept:
+def system_retained_turns(
+    identity: SystemIdentity, conversation: Conversation, banks: BanksByConversation
+) -> RetainedTurns:
     """Say what a system kept of a conversation for its reader."""
     name = SystemName(identity.name)
-    shows_turns = (
-        identity.settings["archive"] if name.writes_with_a_model else name is not SystemName.NO_MEMORY
+    shows_turns = identity.settings["archive"] if name.has_model_writer else name is not SystemName.NO_MEMORY
+    return collect_retained_turns(
+        banks.get(conversation.conversation_id), conversation.turns if shows_turns else ()
     )
-    return kept_of(banks.get(conversation.conversation_id), conversation.turns if shows_turns else ())
 
 
-def growth(conversations: Sequence[Conversation], banks: Banks) -> list[Json]:
+def mean_bank_growth(conversations: Sequence[Conversation], banks: BanksByConversation) -> list[Json]:
     """Tell how banks grew: live memories, and tokens with the core block, after each session, as means.
 
     The first entry is of the conversations' first sessions, and so on; ``conversations`` says of how many.
     """
-    curves = [_curve(c, banks[c.conversation_id]) for c in conversations if c.conversation_id in banks]
+    curves = [
+        _bank_size_curve(c, banks[c.conversation_id]) for c in conversations if c.conversation_id in banks
+    ]
     points: list[Json] = []
     for place in range(max(map(len, curves), default=0)):
         reached = [curve[place] for curve in curves if place < len(curve)]
@@ -67,7 +71,7 @@ def growth(conversations: Sequence[Conversation], banks: Banks) -> list[Json]:
     return points
 
 
-def tool_use(banks: Banks, builds: Sequence[BuildRecord | None]) -> dict[str, Json]:
+def count_tool_use(banks: BanksByConversation, builds: Sequence[BuildRecord | None]) -> dict[str, Json]:
     """Count what each agent did, by kind of operation, and which of its calls were ``refused``."""
     counts: dict[str, Counter[str]] = {}
     for bank in banks.values():
@@ -80,7 +84,7 @@ def tool_use(banks: Banks, builds: Sequence[BuildRecord | None]) -> dict[str, Js
     return {agent: {column: found[column] for column in columns} for agent, found in sorted(counts.items())}
 
 
-def _curve(conversation: Conversation, bank: MemoryBank) -> list[tuple[int, int]]:
+def _bank_size_curve(conversation: Conversation, bank: MemoryBank) -> list[tuple[int, int]]:
     """Follow one bank: (memories, tokens) after each session that the bank has reached."""
     operations = bank.operations()
     live: dict[str, int] = {}

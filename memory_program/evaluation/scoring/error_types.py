@@ -24,17 +24,17 @@ from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Operation, OperationKind
 from memory_program.bank.outcomes import Answer
 from memory_program.bank.stems import tokenize
-from memory_program.evaluation.scoring.question_scores import Json, ScoredQuestion, correctness
+from memory_program.evaluation.scoring.question_scores import Json, ScoredQuestion, verdict_score
 
-RIGHT_FROM = 0.5
+CORRECT_F1_THRESHOLD = 0.5
 """The official F1 from which an answer without a verdict counts as right."""
 
 
-class Fault(StrEnum):
+class ErrorType(StrEnum):
     """What is wrong with a wrong answer: the first of these that holds.
 
     An answer is wrong if the first rubric with a verdict says so; without a verdict, if its official F1 is
-    below ``RIGHT_FROM``. A call that failed gave no answer, and is counted as failed only.
+    below ``CORRECT_F1_THRESHOLD``. A call that failed gave no answer, and is counted as failed only.
     """
 
     SHOULD_HAVE_ABSTAINED = "should have abstained"
@@ -61,31 +61,33 @@ class Fault(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RetainedTurns:
     """What a system kept of one conversation for its reader.
 
-    ``carried`` are the turns that each memory of the log carries, superseded ones included; ``live`` the ids
-    of the last version's memories; ``verbatim`` the turns that the system may show word for word.
+    ``turns_by_memory`` are the turns that each memory of the log carries, superseded ones included; ``live_memory_ids`` the ids
+    of the last version's memories; ``verbatim_turns`` the turns that the system may show word for word.
     """
 
-    carried: Mapping[str, frozenset[str]]
-    live: frozenset[str]
-    verbatim: frozenset[str]
+    turns_by_memory: Mapping[str, frozenset[str]]
+    live_memory_ids: frozenset[str]
+    verbatim_turns: frozenset[str]
 
-    def stored(self) -> frozenset[str]:
+    def stored_turns(self) -> frozenset[str]:
         """Every turn that was ever stored."""
-        return self.verbatim.union(*self.carried.values())
+        return self.verbatim_turns.union(*self.turns_by_memory.values())
 
     def live_turns(self) -> frozenset[str]:
         """Every turn that is live."""
-        return self.verbatim.union(*(self.carried[memory_id] for memory_id in self.live))
+        return self.verbatim_turns.union(
+            *(self.turns_by_memory[memory_id] for memory_id in self.live_memory_ids)
+        )
 
-    def shown(self, answer: Answer) -> set[str]:
+    def shown_turns(self, answer: Answer) -> set[str]:
         """Every turn that something which the reader was shown carries."""
         sources = {item.item_id: item.sources for item in answer.ranked or ()}
         shown: set[str] = set()
         for item_id in answer.shown:
-            shown.update(self.carried.get(item_id, sources.get(item_id, (item_id,))))
+            shown.update(self.turns_by_memory.get(item_id, sources.get(item_id, (item_id,))))
         return shown
 
 
@@ -93,18 +95,18 @@ class Kept:
 class Diagnosis:
     """The fault of a wrong answer, and the evidence turns that were lost at that step."""
 
-    fault: Fault
-    lost: tuple[str, ...] = ()
+    error_type: ErrorType
+    lost_turns: tuple[str, ...] = ()
 
 
-def kept_of(bank: MemoryBank | None, verbatim: Iterable[str]) -> Kept:
+def collect_retained_turns(bank: MemoryBank | None, verbatim: Iterable[str]) -> RetainedTurns:
     """Say what a system kept, given its bank (None if it has none) and the turns that it may show."""
-    carried = turns_carried(bank.operations()) if bank is not None else {}
+    carried = trace_source_turns(bank.operations()) if bank is not None else {}
     live = [memory.memory_id for memory in bank.live()] if bank is not None else []
-    return Kept(carried, frozenset(live), frozenset(verbatim))
+    return RetainedTurns(carried, frozenset(live), frozenset(verbatim))
 
 
-def turns_carried(operations: Sequence[Operation]) -> dict[str, frozenset[str]]:
+def trace_source_turns(operations: Sequence[Operation]) -> dict[str, frozenset[str]]:
     """Follow the turns of a log: for every memory that it made, the turns that the memory carries."""
     cited: dict[str, frozenset[str]] = {}
     carried: dict[str, frozenset[str]] = {}
@@ -120,36 +122,36 @@ def turns_carried(operations: Sequence[Operation]) -> dict[str, frozenset[str]]:
 
 
 def is_wrong(item: ScoredQuestion) -> bool:
-    """Say whether there is an answer and it is wrong; see ``Fault``."""
+    """Say whether there is an answer and it is wrong; see ``ErrorType``."""
     if item.locomo_f1 is None:
         return False
-    verdicts = (correctness(item, rubric) for rubric in item.judgements)
+    verdicts = (verdict_score(item, rubric) for rubric in item.judgements)
     score = next((verdict for verdict in verdicts if verdict is not None), item.locomo_f1)
-    return score < RIGHT_FROM
+    return score < CORRECT_F1_THRESHOLD
 
 
-def diagnose(item: ScoredQuestion, conversation: Conversation, kept: Kept) -> Diagnosis | None:
+def diagnose(item: ScoredQuestion, conversation: Conversation, kept: RetainedTurns) -> Diagnosis | None:
     """Find out why an answer is wrong; None where it is right, or there is none."""
     if not is_wrong(item) or item.record is None:
         return None
     if not item.is_answerable:
-        return Diagnosis(Fault.SHOULD_HAVE_ABSTAINED)
+        return Diagnosis(ErrorType.SHOULD_HAVE_ABSTAINED)
     if _is_gold_suspect(item, conversation):
-        return Diagnosis(Fault.GOLD_SUSPECT)
+        return Diagnosis(ErrorType.GOLD_SUSPECT)
     answer, evidence = item.record.answer, item.question.evidence
     steps = (
-        (Fault.NEVER_STORED, kept.stored()),
-        (Fault.SUPERSEDED, kept.live_turns()),
-        (Fault.NOT_RETRIEVED, kept.shown(answer)),
+        (ErrorType.NEVER_STORED, kept.stored_turns()),
+        (ErrorType.SUPERSEDED, kept.live_turns()),
+        (ErrorType.NOT_RETRIEVED, kept.shown_turns(answer)),
     )
     for fault, reached in steps:
-        lost = _missing(evidence, reached)
+        lost = _unreached_turns(evidence, reached)
         if lost:
             return Diagnosis(fault, lost)
-    return Diagnosis(Fault.ABSTAINED if is_abstention(answer.text) else Fault.MISREAD)
+    return Diagnosis(ErrorType.ABSTAINED if is_abstention(answer.text) else ErrorType.MISREAD)
 
 
-def diagnosis_summary(
+def summarize_diagnoses(
     scored: Sequence[ScoredQuestion], diagnoses: Sequence[Diagnosis | None]
 ) -> dict[str, Json]:
     """Count the wrong answers by category and fault, as JSON.
@@ -165,12 +167,12 @@ def diagnosis_summary(
             continue
         for group in ("all", item.question.category.label):
             answers[group] += 1
-            faults.setdefault(group, Counter()).update([diagnosis.fault.value] if diagnosis else [])
+            faults.setdefault(group, Counter()).update([diagnosis.error_type.value] if diagnosis else [])
     return {
         group: {
             "answers": answers[group],
             "wrong": counts.total(),
-            "faults": {fault.value: counts[fault.value] for fault in Fault},
+            "faults": {fault.value: counts[fault.value] for fault in ErrorType},
         }
         for group, counts in faults.items()
     }
@@ -187,5 +189,5 @@ def _is_gold_suspect(item: ScoredQuestion, conversation: Conversation) -> bool:
     return bool(gold - {"yes", "no"}) and gold.isdisjoint(stem for stems in told for stem in stems)
 
 
-def _missing(evidence: Sequence[str], reached: Collection[str]) -> tuple[str, ...]:
+def _unreached_turns(evidence: Sequence[str], reached: Collection[str]) -> tuple[str, ...]:
     return tuple(turn_id for turn_id in evidence if turn_id not in reached)

@@ -1,7 +1,7 @@
 """From records to numbers: pure functions that need no model, no program and no file.
 
 A failed call is counted and never scored: means run over the answers that there are, ``n`` says how many,
-and ``failures`` how many there are not.
+and ``count_failures`` how many there are not.
 """
 
 import hashlib
@@ -25,11 +25,11 @@ from memory_program.models.usage import Usage
 
 Json = dict[str, Any]  # Any: a JSON object
 
-RECALL_AT = (5, 10, 25, 50)
+RECALL_CUTOFFS = (5, 10, 25, 50)
 RECALL_BUDGET_TOKENS = 2000
 """Fixed, whatever the reader's budget is, so that runs can be compared."""
 
-RECALL_KEYS = (*map(str, RECALL_AT), f"{RECALL_BUDGET_TOKENS}tok")
+RECALL_KEYS = (*map(str, RECALL_CUTOFFS), f"{RECALL_BUDGET_TOKENS}tok")
 
 MEAN_OF_TYPES = "mean of types"
 
@@ -87,7 +87,7 @@ def score_question(
     """
     if record is None or record.answer.outcome is not Outcome.OK:
         return ScoredQuestion(question, record, judgements, None, None, None, None)
-    text, gold, category = record.answer.text, question.answer, question.scored_as
+    text, gold, category = record.answer.text, question.answer, question.f1_category
     answerable = gold if question.is_answerable else None
     return ScoredQuestion(
         question=question,
@@ -106,13 +106,13 @@ def _recall(evidence: Sequence[str], ranked: Sequence[RankedItem] | None) -> dic
         return None
     sources = [item.sources for item in ranked]
     tokens = [item.tokens for item in ranked]
-    recalls = [evidence_recall(evidence, sources, k) for k in RECALL_AT]
+    recalls = [evidence_recall(evidence, sources, k) for k in RECALL_CUTOFFS]
     recalls.append(evidence_recall_under_budget(evidence, sources, tokens, RECALL_BUDGET_TOKENS))
     return dict(zip(RECALL_KEYS, recalls, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
-class Resampling:
+class BootstrapSampler:
     """Where the chance in intervals comes from: each gets its own stream, whatever else is computed."""
 
     seed: int
@@ -122,7 +122,7 @@ class Resampling:
         digest = hashlib.sha256("/".join((str(self.seed), *labels)).encode()).digest()
         return np.random.default_rng(int.from_bytes(digest[:8]))
 
-    def interval(
+    def mean_interval(
         self,
         scored: Sequence[ScoredQuestion],
         score: Callable[[ScoredQuestion], float | None],
@@ -147,16 +147,16 @@ class Resampling:
         return asdict(interval)
 
 
-def types_of(questions: Iterable[Question]) -> tuple[QuestionType, ...]:
+def headline_types(questions: Iterable[Question]) -> tuple[QuestionType, ...]:
     """Name the types that make up the headline score of a run's benchmark (LoCoMo's, if it asks nothing)."""
     first = next(iter(questions), None)
     return HEADLINE_TYPES[first.benchmark if first is not None else Benchmark.LOCOMO]
 
 
-def by_category(
+def mean_by_category(
     scored: Sequence[ScoredQuestion],
     score: Callable[[ScoredQuestion], float | None],
-    resampling: Resampling,
+    resampling: BootstrapSampler,
     label: str,
 ) -> Json:
     """Give the mean of a score over the headline questions, together (micro) and by type.
@@ -164,20 +164,24 @@ def by_category(
     Of LongMemEval also the mean of the means of the types that have any, as its own evaluation does.
     """
     headline = [item for item in scored if item.is_headline]
-    types = types_of(item.question for item in scored)
+    types = headline_types(item.question for item in scored)
     groups = {"all": headline} | {
         kind.label: [item for item in headline if item.question.category is kind] for kind in types
     }
-    scores = {name: resampling.interval(group, score, f"{label}/{name}") for name, group in groups.items()}
+    scores = {
+        name: resampling.mean_interval(group, score, f"{label}/{name}") for name, group in groups.items()
+    }
     if types == HEADLINE_TYPES[Benchmark.LONGMEMEVAL]:
-        scores[MEAN_OF_TYPES] = resampling.interval(headline, score, f"{label}/{MEAN_OF_TYPES}", by_type=True)
+        scores[MEAN_OF_TYPES] = resampling.mean_interval(
+            headline, score, f"{label}/{MEAN_OF_TYPES}", by_type=True
+        )
     return scores
 
 
-def summarise(
+def summarize_system(
     scored: Sequence[ScoredQuestion],
     builds: Sequence[BuildRecord | None],
-    resampling: Resampling,
+    resampling: BootstrapSampler,
     replaced: Sequence[Record] = (),
 ) -> Json:
     """Compute everything that is reported of one system, as JSON.
@@ -190,38 +194,38 @@ def summarise(
     """
     retrieved = [item for item in scored if item.recall is not None]
     recalls = {
-        key: resampling.interval(
+        key: resampling.mean_interval(
             retrieved, lambda item, key=key: (item.recall or {}).get(key), f"recall/{key}"
         )
         for key in RECALL_KEYS
     }
     unanswerable = [item for item in scored if not item.is_answerable]
     tokens = [item.tokens for item in scored if item.tokens is not None]
-    records = [*records_of(scored, builds), *replaced]
+    records = [*scored_records(scored, builds), *replaced]
     stages = usage_by_stage(records)
     total = sum(stages.values(), Usage())
     return {
-        "locomo_f1": by_category(scored, _locomo_f1, resampling, "locomo_f1"),
-        "abstention": resampling.interval(unanswerable, _locomo_f1, "abstention"),
-        "overall_with_abstention": resampling.interval(scored, _locomo_f1, "overall"),
-        "set_f1": resampling.interval(scored, lambda item: item.set_f1, "set_f1"),
-        "bleu1": by_category(scored, lambda item: item.bleu1, resampling, "bleu1"),
-        "judge": judge_summary(scored, resampling),
+        "locomo_f1": mean_by_category(scored, _locomo_f1, resampling, "locomo_f1"),
+        "abstention": resampling.mean_interval(unanswerable, _locomo_f1, "abstention"),
+        "overall_with_abstention": resampling.mean_interval(scored, _locomo_f1, "overall"),
+        "set_f1": resampling.mean_interval(scored, lambda item: item.set_f1, "set_f1"),
+        "bleu1": mean_by_category(scored, lambda item: item.bleu1, resampling, "bleu1"),
+        "judge": summarize_verdicts(scored, resampling),
         "recall": {key: interval["value"] for key, interval in recalls.items()},
         "recall_intervals": recalls,
         "retrieval": {
-            key: resampling.interval(
+            key: resampling.mean_interval(
                 scored, lambda item, key=key: (item.retrieval or {}).get(key), f"retrieval/{key}"
             )
             for key in RETRIEVAL_KEYS
         },
         "tokens_per_question": fmean(tokens) if tokens else None,
-        "memory": memory_summary(builds),
+        "memory": summarize_builds(builds),
         "calls": total.calls,
         "cost_usd": total.cost_usd,
         "seconds": sum(record.elapsed_s for record in records),
         "usage": {stage: asdict(usage) for stage, usage in stages.items()},
-        "failures": failures(scored, builds),
+        "failures": count_failures(scored, builds),
     }
 
 
@@ -229,7 +233,7 @@ def _locomo_f1(item: ScoredQuestion) -> float | None:
     return item.locomo_f1
 
 
-def judge_summary(scored: Sequence[ScoredQuestion], resampling: Resampling) -> Json | None:
+def summarize_verdicts(scored: Sequence[ScoredQuestion], resampling: BootstrapSampler) -> Json | None:
     """Give the share of correct verdicts by rubric, and the agreement of two rubrics; None without a judge.
 
     A judge score is correct / (correct + wrong); verdicts that could not be read are counted apart. Where
@@ -244,20 +248,20 @@ def judge_summary(scored: Sequence[ScoredQuestion], resampling: Resampling) -> J
     for rubric in rubrics:
 
         def score(item: ScoredQuestion, rubric: str = rubric) -> float | None:
-            return correctness(item, rubric)
+            return verdict_score(item, rubric)
 
-        summary[rubric] = by_category(judged, score, resampling, f"judge/{rubric}")
+        summary[rubric] = mean_by_category(judged, score, resampling, f"judge/{rubric}")
         if unanswerable:
             label = f"judge/{rubric}/abstention"
-            summary[rubric]["abstention"] = resampling.interval(unanswerable, score, label)
+            summary[rubric]["abstention"] = resampling.mean_interval(unanswerable, score, label)
         summary[rubric]["unparsed"] = sum(_is_unparsed(item.judgements[rubric]) for item in judged)
-    pairs = [tuple(correctness(item, rubric) for rubric in rubrics) for item in judged]
+    pairs = [tuple(verdict_score(item, rubric) for rubric in rubrics) for item in judged]
     both = [pair for pair in pairs if len(pair) == 2 and None not in pair]
     summary["kappa"] = cohen_kappa([a for a, _ in both], [b for _, b in both]) if both else None
     return summary
 
 
-def correctness(item: ScoredQuestion, rubric: str) -> float | None:
+def verdict_score(item: ScoredQuestion, rubric: str) -> float | None:
     """Give 1 for a correct verdict, 0 for a wrong one, None for none."""
     judgement = item.judgements.get(rubric)
     if judgement is None or judgement.verdict not in (Verdict.CORRECT, Verdict.WRONG):
@@ -269,7 +273,7 @@ def _is_unparsed(judgement: JudgeRecord | None) -> bool:
     return judgement is not None and judgement.verdict is Verdict.UNPARSED
 
 
-def failures(scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecord | None]) -> Json:
+def count_failures(scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecord | None]) -> Json:
     """Count what has no result, by stage and kind; ``missing`` was not tried yet, and ``all`` is the sum."""
     judged = [item for item in scored if item.is_headline]
     build: Counter[str] = Counter({"missing": sum(record is None for record in builds)})
@@ -290,7 +294,7 @@ def failures(scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecord | No
     return {"all": sum(sum(stage.values()) for stage in counts.values()), **counts}
 
 
-def memory_summary(builds: Sequence[BuildRecord | None]) -> Json:
+def summarize_builds(builds: Sequence[BuildRecord | None]) -> Json:
     """Sum up what building did."""
     records = [build.record for build in builds if build is not None]
     return {
@@ -311,15 +315,17 @@ def usage_by_stage(records: Sequence[Record]) -> dict[str, Usage]:
     return sums
 
 
-def records_of(scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecord | None]) -> list[Record]:
+def scored_records(scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecord | None]) -> list[Record]:
     """List the records that questions and sessions were scored by."""
     answers = [item.record for item in scored]
     judgements = [record for item in scored for record in item.judgements.values()]
     return [record for record in (*builds, *answers, *judgements) if record is not None]
 
 
-def compare(
-    scored_by_system: Mapping[str, Sequence[ScoredQuestion]], rubrics: Sequence[str], resampling: Resampling
+def paired_comparisons(
+    scored_by_system: Mapping[str, Sequence[ScoredQuestion]],
+    rubrics: Sequence[str],
+    resampling: BootstrapSampler,
 ) -> list[Json]:
     """Compare every two systems on the headline questions that both have scores for.
 
@@ -327,7 +333,7 @@ def compare(
     """
     measures: dict[str, Callable[[ScoredQuestion], float | None]] = {"locomo_f1": _locomo_f1}
     measures |= {
-        f"judge/{rubric}": lambda item, rubric=rubric: correctness(item, rubric) for rubric in rubrics
+        f"judge/{rubric}": lambda item, rubric=rubric: verdict_score(item, rubric) for rubric in rubrics
     }
     comparisons: list[Json] = []
     for (a, scored_a), (b, scored_b) in combinations(scored_by_system.items(), 2):

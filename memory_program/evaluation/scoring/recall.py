@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from locomo.metrics import evidence_recall, longmemeval_ndcg
-from locomo.types import Question, group_of
+from locomo.types import Question, evidence_group
 from memory_program.bank.outcomes import RankedItem
 
-RETRIEVAL_AT = (5, 10, 50)
+RETRIEVAL_CUTOFFS = (5, 10, 50)
 """The depths that LongMemEval prints."""
 
 
@@ -26,11 +26,11 @@ def retrieval_scores(question: Question, ranked: Sequence[RankedItem] | None) ->
     turns = list(dict.fromkeys(turn_id for item in ranked for turn_id in item.sources))
     grains = {
         "turn": (question.evidence, turns),
-        "session": (question.evidence_groups, list(dict.fromkeys(map(group_of, turns)))),
+        "session": (question.evidence_groups, list(dict.fromkeys(map(evidence_group, turns)))),
     }
     scores: dict[str, float] = {}
     for grain, (evidence, ranking) in grains.items():
-        for k in RETRIEVAL_AT if evidence else ():
+        for k in RETRIEVAL_CUTOFFS if evidence else ():
             recall = evidence_recall(evidence, [(name,) for name in ranking], k)
             scores[f"{grain}/recall/{k}"] = recall
             scores[f"{grain}/recall_all/{k}"] = float(recall == 1)
@@ -42,6 +42,6 @@ RETRIEVAL_KEYS = tuple(
     f"{grain}/{measure}/{k}"
     for grain in ("turn", "session")
     for measure in ("recall", "recall_all", "ndcg")
-    for k in RETRIEVAL_AT
+    for k in RETRIEVAL_CUTOFFS
 )
 """Every score that a question may have."""

@@ -8,17 +8,17 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from locomo.atomic_files import write_whole
+from locomo.atomic_files import atomic_write_text
 from locomo.judge.judge import Judges
-from locomo.judge.rubrics import Rubric, grading_of
+from locomo.judge.rubrics import Rubric, select_grading
 from locomo.types import Conversation, Question
 from memory_program import __version__
 from memory_program.agents.program import MemorySystem, writer_state
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.core.errors import RecordError
 from memory_program.evaluation.item_records import content_hash
-from memory_program.evaluation.judge_program import judge_program_of, judges_of
-from memory_program.models.model_names import known_as
+from memory_program.evaluation.judge_program import load_judge_program, make_judges
+from memory_program.models.model_names import model_fingerprint
 
 BUILD_SETTINGS = ("build", "memory_budget", "max_turns", "writer_mode")
 """The settings that change what is written; the others only change how it is read."""
@@ -31,7 +31,7 @@ class SystemIdentity:
     ``build`` is a hash of what its banks depend on, ``answer`` of what its answers depend on besides the
     bank and the question. The address of a server is part of neither: a model is known by its name, and one
     whose weights are on this disk by those too. ``written_by`` and ``read_by`` are ``writer`` and ``reader``
-    as they were known then (see ``known_as``): other weights may be under that name by now. Runs of before
+    as they were known then (see ``model_fingerprint``): other weights may be under that name by now. Runs of before
     they were noted have None.
     """
 
@@ -60,16 +60,18 @@ class SystemIdentity:
 
     def answer_key(self, question: Question, bank: str) -> str:
         """Name the record of an answer, given the hash of the bank that it comes from."""
-        return content_hash("answer", self.answer, bank, question.question_id, question.posed)
+        return content_hash("answer", self.answer, bank, question.question_id, question.dated_text)
 
 
-def identify(system: MemorySystem, name: SystemName, config: EvaluateConfig) -> SystemIdentity:
+def identify_system(system: MemorySystem, name: SystemName, config: EvaluateConfig) -> SystemIdentity:
     """Describe a system that was made from a config."""
     state = system.dump_state()
     settings = {**config.system_settings.model_dump(mode="json"), "build": config.build}
-    writer = config.writer_of(name)
-    reader = config.reader if name.reads_with_a_model else None
-    known_writer, known_reader = (None if model is None else known_as(model) for model in (writer, reader))
+    writer = config.writer_model_for(name)
+    reader = config.reader if name.has_model_reader else None
+    known_writer, known_reader = (
+        None if model is None else model_fingerprint(model) for model in (writer, reader)
+    )
     written_with = (
         known_writer,
         config.temperature,
@@ -77,7 +79,7 @@ def identify(system: MemorySystem, name: SystemName, config: EvaluateConfig) -> 
         writer_state(state),
     )
     # a program in which only the reader was optimised shares the banks of the memory system
-    written_as = SystemName.MEMORY if name.writes_with_a_model else name
+    written_as = SystemName.MEMORY if name.has_model_writer else name
     build = content_hash(__version__, written_as.value, written_with if system.writes_memories else None)
     return SystemIdentity(
         name=name.value,
@@ -106,7 +108,7 @@ class OptimizedRubric:
 class JudgeIdentity:
     """The judge of a run: its model, and for each rubric hashes of its prompts, by ``Grading``.
 
-    ``judged_by`` is the model as it was known then (see ``known_as``); None in runs of before it was noted.
+    ``judged_by`` is the model as it was known then (see ``model_fingerprint``); None in runs of before it was noted.
     """
 
     model: str
@@ -115,28 +117,32 @@ class JudgeIdentity:
     judged_by: str | None = None
 
     @property
-    def known(self) -> str:
+    def judge_model_id(self) -> str:
         """The model, with a hash of its weights if they are on this disk."""
-        return self.judged_by or known_as(self.model)
+        return self.judged_by or model_fingerprint(self.model)
 
     @property
     def name(self) -> str:
         """What it is known by, and which optimised prompts it has."""
         program = self.optimized
-        return self.known if program is None else f"{self.known}+{program.rubric}@{program.prompts[:8]}"
+        return (
+            self.judge_model_id
+            if program is None
+            else f"{self.judge_model_id}+{program.rubric}@{program.prompts[:8]}"
+        )
 
     def questions_seen(self, rubric: str) -> tuple[str, ...]:
         """List the built-in questions that the prompts of a rubric were optimised on."""
         program = self.optimized
         return program.made_on if program is not None and program.rubric == rubric else ()
 
-    def judges_like(self, other: "JudgeIdentity", rubric: str) -> bool:
+    def is_same_judge(self, other: "JudgeIdentity", rubric: str) -> bool:
         """Whether both judge a rubric by the same model and the same prompts."""
-        return self.known == other.known and self.rubrics[rubric] == other.rubrics[rubric]
+        return self.judge_model_id == other.judge_model_id and self.rubrics[rubric] == other.rubrics[rubric]
 
     def key(self, rubric: str, question: Question, prediction: str) -> str:
         """Name the record of a verdict."""
-        prompt = (self.known, rubric, self.rubrics[rubric][grading_of(question).value])
+        prompt = (self.judge_model_id, rubric, self.rubrics[rubric][select_grading(question).value])
         return content_hash("judge", prompt, question.question_id, question.text, question.answer, prediction)
 
 
@@ -148,39 +154,41 @@ def identify_judge(config: EvaluateConfig) -> JudgeIdentity | None:
     """
     if config.judge is None:
         return None
-    prompts = {rubric: _prompts(judges) for rubric, judges in judges_of(config).items()}
+    prompts = {rubric: _prompts(judges) for rubric, judges in make_judges(config).items()}
     return JudgeIdentity(
         config.judge,
         {rubric.value: hashes for rubric, hashes in prompts.items()},
-        _optimized(config, prompts),
-        known_as(config.judge),
+        _find_optimized_rubric(config, prompts),
+        model_fingerprint(config.judge),
     )
 
 
 def _prompts(judges: Judges) -> dict[str, str]:
-    return {grading.value: content_hash(judge.dump_state()) for grading, judge in judges.of_kind.items()}
+    return {grading.value: content_hash(judge.dump_state()) for grading, judge in judges.by_grading.items()}
 
 
-def _optimized(config: EvaluateConfig, prompts: Mapping[Rubric, Mapping[str, str]]) -> OptimizedRubric | None:
-    program = judge_program_of(config)
+def _find_optimized_rubric(
+    config: EvaluateConfig, prompts: Mapping[Rubric, Mapping[str, str]]
+) -> OptimizedRubric | None:
+    program = load_judge_program(config)
     if program is None:
         return None
-    return OptimizedRubric(program.rubric.value, content_hash(prompts[program.rubric]), program.made_on)
+    return OptimizedRubric(program.rubric.value, content_hash(prompts[program.rubric]), program.optimized_on)
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenOn:
+class OptimizationData:
     """What the prompts of a saved program were made and chosen on: conversations of a file with this hash."""
 
     sha256: str
     conversations: tuple[str, ...]
 
 
-def read_chosen_on(program: Path) -> ChosenOn | None:
+def read_optimization_data(program: Path) -> OptimizationData | None:
     """Read what the prompts of a saved program were made and chosen on; None if it does not say."""
     try:
         told = json.loads(program.read_text(encoding="utf-8"))["metadata"]["optimization"]["dataset"]
-        return ChosenOn(str(told["sha256"]), (*map(str, told["train"]), *map(str, told["val"])))
+        return OptimizationData(str(told["sha256"]), (*map(str, told["train"]), *map(str, told["val"])))
     except (ValueError, KeyError, TypeError):  # saved by hand
         return None
 
@@ -191,7 +199,7 @@ class SystemRun:
 
     system: SystemIdentity
     judge: JudgeIdentity | None = None
-    chosen_on: ChosenOn | None = None
+    chosen_on: OptimizationData | None = None
 
 
 _RUN = TypeAdapter(SystemRun)
@@ -201,7 +209,7 @@ _FILE = "run.json"
 def write_run(folder: Path, run: SystemRun) -> None:
     """Write down what the records in a folder belong to."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / _FILE, f"{_RUN.dump_json(run, indent=1).decode()}\n")
+    atomic_write_text(folder / _FILE, f"{_RUN.dump_json(run, indent=1).decode()}\n")
 
 
 def read_run(folder: Path) -> SystemRun:

@@ -9,11 +9,15 @@ from memory_program.bank.outcomes import Outcome
 from memory_program.bank.store import BankStore
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, Journals, JudgeRecord, Record
 from memory_program.evaluation.question_selection import Selection
-from memory_program.evaluation.scoring.bank_growth import Banks, banks_of, kept_by
+from memory_program.evaluation.scoring.bank_growth import (
+    BanksByConversation,
+    load_banks,
+    system_retained_turns,
+)
 from memory_program.evaluation.scoring.error_types import Diagnosis, diagnose
-from memory_program.evaluation.scoring.question_scores import ScoredQuestion, records_of, score_question
+from memory_program.evaluation.scoring.question_scores import ScoredQuestion, score_question, scored_records
 from memory_program.evaluation.scoring.score_signature import SystemRun
-from memory_program.evaluation.stages.propose_stage import proposals_journal
+from memory_program.evaluation.stages.propose_stage import open_proposal_journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +31,13 @@ class ScoredSystem:
     run: SystemRun
     scored: tuple[ScoredQuestion, ...]
     builds: tuple[BuildRecord | None, ...]
-    banks: Banks
+    banks: BanksByConversation
     diagnoses: tuple[Diagnosis | None, ...]
     replaced: tuple[Record, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedSystem:
+class SystemRecords:
     """The records of a system in a folder, those of the run ``run`` about ``selection``."""
 
     folder: Path
@@ -43,11 +47,11 @@ class RecordedSystem:
 
     def builds(self) -> list[BuildRecord | None]:
         """List the record of every session; None for one that is not built."""
-        return [record for c in self.selection.conversations for record in self._builds_of(c)]
+        return [record for c in self.selection.conversations for record in self._conversation_builds(c)]
 
     def answer_keys(self) -> dict[str, str]:
         """Name the record of each question, by its id; a question whose bank is not finished has none."""
-        banks = {c.conversation_id: self._bank(c) for c in self.selection.conversations}
+        banks = {c.conversation_id: self._bank_hash(c) for c in self.selection.conversations}
         return {
             question.question_id: self.run.system.answer_key(question, bank)
             for question in self.selection.questions
@@ -59,21 +63,21 @@ class RecordedSystem:
         keys, records = self.answer_keys(), self.journals.answers.records
         return [(q, records.get(keys.get(q.question_id, ""))) for q in self.selection.questions]
 
-    def scored(self, store: BankStore | None) -> ScoredSystem:
+    def score_answers(self, store: BankStore | None) -> ScoredSystem:
         """Score what is recorded, and diagnose what is wrong; ``store`` has the banks, if there are any.
 
         Raises:
             StoreError: the database fails.
         """
-        scored = [self._scored(question, record) for question, record in self.answers()]
+        scored = [self._score_question(question, record) for question, record in self.answers()]
         conversations = {c.conversation_id: c for c in self.selection.conversations}
-        banks = banks_of(self.run.system, self.selection.conversations, store)
-        kept = {name: kept_by(self.run.system, c, banks) for name, c in conversations.items()}
+        banks = load_banks(self.run.system, self.selection.conversations, store)
+        kept = {name: system_retained_turns(self.run.system, c, banks) for name, c in conversations.items()}
         places = [(item, item.question.conversation_id) for item in scored]
         diagnoses = [diagnose(item, conversations[name], kept[name]) for item, name in places]
         builds = self.builds()
-        counting = {id(record) for record in records_of(scored, builds)}
-        replaced = [record for record in self.attempts() if id(record) not in counting]
+        counting = {id(record) for record in scored_records(scored, builds)}
+        replaced = [record for record in self.all_records() if id(record) not in counting]
         return ScoredSystem(self.run, tuple(scored), tuple(builds), banks, tuple(diagnoses), tuple(replaced))
 
     def spent_usd(self) -> float:
@@ -81,11 +85,11 @@ class RecordedSystem:
 
         So do the proposals for sessions that are not built, which no record of a session tells yet.
         """
-        proposals = proposals_journal(self.folder)
+        proposals = open_proposal_journal(self.folder)
         unbuilt = {
             (c.conversation_id, session.session_id)
             for c in self.selection.conversations
-            for session, built in zip(c.sessions, self._builds_of(c), strict=True)
+            for session, built in zip(c.sessions, self._conversation_builds(c), strict=True)
             if built is None
         }
         waiting = [
@@ -94,9 +98,9 @@ class RecordedSystem:
             if (proposal.conversation_id, proposal.session_id) in unbuilt
             for attempt in proposals.attempts(key)
         ]
-        return sum(record.usage.cost_usd or 0.0 for record in (*self.attempts(), *waiting))
+        return sum(record.usage.cost_usd or 0.0 for record in (*self.all_records(), *waiting))
 
-    def attempts(self) -> list[Record]:
+    def all_records(self) -> list[Record]:
         """List all that the run took: also records that a retry replaced, and what came from such banks."""
         journals, judge = self.journals, self.run.judge
         found: list[Record] = []
@@ -115,7 +119,7 @@ class RecordedSystem:
             found += [*answers, *(record for key in judged for record in journals.judgements.attempts(key))]
         return found
 
-    def _scored(self, question: Question, record: AnswerRecord | None) -> ScoredQuestion:
+    def _score_question(self, question: Question, record: AnswerRecord | None) -> ScoredQuestion:
         return score_question(question, record, self._judgements(question, record))
 
     def _judgements(self, question: Question, record: AnswerRecord | None) -> dict[str, JudgeRecord | None]:
@@ -127,14 +131,14 @@ class RecordedSystem:
         text = record.answer.text
         return {rubric: records.get(judge.key(rubric, question, text)) for rubric in judge.rubrics}
 
-    def _builds_of(self, conversation: Conversation) -> list[BuildRecord | None]:
+    def _conversation_builds(self, conversation: Conversation) -> list[BuildRecord | None]:
         records: Mapping[str, BuildRecord] = self.journals.builds.records
         return [records.get(key) for key in self._session_keys(conversation)]
 
     def _session_keys(self, conversation: Conversation) -> list[str]:
         return [self.run.system.session_key(conversation, s.session_id) for s in conversation.sessions]
 
-    def _bank(self, conversation: Conversation) -> str | None:
+    def _bank_hash(self, conversation: Conversation) -> str | None:
         """Give the hash of what the bank of a conversation holds; None while sessions are missing."""
-        builds = self._builds_of(conversation)
+        builds = self._conversation_builds(conversation)
         return builds[-1].bank if builds[-1] is not None and None not in builds else None

@@ -8,17 +8,17 @@ from memory_program.agents.program import MemorySystem
 from memory_program.bank.outcomes import Outcome
 from memory_program.bank.space import MemorySpace
 from memory_program.evaluation.item_records import AnswerRecord
-from memory_program.evaluation.scoring.system_records import RecordedSystem
+from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.evaluation.stages.build_stage import Builder
 from memory_program.evaluation.stages.workers import Workers
-from memory_program.models.usage import metered
+from memory_program.models.usage import track_usage
 
 
 class Answerer:
     """Asks one system questions from the memories that its builder built, each once."""
 
     def __init__(
-        self, system: MemorySystem, recorded: RecordedSystem, builder: Builder, *, retry_errors: bool
+        self, system: MemorySystem, recorded: SystemRecords, builder: Builder, *, retry_errors: bool
     ) -> None:
         """Prepare; with ``retry_errors`` a recorded failure counts as missing."""
         self._system = system
@@ -39,7 +39,7 @@ class Answerer:
         missing, keys, selection = self.missing(), self._recorded.answer_keys(), self._recorded.selection
         asked = {question.conversation_id for question in missing}
         to_open = [c for c in selection.conversations if c.conversation_id in asked]
-        spaces = {c.conversation_id: self._builder.open(c) for c in to_open}
+        spaces = {c.conversation_id: self._builder.open_space(c) for c in to_open}
         workers.run(
             f"{self._recorded.run.system.name}: answer",
             [
@@ -55,11 +55,11 @@ class Answerer:
 
     def _answer(self, key: str, question: Question, space: MemorySpace, workers: Workers) -> None:
         began = time.perf_counter()
-        with metered() as meter:
-            answer = self._system.ask(space, question.posed)
+        with track_usage() as meter:
+            answer = self._system.ask(space, question.dated_text)
         elapsed_s = time.perf_counter() - began
         self._recorded.journals.answers.add(
             AnswerRecord(key, question.question_id, answer, meter.usage, elapsed_s)
         )
         is_lost = answer.outcome is not Outcome.OK
-        workers.finished(meter.usage, [answer.message] if is_lost else [], is_lost=is_lost)
+        workers.report_item(meter.usage, [answer.message] if is_lost else [], is_lost=is_lost)

@@ -8,7 +8,7 @@ from functools import partial
 
 from locomo.types import Conversation, Session
 from memory_program.agents.program import MemoryProgram, MemorySystem
-from memory_program.agents.two_phase import remember_all
+from memory_program.agents.two_phase import remember_two_phase
 from memory_program.bank.memory import operation_to_json
 from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.space import MemorySpace
@@ -16,14 +16,14 @@ from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import BuildOrder
 from memory_program.core.errors import ConfigError
 from memory_program.evaluation.item_records import BuildRecord, content_hash
-from memory_program.evaluation.scoring.system_records import RecordedSystem
-from memory_program.evaluation.stages.propose_stage import BuildStoppedError, Proposer, proposals_journal
+from memory_program.evaluation.scoring.system_records import SystemRecords
+from memory_program.evaluation.stages.propose_stage import BuildStoppedError, Proposer, open_proposal_journal
 from memory_program.evaluation.stages.workers import Workers
-from memory_program.models.usage import Usage, metered
+from memory_program.models.usage import Usage, track_usage
 
 
 @dataclass(frozen=True, slots=True)
-class _Remembered:
+class _BuiltSession:
     """A session that its space has just taken in, and what that took; ``is_counted`` if limits know that."""
 
     session: Session
@@ -47,9 +47,9 @@ class Builder:
     def __init__(
         self,
         system: MemorySystem,
-        recorded: RecordedSystem,
+        recorded: SystemRecords,
         store: BankStore | None,
-        others: Sequence[RecordedSystem] = (),
+        others: Sequence[SystemRecords] = (),
         *,
         order: BuildOrder = "sequential",
         retry_errors: bool = False,
@@ -77,7 +77,7 @@ class Builder:
                 f"build={order!r} cannot be done by {type(system).__name__}: leave --build out, or run it on "
                 "threads of this process"
             )
-        self._proposals = proposals_journal(recorded.folder)
+        self._proposals = open_proposal_journal(recorded.folder)
         self._spaces: dict[str, MemorySpace] = {}
 
     @property
@@ -85,11 +85,11 @@ class Builder:
         """Whether another system of the run writes the same, and builds before this one does."""
         return any(other.run.system.build == self._identity.build for other in self._others)
 
-    def missing(self) -> int:
+    def count_missing(self) -> int:
         """Count the sessions that are not built yet, or are to be built anew."""
-        return sum(len(sessions) for sessions in self._to_do().values())
+        return sum(len(sessions) for sessions in self._pending_sessions().values())
 
-    def unbuilt(self) -> int:
+    def count_unbuilt(self) -> int:
         """Count the sessions that are not built yet; one that failed, and failed once more, is built."""
         return sum(len(self._missing_sessions(c, retry_errors=False)) for c in self._conversations)
 
@@ -102,7 +102,7 @@ class Builder:
         """
         if self.shares_banks:
             self._spaces.clear()  # the other system has built since
-        missing = self._to_do()
+        missing = self._pending_sessions()
         # Banks in a database are gone through in any case: their journal may lack a session.
         to_build = [c for c in self._conversations if self._store is not None or missing[c.conversation_id]]
         with closing(self._proposals):
@@ -113,7 +113,7 @@ class Builder:
                 total=sum(len(conversation.sessions) for conversation in self._conversations),
             )
 
-    def open(self, conversation: Conversation) -> MemorySpace:
+    def open_space(self, conversation: Conversation) -> MemorySpace:
         """Give the memory of a conversation whose sessions are all built."""
         space = self._space(conversation)
         if self._store is None:
@@ -121,7 +121,7 @@ class Builder:
                 self._system.remember(space, session)
         return space
 
-    def _to_do(self) -> dict[str, Sequence[Session]]:
+    def _pending_sessions(self) -> dict[str, Sequence[Session]]:
         return {
             c.conversation_id: self._missing_sessions(c, retry_errors=self._retry_errors)
             for c in self._conversations
@@ -130,7 +130,9 @@ class Builder:
     def _missing_sessions(self, conversation: Conversation, *, retry_errors: bool) -> Sequence[Session]:
         if self._store is None:
             return [
-                s for s in conversation.sessions if self._key(conversation, s) not in self._journal.records
+                s
+                for s in conversation.sessions
+                if self._build_record_key(conversation, s) not in self._journal.records
             ]
         known = self._space(conversation).sessions
         for place, session in enumerate(conversation.sessions):
@@ -141,17 +143,17 @@ class Builder:
 
     def _build(self, conversation: Conversation, workers: Workers) -> None:
         """Build one conversation, unless somebody stops the run between two sessions."""
-        space = self._rewound(conversation)
+        space = self._rewind_for_retry(conversation)
         bank, version = content_hash(conversation.conversation_id), 0
-        missing = [session for session in conversation.sessions if not space.has(session)]
+        missing = [session for session in conversation.sessions if not space.has_session(session)]
         in_two_phases = self._in_two_phases and len(conversation.sessions) > 1
-        remember = self._proposed_and_settled if in_two_phases else self._remembered
+        remember = self._build_two_phase if in_two_phases else self._build_sequentially
         with closing(remember(conversation, missing, workers)) as remembered:
             for session in conversation.sessions:
                 if workers.should_stop:
                     return
-                if space.has(session):
-                    bank = _chained(bank, space, session, version)
+                if space.has_session(session):
+                    bank = _next_bank_hash(bank, space, session, version)
                     self._complete_journal(conversation, space.sessions[session.session_id].record, bank)
                 else:
                     done = next(remembered, None)
@@ -160,20 +162,20 @@ class Builder:
                     bank = self._commit(conversation, done, bank, version, workers)
                 version = space.sessions[session.session_id].version
 
-    def _remembered(
+    def _build_sequentially(
         self, conversation: Conversation, sessions: Sequence[Session], workers: Workers
-    ) -> Generator[_Remembered]:
+    ) -> Generator[_BuiltSession]:
         """Remember one session after the other, each when it is asked for."""
         space = self._space(conversation)
         for session in sessions:
             began = time.perf_counter()
-            with metered() as meter:
+            with track_usage() as meter:
                 record = self._system.remember(space, session)
-            yield _Remembered(session, record, meter.usage, time.perf_counter() - began)
+            yield _BuiltSession(session, record, meter.usage, time.perf_counter() - began)
 
-    def _proposed_and_settled(
+    def _build_two_phase(
         self, conversation: Conversation, sessions: Sequence[Session], workers: Workers
-    ) -> Generator[_Remembered]:
+    ) -> Generator[_BuiltSession]:
         """Remember the last sessions of a conversation in two phases; ends early when the run does."""
         assert isinstance(self._system, MemoryProgram), "checked when it was prepared"
         began = time.perf_counter()
@@ -183,34 +185,36 @@ class Builder:
             conversation.conversation_id,
             partial(self._identity.session_key, conversation),
             workers,
-            retried=[session.session_id for session in sessions] if self._retry_errors else (),
+            retry_sessions=[session.session_id for session in sessions] if self._retry_errors else (),
         )
         space = self._space(conversation)
-        settling = remember_all(self._system, space, conversation.sessions, proposer)
+        settling = remember_two_phase(self._system, space, conversation.sessions, proposer)
         while True:
             try:
-                with metered() as meter:  # proposals have meters of their own, this one has consolidations
+                with (
+                    track_usage() as meter
+                ):  # proposals have meters of their own, this one has consolidations
                     settled = next(settling, None)
             except BuildStoppedError:
                 return
             if settled is None:
                 return
             elapsed_s, began = time.perf_counter() - began, time.perf_counter()
-            beside = proposer.beside(meter)
+            beside = proposer.consolidation_usage(meter)
             if beside.calls:
                 workers.limits.count(beside)
             # what was on the disk when a session is built anew is in the record that its new one replaces
-            anew = self._key(conversation, settled.session) in self._journal.records
-            usage = proposer.usage(settled.session.session_id, anew=anew) + beside
-            yield _Remembered(settled.session, settled.record, usage, elapsed_s, is_counted=True)
+            anew = self._build_record_key(conversation, settled.session) in self._journal.records
+            usage = proposer.usage(settled.session.session_id, only_new=anew) + beside
+            yield _BuiltSession(settled.session, settled.record, usage, elapsed_s, is_counted=True)
 
     def _commit(
-        self, conversation: Conversation, done: _Remembered, bank: str, version: int, workers: Workers
+        self, conversation: Conversation, done: _BuiltSession, bank: str, version: int, workers: Workers
     ) -> str:
         """Record a session and save it; return the hash of the bank after it (``bank`` is the one before)."""
         space, name = self._space(conversation), conversation.conversation_id
-        bank = _chained(bank, space, done.session, version)
-        key = self._key(conversation, done.session)
+        bank = _next_bank_hash(bank, space, done.session, version)
+        key = self._build_record_key(conversation, done.session)
         if self._store is None and key in self._journal.records:
             return bank  # made in memory once more, on the way to a session that is new
         session_id, record = done.session.session_id, done.record
@@ -221,7 +225,7 @@ class Builder:
         if done.is_counted:
             workers.advance(failed=bool(failures))
         else:
-            workers.finished(done.usage, failures, is_lost=bool(failures) and not record.operations)
+            workers.report_item(done.usage, failures, is_lost=bool(failures) and not record.operations)
         return bank
 
     def _complete_journal(self, conversation: Conversation, record: SessionRecord, bank: str) -> None:
@@ -236,7 +240,7 @@ class Builder:
             usage = Usage() if self.shares_banks else Usage(cost_usd=None)
             self._journal.add(BuildRecord(key, name, record.session_id, bank, record, usage, 0.0))
 
-    def _rewound(self, conversation: Conversation) -> MemorySpace:
+    def _rewind_for_retry(self, conversation: Conversation) -> MemorySpace:
         """Give the space of a conversation, without the sessions that are to be built anew."""
         space = self._space(conversation)
         missing = self._missing_sessions(conversation, retry_errors=self._retry_errors)
@@ -252,11 +256,11 @@ class Builder:
             self._spaces[namespace] = fresh
         return self._spaces[namespace]
 
-    def _key(self, conversation: Conversation, session: Session) -> str:
+    def _build_record_key(self, conversation: Conversation, session: Session) -> str:
         return self._identity.session_key(conversation, session.session_id)
 
 
-def _chained(bank: str, space: MemorySpace, session: Session, since: int) -> str:
+def _next_bank_hash(bank: str, space: MemorySpace, session: Session, since: int) -> str:
     """Hash what a bank holds after a session, given the hash and the version before it."""
     until = space.sessions[session.session_id].version
     operations = [operation_to_json(o) for o in space.bank.operations(since)[: until - since]]

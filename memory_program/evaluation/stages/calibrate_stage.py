@@ -6,28 +6,32 @@ from dataclasses import asdict
 from rich.console import Console
 
 from memory_program.configs.evaluate_config import EvaluateConfig
-from memory_program.core.run_folder import held
-from memory_program.evaluation.datasets import benchmark_of
-from memory_program.evaluation.judge_program import judges_of
+from memory_program.core.run_folder import lock_run_folder
+from memory_program.evaluation.datasets import benchmark_for_config
+from memory_program.evaluation.judge_program import make_judges
 from memory_program.evaluation.report.results_json import write_json
 from memory_program.evaluation.report.score_tables import calibration_tables, print_table
 from memory_program.evaluation.scoring.judge_errors import (
     calibration_cases,
     calibration_folder,
     calibration_journal,
-    judge_quality,
+    compute_judge_error_rates,
 )
-from memory_program.evaluation.scoring.question_scores import Json, Resampling
+from memory_program.evaluation.scoring.question_scores import BootstrapSampler, Json
 from memory_program.evaluation.scoring.score_signature import OptimizedRubric, identify_judge
-from memory_program.evaluation.stages.cost_estimate import check_affordable, described, estimate_judgements
-from memory_program.evaluation.stages.judge_stage import judge_cases, without_verdict
-from memory_program.evaluation.stages.limits import Limits
-from memory_program.evaluation.stages.system_runner import ModelMaker
+from memory_program.evaluation.stages.cost_estimate import (
+    check_affordable,
+    estimate_judgements,
+    format_estimates,
+)
+from memory_program.evaluation.stages.judge_stage import judge_cases, select_unjudged
+from memory_program.evaluation.stages.limits import RunLimits
+from memory_program.evaluation.stages.system_runner import ModelFactory
 from memory_program.evaluation.stages.workers import Workers
-from memory_program.models.model_names import is_embedded
+from memory_program.models.model_names import is_local
 
 
-def calibrate(config: EvaluateConfig, console: Console, models: ModelMaker) -> Json:
+def calibrate_judge(config: EvaluateConfig, console: Console, models: ModelFactory) -> Json:
     """Try the judge of a config on the known answers of its benchmark, print what came of it, and return it.
 
     Verdicts are kept in a folder beside those of the runs, so every run there cites them. An unparsed reply
@@ -40,45 +44,47 @@ def calibrate(config: EvaluateConfig, console: Console, models: ModelMaker) -> J
         BudgetExceededError: a limit is passed; what was judged is kept.
         RunInUseError: another process calibrates there.
     """
-    judge, benchmark = identify_judge(config), benchmark_of(config)
+    judge, benchmark = identify_judge(config), benchmark_for_config(config)
     assert judge is not None, "the config of this mode has a judge"
     folder = calibration_folder(config)
-    with held(folder), closing(calibration_journal(config)) as journal:
+    with lock_run_folder(folder), closing(calibration_journal(config)) as journal:
         cases = [case for of_rubric in calibration_cases(judge, benchmark).values() for case in of_rubric]
-        missing = without_verdict(cases, journal.records, retry_errors=config.retry_errors)
+        missing = select_unjudged(cases, journal.records, retry_errors=config.retry_errors)
         estimate = estimate_judgements(config, "calibration", len(missing))
         estimates = [estimate] if estimate is not None else []
-        for line in described(estimates):
+        for line in format_estimates(estimates):
             console.print(line, highlight=False, markup=False)
         tried = [record for case in cases for record in journal.attempts(case.key)]
         spent_usd = sum(record.usage.cost_usd or 0.0 for record in tried)
         check_affordable(estimates, spent_usd, config.max_cost)
-        limits = Limits(max_errors=config.max_errors, max_cost_usd=config.max_cost, spent_usd=spent_usd)
+        limits = RunLimits(max_errors=config.max_errors, max_cost_usd=config.max_cost, spent_usd=spent_usd)
         judge_cases(
             f"{judge.name}: calibration on {benchmark.value}",
             missing,
-            judges_of(config, models(judge.model, 0.0) if missing else None),
+            make_judges(config, models(judge.model, 0.0) if missing else None),
             journal,
-            Workers(console, limits, config.concurrency, mostly_waits=not is_embedded(judge.model)),
+            Workers(console, limits, config.concurrency, is_io_bound=not is_local(judge.model)),
             total=len(cases),
             unparsed_is_lost=False,
         )
     results = {
         "judge": {"name": judge.name, **asdict(judge)},
         "benchmark": benchmark.value,
-        "quality": judge_quality(judge, benchmark, journal.records, Resampling(config.seed)),
+        "quality": compute_judge_error_rates(
+            judge, benchmark, journal.records, BootstrapSampler(config.seed)
+        ),
     }
     path = folder / f"{benchmark.value}.json"
     write_json(path, results)
     for table in calibration_tables(results):
         print_table(console, table)
     if judge.optimized is not None:
-        console.print(_made_on(judge.optimized), highlight=False, markup=False)
+        console.print(_optimized_on_note(judge.optimized), highlight=False, markup=False)
     console.print(f"results: {path}", highlight=False, markup=False, soft_wrap=True)
     return results
 
 
-def _made_on(optimized: OptimizedRubric) -> str:
+def _optimized_on_note(optimized: OptimizedRubric) -> str:
     """Say which known answers flatter a judge."""
     return (
         f"the {optimized.rubric} prompts were made and chosen on the answers to these questions, so what "

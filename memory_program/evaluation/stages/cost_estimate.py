@@ -35,7 +35,7 @@ def estimate_build(
     config: EvaluateConfig, name: SystemName, conversations: Sequence[Conversation], missing: int
 ) -> StageEstimate | None:
     """Estimate writing ``missing`` sessions; None if that takes no call."""
-    writer = config.writer_of(name)
+    writer = config.writer_model_for(name)
     if not missing or writer is None:
         return None
     transcripts = [count_tokens(s.transcript) for c in conversations for s in c.sessions]
@@ -49,7 +49,7 @@ def estimate_answers(
     config: EvaluateConfig, name: SystemName, conversations: Sequence[Conversation], missing: int
 ) -> StageEstimate | None:
     """Estimate answering ``missing`` questions; None if that takes no call."""
-    if not missing or config.reader is None or not name.reads_with_a_model:
+    if not missing or config.reader is None or not name.has_model_reader:
         return None
     calls = missing * (1 + config.max_searches)
     input_tokens = _READER_PROMPT + _context_tokens(config, name, conversations)
@@ -115,7 +115,7 @@ def check_affordable(
         )
 
 
-def described(estimates: Sequence[StageEstimate]) -> list[str]:
+def format_estimates(estimates: Sequence[StageEstimate]) -> list[str]:
     """Write the estimate as lines to print; none if there is no call to make."""
     lines = [
         f"  {e.system} {e.stage}: {e.calls:,} calls to {e.model}, about {e.tokens:,} tokens, "

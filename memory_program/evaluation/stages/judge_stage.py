@@ -12,13 +12,13 @@ from locomo.judge.rubrics import Rubric, Verdict
 from locomo.types import Question
 from memory_program.bank.outcomes import Outcome
 from memory_program.evaluation.item_records import Journal, JudgeRecord
-from memory_program.evaluation.scoring.system_records import RecordedSystem
+from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.evaluation.stages.workers import Workers
-from memory_program.models.usage import metered
+from memory_program.models.usage import track_usage
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AnswerToJudge:
     """One answer to be judged by one rubric."""
 
     key: str
@@ -27,11 +27,13 @@ class Case:
     prediction: str
 
 
-def cases_of(recorded: RecordedSystem) -> list[Case]:
+def list_answers_to_judge(recorded: SystemRecords) -> list[AnswerToJudge]:
     """List what there is to judge: an answer that failed, or to LoCoMo's category 5, has no verdict."""
     judge = recorded.run.judge
     return [
-        Case(judge.key(rubric, question, record.answer.text), Rubric(rubric), question, record.answer.text)
+        AnswerToJudge(
+            judge.key(rubric, question, record.answer.text), Rubric(rubric), question, record.answer.text
+        )
         for question, record in recorded.answers()
         if judge is not None and question.is_headline
         if record is not None and record.answer.outcome is Outcome.OK
@@ -42,15 +44,17 @@ def cases_of(recorded: RecordedSystem) -> list[Case]:
 class JudgeStage:
     """Judges the answers of one system, each once by each rubric."""
 
-    def __init__(self, recorded: RecordedSystem, *, retry_errors: bool) -> None:
+    def __init__(self, recorded: SystemRecords, *, retry_errors: bool) -> None:
         """Prepare; with ``retry_errors``, a verdict that a failure left out counts as missing."""
         self._recorded = recorded
         self._retry_errors = retry_errors
 
-    def missing(self) -> list[Case]:
+    def missing(self) -> list[AnswerToJudge]:
         """List the cases without a verdict."""
         records = self._recorded.journals.judgements.records
-        return without_verdict(cases_of(self._recorded), records, retry_errors=self._retry_errors)
+        return select_unjudged(
+            list_answers_to_judge(self._recorded), records, retry_errors=self._retry_errors
+        )
 
     def judge(self, judges: Mapping[Rubric, Judges], workers: Workers) -> None:
         """Judge what has no verdict yet, by judges that need a model only if something has none.
@@ -59,14 +63,14 @@ class JudgeStage:
             BudgetExceededError: a limit of the run is passed; what was judged is kept.
         """
         label = f"{self._recorded.run.system.name}: judge"
-        total = len(cases_of(self._recorded))
+        total = len(list_answers_to_judge(self._recorded))
         journal = self._recorded.journals.judgements
         judge_cases(label, self.missing(), judges, journal, workers, total=total)
 
 
-def without_verdict(
-    cases: Sequence[Case], records: Mapping[str, JudgeRecord], *, retry_errors: bool
-) -> list[Case]:
+def select_unjudged(
+    cases: Sequence[AnswerToJudge], records: Mapping[str, JudgeRecord], *, retry_errors: bool
+) -> list[AnswerToJudge]:
     """List the cases that were not judged; with ``retry_errors``, those too whose judgement is no verdict."""
 
     def is_missing(record: JudgeRecord | None) -> bool:
@@ -77,7 +81,7 @@ def without_verdict(
 
 def judge_cases(
     label: str,
-    cases: Sequence[Case],
+    cases: Sequence[AnswerToJudge],
     judges: Mapping[Rubric, Judges],
     journal: Journal[JudgeRecord],
     workers: Workers,
@@ -100,19 +104,19 @@ def judge_cases(
         BudgetExceededError: a limit of the run is passed; what was judged is kept.
     """
 
-    def judge(case: Case) -> None:
-        record = _judged(case, judges[case.rubric])
+    def judge(case: AnswerToJudge) -> None:
+        record = _judge_case(case, judges[case.rubric])
         journal.add(record)
         is_lost = record.outcome is Outcome.ERROR or (unparsed_is_lost and record.outcome is not Outcome.OK)
-        workers.finished(record.usage, [f"judge: {record.message}"] if is_lost else [], is_lost=is_lost)
+        workers.report_item(record.usage, [f"judge: {record.message}"] if is_lost else [], is_lost=is_lost)
 
     workers.run(label, [partial(judge, case) for case in cases], to_do=len(cases), total=total)
 
 
-def _judged(case: Case, judges: Judges) -> JudgeRecord:
+def _judge_case(case: AnswerToJudge, judges: Judges) -> JudgeRecord:
     began = time.perf_counter()
     verdict, outcome, message = None, Outcome.OK, ""
-    with metered() as meter:
+    with track_usage() as meter:
         try:
             judgement = judges.grade(case.question, case.prediction)
             verdict, message = judgement.verdict, judgement.reasoning

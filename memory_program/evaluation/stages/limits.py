@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from memory_program.core.errors import BudgetExceededError
 from memory_program.models.usage import Usage
 
-HOPELESS_AFTER = 20
+MAX_LEADING_FAILURES = 20
 """Items of a stage which, when they all fail and none succeeds, end a run that has no ``max_errors``."""
 
-_GO_ON = (
+_RESUME_HINT = (
     "what is done is kept: the same command goes on from there, with --retry-errors to repeat failed items"
 )
 
 
-class Limits:
+class RunLimits:
     """Counts what a run has spent and how often it failed; safe from any thread."""
 
     def __init__(
@@ -56,21 +56,21 @@ class Limits:
         if self._max_cost_usd is not None and not is_priced:
             raise BudgetExceededError(
                 f"max_cost={self._max_cost_usd!r} cannot be kept any more: the server did not say how many "
-                f"tokens a call took; leave --max-cost out to go on; {_GO_ON}"
+                f"tokens a call took; leave --max-cost out to go on; {_RESUME_HINT}"
             )
         if self._max_cost_usd is not None and self._spent_usd > self._max_cost_usd:
             raise BudgetExceededError(
                 f"the run has cost ${self._spent_usd:.4f}, and max_cost={self._max_cost_usd!r}: raise "
-                f"--max-cost to go on; {_GO_ON}"
+                f"--max-cost to go on; {_RESUME_HINT}"
             )
         if self._max_errors is not None and self._errors > self._max_errors:
             raise BudgetExceededError(
                 f"{self._errors} calls failed, and max_errors={self._max_errors!r}; the first one: "
-                f"{self._first_cause}; {_GO_ON}"
+                f"{self._first_cause}; {_RESUME_HINT}"
             )
-        is_hopeless = self._lost_items == self._items >= HOPELESS_AFTER
+        is_hopeless = self._lost_items == self._items >= MAX_LEADING_FAILURES
         if self._max_errors is None and is_hopeless:
             raise BudgetExceededError(
                 f"the first {self._items} items all failed; the first one: {self._first_cause}; to go on all "
-                f"the same, give --max-errors; {_GO_ON}"
+                f"the same, give --max-errors; {_RESUME_HINT}"
             )

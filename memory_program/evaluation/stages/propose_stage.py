@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from memory_program.agents.two_phase import Ask
+from memory_program.agents.two_phase import ProposalRequest
 from memory_program.agents.writer import MemoryWriter, Proposal, ProposedCall
 from memory_program.bank.outcomes import CallFailure
 from memory_program.evaluation.item_records import Journal, content_hash
 from memory_program.evaluation.stages.workers import Workers
-from memory_program.models.usage import CallRecord, Meter, Usage, metered
+from memory_program.models.usage import CallRecord, Usage, UsageMeter, track_usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class BuildStoppedError(Exception):
     """The run is ending early; nothing more is asked."""
 
 
-def proposals_journal(folder: Path) -> Journal[ProposalRecord]:
+def open_proposal_journal(folder: Path) -> Journal[ProposalRecord]:
     """Read the proposals that a system's folder holds.
 
     Raises:
@@ -64,7 +64,7 @@ class Proposer:
         session_key: Callable[[str], str],
         workers: Workers,
         *,
-        retried: Collection[str] = (),
+        retry_sessions: Collection[str] = (),
     ) -> None:
         """Prepare.
 
@@ -78,12 +78,12 @@ class Proposer:
         """
         self._writer, self._journal, self._workers = writer, journal, workers
         self._conversation_id, self._session_key = conversation_id, session_key
-        self._retried = frozenset(retried)
+        self._retried = frozenset(retry_sessions)
         self._given: dict[str, ProposalRecord] = {}
         self._asked = set[str]()
         self._made = list[CallRecord]()
 
-    def __call__(self, asks: Sequence[Ask]) -> list[Proposal]:
+    def __call__(self, asks: Sequence[ProposalRequest]) -> list[Proposal]:
         """Give the proposals in the order of the asks.
 
         Raises:
@@ -101,22 +101,22 @@ class Proposer:
         self._given |= {record.key: record for record in records}
         return [record.proposal for record in records]
 
-    def usage(self, session_id: str, *, anew: bool) -> Usage:
-        """Sum up what the proposals for a session took; if ``anew``, those only that were asked for here."""
+    def usage(self, session_id: str, *, only_new: bool) -> Usage:
+        """Sum up what the proposals for a session took; if ``only_new``, those only that were asked for here."""
         given = [record for record in self._given.values() if record.session_id == session_id]
-        if anew:
+        if only_new:
             paid = [record for record in given if record.key in self._asked]
         else:
             paid = [attempt for record in given for attempt in self._journal.attempts(record.key)]
         return sum((record.usage for record in paid), Usage())
 
-    def beside(self, meter: Meter) -> Usage:
+    def consolidation_usage(self, meter: UsageMeter) -> Usage:
         """Sum up what a meter counted that is not part of any proposal: consolidations."""
         made = {id(call) for call in self._made}
         return sum((call.usage for call in meter.calls if id(call) not in made), Usage())
 
-    def _ask(self, ask: Ask) -> ProposalRecord:
-        shown = self._writer.shown(ask.agent, ask.view, ask.session)
+    def _ask(self, ask: ProposalRequest) -> ProposalRecord:
+        shown = self._writer.agent_inputs(ask.agent, ask.view, ask.session)
         key = content_hash("propose", self._session_key(ask.session.session_id), ask.agent, shown)
         known = self._journal.records.get(key)
         is_retried = ask.session.session_id in self._retried and key not in self._asked
@@ -125,7 +125,7 @@ class Proposer:
         if self._workers.should_stop:
             raise BuildStoppedError
         began = time.perf_counter()
-        with metered() as meter:
+        with track_usage() as meter:
             proposal = self._writer.propose(ask.agent, ask.view, ask.session)
         record = ProposalRecord(
             key,

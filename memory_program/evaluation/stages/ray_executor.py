@@ -12,7 +12,7 @@ from sqlalchemy import make_url
 
 from memory_program.core.errors import ClusterError, ConfigError
 
-LOCAL = "local"
+LOCAL_CLUSTER = "local"
 """The address of a cluster that is started on this machine, and ends with the run."""
 
 _RETRIES = 3  # of a task whose node or process dies; what a task itself raises is not tried again
@@ -36,9 +36,9 @@ class RayExecutor:
         Raises:
             ConfigError: Ray is not installed, or tasks cannot be given this database.
         """
-        self._ray = _installed_ray(address)
+        self._ray = _import_ray(address)
         self._address, self._concurrency = address, concurrency
-        self.db_url = shared_url(db_url) if db_url is not None else None
+        self.db_url = shareable_database_url(db_url) if db_url is not None else None
 
     def __enter__(self) -> Self:
         """Connect.
@@ -47,15 +47,15 @@ class RayExecutor:
             ConfigError: there is no such cluster, or not all of it can read the database.
         """
         _check_address(self._address)
-        is_local = self._address == LOCAL
+        is_local = self._address == LOCAL_CLUSTER
         size = {"num_cpus": self._concurrency, "include_dashboard": False} if is_local else {}
         try:
             self._ray.init(self._address, log_to_driver=False, logging_level=logging.ERROR, **size)
         except (OSError, ValueError, RuntimeError, self._ray.exceptions.RayError) as error:
-            raise _no_cluster(self._address, error) from error
+            raise _cluster_unreachable_error(self._address, error) from error
         machines = {node["NodeManagerAddress"] for node in self._ray.nodes() if node["Alive"]}
         try:
-            check_reach(self.db_url, len(machines))
+            check_database_reachable(self.db_url, len(machines))
         except ConfigError:
             self._ray.shutdown()
             raise
@@ -89,7 +89,7 @@ class RayExecutor:
         return result
 
 
-def shared_url(db_url: str) -> str:
+def shareable_database_url(db_url: str) -> str:
     """Name a database as tasks can be told it: a file by its whole path, and never with a password.
 
     Raises:
@@ -109,7 +109,7 @@ def shared_url(db_url: str) -> str:
     return url.set(database=Path(url.database).resolve().as_posix()).render_as_string()
 
 
-def check_reach(db_url: str | None, machines: int) -> None:
+def check_database_reachable(db_url: str | None, machines: int) -> None:
     """Refuse a database that not every machine of a cluster can read.
 
     Raises:
@@ -122,9 +122,9 @@ def check_reach(db_url: str | None, machines: int) -> None:
         )
 
 
-def _installed_ray(address: str) -> ModuleType:
+def _import_ray(address: str) -> ModuleType:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray tells its makers of every cluster that is started
-    if address == LOCAL:
+    if address == LOCAL_CLUSTER:
         # Ray's switch for macOS and Windows, read while it is imported: off, its servers listen on loopback
         # alone; on Linux they would listen on every address of the machine.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
@@ -140,16 +140,16 @@ def _installed_ray(address: str) -> ModuleType:
 
 def _check_address(address: str) -> None:
     """Refuse an address where nothing answers; Ray itself tries for minutes, and cannot be interrupted."""
-    if address == LOCAL:
+    if address == LOCAL_CLUSTER:
         return
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S).close()
     except (OSError, OverflowError, ValueError) as error:
-        raise _no_cluster(address, error) from error
+        raise _cluster_unreachable_error(address, error) from error
 
 
-def _no_cluster(address: str, error: Exception) -> ConfigError:
+def _cluster_unreachable_error(address: str, error: Exception) -> ConfigError:
     return ConfigError(
         f"ray_address={address!r} is no Ray cluster that can be reached from here ({error}): on a machine of "
         "the cluster, give the host:port that ray start --head printed, with RAY_AUTH_MODE=token in the "

@@ -17,7 +17,7 @@ import dspy
 
 from locomo.types import Session
 from memory_program import __version__
-from memory_program.agents.predict_call import unremembered
+from memory_program.agents.predict_call import dspy_history_disabled
 from memory_program.agents.program import MemorySystem
 from memory_program.bank.memory import Operation
 from memory_program.bank.outcomes import Answer, SessionRecord
@@ -26,13 +26,13 @@ from memory_program.bank.store import BankStore
 from memory_program.core.errors import ConfigError, ConflictError
 from memory_program.evaluation.stages.ray_executor import RayExecutor
 from memory_program.models.factory import RemoteModel
-from memory_program.models.usage import CallRecord, metered, record_call
+from memory_program.models.usage import CallRecord, record_call, track_usage
 
 _OPEN_SPACES = 8  # in one process: questions about a conversation come in a row
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SpaceReference:
     """Where a task finds a space: saved in a database, or in its sessions if it has no database."""
 
     namespace: str
@@ -44,7 +44,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class RemoteSessionResult:
     """What came of a session: the operations on its bank, its record, and the calls made."""
 
     operations: tuple[Operation, ...]
@@ -53,7 +53,7 @@ class Remembered:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RemoteAnswer:
     """What came of a question: the answer, and the calls made."""
 
     answer: Answer
@@ -75,14 +75,14 @@ class RemoteSystem(MemorySystem):
         self.writes_memories = system.writes_memories
         self._db_url = executor.db_url if system.writes_memories else None
         self._system, self._calls_at_once = system, calls_at_once
-        self._remember, self._ask = executor.task(_remember), executor.task(_ask)
+        self._remember, self._ask = executor.task(_remember_task), executor.task(_answer_task)
 
     def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
         """Have a session remembered from the saved bank, and do to this space what came of it."""
-        if not self.writes_memories or space.has(session):
+        if not self.writes_memories or space.has_session(session):
             return self._system.remember(space, session)
         assert space.bank.version == space.saved.version, "a builder saves each session"
-        done = self._remember(self._packed, self._kept(space), session)
+        done = self._remember(self._pickled_system, self._space_reference(space), session)
         _record(done.calls)
         draft = space.fork()
         for operation in done.operations:
@@ -93,16 +93,16 @@ class RemoteSystem(MemorySystem):
 
     def ask(self, space: MemorySpace, question: str) -> Answer:
         """Have a question answered from the saved bank, or from the sessions."""
-        done = self._ask(self._packed, self._kept(space), question)
+        done = self._ask(self._pickled_system, self._space_reference(space), question)
         _record(done.calls)
         return done.answer
 
-    def _kept(self, space: MemorySpace) -> Kept:
+    def _space_reference(self, space: MemorySpace) -> SpaceReference:
         sessions = () if self.writes_memories else tuple(entry.session for entry in space.sessions.values())
-        return Kept(space.namespace, self._db_url, space.revision, sessions, __version__)
+        return SpaceReference(space.namespace, self._db_url, space.revision, sessions, __version__)
 
     @cached_property
-    def _packed(self) -> bytes:
+    def _pickled_system(self) -> bytes:
         """The system as bytes: prompts, demos, and its models by their settings."""
 
         @cache
@@ -117,22 +117,22 @@ class RemoteSystem(MemorySystem):
         return cloudpickle.dumps(system)  # loaded prompts are classes that exist in this process alone
 
 
-def _remember(packed: bytes, kept: Kept, session: Session) -> Remembered:
-    space = _opened(packed, kept).fork()  # a task that is run again finds the saved space
+def _remember_task(packed: bytes, kept: SpaceReference, session: Session) -> RemoteSessionResult:
+    space = _load_space(packed, kept).fork()  # a task that is run again finds the saved space
     version = space.bank.version
-    with metered() as meter, unremembered():
-        record = _unpacked(packed).remember(space, session)
-    return Remembered(tuple(space.bank.operations(version)), record, tuple(meter.calls))
+    with track_usage() as meter, dspy_history_disabled():
+        record = _unpickle_system(packed).remember(space, session)
+    return RemoteSessionResult(tuple(space.bank.operations(version)), record, tuple(meter.calls))
 
 
-def _ask(packed: bytes, kept: Kept, question: str) -> Asked:
-    with metered() as meter, unremembered():
-        answer = _unpacked(packed).ask(_opened(packed, kept), question)
-    return Asked(answer, tuple(meter.calls))
+def _answer_task(packed: bytes, kept: SpaceReference, question: str) -> RemoteAnswer:
+    with track_usage() as meter, dspy_history_disabled():
+        answer = _unpickle_system(packed).ask(_load_space(packed, kept), question)
+    return RemoteAnswer(answer, tuple(meter.calls))
 
 
 @lru_cache(_OPEN_SPACES)
-def _opened(packed: bytes, kept: Kept) -> MemorySpace:
+def _load_space(packed: bytes, kept: SpaceReference) -> MemorySpace:
     """Open a space, once for all that is asked about it.
 
     Raises:
@@ -147,7 +147,7 @@ def _opened(packed: bytes, kept: Kept) -> MemorySpace:
     if kept.db_url is None:
         space = MemorySpace(kept.namespace)
         for session in kept.sessions:
-            _unpacked(packed).remember(space, session)
+            _unpickle_system(packed).remember(space, session)
         return space
     space = _store(kept.db_url).load(kept.namespace)
     if space.revision != kept.revision:
@@ -160,13 +160,13 @@ def _opened(packed: bytes, kept: Kept) -> MemorySpace:
 
 
 @lru_cache
-def _unpacked(packed: bytes) -> MemorySystem:
+def _unpickle_system(packed: bytes) -> MemorySystem:
     return pickle.loads(packed)
 
 
 @cache
 def _store(db_url: str) -> BankStore:
-    return BankStore.existing(db_url)
+    return BankStore.open_existing(db_url)
 
 
 def _record(calls: tuple[CallRecord, ...]) -> None:

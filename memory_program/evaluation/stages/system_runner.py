@@ -17,13 +17,13 @@ from memory_program.evaluation.question_selection import Selection
 from memory_program.evaluation.scoring.score_signature import (
     JudgeIdentity,
     SystemRun,
-    identify,
     identify_judge,
-    read_chosen_on,
+    identify_system,
+    read_optimization_data,
     read_run,
     write_run,
 )
-from memory_program.evaluation.scoring.system_records import RecordedSystem
+from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.evaluation.stages.answer_stage import Answerer
 from memory_program.evaluation.stages.build_stage import Builder
 from memory_program.evaluation.stages.cost_estimate import (
@@ -37,11 +37,11 @@ from memory_program.evaluation.stages.ray_executor import RayExecutor
 from memory_program.evaluation.stages.ray_system import RemoteSystem
 from memory_program.evaluation.stages.workers import Workers
 
-ModelMaker = Callable[[str, float], dspy.LM]
+ModelFactory = Callable[[str, float], dspy.LM]
 """Makes the language model of a name and a temperature, ready to be called."""
 
 
-class SystemMaker(Protocol):
+class SystemFactory(Protocol):
     """Makes a system by name, without its models."""
 
     def __call__(self, name: str, settings: SystemSettings, /) -> MemorySystem:
@@ -49,7 +49,7 @@ class SystemMaker(Protocol):
         ...
 
 
-class LiveSystem:
+class SystemRunner:
     """A system and its records. A stage takes up what is recorded, and does what is missing."""
 
     def __init__(
@@ -57,9 +57,9 @@ class LiveSystem:
         name: SystemName,
         config: EvaluateConfig,
         selection: Selection,
-        make_system: SystemMaker,
+        make_system: SystemFactory,
         store: BankStore | None,
-        others: Sequence[RecordedSystem] = (),
+        others: Sequence[SystemRecords] = (),
         executor: RayExecutor | None = None,
     ) -> None:
         """Make the system, without models, and read its records.
@@ -83,10 +83,10 @@ class LiveSystem:
         chosen_on = None
         if config.program is not None and name is SystemName.OPTIMIZED:
             load_program(self._system, config.program)
-            chosen_on = read_chosen_on(config.program)
+            chosen_on = read_optimization_data(config.program)
         folder = config.output_dir / name.value
-        run = SystemRun(identify(self._system, name, config), self._judge(folder), chosen_on)
-        self.recorded = RecordedSystem(folder, run, Journals.read(folder), selection)
+        run = SystemRun(identify_system(self._system, name, config), self._resolve_judge(folder), chosen_on)
+        self.recorded = SystemRecords(folder, run, Journals.read(folder), selection)
         retry_errors = config.retry_errors
         banks = store if self._system.writes_memories else None
         runs = self._system if executor is None else self._remote(executor)
@@ -95,17 +95,17 @@ class LiveSystem:
         )
         self._answerer = Answerer(runs, self.recorded, self._builder, retry_errors=retry_errors)
 
-    def write_down(self) -> None:
+    def write_run_files(self) -> None:
         """Write what the records will belong to, and the program itself, beside them."""
         write_run(self.recorded.folder, self.recorded.run)
         self._system.save(str(self.recorded.folder / "program.json"))
 
-    def estimates(self) -> list[StageEstimate]:
+    def estimate_calls(self) -> list[StageEstimate]:
         """Estimate the calls that are still to be made."""
         selection, mode = self.recorded.selection, self._config.mode
         estimates: list[StageEstimate | None] = []
         if mode is not Mode.ANSWER:
-            sessions = 0 if self._builder.shares_banks else self._builder.missing()
+            sessions = 0 if self._builder.shares_banks else self._builder.count_missing()
             estimates.append(estimate_build(self._config, self._name, selection.conversations, sessions))
         if mode is not Mode.BUILD:
             questions = len(self._answerer.missing())
@@ -121,9 +121,9 @@ class LiveSystem:
     def is_finished(self) -> bool:
         """Whether every session is built, every question answered, and every answer judged."""
         judging = JudgeStage(self.recorded, retry_errors=self._config.retry_errors)
-        return not (self._builder.missing() or self._answerer.missing() or judging.missing())
+        return not (self._builder.count_missing() or self._answerer.missing() or judging.missing())
 
-    def connect(self, models: ModelMaker) -> None:
+    def attach_models(self, models: ModelFactory) -> None:
         """Give the system its models, and make that of its judge: what cannot be used, ends the run now.
 
         Raises:
@@ -148,7 +148,7 @@ class LiveSystem:
         Raises:
             RecordError: sessions are missing.
         """
-        unbuilt = self._builder.unbuilt()
+        unbuilt = self._builder.count_unbuilt()
         if unbuilt:
             raise RecordError(
                 f"{unbuilt} sessions of system {self._name.value!r} are not built in "
@@ -162,7 +162,7 @@ class LiveSystem:
         builds_at_once = min(concurrency, len(self.recorded.selection.conversations))
         return RemoteSystem(self._system, executor, concurrency // builds_at_once)
 
-    def _judge(self, folder: Path) -> JudgeIdentity | None:
+    def _resolve_judge(self, folder: Path) -> JudgeIdentity | None:
         """Give the judge of the config; a run of one stage keeps the judge that it had."""
         if self._config.mode is Mode.FULL:
             return identify_judge(self._config)

@@ -9,18 +9,18 @@ _COLLECT_EVERY = 20_000  # new objects; Python's default, 700, is as many as a f
 
 
 @contextmanager
-def waiting_cheaply() -> Generator[None]:
+def pinned_to_one_core() -> Generator[None]:
     """Keep threads on one core, and the collector of cycles from most of its work, while the block runs.
 
     Both are for threads that ask models elsewhere: one that computes needs all cores, and may hold large
     arrays in cycles. What was set before is set again at the end.
     """
-    with _on_one_core(), _few_collections():
+    with _single_core_affinity(), _infrequent_gc():
         yield
 
 
 @contextmanager
-def _on_one_core() -> Generator[None]:
+def _single_core_affinity() -> Generator[None]:
     """Keep this thread, and those that it starts, on one core.
 
     One thread of CPython runs at a time. Where there are more cores, each reply wakes a thread on another
@@ -40,7 +40,7 @@ def _on_one_core() -> Generator[None]:
 
 
 @contextmanager
-def _few_collections() -> Generator[None]:
+def _infrequent_gc() -> Generator[None]:
     """Collect cycles seldom, and leave what is there already alone: modules, data, banks.
 
     The collector went through all of that again and again, in a sixth of the time of a stage.

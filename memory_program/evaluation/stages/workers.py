@@ -9,19 +9,19 @@ from contextlib import nullcontext
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from memory_program.agents.predict_call import unremembered
-from memory_program.evaluation.stages.limits import Limits
-from memory_program.evaluation.stages.waiting import waiting_cheaply
+from memory_program.agents.predict_call import dspy_history_disabled
+from memory_program.evaluation.stages.limits import RunLimits
+from memory_program.evaluation.stages.waiting import pinned_to_one_core
 from memory_program.models.usage import Usage
 
-_LINE_EVERY_S = 30.0
+_PROGRESS_INTERVAL_S = 30.0
 
 
 class Workers:
     """Runs the items of a stage side by side; shows a bar on a terminal, and plain lines elsewhere."""
 
     def __init__(
-        self, console: Console, limits: Limits, concurrency: int, *, mostly_waits: bool = False
+        self, console: Console, limits: RunLimits, concurrency: int, *, is_io_bound: bool = False
     ) -> None:
         """Prepare; threads live only as long as a stage.
 
@@ -34,10 +34,10 @@ class Workers:
         self.console = console
         self.limits = limits
         self.concurrency = concurrency
-        self._mostly_waits = mostly_waits
+        self._mostly_waits = is_io_bound
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._progress: _Bar | _Lines | None = None
+        self._progress: _ProgressBar | _ProgressLines | None = None
 
     @property
     def should_stop(self) -> bool:
@@ -50,7 +50,7 @@ class Workers:
         Args:
             label: what is shown.
             tasks: what to run, in no order.
-            to_do: items that the tasks will report by ``finished``.
+            to_do: items that the tasks will report by ``report_item``.
             total: all items of the stage, those done in earlier runs included.
         """
         self.console.print(f"{label}: {to_do} of {total} to do", highlight=False, markup=False)
@@ -59,10 +59,10 @@ class Workers:
         self.limits.begin_stage()
         self._stop.clear()
         with (
-            waiting_cheaply() if self._mostly_waits else nullcontext(),
-            _Bar(self.console, to_do)
+            pinned_to_one_core() if self._mostly_waits else nullcontext(),
+            _ProgressBar(self.console, to_do)
             if self.console.is_terminal
-            else _Lines(self.console, label, to_do) as self._progress,
+            else _ProgressLines(self.console, label, to_do) as self._progress,
         ):
             pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="worker")
             try:
@@ -76,13 +76,13 @@ class Workers:
         if self.should_stop:
             return
         try:
-            with unremembered():
+            with dspy_history_disabled():
                 task()
         except BaseException:
             self._stop.set()  # at once, not only when the stage notices: the next task may cost money
             raise
 
-    def finished(self, usage: Usage, failures: Sequence[str] = (), *, is_lost: bool = False) -> None:
+    def report_item(self, usage: Usage, failures: Sequence[str] = (), *, is_lost: bool = False) -> None:
         """Report an item that is recorded.
 
         Raises:
@@ -98,7 +98,7 @@ class Workers:
             self._progress.advance(failed=failed)
 
 
-class _Bar:
+class _ProgressBar:
     """A bar, with the number of failed items beside it."""
 
     def __init__(self, console: Console, to_do: int) -> None:
@@ -112,7 +112,7 @@ class _Bar:
         self._task = self._progress.add_task("", total=to_do, note="")
         self._failed = 0
 
-    def __enter__(self) -> "_Bar":
+    def __enter__(self) -> "_ProgressBar":
         self._progress.start()
         return self
 
@@ -125,7 +125,7 @@ class _Bar:
         self._progress.update(self._task, advance=1, note=note)
 
 
-class _Lines:
+class _ProgressLines:
     """A line now and then, and one at the end."""
 
     def __init__(self, console: Console, label: str, to_do: int) -> None:
@@ -133,7 +133,7 @@ class _Lines:
         self._done = self._failed = 0
         self._began = self._shown = time.monotonic()
 
-    def __enter__(self) -> "_Lines":
+    def __enter__(self) -> "_ProgressLines":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -143,7 +143,7 @@ class _Lines:
     def advance(self, *, failed: bool) -> None:
         self._done += 1
         self._failed += failed
-        if time.monotonic() - self._shown >= _LINE_EVERY_S and self._done < self._to_do:
+        if time.monotonic() - self._shown >= _PROGRESS_INTERVAL_S and self._done < self._to_do:
             self._show()
 
     def _show(self) -> None:

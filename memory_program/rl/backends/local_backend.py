@@ -1,4 +1,4 @@
-"""DSPy's training interface over the model in this process: ``lm.reinforce()`` gives a job that takes steps.
+"""DSPy's training interface over the model in this process: ``lm.policy_gradient_step()`` gives a job that takes steps.
 
 What is sent are DSPy's groups (messages, completion, reward), or examples for supervised fine-tuning. An item
 may add what DSPy's wire has no place for: the tokens that were sampled, and their advantage.
@@ -22,7 +22,7 @@ from memory_program.rl.trainer.packing import Sample
 from memory_program.rl.trainer.policy_step import LocalTrainer
 from memory_program.rl.trainer.step_accumulator import StepReport
 
-Item = Mapping[str, Any]  # Any: JSON, as DSPy sends training data
+TrainingItem = Mapping[str, Any]  # Any: JSON, as DSPy sends training data
 
 
 class LocalReinforceJob(ReinforceJob):
@@ -38,11 +38,11 @@ class LocalReinforceJob(ReinforceJob):
             ConfigError: a setting is unknown or out of range.
             ModelError: the model does not run in this process, or its weights are not in float32.
         """
-        self.trainer = LocalTrainer(engine_of(self.lm), ReinforceSettings(**self.train_kwargs))
+        self.trainer = LocalTrainer(require_local_engine(self.lm), ReinforceSettings(**self.train_kwargs))
 
     def step(
         self,
-        train_data: Sequence[Item],
+        train_data: Sequence[TrainingItem],
         train_data_format: TrainDataFormat | str | None = TrainDataFormat.GRPO_CHAT,
     ) -> StepReport | None:
         """Take a step on groups of samples, or (``chat``) towards examples.
@@ -62,18 +62,18 @@ class LocalReinforceJob(ReinforceJob):
             ModelError: another format, or the gradient is not a number.
         """
         if train_data_format == TrainDataFormat.CHAT:
-            return self.trainer.imitate([self._example(item) for item in train_data])
+            return self.trainer.sft_step([self._example(item) for item in train_data])
         if train_data_format != TrainDataFormat.GRPO_CHAT:
             raise ModelError(
                 f"train_data_format={train_data_format!r} cannot be trained on here: give "
                 f"{TrainDataFormat.GRPO_CHAT.value!r} or {TrainDataFormat.CHAT.value!r}"
             )
         samples = [sample for item in train_data for sample in self._group(item["group"])]
-        return self.trainer.reinforce(samples) if samples else None
+        return self.trainer.policy_gradient_step(samples) if samples else None
 
-    def evaluate(self, train_data: Sequence[Item]) -> tuple[float, int]:
+    def eval_nll(self, train_data: Sequence[TrainingItem]) -> tuple[float, int]:
         """Give the summed negative log-likelihood of the replies of examples, and their tokens; no step."""
-        return self.trainer.measure([self._example(item) for item in train_data])
+        return self.trainer.eval_nll([self._example(item) for item in train_data])
 
     def save_checkpoint(self, checkpoint_name: str) -> None:
         """Write the model in the format of transformers into the folder of that name."""
@@ -83,7 +83,7 @@ class LocalReinforceJob(ReinforceJob):
 
     def terminate(self) -> None:
         """Take the model out of this process."""
-        engine_of(self.lm).close()
+        require_local_engine(self.lm).close()
 
     def cancel(self) -> None:
         """Do nothing: every step is done when it returns."""
@@ -92,7 +92,7 @@ class LocalReinforceJob(ReinforceJob):
         """Say that the job takes steps."""
         return "running"
 
-    def _group(self, group: Sequence[Item]) -> list[Sample]:
+    def _group(self, group: Sequence[TrainingItem]) -> list[Sample]:
         given = [item.get("advantage") for item in group]
         if None in given:
             given = group_advantages([item["reward"] for item in group])
@@ -102,19 +102,19 @@ class LocalReinforceJob(ReinforceJob):
             self._sample(item, cast(float, advantage)) for item, advantage in zip(group, given, strict=True)
         ]
 
-    def _sample(self, item: Item, advantage: float) -> Sample:
-        prompt = tuple(engine_of(self.lm).prompt_tokens(_request(item["messages"])))
+    def _sample(self, item: TrainingItem, advantage: float) -> Sample:
+        prompt = tuple(require_local_engine(self.lm).prompt_tokens(_request(item["messages"])))
         if "completion_tokens" in item:
             return Sample(prompt, tuple(item["completion_tokens"]), advantage, item.get("logprobs"))
         return Sample(prompt, self._reply(item["completion"]["content"]), advantage)
 
-    def _example(self, item: Item) -> Sample:
+    def _example(self, item: TrainingItem) -> Sample:
         *prompt, reply = item["messages"]
-        tokens = tuple(engine_of(self.lm).prompt_tokens(_request(prompt)))
+        tokens = tuple(require_local_engine(self.lm).prompt_tokens(_request(prompt)))
         return Sample(tokens, self._reply(reply["content"]))
 
     def _reply(self, text: str) -> tuple[int, ...]:
-        return tuple(engine_of(self.lm).reply_tokens(text))
+        return tuple(require_local_engine(self.lm).reply_tokens(text))
 
 
 class LocalProvider(Provider):
@@ -127,7 +127,7 @@ class LocalProvider(Provider):
         self.ReinforceJob = LocalReinforceJob
 
 
-def engine_of(lm: dspy.LM) -> LocalEngine:
+def require_local_engine(lm: dspy.LM) -> LocalEngine:
     """Give the engine of a model that runs in this process.
 
     Raises:

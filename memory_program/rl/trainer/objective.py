@@ -29,7 +29,7 @@ class Objective:
     max_completion_tokens: int = 512
 
     @classmethod
-    def of(cls, settings: ReinforceSettings) -> "Objective":
+    def from_settings(cls, settings: ReinforceSettings) -> "Objective":
         """Take what settings say of it."""
         return cls(
             loss_type=settings.loss_type,
@@ -55,7 +55,7 @@ class Objective:
         clipped = ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
         terms = -torch.minimum(ratio * of.advantages, clipped * of.advantages)
         if of.reference_logprobs is not None:
-            terms = terms + self.beta * divergence(of.logprobs, of.reference_logprobs)
+            terms = terms + self.beta * kl_k3(of.logprobs, of.reference_logprobs)
         loss = (terms * of.weights).sum()
         return loss - self.entropy * of.entropies.sum() / of.step_tokens if self.entropy else loss
 
@@ -79,7 +79,7 @@ class TokenTerms:
     step_tokens: int
 
 
-def divergence(logprobs: Tensor, reference: Tensor) -> Tensor:
+def kl_k3(logprobs: Tensor, reference: Tensor) -> Tensor:
     """Estimate the divergence from a reference at sampled tokens: exp(r - p) - (r - p) - 1.
 
     Source: Schulman 2020, "Approximating KL Divergence" (k3), as in DeepSeekMath, equation 4.
@@ -88,12 +88,12 @@ def divergence(logprobs: Tensor, reference: Tensor) -> Tensor:
     return torch.exp(difference) - difference - 1
 
 
-def entropies_of(logits: Tensor) -> Tensor:
+def token_entropies(logits: Tensor) -> Tensor:
     """Give the entropy of each row of logits, in nats."""
     logprobs = logits.log_softmax(dim=-1)
     return -(logprobs.exp() * logprobs).sum(dim=-1)
 
 
-def logprobs_of(logits: Tensor, targets: Tensor) -> Tensor:
+def target_logprobs(logits: Tensor, targets: Tensor) -> Tensor:
     """Give the natural logarithm of each target's probability."""
     return logits.gather(-1, targets[:, None])[:, 0] - logits.logsumexp(dim=-1)

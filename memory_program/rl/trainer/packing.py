@@ -27,7 +27,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedSequence:
     """One sequence of T tokens, and where the N completion tokens of its samples are in it.
 
     ``predictors_N`` are the places whose logits predict ``targets_N``; ``samples_N`` says of which sample
@@ -51,27 +51,27 @@ class Packed:
         mask_T_T = torch.zeros(is_seen.shape, dtype=dtype, device=is_seen.device)
         return mask_T_T.masked_fill_(~is_seen, -torch.inf)
 
-    def to(self, device: torch.device) -> "Packed":
+    def to(self, device: torch.device) -> "PackedSequence":
         """Move everything to a device."""
-        return Packed(*(getattr(self, name).to(device) for name in self.__slots__))
+        return PackedSequence(*(getattr(self, name).to(device) for name in self.__slots__))
 
 
-def pack(samples: Sequence[Sample], max_tokens: int) -> list[Packed]:
+def pack_samples(samples: Sequence[Sample], max_tokens: int) -> list[PackedSequence]:
     """Lay samples out in sequences of at most ``max_tokens`` tokens, a longer one where one sample is longer.
 
     Samples without a token to learn are left out.
     """
-    sequences: list[_Sequence] = []
-    for group in _groups(samples):
-        for part in _parts(group, max_tokens):
+    sequences: list[_SequenceBuilder] = []
+    for group in _group_by_prompt(samples):
+        for part in _split_group(group, max_tokens):
             if not sequences or sequences[-1].length + part.length > max_tokens:
-                sequences.append(_Sequence())
+                sequences.append(_SequenceBuilder())
             sequences[-1].add(part)
-    return [sequence.packed() for sequence in sequences]
+    return [sequence.build() for sequence in sequences]
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _PromptGroup:
     """A prompt, and its different continuations with the samples that have them."""
 
     prompt: tuple[int, ...]
@@ -82,26 +82,26 @@ class _Group:
         return len(self.prompt) + sum(map(len, self.branches))
 
 
-def _groups(samples: Sequence[Sample]) -> list[_Group]:
-    groups: dict[tuple[int, ...], _Group] = {}
+def _group_by_prompt(samples: Sequence[Sample]) -> list[_PromptGroup]:
+    groups: dict[tuple[int, ...], _PromptGroup] = {}
     for index, sample in enumerate(samples):
         if sample.completion:
-            group = groups.setdefault(sample.prompt, _Group(sample.prompt, {}))
+            group = groups.setdefault(sample.prompt, _PromptGroup(sample.prompt, {}))
             group.branches.setdefault(sample.completion, []).append(index)
     return sorted(groups.values(), key=lambda group: -group.length)  # so that short ones fill what is left
 
 
-def _parts(group: _Group, max_tokens: int) -> list[_Group]:
+def _split_group(group: _PromptGroup, max_tokens: int) -> list[_PromptGroup]:
     """Cut a group that is too long; each part reads the prompt again."""
-    parts: list[_Group] = []
+    parts: list[_PromptGroup] = []
     for completion, indices in group.branches.items():
         if not parts or parts[-1].length + len(completion) > max_tokens:
-            parts.append(_Group(group.prompt, {}))
+            parts.append(_PromptGroup(group.prompt, {}))
         parts[-1].branches[completion] = indices
     return parts
 
 
-class _Sequence:
+class _SequenceBuilder:
     def __init__(self) -> None:
         self._tokens: list[int] = []
         self._positions: list[int] = []
@@ -116,13 +116,13 @@ class _Sequence:
     def length(self) -> int:
         return len(self._tokens)
 
-    def add(self, group: _Group) -> None:
+    def add(self, group: _PromptGroup) -> None:
         prompt = group.prompt
-        self._lay(prompt, 0, 0)
+        self._append_tokens(prompt, 0, 0)
         last_of_prompt = self.length - 1
         for branch, (completion, indices) in enumerate(group.branches.items(), start=1):
             first = self.length
-            self._lay(completion, len(prompt), branch)
+            self._append_tokens(completion, len(prompt), branch)
             predictors = [last_of_prompt, *range(first, first + len(completion) - 1)]
             for index in indices:
                 self._predictors += predictors
@@ -130,14 +130,14 @@ class _Sequence:
                 self._samples += [index] * len(completion)
         self._count += 1
 
-    def _lay(self, tokens: Sequence[int], first_position: int, branch: int) -> None:
+    def _append_tokens(self, tokens: Sequence[int], first_position: int, branch: int) -> None:
         self._tokens += tokens
         self._positions += range(first_position, first_position + len(tokens))
         self._groups += [self._count] * len(tokens)
         self._branches += [branch] * len(tokens)
 
-    def packed(self) -> Packed:
-        return Packed(
+    def build(self) -> PackedSequence:
+        return PackedSequence(
             torch.tensor(self._tokens),
             torch.tensor(self._positions),
             torch.tensor(self._groups),

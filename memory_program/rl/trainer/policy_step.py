@@ -20,9 +20,9 @@ from transformers import PreTrainedModel
 from memory_program.configs.trainer_config import ReinforceSettings
 from memory_program.core.errors import ModelError
 from memory_program.inference.engine import LocalEngine
-from memory_program.rl.trainer.objective import Objective, TokenTerms, divergence, entropies_of, logprobs_of
-from memory_program.rl.trainer.packing import Packed, Sample, pack
-from memory_program.rl.trainer.step_accumulator import Batch, StepReport, Sums
+from memory_program.rl.trainer.objective import Objective, TokenTerms, kl_k3, target_logprobs, token_entropies
+from memory_program.rl.trainer.packing import PackedSequence, Sample, pack_samples
+from memory_program.rl.trainer.step_accumulator import PackedBatch, StepAccumulator, StepReport
 
 _STATE = "state.pt"
 _WEIGHTS = "weights.safetensors"
@@ -40,7 +40,7 @@ class LocalTrainer:
         self.engine = engine
         self.settings = settings
         self.steps = 0
-        self._objective = Objective.of(settings)
+        self._objective = Objective.from_settings(settings)
         network = engine.model.network
         torch.manual_seed(settings.seed)
         self._reference: PreTrainedModel | None = None
@@ -49,7 +49,7 @@ class LocalTrainer:
             with engine.updating():
                 self._adapted = get_peft_model(network, _lora(settings))
         elif settings.beta:
-            self._reference = engine.reference()
+            self._reference = engine.reference_model()
         self._network = network
         self._names = [name for name, weight in network.named_parameters() if weight.requires_grad]
         self._trained = [weight for weight in network.parameters() if weight.requires_grad]
@@ -66,28 +66,28 @@ class LocalTrainer:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def reinforce(self, samples: Sequence[Sample]) -> StepReport:
+    def policy_gradient_step(self, samples: Sequence[Sample]) -> StepReport:
         """Take ``iterations`` steps of the clipped objective on samples with their advantages.
 
         Raises:
             ModelError: the gradient is not a number; the weights are as they were.
         """
-        batches = [Batch(packed.to(self._network.device), samples) for packed in self._packed(samples)]
+        batches = [PackedBatch(packed.to(self._network.device), samples) for packed in self._packed(samples)]
         lengths = [len(sample.completion) for sample in samples]
         weights = torch.tensor(self._objective.token_weights(lengths), device=self._network.device)
         tokens = sum(lengths)
-        passes: list[Sums] = []
+        passes: list[StepAccumulator] = []
         with self._updating() as elapsed_s:
             for batch in batches:
-                self._prepare(batch)
+                self._compute_reference_logprobs(batch)
             for _ in range(self.settings.iterations):
-                passes.append(Sums())
+                passes.append(StepAccumulator())
                 for batch in batches:
                     self._accumulate(batch, weights, tokens, passes[-1])
-                passes[-1].grad_norm = self._step()
+                passes[-1].grad_norm = self._optimizer_step()
             return passes[-1].report(passes[0], batches, len(samples), tokens, elapsed_s())
 
-    def imitate(self, samples: Sequence[Sample]) -> StepReport:
+    def sft_step(self, samples: Sequence[Sample]) -> StepReport:
         """Take a step towards the samples: the mean negative log-likelihood of their tokens.
 
         An advantage weighs a sample; 1 is plain supervised fine-tuning.
@@ -95,39 +95,41 @@ class LocalTrainer:
         Raises:
             ModelError: the gradient is not a number; the weights are as they were.
         """
-        batches = [Batch(packed.to(self._network.device), samples) for packed in self._packed(samples)]
+        batches = [PackedBatch(packed.to(self._network.device), samples) for packed in self._packed(samples)]
         tokens = sum(len(sample.completion) for sample in samples)
-        sums = Sums()
+        sums = StepAccumulator()
         with self._updating() as elapsed_s:
             for batch in batches:
                 logits = self._logits(self._network, batch.packed, temperature=1.0)
-                logprobs = logprobs_of(logits, batch.packed.targets_N)
+                logprobs = target_logprobs(logits, batch.packed.targets_N)
                 loss = -(logprobs * batch.advantages).sum() / tokens
                 loss.backward()
                 sums.loss += float(loss.detach())
-                sums.entropy += float(entropies_of(logits.detach()).sum())
-            sums.grad_norm = self._step()
+                sums.entropy += float(token_entropies(logits.detach()).sum())
+            sums.grad_norm = self._optimizer_step()
             return sums.report(sums, batches, len(samples), tokens, elapsed_s())
 
     @torch.no_grad()
-    def measure(self, samples: Sequence[Sample]) -> tuple[float, int]:
+    def eval_nll(self, samples: Sequence[Sample]) -> tuple[float, int]:
         """Give the negative log-likelihood of the samples' tokens, summed, and how many tokens they are."""
         total, tokens = 0.0, sum(len(sample.completion) for sample in samples)
         with self.engine.updating() as network:
             for packed in self._packed(samples):
                 moved = packed.to(network.device)
-                logprobs = logprobs_of(self._logits(network, moved, temperature=1.0), moved.targets_N)
+                logprobs = target_logprobs(self._logits(network, moved, temperature=1.0), moved.targets_N)
                 total -= float(logprobs.sum())
         return total, tokens
 
-    def _accumulate(self, batch: "Batch", weights: Tensor, tokens: int, sums: "Sums") -> None:
+    def _accumulate(
+        self, batch: "PackedBatch", weights: Tensor, tokens: int, sums: "StepAccumulator"
+    ) -> None:
         objective, packed = self._objective, batch.packed
         logits = self._logits(self._network, packed, self.settings.temperature)
-        logprobs = logprobs_of(logits, packed.targets_N)
+        logprobs = target_logprobs(logits, packed.targets_N)
         if batch.old_logprobs is None:  # the first iteration: the weights are those that drew the samples
             batch.old_logprobs = logprobs.detach()
         with torch.set_grad_enabled(objective.entropy > 0):
-            entropies = entropies_of(logits)
+            entropies = token_entropies(logits)
         terms = TokenTerms(
             logprobs,
             batch.old_logprobs,
@@ -142,22 +144,22 @@ class LocalTrainer:
         with torch.no_grad():
             sums.loss += float(loss)
             sums.entropy += float(entropies.sum())
-            sums.clipped += int(objective.is_clipped(terms).sum())
+            sums.clipped_tokens += int(objective.is_clipped(terms).sum())
             if batch.reference_logprobs is not None:
-                sums.divergence += float(divergence(logprobs, batch.reference_logprobs).sum())
+                sums.kl += float(kl_k3(logprobs, batch.reference_logprobs).sum())
             if batch.sampled_logprobs is not None and batch.gap is None:
                 batch.gap = float((logprobs - batch.sampled_logprobs).abs().mean())
 
     @torch.no_grad()
-    def _prepare(self, batch: "Batch") -> None:
+    def _compute_reference_logprobs(self, batch: "PackedBatch") -> None:
         """Compute what the reference gives the samples, if there is one."""
         if self.settings.beta:
-            with self._as_reference() as network:
+            with self._reference_network() as network:
                 logits = self._logits(network, batch.packed, self.settings.temperature)
-                batch.reference_logprobs = logprobs_of(logits, batch.packed.targets_N)
+                batch.reference_logprobs = target_logprobs(logits, batch.packed.targets_N)
 
     @contextmanager
-    def _as_reference(self) -> Generator[PreTrainedModel]:
+    def _reference_network(self) -> Generator[PreTrainedModel]:
         if self._adapted is None:
             assert self._reference is not None
             yield self._reference
@@ -165,7 +167,7 @@ class LocalTrainer:
             with self._adapted.disable_adapter():
                 yield self._network
 
-    def _logits(self, network: PreTrainedModel, packed: Packed, temperature: float) -> Tensor:
+    def _logits(self, network: PreTrainedModel, packed: PackedSequence, temperature: float) -> Tensor:
         """Give the logits that predict the completion tokens, at a temperature."""
         places, order = packed.predictors_N.unique(return_inverse=True)
         with torch.autocast(network.device.type, torch.bfloat16, enabled=self.settings.bf16):
@@ -178,7 +180,7 @@ class LocalTrainer:
             )
         return (output.logits[0].float() / temperature)[order]
 
-    def _step(self) -> float:
+    def _optimizer_step(self) -> float:
         norm = float(torch.nn.utils.clip_grad_norm_(self._trained, self.settings.max_grad_norm))
         if not norm < float("inf"):  # neither infinite nor no number
             raise ModelError(
@@ -190,12 +192,12 @@ class LocalTrainer:
             group["lr"] = rate
         self._optimizer.step()
         self._optimizer.zero_grad()
-        self._follow()
+        self._update_ema()
         self.steps += 1
         return norm
 
     @torch.no_grad()
-    def _follow(self) -> None:
+    def _update_ema(self) -> None:
         """Take the weights into their moving average; of the first steps it is the plain mean."""
         if not self.settings.ema_decay:
             return
@@ -206,15 +208,15 @@ class LocalTrainer:
             average.lerp_(weight, share)
 
     @contextmanager
-    def averaged(self) -> Generator[None]:
+    def ema_weights(self) -> Generator[None]:
         """Have the moving average of the weights inside the block, if there is one: to judge and to save."""
-        self._exchange()
+        self._swap_ema()
         try:
             yield
         finally:
-            self._exchange()
+            self._swap_ema()
 
-    def _exchange(self) -> None:
+    def _swap_ema(self) -> None:
         if not self._average:
             return
         with self.engine.updating():
@@ -236,8 +238,8 @@ class LocalTrainer:
                 if self.settings.gradient_checkpointing:
                     network.gradient_checkpointing_disable()
 
-    def _packed(self, samples: Sequence[Sample]) -> list[Packed]:
-        return pack(samples, self.settings.batch_tokens)
+    def _packed(self, samples: Sequence[Sample]) -> list[PackedSequence]:
+        return pack_samples(samples, self.settings.batch_tokens)
 
     # -- on disk ---------------------------------------------------------------------------------
 

@@ -7,34 +7,34 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from memory_program.rl.trainer.packing import Packed, Sample
+from memory_program.rl.trainer.packing import PackedSequence, Sample
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a step did. Means are over the tokens of its samples; ``read_tokens`` went through the network.
+    """What a step did. Means are over the tokens of its samples; ``forward_tokens`` went through the network.
 
-    ``sampler_gap`` is the mean difference between the log-probabilities of sampling and those computed here:
+    ``sampler_logprob_gap`` is the mean difference between the log-probabilities of sampling and those computed here:
     it grows where rollouts and training do not see the same text or weights. None where they are not known.
-    ``divergence`` is None where there is no reference (``beta`` is 0).
+    ``kl`` is None where there is no reference (``beta`` is 0).
     """
 
     loss: float
-    divergence: float | None
+    kl: float | None
     entropy: float
-    clipped: float
+    clip_fraction: float
     grad_norm: float
-    sampler_gap: float | None
+    sampler_logprob_gap: float | None
     samples: int
     tokens: int
-    read_tokens: int
+    forward_tokens: int
     seconds: float
 
 
-class Batch:
+class PackedBatch:
     """A packed sequence, and what is known of its completion tokens, one number each."""
 
-    def __init__(self, packed: Packed, samples: Sequence[Sample]) -> None:
+    def __init__(self, packed: PackedSequence, samples: Sequence[Sample]) -> None:
         """Spread what is known of the samples over their tokens."""
         self.packed = packed
         device, of_token = packed.tokens_T.device, packed.samples_N
@@ -55,17 +55,22 @@ class Batch:
 
 
 @dataclass(slots=True)
-class Sums:
+class StepAccumulator:
     """Sums over the tokens of a step, but for the norm of its gradient."""
 
     loss: float = 0.0
-    divergence: float = 0.0
+    kl: float = 0.0
     entropy: float = 0.0
-    clipped: int = 0
+    clipped_tokens: int = 0
     grad_norm: float = 0.0
 
     def report(
-        self, drawn: "Sums", batches: Sequence[Batch], samples: int, tokens: int, seconds: float
+        self,
+        drawn: "StepAccumulator",
+        batches: Sequence[PackedBatch],
+        samples: int,
+        tokens: int,
+        seconds: float,
     ) -> StepReport:
         """Divide by the tokens.
 
@@ -81,13 +86,13 @@ class Sums:
         has_reference = all(batch.reference_logprobs is not None for batch in batches)
         return StepReport(
             loss=self.loss,
-            divergence=drawn.divergence / max(1, tokens) if has_reference else None,
+            kl=drawn.kl / max(1, tokens) if has_reference else None,
             entropy=drawn.entropy / max(1, tokens),
-            clipped=self.clipped / max(1, tokens),
+            clip_fraction=self.clipped_tokens / max(1, tokens),
             grad_norm=self.grad_norm,
-            sampler_gap=fmean(gaps) if gaps else None,
+            sampler_logprob_gap=fmean(gaps) if gaps else None,
             samples=samples,
             tokens=tokens,
-            read_tokens=sum(len(batch.packed.tokens_T) for batch in batches),
+            forward_tokens=sum(len(batch.packed.tokens_T) for batch in batches),
             seconds=seconds,
         )

@@ -7,43 +7,51 @@ from pathlib import Path
 import tyro
 
 from memory_program.configs.arbor_yaml import ARBOR_YAML, read_arbor_config
-from memory_program.core.command_line import exit_status
+from memory_program.core.command_line import run_script
 from memory_program.rl.backends.arbor import arbor_server as server
 
 
-def serve(config: Path = ARBOR_YAML, allow_remote: bool = False) -> None:
+def serve_command(config: Path = ARBOR_YAML, allow_remote: bool = False) -> None:
     """Start the server in an environment of its own, made at the first time, and wait until it answers.
 
     Args:
         config: Host, port, storage and GPUs; deploy/arbor.yaml is an example.
         allow_remote: Listen on an address that other machines reach. Arbor asks nobody for a password.
     """
-    server.serve(read_arbor_config(config), _say, allow_remote=allow_remote)
+    server.ensure_server_running(read_arbor_config(config), _say, allow_remote=allow_remote)
 
 
-def status(config: Path = ARBOR_YAML) -> None:
+def status_command(config: Path = ARBOR_YAML) -> None:
     """Say whether the server answers, and which GPUs it has.
 
     Args:
         config: Host, port, storage and GPUs.
     """
-    _say(server.described(read_arbor_config(config)))
+    _say(server.describe_server(read_arbor_config(config)))
 
 
-def stop(config: Path = ARBOR_YAML) -> None:
+def stop_command(config: Path = ARBOR_YAML) -> None:
     """End the server that was started here, with its jobs; their checkpoints stay.
 
     Args:
         config: Host, port, storage and GPUs.
     """
     found = read_arbor_config(config)
-    _say("stopped" if server.stop(found) else f"no server runs that was started from {str(found.storage)!r}")
+    _say(
+        "stopped"
+        if server.stop_server(found)
+        else f"no server runs that was started from {str(found.storage)!r}"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and give its exit status."""
-    commands: dict[str, Callable[..., None]] = {"serve": serve, "status": status, "stop": stop}
-    return exit_status(
+    commands: dict[str, Callable[..., None]] = {
+        "serve": serve_command,
+        "status": status_command,
+        "stop": stop_command,
+    }
+    return run_script(
         lambda: tyro.extras.subcommand_cli_from_dict(
             commands,
             args=arguments,

@@ -12,14 +12,14 @@ from dspy.clients.utils_finetune import TrainDataFormat, TrainingStatus
 
 from memory_program.configs.arbor_settings import ArborJobSettings
 from memory_program.core.errors import ModelError
-from memory_program.models.model_names import source_of
-from memory_program.models.rate_limit import AdaptiveLimiter, PacedEngine, RetryPolicy
+from memory_program.models.model_names import model_source
+from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 from memory_program.rl.backends.arbor.arbor_client import ArborClient, Json
-from memory_program.rl.backends.arbor.arbor_engine import PREFIX, ArborEngine
-from memory_program.rl.backends.arbor.arbor_trainer import ArborTrainer, Sent
-from memory_program.rl.backends.arbor.arbor_wire import Item
+from memory_program.rl.backends.arbor.arbor_engine import OPENAI_PREFIX, ArborEngine
+from memory_program.rl.backends.arbor.arbor_trainer import ArborTrainer, SubmittedGroups
+from memory_program.rl.backends.arbor.arbor_wire import GroupItem
 
-_ALIAS = f"{PREFIX}arbor:"
+_ALIAS = f"{OPENAI_PREFIX}arbor:"
 _STATUS = {
     "running": TrainingStatus.running,
     "succeeded": TrainingStatus.succeeded,
@@ -75,14 +75,14 @@ class ArborReinforceJob(ReinforceJob):
             ConfigError: the server does not know it any more.
             ModelError: no server answers, or it refuses.
         """
-        self.trainer.open(run_name=uuid.uuid4().hex[:8])
+        self.trainer.start_or_resume_job(run_name=uuid.uuid4().hex[:8])
         self.lm.model = f"{_ALIAS}{self.trainer.job_id}"
 
     def step(
         self,
-        train_data: Sequence[Item],
+        train_data: Sequence[GroupItem],
         train_data_format: TrainDataFormat | str | None = TrainDataFormat.GRPO_CHAT,
-    ) -> Sent | None:
+    ) -> SubmittedGroups | None:
         """Train on groups of samples; returns when the policy has learned from them.
 
         Args:
@@ -101,7 +101,7 @@ class ArborReinforceJob(ReinforceJob):
                 f"train_data_format={train_data_format!r} cannot be trained on by Arbor: give "
                 f"{TrainDataFormat.GRPO_CHAT.value!r}, or fine-tune in this process (--mode sft)"
             )
-        sent = self.trainer.send([item["group"] for item in train_data])
+        sent = self.trainer.submit_groups([item["group"] for item in train_data])
         return sent if sent.groups else None
 
     def get_status(self) -> Json:
@@ -113,7 +113,7 @@ class ArborReinforceJob(ReinforceJob):
             "current_model": status.job_id,
             "checkpoints": dict(status.checkpoints),
             "last_checkpoint": status.last_checkpoint,
-            "pending_batch_ids": list(status.wanted),
+            "pending_batch_ids": list(status.pending_batch_ids),
         }
 
     def save_checkpoint(
@@ -174,9 +174,9 @@ def arbor_model(
         threads: calls that run at once at most.
     """
     client = ArborClient(url, connections=threads + 1)
-    engine = PacedEngine(ArborEngine(client), AdaptiveLimiter(threads), RetryPolicy(), api_base=url)
+    engine = RateLimitedEngine(ArborEngine(client), AdaptiveLimiter(threads), RetryPolicy(), api_base=url)
     return dspy.LM(
-        f"{_ALIAS}{source_of(name)}",
+        f"{_ALIAS}{model_source(name)}",
         engine=engine,
         provider=ArborProvider(client, folder),
         temperature=0.0,

@@ -14,7 +14,7 @@ from memory_program.inference.loading import load_model
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 
 
-def bring(checkpoint: Path, base: str, folder: Path, dtype: torch.dtype) -> None:
+def export_checkpoint(checkpoint: Path, base: str, folder: Path, dtype: torch.dtype) -> None:
     """Write a checkpoint in the format of transformers, adapters merged; ``adapter`` holds those apart.
 
     Args:

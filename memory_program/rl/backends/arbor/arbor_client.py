@@ -10,11 +10,13 @@ from memory_program.core.errors import ModelError
 
 Json = dict[str, Any]  # Any: a JSON object
 
-START = "python -m memory_program.rl.backends.arbor serve --config arbor.yaml"
+START_COMMAND = "python -m memory_program.rl.backends.arbor serve --config arbor.yaml"
 """What starts a server."""
 
-_QUICK_S = 60.0
-_SLOW_S = 1800.0  # a job that starts loads the model twice; a checkpoint of a large one is many gigabytes
+_SHORT_TIMEOUT_S = 60.0
+_LONG_TIMEOUT_S = (
+    1800.0  # a job that starts loads the model twice; a checkpoint of a large one is many gigabytes
+)
 
 
 class UnknownJobError(ModelError):
@@ -23,21 +25,21 @@ class UnknownJobError(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What the server says of a job. ``wanted`` are the numbers of the groups that its trainer waits for."""
+    """What the server says of a job. ``pending_batch_ids`` are the numbers of the groups that its trainer waits for."""
 
     job_id: str
     status: str
-    wanted: tuple[int, ...]
+    pending_batch_ids: tuple[int, ...]
     checkpoints: Mapping[str, Json]
     last_checkpoint: str | None
 
     @classmethod
-    def of(cls, answer: Json) -> "JobStatus":
+    def from_json(cls, answer: Json) -> "JobStatus":
         """Read Arbor's ``GRPOStatus``."""
         return cls(
             job_id=answer["job_id"],
             status=answer["status"] or "unknown",
-            wanted=tuple(answer["pending_batch_ids"]),
+            pending_batch_ids=tuple(answer["pending_batch_ids"]),
             checkpoints=answer["checkpoints"],
             last_checkpoint=answer["last_checkpoint"],
         )
@@ -69,51 +71,51 @@ class ArborClient:
         Raises:
             ModelError: none does, or something else.
         """
-        answer = self._send("GET", self.url.removesuffix("/v1") + "/openapi.json", None, _QUICK_S)
+        answer = self._send("GET", self.url.removesuffix("/v1") + "/openapi.json", None, _SHORT_TIMEOUT_S)
         content = answer.json() if answer.headers.get("content-type") == "application/json" else {}
         if "/v1/fine_tuning/grpo/initialize" not in content.get("paths", {}):
             raise ModelError(
-                f"what answers at {self.url} is no Arbor server: check host and port, or {START}"
+                f"what answers at {self.url} is no Arbor server: check host and port, or {START_COMMAND}"
             )
 
     def initialize(self, request: Json) -> JobStatus:
         """Start a job; returns when its trainer is ready."""
-        return self._job("initialize", request, _SLOW_S)
+        return self._job("initialize", request, _LONG_TIMEOUT_S)
 
     def status(self, job_id: str) -> JobStatus:
         """Ask how far a job is."""
-        return self._job("status", {"job_id": job_id}, _QUICK_S)
+        return self._job("status", {"job_id": job_id}, _SHORT_TIMEOUT_S)
 
     def step(self, job_id: str, number: int, group: list[Json]) -> JobStatus:
         """Send a group. The server counts for itself: ``number`` is only told."""
         body = {"job_id": job_id, "model": job_id, "batch_id": number, "batch": group}
-        return self._job("step", body, _QUICK_S)
+        return self._job("step", body, _SHORT_TIMEOUT_S)
 
     def checkpoint(self, job_id: str, name: str, metadata: Json | None = None) -> JobStatus:
         """Write the weights on the server's machine, under a name that may be there already."""
         told = {} if metadata is None else {"metadata": metadata}
-        return self._job("checkpoint", {"job_id": job_id, "checkpoint_name": name, **told}, _SLOW_S)
+        return self._job("checkpoint", {"job_id": job_id, "checkpoint_name": name, **told}, _LONG_TIMEOUT_S)
 
     def terminate(self, job_id: str) -> JobStatus:
         """Write the last weights as ``checkpoint_final``, and end the trainer; vLLM goes on."""
-        return self._job("terminate", {"job_id": job_id}, _SLOW_S)
+        return self._job("terminate", {"job_id": job_id}, _LONG_TIMEOUT_S)
 
     def cancel(self, job_id: str) -> JobStatus:
         """End trainer and vLLM, and give their GPUs back."""
-        return self._job("cancel", {"job_id": job_id}, _SLOW_S)
+        return self._job("cancel", {"job_id": job_id}, _LONG_TIMEOUT_S)
 
     def chat(self, body: Json, timeout_s: float) -> Json | None:
         """Ask for a chat completion; None where vLLM gave none, of which Arbor says no more."""
         return cast(Json | None, self._post("chat/completions", body, timeout_s))
 
     def _job(self, action: str, body: Json, timeout_s: float) -> JobStatus:
-        return JobStatus.of(cast(Json, self._post(f"fine_tuning/grpo/{action}", body, timeout_s)))
+        return JobStatus.from_json(cast(Json, self._post(f"fine_tuning/grpo/{action}", body, timeout_s)))
 
     def _post(self, path: str, body: Json, timeout_s: float) -> object:
         answer = self._send("POST", f"{self.url}/{path}", body, timeout_s)
         if answer.status_code == 200:
             return answer.json()
-        kind, message = _complaint(answer)
+        kind, message = _error_details(answer)
         if answer.status_code == 404 or kind == "KeyError":
             raise UnknownJobError(f"the Arbor server at {self.url} does not know {message}")
         raise ModelError(f"the Arbor server at {self.url} refuses {path} ({answer.status_code}): {message}")
@@ -123,7 +125,9 @@ class ArborClient:
         try:
             return self._http.request(method, url, json=body, timeout=timeout)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise ModelError(f"no Arbor server answers at {self.url}: start one with: {START}") from error
+            raise ModelError(
+                f"no Arbor server answers at {self.url}: start one with: {START_COMMAND}"
+            ) from error
         except httpx.TimeoutException as error:
             raise ModelError(
                 f"the Arbor server at {self.url} has not answered within {timeout_s:.0f} s: its log says why"
@@ -132,7 +136,7 @@ class ArborClient:
             raise ModelError(f"the call to the Arbor server at {self.url} broke off: {error!r}") from error
 
 
-def _complaint(answer: httpx.Response) -> tuple[str, str]:
+def _error_details(answer: httpx.Response) -> tuple[str, str]:
     """Read the kind of an error and its message: Arbor's own, or FastAPI's of a wrong key."""
     try:
         content = answer.json()

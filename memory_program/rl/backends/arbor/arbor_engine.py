@@ -6,9 +6,9 @@ from dspy import lm15
 
 from memory_program.core.errors import ModelError
 from memory_program.rl.backends.arbor.arbor_client import ArborClient, Json
-from memory_program.rl.groups import messages_of
+from memory_program.rl.groups import chat_messages
 
-PREFIX = "openai/"
+OPENAI_PREFIX = "openai/"
 """What DSPy puts before the name of a model that speaks OpenAI's API."""
 
 _SAMPLING = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -41,8 +41,8 @@ class ArborEngine:
         """
         config = request.config
         body: Json = {
-            "model": request.model.removeprefix(PREFIX),
-            "messages": messages_of(request),
+            "model": request.model.removeprefix(OPENAI_PREFIX),
+            "messages": chat_messages(request),
             **_SAMPLING,
         }
         told = {"temperature": config.temperature, "max_tokens": config.max_tokens, "seed": config.seed}

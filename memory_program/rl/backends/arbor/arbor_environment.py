@@ -10,7 +10,7 @@ from pathlib import Path
 
 from memory_program.core.errors import ConfigError, ModelError
 
-GROUP = "arbor-server"
+DEPENDENCY_GROUP = "arbor-server"
 """The dependency group of pyproject.toml."""
 
 _MARK = "memory-program.installed"
@@ -42,7 +42,7 @@ use_cpu: false
 """What Arbor's wheel should bring and does not: its trainer is started with this file."""
 
 
-def requirements(pyproject: Path | None = None) -> list[str]:
+def server_requirements(pyproject: Path | None = None) -> list[str]:
     """Read what the server needs, pinned, from the checkout's pyproject.toml.
 
     Raises:
@@ -51,15 +51,17 @@ def requirements(pyproject: Path | None = None) -> list[str]:
     path = pyproject or Path(__file__).parents[4] / "pyproject.toml"
     try:
         groups = tomllib.loads(path.read_text(encoding="utf-8"))["dependency-groups"]
-        return [str(requirement) for requirement in groups[GROUP]]
+        return [str(requirement) for requirement in groups[DEPENDENCY_GROUP]]
     except (OSError, KeyError) as error:
         raise ConfigError(
-            f"{str(path)!r} has no dependency group {GROUP!r}: the server is made from a checkout of "
+            f"{str(path)!r} has no dependency group {DEPENDENCY_GROUP!r}: the server is made from a checkout of "
             "memory-program (pip install -e .)"
         ) from error
 
 
-def prepare(folder: Path, say: Callable[[str], None], wanted: Sequence[str] | None = None) -> Path:
+def ensure_server_environment(
+    folder: Path, say: Callable[[str], None], wanted: Sequence[str] | None = None
+) -> Path:
     """Make the server's environment, or bring it up to date, and give its Python; it takes 8 GB.
 
     Args:
@@ -71,21 +73,21 @@ def prepare(folder: Path, say: Callable[[str], None], wanted: Sequence[str] | No
         ConfigError: no fitting Python is installed.
         ModelError: something cannot be installed.
     """
-    wanted = requirements() if wanted is None else wanted
+    wanted = server_requirements() if wanted is None else wanted
     digest = hashlib.sha256("\n".join(wanted).encode()).hexdigest()
     python, mark = folder / "bin" / "python", folder / _MARK
     if not mark.is_file() or mark.read_text(encoding="utf-8") != digest:
         say(f"installing {wanted[0]} with all that it needs into {folder}: this takes minutes, and once")
         mark.unlink(missing_ok=True)
-        _run([_fitting_python(), "-m", "venv", str(folder)])
+        _run([_find_python(), "-m", "venv", str(folder)])
         _run([str(python), "-m", "pip", "install", "--quiet", "--upgrade", "pip"])
         _run([str(python), "-m", "pip", "install", "--quiet", *wanted])
         mark.write_text(digest, encoding="utf-8")
-    repair(python)
+    write_accelerate_config(python)
     return python
 
 
-def repair(python: Path) -> Path:
+def write_accelerate_config(python: Path) -> Path:
     """Write the accelerate configuration that Arbor's trainer is started with, where it is missing.
 
     Raises:
@@ -102,7 +104,7 @@ def repair(python: Path) -> Path:
     return path
 
 
-def _fitting_python() -> str:
+def _find_python() -> str:
     if sys.version_info[:2] in ((3, 11), (3, 12)):
         return sys.executable
     found = next((path for name in _PYTHONS if (path := shutil.which(name)) is not None), None)

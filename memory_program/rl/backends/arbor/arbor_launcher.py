@@ -21,12 +21,12 @@ def main() -> None:
     options = parser.parse_args()
     cli: Any = importlib.import_module("arbor.cli")  # Any: a package of another environment
     control: Any = importlib.import_module("arbor.server.services.comms.control_server")
-    cli.GPUManager = _manager_of([int(gpu) for gpu in options.gpus.split(",")])
+    cli.GPUManager = _gpu_manager_class([int(gpu) for gpu in options.gpus.split(",")])
     control.TrainerControlServer.wait_for_clients.__kwdefaults__["timeout"] = _LOADING_S
     cli.cli(["serve", "--host", options.host, "--port", options.port, "--arbor-config", options.arbor_config])
 
 
-def _manager_of(gpus: list[int]) -> type:
+def _gpu_manager_class(gpus: list[int]) -> type:
     """Make Arbor's GPU manager hand out these GPUs in their order, instead of the lowest that are idle."""
     module: Any = importlib.import_module("arbor.server.services.managers.gpu_manager")
 

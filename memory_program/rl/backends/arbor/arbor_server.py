@@ -15,25 +15,27 @@ from filelock import FileLock
 
 from memory_program.configs.arbor_yaml import LOOPBACK, ArborConfig
 from memory_program.core.errors import ConfigError, ModelError
-from memory_program.rl.backends.arbor.arbor_client import START, ArborClient
-from memory_program.rl.backends.arbor.arbor_environment import prepare
+from memory_program.rl.backends.arbor.arbor_client import START_COMMAND, ArborClient
+from memory_program.rl.backends.arbor.arbor_environment import ensure_server_environment
 
 _LAUNCHER = Path(__file__).with_name("arbor_launcher.py")
 _RECORD = "server.json"
 _LOG = "server.log"
 _POLL_S = 0.5
-_DYING_S = 10.0  # how long the killed may take to let go of their memory
+_KILL_TIMEOUT_S = 10.0  # how long the killed may take to let go of their memory
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class ServerProcess:
     """A server that was started from here."""
 
     pid: int
     url: str
 
 
-def serve(config: ArborConfig, say: Callable[[str], None], *, allow_remote: bool = False) -> Running:
+def ensure_server_running(
+    config: ArborConfig, say: Callable[[str], None], *, allow_remote: bool = False
+) -> ServerProcess:
     """Prepare the environment, start the server, and wait until it answers; one that runs already stays.
 
     Args:
@@ -50,16 +52,18 @@ def serve(config: ArborConfig, say: Callable[[str], None], *, allow_remote: bool
             f"host={config.host!r} is open to other machines, and Arbor asks nobody for a password: listen "
             "on 127.0.0.1 and come through an SSH tunnel, or give --allow-remote"
         )
-    check_gpus(config, gpus_here())
-    with FileLock(_made(config.storage) / "server.lock"):
-        running = find(config)
+    check_gpus(config, list_gpus())
+    with FileLock(_ensure_folder(config.storage) / "server.lock"):
+        running = find_running_server(config)
         if running is None:
-            running = start(config, prepare(config.storage / "environment", say), say)
+            running = launch_server(
+                config, ensure_server_environment(config.storage / "environment", say), say
+            )
     say(f"Arbor serves at {running.url} (process {running.pid}, log {config.storage / _LOG})")
     return running
 
 
-def gpus_here() -> list[int]:
+def list_gpus() -> list[int]:
     """List the GPUs of this machine, as the driver counts them; empty where there is none."""
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -86,14 +90,14 @@ def check_gpus(config: ArborConfig, found: list[int]) -> None:
         raise ConfigError(f"arbor.yaml names GPU {missing[0]}, and this machine has {found}: name those")
 
 
-def start(
+def launch_server(
     config: ArborConfig,
     python: Path,
     say: Callable[[str], None],
     *,
     environment: Mapping[str, str] | None = None,
     patience_s: float = 600.0,
-) -> Running:
+) -> ServerProcess:
     """Start the server in an environment that is ready, and wait until it answers.
 
     Args:
@@ -111,7 +115,7 @@ def start(
             f"an Arbor server that was not started from {str(config.storage)!r} answers at {config.url} "
             "already: choose another port, or give the folder that it was started from"
         )
-    storage = _made(config.storage).resolve()
+    storage = _ensure_folder(config.storage).resolve()
     own = storage / "config.yaml"
     own.write_text(yaml.safe_dump({"storage_path": str(storage)}), encoding="utf-8")
     gpus = ",".join(map(str, (*config.inference.gpu_ids, *config.training.gpu_ids)))
@@ -124,23 +128,23 @@ def start(
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables, start_new_session=True
         )
-    running = Running(process.pid, config.url)
+    running = ServerProcess(process.pid, config.url)
     record = {"pid": process.pid, "url": config.url}
     (storage / _RECORD).write_text(json.dumps(record) + "\n", encoding="utf-8")
     until = time.monotonic() + patience_s
     while True:
         is_up = is_healthy(config)
         if process.poll() is not None:  # what answers then is another one
-            raise ModelError(f"the server ended while it started: {_last_words(storage / _LOG)}")
+            raise ModelError(f"the server ended while it started: {_log_tail(storage / _LOG)}")
         if is_up:
             return running
         if time.monotonic() > until:
-            stop(config)
+            stop_server(config)
             raise ModelError(f"the server has not answered within {patience_s:.0f} s: see {storage / _LOG}")
         time.sleep(_POLL_S)
 
 
-def find(config: ArborConfig) -> Running | None:
+def find_running_server(config: ArborConfig) -> ServerProcess | None:
     """Find the server that was started from here, if its process still runs."""
     path = config.storage / _RECORD
     if not path.is_file():
@@ -150,7 +154,7 @@ def find(config: ArborConfig) -> Running | None:
         words = Path(f"/proc/{record['pid']}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return None
-    return Running(record["pid"], record["url"]) if str(_LAUNCHER).encode() in words else None
+    return ServerProcess(record["pid"], record["url"]) if str(_LAUNCHER).encode() in words else None
 
 
 def is_healthy(config: ArborConfig) -> bool:
@@ -165,25 +169,25 @@ def is_healthy(config: ArborConfig) -> bool:
     return True
 
 
-def described(config: ArborConfig) -> str:
+def describe_server(config: ArborConfig) -> str:
     """Say in a line how the server is."""
-    running, healthy = find(config), is_healthy(config)
+    running, healthy = find_running_server(config), is_healthy(config)
     if running is None and not healthy:
-        return f"no Arbor server at {config.url}: start one with: {START}"
+        return f"no Arbor server at {config.url}: start one with: {START_COMMAND}"
     process = "not started from here" if running is None else f"process {running.pid}"
     state = "answers" if healthy else f"does not answer (log: {config.storage / _LOG})"
     split = f"inference {list(config.inference.gpu_ids)}, training {list(config.training.gpu_ids)}"
     return f"Arbor at {config.url} {state}: {process}, GPUs: {split}"
 
 
-def stop(config: ArborConfig, *, patience_s: float = 60.0) -> bool:
+def stop_server(config: ArborConfig, *, patience_s: float = 60.0) -> bool:
     """End the server with its jobs; their checkpoints stay. False where none runs that was started here."""
-    running = find(config)
+    running = find_running_server(config)
     if running is None:
         return False
     os.kill(running.pid, signal.SIGTERM)  # it ends what it started, on the whole
     until = time.monotonic() + patience_s
-    while find(config) is not None and time.monotonic() < until:
+    while find_running_server(config) is not None and time.monotonic() < until:
         _reap(running.pid)
         time.sleep(_POLL_S)
     _kill_group(running.pid)  # a trainer whose launcher ended before it holds its GPU for ever
@@ -193,7 +197,7 @@ def stop(config: ArborConfig, *, patience_s: float = 60.0) -> bool:
 
 def _kill_group(group: int) -> None:
     """Kill who is left of a group of processes, and wait until they are gone and hold nothing any more."""
-    until = time.monotonic() + _DYING_S
+    until = time.monotonic() + _KILL_TIMEOUT_S
     while time.monotonic() < until:  # who is dead and not taken note of by a parent counts as left
         try:
             os.killpg(group, signal.SIGKILL)
@@ -210,11 +214,11 @@ def _reap(pid: int) -> None:
         return
 
 
-def _made(folder: Path) -> Path:
+def _ensure_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _last_words(log: Path) -> str:
+def _log_tail(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
     return " ".join([line for line in lines if line][-3:])

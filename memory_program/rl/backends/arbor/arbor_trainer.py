@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 
-from locomo.atomic_files import write_whole
+from locomo.atomic_files import atomic_write_text
 from memory_program.configs.arbor_settings import ArborJobSettings
 from memory_program.core.errors import ConfigError, ModelError
-from memory_program.rl.backends.arbor.arbor_checkpoints import bring
+from memory_program.rl.backends.arbor.arbor_checkpoints import export_checkpoint
 from memory_program.rl.backends.arbor.arbor_client import ArborClient, Json, UnknownJobError
-from memory_program.rl.backends.arbor.arbor_wire import Item, wire_group
+from memory_program.rl.backends.arbor.arbor_wire import GroupItem, to_arbor_group
 
 _RECORD = "arbor.json"
 _CHECKPOINT = "checkpoint.json"
@@ -28,7 +28,7 @@ _POLL_S = 0.5  # as often as the server asks its trainer
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SubmittedGroups:
     """What a step sent. Loss and divergence are in the server's log alone."""
 
     groups: int
@@ -47,7 +47,7 @@ class ArborTrainer:
         *,
         patience_s: float = 3600.0,
     ) -> None:
-        """Prepare; ``open`` starts the job.
+        """Prepare; ``start_or_resume_job`` starts the job.
 
         Args:
             client: of the server.
@@ -67,7 +67,7 @@ class ArborTrainer:
         self._patience_s = patience_s
         self._best: Json | None = None
 
-    def open(self, run_name: str) -> None:
+    def start_or_resume_job(self, run_name: str) -> None:
         """Take up the job that is written down, or start one; returns when it waits for groups.
 
         Of a job that was ended only what is written down is taken up, without a server.
@@ -81,20 +81,20 @@ class ArborTrainer:
             self.job_id, self.groups, self.is_ended = record["job_id"], record["groups"], True
             return
         self.client.check()
-        if record is None or not self._takes_up(record):
+        if record is None or not self._reattach_job(record):
             request = self.settings.initialize_request(self.model, run_name)
             self.job_id = self.client.initialize(request).job_id
             self._write_down()
-        self.groups = min(self._wanted())
+        self.groups = min(self._wait_for_pending())
         self._write_down()
 
-    def send(self, groups: Sequence[Sequence[Item]]) -> Sent:
+    def submit_groups(self, groups: Sequence[Sequence[GroupItem]]) -> SubmittedGroups:
         """Send groups, one by one, and wait until the policy has learned from them.
 
         Raises:
             ModelError: the server refuses a group, or does not come to an end.
         """
-        ready = [(wire_group(group, self.settings.num_generations), len(group)) for group in groups]
+        ready = [(to_arbor_group(group, self.settings.num_generations), len(group)) for group in groups]
         known = [(group, size) for group, size in ready if group is not None]
         if self.groups + len(known) > self.settings.max_groups:
             raise ModelError(
@@ -106,8 +106,8 @@ class ArborTrainer:
             self.groups += 1
             self._write_down()
         if known:
-            self._wanted(self.groups)
-        return Sent(len(known), sum(size for _, size in known))
+            self._wait_for_pending(self.groups)
+        return SubmittedGroups(len(known), sum(size for _, size in known))
 
     def checkpoint(self, name: str, metadata: Json | None = None) -> Json:
         """Write the weights on the server's machine, and give Arbor's record of it (``checkpoint_dir``)."""
@@ -144,9 +144,9 @@ class ArborTrainer:
         """
         noted: Json = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         if noted["job_id"] != self.job_id:
-            raise ConfigError(_lost(noted))
+            raise ConfigError(_lost_job_message(noted))
 
-    def averaged(self) -> AbstractContextManager[None]:
+    def ema_weights(self) -> AbstractContextManager[None]:
         """Change nothing: a server has the weights of now alone."""
         return nullcontext()
 
@@ -168,26 +168,26 @@ class ArborTrainer:
         """
         record = self._best or self.checkpoint(_BEST)
         dtype = torch.bfloat16 if self.settings.bf16 else torch.float32
-        bring(Path(record["checkpoint_dir"]), self.model, folder, dtype)
+        export_checkpoint(Path(record["checkpoint_dir"]), self.model, folder, dtype)
 
     # -- the job -----------------------------------------------------------------------------------
 
-    def _takes_up(self, record: Json) -> bool:
+    def _reattach_job(self, record: Json) -> bool:
         try:
             self.job_id = self.client.status(record["job_id"]).job_id
         except UnknownJobError as error:
             if record["groups"]:
-                raise ConfigError(_lost(record)) from error
+                raise ConfigError(_lost_job_message(record)) from error
             return False
         return True
 
-    def _wanted(self, number: int | None = None) -> tuple[int, ...]:
+    def _wait_for_pending(self, number: int | None = None) -> tuple[int, ...]:
         """Wait until the trainer waits for groups, that of a number among them."""
         until = time.monotonic() + self._patience_s
         while True:
             status = self.client.status(self.job_id)
-            if status.wanted and (number is None or number in status.wanted):
-                return status.wanted
+            if status.pending_batch_ids and (number is None or number in status.pending_batch_ids):
+                return status.pending_batch_ids
             if status.status != "running":
                 raise ModelError(
                     f"job {self.job_id!r} on {self.client.url} is {status.status}: its log says why"
@@ -220,7 +220,7 @@ class ArborTrainer:
             _write(self._folder / _RECORD, self._state())
 
 
-def _lost(record: Json) -> str:
+def _lost_job_message(record: Json) -> str:
     return (
         f"job {record['job_id']!r} of this folder is not on the Arbor server at {record['url']} any more, "
         "and its optimiser went with it: begin again in another folder (--output-dir), from the checkpoint "
@@ -229,4 +229,4 @@ def _lost(record: Json) -> str:
 
 
 def _write(path: Path, content: Json) -> None:
-    write_whole(path, json.dumps(content, indent=1) + "\n")
+    atomic_write_text(path, json.dumps(content, indent=1) + "\n")

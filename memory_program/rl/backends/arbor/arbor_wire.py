@@ -10,11 +10,11 @@ from typing import Any
 from memory_program.core.errors import ModelError
 from memory_program.rl.credit import group_advantages
 
-Item = Mapping[str, Any]  # Any: JSON, as DSPy sends training data
-WireItem = dict[str, Any]  # Any: JSON
+GroupItem = Mapping[str, Any]  # Any: JSON, as DSPy sends training data
+ArborItem = dict[str, Any]  # Any: JSON
 
 
-def zero_sum(advantages_G: Sequence[float], weights_G: Sequence[float]) -> list[float]:
+def recenter_advantages(advantages_G: Sequence[float], weights_G: Sequence[float]) -> list[float]:
     """Move the baseline of weighted advantages so that they sum to zero.
 
     Of w * (R - mean) / s it makes w * (R - b) / s, with b the mean of the rewards weighted by w: the same
@@ -33,7 +33,7 @@ def zero_sum(advantages_G: Sequence[float], weights_G: Sequence[float]) -> list[
     ]
 
 
-def wire_group(group: Sequence[Item], size: int) -> list[WireItem] | None:
+def to_arbor_group(group: Sequence[GroupItem], size: int) -> list[ArborItem] | None:
     """Write one group of DSPy's training data as Arbor takes it; None where nobody is better than the rest.
 
     An item may say its ``advantage`` and the ``weight`` in it; one that does not has (reward - mean) /
@@ -57,7 +57,7 @@ def wire_group(group: Sequence[Item], size: int) -> list[WireItem] | None:
     advantages = _advantages(group)
     if advantages is None:
         return None
-    sent: list[WireItem] = [
+    sent: list[ArborItem] = [
         {"messages": item["messages"], "completion": item["completion"], "reward": advantage}
         for item, advantage in zip(group, advantages, strict=True)
     ]
@@ -65,8 +65,10 @@ def wire_group(group: Sequence[Item], size: int) -> list[WireItem] | None:
     return [*sent, *({**shortest, "reward": 0.0} for _ in range(size - len(sent)))]
 
 
-def _advantages(group: Sequence[Item]) -> list[float] | None:
+def _advantages(group: Sequence[GroupItem]) -> list[float] | None:
     given = [item.get("advantage") for item in group]
     if None in given:
         return group_advantages([item["reward"] for item in group])
-    return zero_sum([float(item["advantage"]) for item in group], [item.get("weight", 1.0) for item in group])
+    return recenter_advantages(
+        [float(item["advantage"]) for item in group], [item.get("weight", 1.0) for item in group]
+    )
