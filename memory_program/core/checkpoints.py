@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from locomo.atomic_files import atomic_write_folder, atomic_write_text
 from memory_program.core.errors import ConfigError
+from memory_program.core.settings import rename_old_settings
 
 LogEntry = dict[str, Any]  # Any: a JSON object
 
@@ -133,7 +134,7 @@ class RunState:
         if not path.exists():
             atomic_write_text(path, json.dumps(settings, indent=1) + "\n")
             return
-        before: LogEntry = json.loads(path.read_text(encoding="utf-8"))
+        before = rename_old_settings(json.loads(path.read_text(encoding="utf-8")), settings)
         changed = [name for name in settings if settings[name] != before.get(name)]
         if changed:
             told = ", ".join(f"{name}={before.get(name)!r}" for name in changed)

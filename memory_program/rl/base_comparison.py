@@ -58,7 +58,10 @@ def compare_with_base(config: TrainConfig, material: DataSplits, console: Consol
         assert results is not None, "a full run reports"
         systems[name] = results["systems"][SystemName.MEMORY.value]
         scored[name] = _score_records(evaluation)
-    return {"systems": systems, "comparisons": _compare_systems(scored[TRAINED], scored[BASE], config.seed)}
+    return {
+        "systems": systems,
+        "comparisons": _compare_systems(scored[TRAINED], scored[BASE], config.trainer.optimizer.seed),
+    }
 
 
 def comparison_table(comparison: Json) -> Table:
@@ -93,19 +96,17 @@ def _evaluation_config(config: TrainConfig, material: DataSplits, name: str, wri
     """Say how one of the two is evaluated; records of other weights lie in another folder."""
     digest = "" if name == BASE else f"-{_weights_digest(config)}"
     return EvaluateConfig(
-        **config.system_settings.model_dump(),
-        dataset=config.dataset,
-        data=config.data,
-        allow_modified=config.allow_modified,
+        system=config.system,
+        source=config.source,
         conversations=",".join(conversation.conversation_id for conversation in material.test),
         num_test=config.num_test,
         systems=SystemName.MEMORY.value,
         writer_model=writer,
         reader_model=config.reader,
-        judge_model=config.judge_model,
+        judge_model=config.grading.judge_model,
         api_base=config.api_base,
         output_dir=config.output_dir / "evaluation" / f"{name}{digest}",
-        seed=config.seed,
+        seed=config.trainer.optimizer.seed,
         mlflow=False,
     )
 

@@ -21,7 +21,7 @@ from locomo.types import Conversation
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
-from memory_program.configs.trainer_config import GRPOSettings, ReinforceSettings, parse_tool_weights
+from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings, parse_tool_weights
 from memory_program.core.checkpoints import LogEntry, RunState, TrainableWeights
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.parallel import run_parallel
@@ -113,10 +113,10 @@ class MemoryGRPO(Teleprompter):
         self.ended_by = ""
         """Why the last ``compile`` took no more steps."""
         self.rule = RewardRule(
-            self.settings.reward_rule,
-            self.settings.length_weight,
-            self.settings.format_weight,
-            parse_tool_weights(self.settings.tool_weights),
+            self.settings.rewards.reward_rule,
+            self.settings.rewards.length_weight,
+            self.settings.rewards.format_weight,
+            parse_tool_weights(self.settings.rewards.tool_weights),
         )
 
     def compile(  # pyright: ignore[reportIncompatibleMethodOverride]  # conversations, not dspy.Example
@@ -183,33 +183,35 @@ class _RolloutPhase:
         self.greedy = sampling_program(student, 0.0, lengths)
         reader = student.reader.deepcopy()
         reader.set_lm(memoized(get_reader_lm(student)))
-        threads = self._settings.num_threads
+        threads = self._settings.concurrency
         self.grader = Grader(reader, of.metric, of.rule, threads, self.greedy.writer)
-        self.curriculum = Curriculum(trainset, self._settings, self._training.seed, self._roll_in_window)
+        self.curriculum = Curriculum(
+            trainset, self._settings, self._training.optimizer.seed, self._roll_in_window
+        )
 
     def write(self, episodes: Sequence[Episode], step: int) -> list[Rollout]:
-        seed = f"{self._training.seed}/{step}"
+        seed = f"{self._training.optimizer.seed}/{step}"
         numbers = defaultdict[str, Iterator[int]](count)  # an episode that comes twice is counted on
         tasks = [
             partial(run_rollout, self._sampler, e, seed, next(numbers[e.episode_id]), self._of.expert_tokens)
             for e in episodes
-            for _ in range(self._settings.rollouts)
+            for _ in range(self._settings.group_size)
         ]
-        rollouts = run_parallel(tasks, self._settings.num_threads)
+        rollouts = run_parallel(tasks, self._settings.concurrency)
         lost = [failure for rollout in rollouts for failure in rollout.call_errors[:1]]
         if len(lost) == len(rollouts):
             raise ModelError(f"no rollout came back; the first failure: {lost[0].where}: {lost[0].message}")
         return rollouts
 
     def group_rollouts(self, graded: Sequence[ScoredRollout]) -> list[EpisodeGroups]:
-        size, settings = self._settings.rollouts, self._settings
+        size, settings = self._settings.group_size, self._settings
         return [
             group_by_agent(
                 graded[first : first + size],
                 self.agents,
                 self._of.rule,
-                alpha=settings.alpha,
-                scale_rewards=settings.is_scaled,
+                alpha=settings.rewards.alpha,
+                scale_rewards=settings.rewards.scale_rewards,
             )
             for first in range(0, len(graded), size)
         ]
@@ -218,7 +220,7 @@ class _RolloutPhase:
         names = [memory_namespace(c, self._lasting, "window", window) for c in conversations]
         by_name = dict(zip(names, conversations, strict=True))  # one may come twice
         tasks = [partial(roll_in, self.greedy, c, self._store, name) for name, c in by_name.items()]
-        spaces = dict(zip(by_name, run_parallel(tasks, self._settings.num_threads), strict=True))
+        spaces = dict(zip(by_name, run_parallel(tasks, self._settings.concurrency), strict=True))
         return [spaces[name] for name in names]
 
 
@@ -307,7 +309,7 @@ class _TrainingLoop:
                 self._rollouts.greedy,
                 self._valset,
                 self._rollouts.grader,
-                threads=self._settings.num_threads,
+                threads=self._settings.concurrency,
             )
             if found.score is None:
                 raise ModelError(
@@ -350,7 +352,7 @@ def _resume_settings(
         "program": content_hash(student.dump_state())[:16],
         "data": content_hash(data)[:16],
         **of.terms,
-        **of.settings.model_dump(mode="json", exclude={"minutes", "num_threads"}),
+        **of.settings.model_dump(mode="json", exclude={"minutes", "concurrency"}),
         **of.training.model_dump(mode="json"),
     }
 

@@ -13,7 +13,7 @@ was trained by what a frozen reader could answer from them, and is made for noth
 
 - began as: {model}; the reader, never trained: {reader}
 - data: {dataset}, {train} conversations to learn from, {val} to choose on, {test} to test on
-- method: GRPO ({loss_type}), {reward_rule} reward on {reward}{attribution}; {steps} steps, {samples:,}
+- method: GRPO ({loss_type}), {reward_rule} reward on {answer_metric}{attribution}; {steps} steps, {samples:,}
   samples, {tuning} tuning, learning rate {learning_rate:g}, seed {seed}
 - validation score: {before:.3f} before, {after:.3f} after {best_step} steps, which are these weights:
   {validated}
@@ -39,13 +39,15 @@ def model_card(config: TrainConfig, results: Json) -> str:
     """
     validation = results["validation"]
     splits = {name: len(results["dataset"][name]) for name in ("train", "val", "test")}
-    names = {"model", "loss_type", "reward_rule", "reward", "tuning", "learning_rate", "seed"}
+    names = {"model", "loss_type", "reward_rule", "answer_metric", "tuning", "learning_rate", "seed"}
     return _CARD.format(
         **config.model_dump(include=names),
         **splits,
-        attribution="" if config.reward_rule == "difference" else f", alpha {config.alpha:g}",
+        attribution=""
+        if config.grpo.rewards.reward_rule == "leave-one-out"
+        else f", alpha {config.grpo.rewards.alpha:g}",
         reader=config.reader,
-        dataset=config.dataset,
+        dataset=config.source.dataset,
         steps=results["steps"],
         samples=results["samples"],
         before=validation["first"]["score"],
@@ -62,7 +64,7 @@ def format_difference(comparison: Json | None) -> str:
     """Write by how much the trained model is better, with its interval where there is one.
 
     Example:
-        >>> spelled_difference({"difference": 0.12, "low": 0.1, "high": 0.2, "p_value": 0.008, "n": 90})
+        >>> format_difference({"difference": 0.12, "low": 0.1, "high": 0.2, "p_value": 0.008, "n": 90})
         '+0.120 (+0.100..+0.200, p 0.008, n 90)'
     """
     if comparison is None:

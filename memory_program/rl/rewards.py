@@ -29,7 +29,7 @@ AnswerMetric = Callable[[Question, Answer], float | None]
 """Says what an answer is worth, from 0 to 1; None if that cannot be said."""
 
 AnswerMetricName = Literal["f1", "judge", "mix"]
-RewardName = Literal["outcome", "dense", "delta", "difference"]
+RewardName = Literal["outcome", "dense", "delta", "leave-one-out"]
 
 
 def build_answer_metric(
@@ -212,8 +212,8 @@ class RolloutScore:
 class RewardRule:
     """How rewards are made.
 
-    ``outcome`` is the task score alone, ``dense`` MemBuilder's, ``delta`` MemUpdate's, ``difference`` what
-    the score owes to this very agent: the score less what it would be had the agent written nothing (Wolpert,
+    ``outcome`` is the task score alone, ``dense`` MemBuilder's, ``delta`` MemUpdate's, ``leave-one-out`` the
+    part of the score that is due to this agent: the score minus the score without its memories (Wolpert,
     Tumer 2002: difference rewards). An invalid reply never gains: it has 0, and of a loss the whole.
     ``format_weight`` is added for a valid reply, and ``tool_weights`` for each tool by the share of its calls
     that were accepted; both are off unless given.
@@ -237,7 +237,7 @@ class RewardRule:
     @property
     def is_per_agent(self) -> bool:
         """Whether a reward is an agent's own already, so that its part in what was retrieved adds nothing."""
-        return self.name == "difference"
+        return self.name == "leave-one-out"
 
     def reward(self, work: AgentStats, score: RolloutScore) -> float:
         """Give the reward of one agent of a rollout."""

@@ -8,8 +8,7 @@ from locomo.splits import SPLITS
 from locomo.types import Benchmark, Conversation
 from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import MemoryKind
-from memory_program.configs.evaluate_config import DatasetName
-from memory_program.configs.train_config import TrainConfig
+from memory_program.configs.groups import DatasetName, DataSettings
 from memory_program.core.errors import ConfigError
 from memory_program.evaluation.data_splits import split_conversations
 from memory_program.evaluation.datasets import load_dataset
@@ -42,17 +41,23 @@ class DataSplits:
         return sum(count_tokens(operation.text) for operation in operations)
 
 
-def load_data_splits(config: TrainConfig) -> DataSplits:
-    """Read, or make up, the conversations of a config.
+def load_data_splits(source: DataSettings, seed: int, num_train: int, num_val: int = 1) -> DataSplits:
+    """Read, or generate, the conversations of a training.
+
+    Args:
+        source: the dataset.
+        seed: of generated conversations.
+        num_train: least number of training examples.
+        num_val: least number of validation examples.
 
     Raises:
         ConfigError: there is nothing to learn from, to choose on, or to test on.
         DatasetError: the file is missing, modified or not in the schema.
     """
-    dataset = load_dataset(config.data_config)
-    if config.dataset == DatasetName.SAMPLE:
-        train = _worlds(_TRAIN_SEED + config.seed, config.num_train, _TRAIN_QUESTIONS, is_held_out=False)
-        val = _worlds(_VAL_SEED + config.seed, config.num_val, _VAL_QUESTIONS, is_held_out=True)
+    dataset = load_dataset(source, seed)
+    if source.dataset == DatasetName.SAMPLE:
+        train = _worlds(_TRAIN_SEED + seed, num_train, _TRAIN_QUESTIONS, is_held_out=False)
+        val = _worlds(_VAL_SEED + seed, num_val, _VAL_QUESTIONS, is_held_out=True)
         worlds = {world.conversation.conversation_id: world for world in (*train, *val)}
         return DataSplits(dataset, _conversations(train), _conversations(val), dataset.conversations, worlds)
     splits = split_conversations(dataset)
@@ -66,25 +71,30 @@ def load_data_splits(config: TrainConfig) -> DataSplits:
                 f"conversation {conversation_id!r} has a comma in its id, as stands between ids in a list: "
                 "call it otherwise"
             )
-    train = _take_enough(splits["train"], config.num_train)
-    return DataSplits(dataset, train, _take_enough(splits["val"], config.num_val), tuple(splits["test"]))
+    train = _take_enough(splits["train"], num_train)
+    return DataSplits(dataset, train, _take_enough(splits["val"], num_val), tuple(splits["test"]))
 
 
-def load_synthesis_conversations(config: TrainConfig) -> tuple[Conversation, ...]:
-    """Read what questions may be written about: what is learned from, or all of a file of one's own.
+def load_synthesis_conversations(source: DataSettings, seed: int, num_train: int) -> tuple[Conversation, ...]:
+    """Read the conversations to write questions about: the training split, or all of the user's own file.
+
+    Args:
+        source: the dataset.
+        seed: of generated conversations.
+        num_train: least number of sessions with questions.
 
     Raises:
         ConfigError: there is nothing to learn from, to choose on, or to test on.
         DatasetError: the file is missing, modified or not in the schema.
     """
-    if config.dataset in set(DatasetName):
-        return load_data_splits(config).train
-    dataset = load_dataset(config.data_config)
+    if source.dataset in set(DatasetName):
+        return load_data_splits(source, seed, num_train).train
+    dataset = load_dataset(source, seed)
     known = {identity for of_split in SPLITS.values() for identity in of_split}
     ids = {conversation.conversation_id for conversation in dataset.conversations}
     if dataset.benchmark is not Benchmark.LOCOMO or known & ids:
-        return load_data_splits(config).train
-    return _take_enough(dataset.conversations, config.num_train)
+        return load_data_splits(source, seed, num_train).train
+    return _take_enough(dataset.conversations, num_train)
 
 
 def count_examples(conversations: Sequence[Conversation]) -> int:

@@ -91,15 +91,16 @@ def _set_up_progress(config: TrainConfig, console: Console | None) -> TrainingPr
     # DSPy warns of each reply that was cut; they are counted
     logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)
     check_hub_access(config.push_to_hub)
-    return TrainingProgress(console or Console(file=sys.stdout, width=120), config.num_train_steps)
+    return TrainingProgress(console or Console(file=sys.stdout, width=120), config.grpo.num_train_steps)
 
 
 def _load_splits_and_program(
     config: TrainConfig, progress: TrainingProgress
 ) -> tuple[DataSplits, MemoryProgram]:
-    material = load_data_splits(config)
+    seed = config.trainer.optimizer.seed
+    material = load_data_splits(config.source, seed, config.num_train, config.num_val)
     progress.say(_describe_splits(material))
-    program = make_system(SystemName.MEMORY.value, config.system_settings)
+    program = make_system(SystemName.MEMORY.value, config.system)
     assert isinstance(program, MemoryProgram)
     return material, program
 
@@ -188,7 +189,7 @@ def _make_grpo(
     return MemoryGRPO(
         make_answer_metric(config),
         config.output_dir / "dry-run" if config.dry_run else config.output_dir,
-        config.grpo_settings,
+        config.timed_grpo,
         training_settings(config, program),
         expert_tokens=material.expert_tokens,
         extra_resume_settings=scoring_settings(config),

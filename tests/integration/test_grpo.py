@@ -12,7 +12,7 @@ from dspy import lm15
 
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.memory import MemoryKind
-from memory_program.configs.trainer_config import GRPOSettings, ReinforceSettings
+from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.inference.engine import LocalSettings
 from memory_program.models.local_model import LocalModel

@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from memory_program.configs.trainer_config import ReinforceSettings
+from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.rl.trainer.packing import Sample
 from memory_program.rl.trainer.policy_step import LocalTrainer

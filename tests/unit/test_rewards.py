@@ -8,7 +8,7 @@ from locomo.types import Category, Question
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import Answer, Outcome
-from memory_program.configs.trainer_config import GRPOSettings
+from memory_program.configs.trainer_groups import GRPOSettings
 from memory_program.core.errors import ConfigError
 from memory_program.rl.rewards import (
     AgentStats,
@@ -138,7 +138,7 @@ def test_format_and_tool_terms_are_off_unless_given():
 
 
 def test_weights_of_tools_are_written_tool_by_tool():
-    assert GRPOSettings(tool_weights="merge_memory=0.1, delete_memory=-0.2").tool_weights
+    assert GRPOSettings(tool_weights="merge_memory=0.1, delete_memory=-0.2").rewards.tool_weights
     for wrong in ("merge_memory", "merge_memory=x", "merge_memory=nan", "a=1,a=2"):
         with pytest.raises(ConfigError, match=r"write each tool once, as merge_memory=0\.1"):
             GRPOSettings(tool_weights=wrong)
@@ -185,7 +185,7 @@ def test_one_answer_without_a_score_leaves_the_whole_episode_without():
 
 
 def test_the_difference_is_what_the_score_owes_to_an_agent():
-    rule = RewardRule("difference")
+    rule = RewardRule("leave-one-out")
     score = RolloutScore(0.75, counterfactual_scores={MemoryKind.EPISODIC: 0.25, MemoryKind.SEMANTIC: 1.0})
     owed = {kind: rule.reward(AgentStats(kind, True, 10), score) for kind in MemoryKind}
     assert owed == {

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from memory_program.configs.trainer_config import ReinforceSettings
+from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.errors import ModelError
 from memory_program.inference.engine import LocalEngine
 from memory_program.rl.trainer.objective import Objective, TokenTerms, kl_k3, target_logprobs, token_entropies
@@ -42,10 +42,10 @@ class LocalTrainer:
         self.steps = 0
         self._objective = Objective.from_settings(settings)
         network = engine.model.network
-        torch.manual_seed(settings.seed)
+        torch.manual_seed(settings.optimizer.seed)
         self._reference: PreTrainedModel | None = None
         self._adapted: PeftModel | None = None
-        if settings.tuning == "lora":
+        if settings.optimizer.tuning == "lora":
             with engine.updating():
                 self._adapted = get_peft_model(network, _lora(settings))
         elif settings.beta:
@@ -61,7 +61,7 @@ class LocalTrainer:
                 "in float32 (bf16=True computes in bfloat16 all the same), or train adapters, tuning='lora'"
             )
         self._optimizer = torch.optim.AdamW(
-            self._trained, settings.learning_rate, weight_decay=settings.weight_decay
+            self._trained, settings.optimizer.learning_rate, weight_decay=settings.optimizer.weight_decay
         )
 
     # -- steps -----------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class LocalTrainer:
     def _logits(self, network: PreTrainedModel, packed: PackedSequence, temperature: float) -> Tensor:
         """Give the logits that predict the completion tokens, at a temperature."""
         places, order = packed.predictors_N.unique(return_inverse=True)
-        with torch.autocast(network.device.type, torch.bfloat16, enabled=self.settings.bf16):
+        with torch.autocast(network.device.type, torch.bfloat16, enabled=self.settings.optimizer.bf16):
             output: Any = network(  # Any: transformers' outputs
                 input_ids=packed.tokens_T[None],
                 position_ids=packed.positions_T[None],
@@ -181,13 +181,15 @@ class LocalTrainer:
         return (output.logits[0].float() / temperature)[order]
 
     def _optimizer_step(self) -> float:
-        norm = float(torch.nn.utils.clip_grad_norm_(self._trained, self.settings.max_grad_norm))
+        norm = float(torch.nn.utils.clip_grad_norm_(self._trained, self.settings.optimizer.max_grad_norm))
         if not norm < float("inf"):  # neither infinite nor no number
             raise ModelError(
                 f"the gradient of step {self.steps + 1} is {norm}: lower the learning rate (now "
-                f"{self.settings.learning_rate:g}), or go on from the last checkpoint with another seed"
+                f"{self.settings.optimizer.learning_rate:g}), or go on from the last checkpoint with another seed"
             )
-        rate = self.settings.learning_rate * min(1.0, (self.steps + 1) / max(1, self.settings.warmup_steps))
+        rate = self.settings.optimizer.learning_rate * min(
+            1.0, (self.steps + 1) / max(1, self.settings.optimizer.warmup_steps)
+        )
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
@@ -199,11 +201,11 @@ class LocalTrainer:
     @torch.no_grad()
     def _update_ema(self) -> None:
         """Take the weights into their moving average; of the first steps it is the plain mean."""
-        if not self.settings.ema_decay:
+        if not self.settings.optimizer.ema_decay:
             return
         if not self._average:
             self._average = [weight.detach().clone() for weight in self._trained]
-        share = max(1 - self.settings.ema_decay, 1 / (self.steps + 1))
+        share = max(1 - self.settings.optimizer.ema_decay, 1 / (self.steps + 1))
         for average, weight in zip(self._average, self._trained, strict=True):
             average.lerp_(weight, share)
 
@@ -229,17 +231,17 @@ class LocalTrainer:
         with self.engine.updating() as network:
             started = time.monotonic()
             network.train()
-            if self.settings.gradient_checkpointing:
+            if self.settings.optimizer.gradient_checkpointing:
                 network.gradient_checkpointing_enable({"use_reentrant": False})
             try:
                 yield lambda: time.monotonic() - started
             finally:
                 self._optimizer.zero_grad()  # of a step that failed half-way, too
-                if self.settings.gradient_checkpointing:
+                if self.settings.optimizer.gradient_checkpointing:
                     network.gradient_checkpointing_disable()
 
     def _packed(self, samples: Sequence[Sample]) -> list[PackedSequence]:
-        return pack_samples(samples, self.settings.batch_tokens)
+        return pack_samples(samples, self.settings.optimizer.batch_tokens)
 
     # -- on disk ---------------------------------------------------------------------------------
 
@@ -318,9 +320,9 @@ class LocalTrainer:
 
 def _lora(settings: ReinforceSettings) -> LoraConfig:
     return LoraConfig(
-        r=settings.lora_r,
-        lora_alpha=settings.lora_alpha,
-        lora_dropout=settings.lora_dropout,
+        r=settings.optimizer.lora_r,
+        lora_alpha=settings.optimizer.lora_alpha,
+        lora_dropout=settings.optimizer.lora_dropout,
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
