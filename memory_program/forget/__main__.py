@@ -27,9 +27,9 @@ from memory_program.core.settings import reject_password
 from memory_program.forget.run_eraser import forget_conversation
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m memory_program.forget") -> int:
     """Do what the command line says, and return the exit status."""
-    return run_script(lambda: tyro.cli(_command, args=arguments, prog="python -m memory_program.forget"))
+    return run_script(lambda: tyro.cli(_command, args=arguments, prog=prog))
 
 
 def _command(

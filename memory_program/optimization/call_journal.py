@@ -19,8 +19,7 @@ import dspy
 from dspy import lm15
 from dspy._vendor.lm15.serde import request_to_dict, response_from_dict, response_to_dict
 
-from memory_program import __version__
-from memory_program.core.hashing import content_hash
+from memory_program.core.hashing import RECORD_VERSION, content_hash
 from memory_program.core.journal import Journal
 from memory_program.models.model_names import model_fingerprint
 from memory_program.models.rate_limit import Engine
@@ -153,7 +152,7 @@ class ReplyCache:
         """
         is_sampled = request.config.temperature != 0
         model, which = model_fingerprint(request.model), sample if is_sampled else 0
-        key = content_hash("call", __version__, model, request_to_dict(request), which)
+        key = content_hash("call", RECORD_VERSION, model, request_to_dict(request), which)
         allowance: CallBudget = dspy.settings.get(_BUDGET_SETTING, self._whole)
         with self._lock:
             stopped = self.stopped or allowance.stopped

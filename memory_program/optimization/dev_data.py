@@ -7,13 +7,13 @@ from functools import partial
 
 from locomo.locomo import Dataset
 from locomo.types import Conversation
-from memory_program import __version__
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.outcomes import CallFailure, Outcome
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.hashing import RECORD_VERSION
 from memory_program.evaluation.data_splits import split_conversations
 from memory_program.evaluation.datasets import load_dataset
 from memory_program.models.model_names import model_fingerprint
@@ -152,7 +152,7 @@ class CaseBuilder:
         settings = [writer.mode, writer.max_turns, writer.memory_budget, writer.related, writer.related_floor]
         model = model_fingerprint(config.model)
         return memory_namespace(
-            conversation, __version__, model, config.temperature, settings, writer.dump_state()
+            conversation, RECORD_VERSION, model, config.temperature, settings, writer.dump_state()
         )
 
 

@@ -42,7 +42,6 @@ from memory_program.serving.reply_rewards import AGENTS, ReplyRewarder
 TOKEN_VARIABLE = "MEMORY_PROGRAM_REWARD_TOKEN"
 """The environment variable with the bearer token."""
 
-_COMMAND = "python -m memory_program.serving.reward_server"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _MAX_REPLY_CHARS = 200_000  # of one reply; the longest that a model is likely to be allowed
 
@@ -229,5 +228,12 @@ def serve_rewards(config: RewardServerConfig) -> None:
     uvicorn.run(app, host=config.host, port=config.port, log_level="info")
 
 
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m memory_program.serving.reward_server"
+) -> int:
+    """Serve with the settings of the command line, and return the exit status."""
+    return run_script(lambda: serve_rewards(parse_flags(RewardServerConfig, arguments, prog=prog)))
+
+
 if __name__ == "__main__":
-    sys.exit(run_script(lambda: serve_rewards(parse_flags(RewardServerConfig, prog=_COMMAND))))
+    sys.exit(main())
