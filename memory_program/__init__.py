@@ -6,6 +6,8 @@ The names below are imported when they are first used, so that a command's help 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from memory_program.core.extras import name_missing_extra
+
 if TYPE_CHECKING:
     from locomo.types import Session, Turn
     from memory_program.agents.program import MemoryProgram, MemorySystem
@@ -63,7 +65,8 @@ def __getattr__(name: str) -> object:
     """Import a public name when it is first used (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    with name_missing_extra("train" if name == "train" else None):
+        value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from memory_program.core.extras import name_missing_extra
+
 if TYPE_CHECKING:
     from memory_program.core.settings import Settings
 
@@ -82,7 +84,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[0] not in _COMMANDS:
         print(f"error: unknown command {given[0]!r}: choose from {', '.join(_COMMANDS)}", file=sys.stderr)
         return 2
-    return _load(_COMMANDS[given[0]][0])(given[1:], f"memory-program {given[0]}")
+    command: list[Callable[[Sequence[str], str], int]] = []
+    from memory_program.core.command_line import run_script
+
+    status = run_script(lambda: command.append(_load(_COMMANDS[given[0]][0])))
+    return status or command[0](given[1:], f"memory-program {given[0]}")
 
 
 def run_evaluate(arguments: Sequence[str] | None = None, prog: str = "evaluate.py") -> int:
@@ -124,7 +130,7 @@ def run_train(arguments: Sequence[str] | None = None, prog: str = "train.py") ->
         about = f"Modes, each with its own flags ({prog} --mode NAME --help):\n\n{modes}"
         config_type = train_mode_config(mode, arguments)
         config = parse_flags(config_type, arguments, about=about, prog=f"{prog} --mode {mode}")
-        _load(f"memory_program.{TRAIN_MODES[mode][1]}")(config)
+        _load(f"memory_program.{TRAIN_MODES[mode][1]}", extra="train")(config)
 
     return run_script(run)
 
@@ -135,10 +141,11 @@ def train_mode_config(mode: str, arguments: Sequence[str] | None = None) -> type
     return found(arguments) if mode == "train" else found
 
 
-def _load(place: str) -> Callable[..., Any]:  # Any: each function its own
-    """Import what a place (``module:name``) names."""
+def _load(place: str, extra: str | None = None) -> Callable[..., Any]:  # Any: each function its own
+    """Import what a place (``module:name``) names; ``extra`` is the one that it needs, if any."""
     module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
+    with name_missing_extra(extra):
+        return getattr(import_module(module), name)
 
 
 if __name__ == "__main__":
