@@ -15,7 +15,6 @@ from dspy.utils.exceptions import AdapterParseError
 
 from locomo.json_at import INVALID_CHARACTERS
 from locomo.prompt_markers import escape_prompt_markers
-from locomo.rendering import PromptCachingAdapter
 
 _HEADER = re.compile(r"^[^\S\n]*\[\[ ## (\w+) ## \]\]", re.MULTILINE)
 _CALLS_BEGIN = re.compile(r'\{\s*"(?:tool_calls|name|id|type|function)"|\[\s*[{\]]')
@@ -28,7 +27,7 @@ class TruncatedReplyError(AdapterParseError):
     """The reply ends in the middle of its tool calls."""
 
 
-class StrictChatAdapter(PromptCachingAdapter):
+class StrictChatAdapter(dspy.ChatAdapter):
     """ChatAdapter without the JSON fallback or repairs of cut replies, safe against its own markers."""
 
     def __init__(self) -> None:
