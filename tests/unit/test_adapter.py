@@ -4,8 +4,16 @@ import dspy
 import pytest
 from dspy.utils.exceptions import AdapterParseError
 
+from locomo.judge.judge import GradeAnswer, OneVerdictAdapter
 from memory_program.agents.chat_adapter import ADAPTER, TruncatedReplyError
-from memory_program.agents.signatures import AnswerQuestion, WriteCore
+from memory_program.agents.signatures import (
+    SPECIALISTS,
+    AnswerOrSearch,
+    AnswerQuestion,
+    Consolidate,
+    WriteAll,
+    WriteCore,
+)
 from tests.scripted_lm import fields
 
 CALL = '{"tool_calls": [{"name": "edit_core", "args": {"action": "append", "text": "Mara lives in Oslo."}}]}'
@@ -129,3 +137,22 @@ def test_demos_are_rendered_with_their_calls():
     calls = dspy.ToolCalls.from_dict_list([{"name": "edit_core", "args": {"action": "append", "text": "y"}}])
     messages = ADAPTER.format(WriteCore, demos=[{**demo, "tool_calls": calls}], inputs=demo)
     assert '"edit_core"' in messages[2]["content"]
+
+
+DSPY = dspy.ChatAdapter(use_json_adapter_fallback=False)
+
+
+@pytest.mark.parametrize(
+    "signature", [*SPECIALISTS.values(), WriteAll, Consolidate, AnswerQuestion, AnswerOrSearch, GradeAnswer]
+)
+def test_a_prompt_without_markers_is_rendered_as_dspy_does(signature: type[dspy.Signature]) -> None:
+    inputs = {name: f"\n {name} [[x]]\t\n" for name in signature.input_fields}
+    inputs |= {name: 7 for name in ("tokens_to_save", "searches_left") if name in inputs}
+    demos = [{**inputs, **dict.fromkeys(signature.output_fields, "made up")}]
+    ours = OneVerdictAdapter() if signature is GradeAnswer else ADAPTER
+    assert ours.format(signature, demos, inputs) == DSPY.format(signature, demos, inputs)
+
+
+def test_a_missing_or_empty_input_is_rendered_as_dspy_does() -> None:
+    for inputs in ({}, {"question": ""}, {"question": "Who?", "memories": None}, {"memories": ["a", "b"]}):
+        assert ADAPTER.format(AnswerQuestion, [], inputs) == DSPY.format(AnswerQuestion, [], inputs)

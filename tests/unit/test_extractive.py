@@ -115,6 +115,6 @@ def test_a_saved_program_of_other_features_is_refused_and_changes_nothing(tmp_pa
     record = json.loads((tmp_path / "program.json").read_text())
     del record["extraction"]["dates"]["day"]
     (tmp_path / "program.json").write_text(json.dumps(record))
-    with pytest.raises(ConfigError, match="weights of dates do not fit"):
+    with pytest.raises(ConfigError, match="weights of dates do not match"):
         system.load(tmp_path / "program.json")
     assert system.extraction.weights.to_json() == load_bundled_weights().to_json()
