@@ -21,9 +21,18 @@ class MemorySystem(dspy.Module):
     writes_memories: bool = False
     """True if ``remember`` calls a model; if not, building a space again costs nothing."""
 
-    @abstractmethod
     def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
-        """Add a session to a space, completely or not at all; a known session is left as it is."""
+        """Add a session to a space, completely or not at all; a known session is left as it is.
+
+        Without a writer, its turns are archived and no memory is made.
+
+        Raises:
+            SessionConflictError: a session of the same number but with other content is known.
+        """
+        record = SessionRecord(session.session_id)
+        if not space.has_session(session):
+            space.ingest(session, record)
+        return record
 
     @abstractmethod
     def ask(self, space: MemorySpace, question: str) -> Answer:

@@ -46,11 +46,7 @@ SYSTEMS: dict[str, Callable[[SystemSettings], MemorySystem]] = {
 
 
 def make_system(
-    name: str,
-    settings: SystemSettings,
-    *,
-    writer_lm: dspy.LM | None = None,
-    reader_lm: dspy.LM | None = None,
+    name: str, settings: SystemSettings, *, writer_lm: dspy.LM | None = None, reader_lm: dspy.LM | None = None
 ) -> MemorySystem:
     """Build a system by name.
 

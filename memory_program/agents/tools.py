@@ -19,14 +19,7 @@ from memory_program.agents.memory_lines import format_with_date, render_memories
 from memory_program.bank.dates.date_span import format_day
 from memory_program.bank.dates.resolve import find_dates, resolve_date_span
 from memory_program.bank.diversity import select_diverse
-from memory_program.bank.memory import (
-    MEMORY_KINDS,
-    Draft,
-    Memory,
-    MemoryKind,
-    Operation,
-    Provenance,
-)
+from memory_program.bank.memory import MEMORY_KINDS, Draft, Memory, MemoryKind, Operation, Provenance
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import MemoryOperationError
 
@@ -61,11 +54,7 @@ class MemoryTools:
     """
 
     def __init__(
-        self,
-        space: MemorySpace,
-        session: Session,
-        actor: str,
-        kind: MemoryKind | None = None,
+        self, space: MemorySpace, session: Session, actor: str, kind: MemoryKind | None = None
     ) -> None:
         """Bind the tools."""
         self._space = space
@@ -148,10 +137,7 @@ class MemoryTools:
 
     @_validate_arguments
     def sample_memory(
-        self,
-        mode: Literal["random", "diverse", "recent"],
-        count: int = 5,
-        kind: KindArgument = "",
+        self, mode: Literal["random", "diverse", "recent"], count: int = 5, kind: KindArgument = ""
     ) -> str:
         """Show some live memories: random ones, the most diverse, or the newest."""
         if not 1 <= count <= 50:
@@ -192,10 +178,7 @@ class MemoryTools:
 
     @_validate_arguments
     def split_memory(
-        self,
-        memory_id: str,
-        by: Literal["temporal", "thematic", "speaker"],
-        parts: list[str],
+        self, memory_id: str, by: Literal["temporal", "thematic", "speaker"], parts: list[str]
     ) -> str:
         """Replace a memory that says several things by two to five that say one each."""
         if not 2 <= len(parts) <= MAX_MERGED:
@@ -206,10 +189,7 @@ class MemoryTools:
 
     @_validate_arguments
     def edit_core(
-        self,
-        action: Literal["append", "replace", "rewrite"],
-        text: str,
-        old_text: str = "",
+        self, action: Literal["append", "replace", "rewrite"], text: str, old_text: str = ""
     ) -> str:
         """Append a line to the core block, replace a part of it, or rewrite it."""
         lines = [" ".join(line.split()) for line in INVALID_CHARACTERS.sub(" ", text).splitlines()]

@@ -65,7 +65,7 @@ def language_model(
 
     Args:
         name: LiteLLM's ``provider/model``; or ``pocket``, ``pocket-base``, or ``local:`` and a folder or hub
-            id. A local model is loaded anew for each call of this function.
+            id. Each call of this function loads a local model again.
         api_base: the address of a server that is OpenAI-compatible, or speaks the provider's own protocol.
             With it no key is needed; the provider's key is sent if the environment has one.
         temperature: sampling temperature, from 0 to 2.

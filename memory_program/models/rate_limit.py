@@ -112,7 +112,7 @@ class RetryPolicy:
 
     The wait before try ``n + 1`` is uniform between 0 and ``first_wait_s * 2**(n-1)``, at most ``max_wait_s``
     ("full jitter": Brooker 2015, AWS Architecture Blog), on top of what the provider asked for (Retry-After),
-    since it tells many calls the same, often 0. Asking for more than ``max_retry_after_s`` ends the call.
+    since many calls get the same answer, often 0. Asking for more than ``max_retry_after_s`` ends the call.
     """
 
     max_retries: int = 6

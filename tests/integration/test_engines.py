@@ -68,9 +68,7 @@ def test_connections_are_limited_by_the_concurrency() -> None:
         assert server.traffic.most_in_flight == 3
 
 
-def test_only_openai_gets_the_account_headers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_openai_gets_the_account_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     requests, connections = list[bytes](), list[int]()
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-mine-0123")
     monkeypatch.setenv("OPENAI_ORG_ID", "org-of-mine")
@@ -85,9 +83,7 @@ def test_only_openai_gets_the_account_headers(
     assert '"max_tokens"' in own
 
 
-def test_the_environments_proxy_is_used_except_for_no_proxy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_environments_proxy_is_used_except_for_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     requests, connections = list[bytes](), list[int]()
     with listening(requests, connections) as proxy:
         monkeypatch.setenv("http_proxy", proxy.removesuffix("/v1"))

@@ -250,9 +250,7 @@ def test_an_answer_is_found_among_the_memories_with_or_without_prose_around_it(
     assert (unknown.text, unknown.outcome) == (NOT_MENTIONED, Outcome.OK)
 
 
-def test_a_reader_searches_again_over_http_and_a_fault_is_its_outcome(
-    three: MemorySpace,
-) -> None:
+def test_a_reader_searches_again_over_http_and_a_fault_is_its_outcome(three: MemorySpace) -> None:
     program = MemoryProgram(reader=QAReader(MemoryContext(top_k=1), max_searches=1))
     question = "Which museum do they visit with bicycles from the mayor?"
     with ModelServer() as server, dspy.context(lm=over(server)):

@@ -210,9 +210,7 @@ def test_only_threads_with_a_copied_context_are_counted() -> None:
 # -- keys ----------------------------------------------------------------------------------------
 
 
-def test_a_key_in_an_error_is_removed_from_it_and_its_causes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_key_in_an_error_is_removed_from_it_and_its_causes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXAMPLE_API_KEY", "topsecret-0123")
     error = lm15.AuthError("Incorrect API key provided: topsecret-0123")
     error.__cause__ = ValueError("sent Authorization: topsecret-0123")

@@ -126,10 +126,7 @@ def test_the_reader_answers_from_its_context(space):
 
 def test_a_reader_may_search_for_other_words(space):
     search = {"tool_calls": [{"name": "search_memory", "args": {"query": "violin music"}}]}
-    replies = [
-        fields(tool_calls=json.dumps(search), answer=""),
-        fields(answer="the violin"),
-    ]
+    replies = [fields(tool_calls=json.dumps(search), answer=""), fields(answer="the violin")]
     reader = QAReader(MemoryContext(), max_searches=1)
     with ScriptedLM(replies) as lm, dspy.context(lm=lm):
         answer = reader.ask(space, "Which instrument does he have a bicycle for?")

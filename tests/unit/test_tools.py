@@ -7,12 +7,7 @@ from datetime import date
 import pytest
 
 from memory_program.agents.signatures import TOOLS
-from memory_program.agents.tools import (
-    ALL_TOOLS,
-    MEMORY_LIMIT_CHARS,
-    MEMORY_TOOLS,
-    MemoryTools,
-)
+from memory_program.agents.tools import ALL_TOOLS, MEMORY_LIMIT_CHARS, MEMORY_TOOLS, MemoryTools
 from memory_program.bank.memory import MemoryKind
 from memory_program.bank.space import MemorySpace
 from tests.conversations import session

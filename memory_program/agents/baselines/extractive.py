@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from dspy.predict.parameter import Parameter
 
-from locomo.types import Session
 from memory_program.agents.baselines import date_answers as when
 from memory_program.agents.baselines import span_ranking as ranking
 from memory_program.agents.baselines.question_analysis import AnswerType, parse_question
@@ -19,7 +18,7 @@ from memory_program.agents.context import RANKING_DEPTH, format_reader_line
 from memory_program.agents.program import MemorySystem
 from memory_program.bank.archive import Archive, ScoredTurn
 from memory_program.bank.budget import count_tokens, pack_to_budget
-from memory_program.bank.outcomes import Answer, RankedItem, SessionRecord
+from memory_program.bank.outcomes import Answer, RankedItem
 from memory_program.bank.space import MemorySpace
 
 ABSTENTION = "Not mentioned in the conversation"
@@ -64,17 +63,6 @@ class ExtractiveSystem(MemorySystem):
         super().__init__()
         self.reader_budget = reader_budget
         self.extraction = ExtractorParameter(weights if weights is not None else load_bundled_weights())
-
-    def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
-        """Archive a session.
-
-        Raises:
-            SessionConflictError: a session of the same number but with other content is known.
-        """
-        record = SessionRecord(session.session_id)
-        if not space.has_session(session):
-            space.ingest(session, record)
-        return record
 
     def ask(self, space: MemorySpace, question: str) -> Answer:
         """Answer a question from a space, which is not changed."""

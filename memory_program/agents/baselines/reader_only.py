@@ -4,11 +4,10 @@ All three use the program's reader and prompt; only its context differs. The fou
 model, is in ``extractive.py``.
 """
 
-from locomo.types import Session
 from memory_program.agents.context import ContextBuilder
 from memory_program.agents.program import MemorySystem
 from memory_program.agents.reader import QAReader
-from memory_program.bank.outcomes import Answer, SessionRecord
+from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
 
 
@@ -19,17 +18,6 @@ class ReaderOnly(MemorySystem):
         """Make a system with a reader of the context that ``context`` builds."""
         super().__init__()
         self.reader = QAReader(context, max_searches)
-
-    def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
-        """Archive a session.
-
-        Raises:
-            SessionConflictError: a session of the same number but with other content is known.
-        """
-        record = SessionRecord(session.session_id)
-        if not space.has_session(session):
-            space.ingest(session, record)
-        return record
 
     def ask(self, space: MemorySpace, question: str) -> Answer:
         """Answer a question from the context."""
