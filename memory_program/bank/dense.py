@@ -1,4 +1,4 @@
-"""Vectors of memories: cosine similarity under any embedding function."""
+"""A dense index: cosine similarity under any embedding function."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +16,15 @@ _FIRST_CAPACITY = 4
 
 
 def text_digest(text: str) -> str:
-    """Name a text by its SHA-256: what vectors are remembered under, here and in a store."""
+    """Return the SHA-256 of a text: the key of its vector, here and in a store."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 class DenseIndex:
     """Unit vectors by position: 0 for the first text that was ever added.
 
-    A text is embedded once, whatever becomes of its documents: vectors are remembered by the digest of
-    the text, and a store fills and saves that memory (``remember``, ``unsaved``, ``mark_saved``).
+    A text is embedded once: vectors are cached by the digest of their text, and a store fills and saves that
+    cache (``remember``, ``unsaved``, ``mark_saved``).
     """
 
     def __init__(self, embed: EmbeddingFunction, model: str, dimension: int, batch_size: int = 128) -> None:
@@ -32,9 +32,9 @@ class DenseIndex:
 
         Args:
             embed: Called with at most ``batch_size`` texts at a time.
-            model: The name under which a store records whose vectors it holds.
+            model: The name of the embedding model, which a store records with its vectors.
             dimension: The length of the vectors.
-            batch_size: The most texts in one call.
+            batch_size: The maximum number of texts in one call.
 
         Raises:
             ConfigError: the model has no name, or a number is below 1.
@@ -59,7 +59,7 @@ class DenseIndex:
         return self._size
 
     def embed(self, texts: Sequence[str]) -> None:
-        """Compute and remember the vectors of texts; those that are remembered cost nothing.
+        """Compute and cache the vectors of texts that are not cached yet.
 
         Raises:
             EmbeddingMismatchError: the function gives another shape, or numbers that are not finite.
@@ -73,7 +73,7 @@ class DenseIndex:
             self._known, self._unsaved = self._known.update(fresh), self._unsaved.update(fresh)
 
     def add(self, texts: Sequence[str]) -> None:
-        """Give each text the next position, and embed those that are not remembered.
+        """Give each text the next position, and embed those that are not cached.
 
         Raises:
             EmbeddingMismatchError: the function gives another shape, or numbers that are not finite;
@@ -90,7 +90,7 @@ class DenseIndex:
         self._size = end
 
     def embed_queries(self, queries: Sequence[str]) -> NDArray[np.float32]:
-        """Embed queries, shape (queries, dimension); they are not remembered.
+        """Embed queries, shape (queries, dimension), without caching them.
 
         Raises:
             EmbeddingMismatchError: the function gives another shape, or numbers that are not finite.
@@ -99,11 +99,11 @@ class DenseIndex:
         return np.concatenate([self._unit_vectors(list(batch)) for batch in batches])
 
     def score_documents(self, query_vector: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Give the cosine of every position with a unit vector, shape (size,)."""
+        """Compute the cosine of every position with a unit vector, shape (size,)."""
         return (self._rows[: self._size] @ query_vector).astype(np.float64)
 
     def fork(self) -> "DenseIndex":
-        """Copy the index in O(1); what either does afterwards, the other does not see."""
+        """Copy the index in O(1); neither copy sees later changes of the other."""
         copy = self.empty_copy()
         copy._known, copy._unsaved = self._known, self._unsaved
         copy._rows, copy._size, copy._owns_rows = self._rows, self._size, False
@@ -114,18 +114,18 @@ class DenseIndex:
         return DenseIndex(self._embed, self.model, self.dimension, self._batch_size)
 
     def unsaved(self) -> Mapping[str, NDArray[np.float32]]:
-        """Give the vectors, by digest of the text, that were computed and not marked as saved."""
+        """Return the vectors, by digest of the text, that were computed and not marked as saved."""
         return self._unsaved
 
     def mark_saved(self, digests: Sequence[str]) -> None:
-        """Note that a store holds the vectors of these digests."""
+        """Record that a store has the vectors of these digests."""
         unsaved = self._unsaved.mutate()
         for name in digests:
             unsaved.pop(name, None)
         self._unsaved = unsaved.finish()
 
     def remember(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        """Take vectors that a store held, by digest of the text, so that they are not computed again."""
+        """Cache vectors that a store has, by digest of the text."""
         self._known = self._known.update(vectors)
 
     def _unit_vectors(self, texts: list[str]) -> NDArray[np.float32]:
@@ -136,6 +136,6 @@ class DenseIndex:
                 f"{(len(texts), self.dimension)}: set the dimension to that of the model"
             )
         if not np.isfinite(vectors).all():
-            raise EmbeddingMismatchError(f"{self.model!r} gave numbers that are not finite: try it again")
+            raise EmbeddingMismatchError(f"{self.model!r} gave numbers that are not finite: try again")
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)

@@ -31,7 +31,7 @@ from tests.conversations import session
 def evidence_for(question, *sessions, top_k=8):
     archive = Archive()
     for one in sessions:
-        archive.add_session(one)
+        archive.add_sessions([one])
     clues = parse_question(question, archive.speakers)
     return Evidence(clues, archive.search(question, top_k), archive)
 
@@ -98,7 +98,7 @@ def test_any_text_can_be_cut(text):
 
 def test_excerpts_number_their_words_and_sentences_through():
     archive = Archive()
-    archive.add_session(session(1, "Ana: A dog barks. It bites.", "Ben: A dog sleeps."))
+    archive.add_sessions([session(1, "Ana: A dog barks. It bites.", "Ben: A dog sleeps.")])
     excerpts = join_passages(archive.search("dog barks"))
     assert excerpts.columns[WordColumn.SENTENCE].tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
     texts = [excerpts.text(span) for span in range(excerpts.spans.shape[1])]
@@ -344,7 +344,7 @@ def test_weights_of_other_features_are_refused_with_the_way_out(record):
 def test_a_turn_without_any_word_offers_nothing():
     silent = Session(1, datetime(2023, 5, 8, tzinfo=UTC), (Turn("D1:1", "Ana", "..."),))
     archive = Archive()
-    archive.add_session(silent)
+    archive.add_sessions([silent])
     evidence = Evidence(parse_question("Why?", ["Ana"]), [], archive)
     assert span_features(evidence).shape == (0, len(SPAN_FEATURES))
     assert span_candidates(evidence).size == 0
