@@ -1,4 +1,4 @@
-"""``python -m memory_program.bank``: look into banks, take operations back, forget, carry banks elsewhere."""
+"""``python -m memory_program.bank``: list, search and undo memories; export, import and erase banks."""
 
 import json
 import sys
@@ -10,10 +10,10 @@ import tyro
 
 from locomo.atomic_files import atomic_write_text
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.exchange import space_from_json, space_to_json
-from memory_program.bank.forgetting import forget_namespace as forget_namespace
+from memory_program.bank.forgetting import forget_namespace
 from memory_program.bank.memory import Memory, Operation
 from memory_program.bank.memory_search import MemoryIndex
+from memory_program.bank.record_json import space_from_json, space_to_json
 from memory_program.bank.store import BankStore
 from memory_program.core.command_line import run_script
 from memory_program.core.errors import ConfigError, StoreError
@@ -21,27 +21,27 @@ from memory_program.core.settings import DATABASE_PASSWORD_SOURCE, check_output_
 
 
 def show(db: str, namespace: str | None = None, version: int | None = None) -> None:
-    """List the namespaces of a database, or the live memories of one.
+    """List the banks of a database, or the live memories of one bank.
 
     Args:
         db: Database of the banks, as an SQLAlchemy URL, for example sqlite:///runs/evaluate/banks.sqlite.
-        namespace: The bank; without it, all banks are named.
-        version: Show the bank as it was after so many operations.
+        namespace: Name of the bank; without it, all banks are listed.
+        version: Show the bank as it was after this many operations.
     """
+    if namespace is not None:
+        bank = _load_bank(db, namespace)
+        bank = bank if version is None else bank.at(version)
+        if bank.core:
+            _print_line(f"core  {bank.core}")
+        for memory in bank.live():
+            _print_line(_format_memory(memory))
+        return
+    if version is not None:
+        raise ConfigError(f"version={version} is of one bank: name it with --namespace")
     with BankStore.open_existing(_check_no_password(db)) as store:
-        if namespace is None:
-            if version is not None:
-                raise ConfigError(f"version={version} is of one bank: name it with --namespace")
-            for name in store.namespaces():
-                bank = store.bank(name)
-                _print_line(f"{name}  version: {bank.version}  memories: {len(bank)}")
-            return
-        bank = _load_bank(store, namespace)
-    bank = bank if version is None else bank.at(version)
-    if bank.core:
-        _print_line(f"core  {bank.core}")
-    for memory in bank.live():
-        _print_line(_format_memory(memory))
+        for name in store.namespaces():
+            bank = store.bank(name)
+            _print_line(f"{name}  version: {bank.version}  memories: {len(bank)}")
 
 
 def search(db: str, namespace: str, query: str, top_k: int = 10) -> None:
@@ -49,13 +49,11 @@ def search(db: str, namespace: str, query: str, top_k: int = 10) -> None:
 
     Args:
         db: Database of the banks.
-        namespace: The bank.
-        query: What to look for.
-        top_k: How many to show at most.
+        namespace: Name of the bank.
+        query: Words to search for.
+        top_k: Maximum number of memories to show.
     """
-    with BankStore.open_existing(_check_no_password(db)) as store:
-        bank = _load_bank(store, namespace)
-    for hit in MemoryIndex().search(bank, query, top_k):
+    for hit in MemoryIndex().search(_load_bank(db, namespace), query, top_k):
         _print_line(f"{hit.score:6.2f}  {_format_memory(hit.memory)}")
 
 
@@ -64,45 +62,43 @@ def history(db: str, namespace: str, memory: str) -> None:
 
     Args:
         db: Database of the banks.
-        namespace: The bank.
+        namespace: Name of the bank.
         memory: Id of the memory, for example m12; it may be superseded.
     """
-    with BankStore.open_existing(_check_no_password(db)) as store:
-        bank = _load_bank(store, namespace)
+    bank = _load_bank(db, namespace)
     for operation in bank.history(memory):
         _print_operation(operation, bank.get)
 
 
 def diff(db: str, namespace: str, older: int, newer: int | None = None) -> None:
-    """Show what is live in one version of a bank and not in another.
+    """Compare the live memories of two versions of a bank.
 
     Args:
         db: Database of the banks.
-        namespace: The bank.
-        older: The version to begin with; 0 is the empty bank.
-        newer: The version to end with; without it, the last.
+        namespace: Name of the bank.
+        older: The earlier version; 0 is the empty bank.
+        newer: The later version; the current one by default.
     """
-    with BankStore.open_existing(_check_no_password(db)) as store:
-        changes = _load_bank(store, namespace).diff(older, newer)
+    changes = _load_bank(db, namespace).diff(older, newer)
     if changes.core_before != changes.core_after:
         _print_changes([f"core  {changes.core_before}"], [f"core  {changes.core_after}"])
     _print_changes(map(_format_memory, changes.superseded), map(_format_memory, changes.created))
 
 
 def undo(db: str, namespace: str, count: int = 1) -> None:
-    """Take back the last operations of a bank, and the sessions that they belong to.
+    """Undo the last operations of a bank.
 
-    What is taken back stays in the database, as retracted. A session of which any operation is taken back
-    counts as not ingested.
+    A session with any undone operation counts as not ingested. Undone operations stay in the database,
+    marked as retracted.
 
     Args:
         db: Database of the banks.
-        namespace: The bank.
-        count: How many operations.
+        namespace: Name of the bank.
+        count: Number of operations to undo.
     """
-    with BankStore.open_existing(_check_no_password(db)) as store:
-        bank = _load_bank(store, namespace)
-        shorter = bank.undo(count)
+    bank = _load_bank(db, namespace)
+    shorter = bank.undo(count)
+    with BankStore.open_existing(db) as store:
         store.rewind(namespace, shorter.version)
     for operation in reversed(bank.operations(since=shorter.version)):
         _print_operation(operation, bank.get)
@@ -110,32 +106,33 @@ def undo(db: str, namespace: str, count: int = 1) -> None:
 
 
 def forget_bank(db: str, namespace: str) -> None:
-    """Delete all of a namespace for good, also what was taken back, and rewrite the database without it.
+    """Erase a bank, including its retracted operations, and rewrite the database without it.
 
-    This is the one command that destroys anything; no other can bring back what it forgot. For what runs
-    made of a conversation (journals, reports, MLflow) there is python -m memory_program.forget.
+    This cannot be undone. To erase a conversation from journals, reports and MLflow as well, use
+    python -m memory_program.forget.
 
     Args:
         db: Database of the banks.
-        namespace: The bank.
+        namespace: Name of the bank.
     """
-    forgotten = forget_namespace(_check_no_password(db), namespace)
-    if not forgotten.was_known:
-        raise ConfigError(f"namespace {namespace!r} is not in the database: list names those that are")
-    _print_line(f"{namespace} is forgotten: {sum(forgotten.rows.values())} rows")
+    deleted = forget_namespace(_check_no_password(db), namespace)
+    if not deleted.was_known:
+        raise _unknown_namespace(namespace)
+    _print_line(f"{namespace} is forgotten: {sum(deleted.rows.values())} rows")
 
 
 def export_file(db: str, namespace: str, out: Path) -> None:
-    """Write a namespace, its log and its sessions, to a JSON file.
+    """Export a bank, its operations and its sessions to a JSON file.
 
     Args:
         db: Database of the banks.
-        namespace: The bank.
+        namespace: Name of the bank.
         out: The file to write.
     """
     check_output_file(out, "out")
     with BankStore.open_existing(_check_no_password(db)) as store:
-        _load_bank(store, namespace)
+        if namespace not in store.namespaces():
+            raise _unknown_namespace(namespace)
         document = space_to_json(store.load(namespace))
     try:
         atomic_write_text(out, json.dumps(document, indent=1) + "\n")
@@ -147,12 +144,12 @@ def export_file(db: str, namespace: str, out: Path) -> None:
 
 
 def import_file(db: str, file: Path, namespace: str | None = None) -> None:
-    """Read a namespace from a JSON file into a database, which is made if it is new.
+    """Import a bank from a JSON file into a database, which is created if it does not exist.
 
     Args:
         db: Database of the banks.
-        file: The file, as export writes it.
-        namespace: A name for it; without one, that of the file. It must be new in the database.
+        file: A file that export wrote.
+        namespace: Name of the imported bank, which must be new in the database; by default, that in the file.
     """
     try:
         document: Any = json.loads(file.read_text(encoding="utf-8"))  # Any: whatever the file holds
@@ -179,7 +176,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says, and return the exit status."""
+    """Run the command that the arguments name, and return the exit status."""
     return run_script(
         lambda: tyro.extras.subcommand_cli_from_dict(
             _COMMANDS, args=arguments, prog="python -m memory_program.bank", description=__doc__
@@ -188,15 +185,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_no_password(db: str) -> str:
-    """Check that an address has no password in it: whoever lists processes would see it."""
+    """Check that a URL has no password in it, which a list of processes would show."""
     return reject_password("db", DATABASE_PASSWORD_SOURCE, db)
 
 
-def _load_bank(store: BankStore, namespace: str) -> MemoryBank:
-    bank = store.bank(namespace)
-    if bank.version == 0 and namespace not in store.namespaces():
-        raise ConfigError(f"namespace {namespace!r} is not in the database: list names those that are")
-    return bank
+def _load_bank(db: str, namespace: str) -> MemoryBank:
+    with BankStore.open_existing(_check_no_password(db)) as store:
+        bank = store.bank(namespace)
+        if bank.version == 0 and namespace not in store.namespaces():
+            raise _unknown_namespace(namespace)
+        return bank
+
+
+def _unknown_namespace(namespace: str) -> ConfigError:
+    return ConfigError(f"namespace {namespace!r} is not in the database: the list command shows all of them")
 
 
 def _format_memory(memory: Memory) -> str:
@@ -205,24 +207,21 @@ def _format_memory(memory: Memory) -> str:
 
 def _print_operation(operation: Operation, get: Callable[[str], Memory]) -> None:
     by = operation.provenance
-    why = f": {by.reason}" if by.reason else ""
-    _print_line(
-        f"v{operation.version}  {operation.kind.value} by {by.actor} in {by.session_id or 'no session'}{why}"
-    )
+    reason = f": {by.reason}" if by.reason else ""
+    session = by.session_id or "no session"
+    _print_line(f"v{operation.version}  {operation.kind.value} by {by.actor} in {session}{reason}")
     after = [_format_memory(memory) for memory in operation.created]
     after += [] if operation.core is None else [f"core  {operation.core}"]
     _print_changes((_format_memory(get(name)) for name in operation.superseded), after)
 
 
 def _print_changes(before: Iterable[str], after: Iterable[str]) -> None:
-    for line in before:
-        _print_line(f"  - {line}")
-    for line in after:
-        _print_line(f"  + {line}")
+    for line in [*(f"  - {text}" for text in before), *(f"  + {text}" for text in after)]:
+        _print_line(line)
 
 
 def _print_line(line: str) -> None:
-    """Print one line; what a terminal would obey rather than show becomes a blank."""
+    """Print one line; control characters become blanks."""
     print("".join(character if character.isprintable() else " " for character in line))
 
 

@@ -324,7 +324,7 @@ def test_a_run_without_memories_is_forgotten_by_what_its_data_tell(tmp_path: Pat
     (folder / "config.json").write_text(config.model_dump_json())
     (folder / "answers.jsonl").write_text("".join(f"{json.dumps({'shown': turn})}\n" for turn in said))
     assert forget_command(["--namespace", "codes-3", "--folder", str(folder)]) == 2
-    assert "neither in banks nor in the data" in capsys.readouterr().err
+    assert "neither in banks nor in the dataset" in capsys.readouterr().err
     assert forget_command(["--namespace", "codes-1", "--folder", str(folder)]) == 0
     assert (folder / "answers.jsonl").read_text() == f"{json.dumps({'shown': said[1]})}\n"
 
@@ -343,7 +343,7 @@ def test_banks_that_the_settings_name_are_forgotten_too(tmp_path: Path, capsys):
     config = EvaluateConfig(systems="memory", db_url=elsewhere)
     (folder / "config.json").write_text(config.model_dump_json())
     assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
-    assert f"banks.sqlite, {elsewhere}, or reports beside" in capsys.readouterr().out
+    assert f"banks.sqlite, {elsewhere}, or in reports beside" in capsys.readouterr().out
     assert files_with(tmp_path, [SECRET]) == []
 
 
@@ -414,7 +414,7 @@ def test_of_what_others_share_small_talk_deletes_nothing(tmp_path: Path, capsys)
     packed = base64.b64encode(gzip.compress(json.dumps([talk, caption]).encode())).decode()
     (folder.parent / "bob.html").write_text(f"<script>{packed}</script>")
     assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
-    assert "runs of MLflow: 2 " in capsys.readouterr().out
+    assert "MLflow runs: 2 " in capsys.readouterr().out
     assert [run.info.run_id for run in client.search_runs([experiment])] == [other]
     assert (folder.parent / "bob.html").exists()
 
@@ -439,7 +439,7 @@ def test_runs_of_mlflow_that_lie_in_its_bin_already_are_forgotten_for_good(tmp_p
         client.delete_run(run_id)
     client.delete_logged_model(model.model_id)
     assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
-    assert "runs of MLflow: 1 " in capsys.readouterr().out
+    assert "MLflow runs: 1 " in capsys.readouterr().out
     assert files_with(folder.parent, [SECRET]) == []
     assert files_with(folder.parent, [KEPT])
 
@@ -460,10 +460,10 @@ def test_where_the_runs_note_that_they_were_logged_is_gone_through_as_well(tmp_p
         (place / "tracking.json").write_text(json.dumps({"uri": noted[name], "digest": "0", "run_id": "1"}))
     assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
     told = capsys.readouterr().out
-    assert "runs of MLflow: 2 " in told
+    assert "MLflow runs: 2 " in told
     for name in ("settings", "receipt"):
         assert f"MLflow at {noted[name]}" in told
-    assert f"no MLflow is at {noted['gone']}\n" in told
+    assert f"there is no MLflow database at {noted['gone']}\n" in told
     assert files_with(tmp_path, [SECRET]) == []
 
 
@@ -487,7 +487,7 @@ def test_that_a_server_of_mlflow_keeps_the_runs_in_its_bin_is_told(tmp_path: Pat
     client.log_text(client.create_run(experiment).info.run_id, json.dumps({"id": "alice"}), "results.json")
     assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "mlflow.db has runs of it in its bin, until whoever keeps it calls mlflow gc" in told
+    assert "mlflow.db keeps deleted runs in its trash until its operator calls mlflow gc" in told
 
 
 def test_trajectories_of_a_conversation_are_forgotten(tmp_path: Path, capsys):

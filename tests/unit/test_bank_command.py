@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from memory_program.bank.__main__ import main
-from memory_program.bank.exchange import space_to_json
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import SessionRecord
+from memory_program.bank.record_json import space_to_json
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from tests.conversations import session
@@ -191,7 +191,7 @@ def test_what_is_not_there_is_named_with_the_way_out(tmp_path, db, capsys):
     assert main(["list", "--db", f"sqlite:///{tmp_path}/typo.sqlite"]) == 1
     assert "no banks are in" in capsys.readouterr().err
     assert main(["list", "--db", db, "--namespace", "bob"]) == 2
-    assert "namespace 'bob' is not in the database: list names" in capsys.readouterr().err
+    assert "namespace 'bob' is not in the database: the list command" in capsys.readouterr().err
     assert main(["history", "--db", db, "--namespace", NAME, "--memory", "m9"]) == 1
     assert "ids run from m1 to m3" in capsys.readouterr().err
     assert main(["undo", "--db", db, "--namespace", NAME, "--count", "4"]) == 1

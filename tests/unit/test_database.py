@@ -130,7 +130,7 @@ def test_a_row_that_no_store_wrote_is_named(kind: str, tmp_path: Path) -> None:
         for broken in ("{", '{"kind": "create"}', "[]"):
             change = "UPDATE memory_operations SET operation = :broken WHERE version = 2"
             execute(url, change, broken=broken)
-            with pytest.raises(StoreError, match=r"namespace 'test' of .* holds what no store wrote"):
+            with pytest.raises(StoreError, match=r"namespace 'test' of .* is damaged"):
                 store.load("test")
 
 

@@ -189,7 +189,9 @@ def test_the_second_of_two_writers_is_refused_and_writes_nothing(store: BankStor
     remember(first, 1, "From the first.")
     remember(second, 2, "From the second.")
     store.save(first)
-    with pytest.raises(ConflictError, match=r"'test' was saved by somebody else .*revision 1.*load it again"):
+    with pytest.raises(
+        ConflictError, match=r"'test' was saved by another writer .*revision 1.*load it again"
+    ):
         store.save(second)
     assert_same(store.load("test"), first)
     again = store.load("test")
@@ -259,7 +261,7 @@ def test_a_bank_that_was_undone_is_refused(store: BankStore) -> None:
     space.bank = space.bank.undo()
     for _ in range(2):  # shorter than the saved log, then as long with another end
         with pytest.raises(
-            StoreError, match=r"does not begin with the 2 operations .* use BankStore\.rewind"
+            StoreError, match=r"does not begin with the 2 operations .* with BankStore\.rewind"
         ):
             store.save(space)
         space.bank.create([Draft("Something else.", MemoryKind.SEMANTIC)], BY)
