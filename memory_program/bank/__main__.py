@@ -4,9 +4,10 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
+from tyro.conf import arg
 
 from locomo.atomic_files import atomic_write_text
 from memory_program.bank.bank import MemoryBank
@@ -19,15 +20,18 @@ from memory_program.core.command_line import run_script
 from memory_program.core.errors import ConfigError, StoreError
 from memory_program.core.settings import DATABASE_PASSWORD_SOURCE, check_output_file, reject_password
 
+Db = Annotated[
+    str, arg(help="Database of the banks: an SQLAlchemy URL, such as sqlite:///runs/evaluate/banks.sqlite.")
+]
+Namespace = Annotated[str, arg(help="Name of the bank.")]
 
-def show(db: str, namespace: str | None = None, version: int | None = None) -> None:
-    """List the banks of a database, or the live memories of one bank.
 
-    Args:
-        db: Database of the banks, as an SQLAlchemy URL, for example sqlite:///runs/evaluate/banks.sqlite.
-        namespace: Name of the bank; without it, all banks are listed.
-        version: Show the bank as it was after this many operations.
-    """
+def show(
+    db: Db,
+    namespace: Annotated[str | None, arg(help="Name of the bank; without it, all banks are listed.")] = None,
+    version: Annotated[int | None, arg(help="Show the bank after this many operations.")] = None,
+) -> None:
+    """List the banks of a database, or the live memories of one bank."""
     if namespace is not None:
         bank = _load_bank(db, namespace)
         bank = bank if version is None else bank.at(version)
@@ -44,57 +48,50 @@ def show(db: str, namespace: str | None = None, version: int | None = None) -> N
             _print_line(f"{name}  version: {bank.version}  memories: {len(bank)}")
 
 
-def search(db: str, namespace: str, query: str, top_k: int = 10) -> None:
-    """Search the live memories of a bank by their words, best first.
-
-    Args:
-        db: Database of the banks.
-        namespace: Name of the bank.
-        query: Words to search for.
-        top_k: Maximum number of memories to show.
-    """
+def search(
+    db: Db,
+    namespace: Namespace,
+    query: Annotated[str, arg(help="Words to search for.")],
+    top_k: Annotated[int, arg(help="Maximum number of memories to show.")] = 10,
+) -> None:
+    """Search the live memories of a bank by their words, best first."""
     for hit in MemoryIndex().search(_load_bank(db, namespace), query, top_k):
         _print_line(f"{hit.score:6.2f}  {_format_memory(hit.memory)}")
 
 
-def history(db: str, namespace: str, memory: str) -> None:
-    """Show the operations that led to a memory, and those that followed from it.
-
-    Args:
-        db: Database of the banks.
-        namespace: Name of the bank.
-        memory: Id of the memory, for example m12; it may be superseded.
-    """
+def history(
+    db: Db,
+    namespace: Namespace,
+    memory: Annotated[str, arg(help="Id of the memory, for example m12; it may be superseded.")],
+) -> None:
+    """Show the operations that led to a memory, and those that followed from it."""
     bank = _load_bank(db, namespace)
     for operation in bank.history(memory):
         _print_operation(operation, bank.get)
 
 
-def diff(db: str, namespace: str, older: int, newer: int | None = None) -> None:
-    """Compare the live memories of two versions of a bank.
-
-    Args:
-        db: Database of the banks.
-        namespace: Name of the bank.
-        older: The earlier version; 0 is the empty bank.
-        newer: The later version; the current one by default.
-    """
+def diff(
+    db: Db,
+    namespace: Namespace,
+    older: Annotated[int, arg(help="The earlier version; 0 is the empty bank.")],
+    newer: Annotated[int | None, arg(help="The later version; the current one by default.")] = None,
+) -> None:
+    """Compare the live memories of two versions of a bank."""
     changes = _load_bank(db, namespace).diff(older, newer)
     if changes.core_before != changes.core_after:
         _print_changes([f"core  {changes.core_before}"], [f"core  {changes.core_after}"])
     _print_changes(map(_format_memory, changes.superseded), map(_format_memory, changes.created))
 
 
-def undo(db: str, namespace: str, count: int = 1) -> None:
+def undo(
+    db: Db,
+    namespace: Namespace,
+    count: Annotated[int, arg(help="Number of operations to undo.")] = 1,
+) -> None:
     """Undo the last operations of a bank.
 
     A session with any undone operation counts as not ingested. Undone operations stay in the database,
     marked as retracted.
-
-    Args:
-        db: Database of the banks.
-        namespace: Name of the bank.
-        count: Number of operations to undo.
     """
     bank = _load_bank(db, namespace)
     shorter = bank.undo(count)
@@ -105,15 +102,11 @@ def undo(db: str, namespace: str, count: int = 1) -> None:
     _print_line(f"{namespace} is at version {shorter.version} again")
 
 
-def forget_bank(db: str, namespace: str) -> None:
+def forget_bank(db: Db, namespace: Namespace) -> None:
     """Erase a bank, including its retracted operations, and rewrite the database without it.
 
     This cannot be undone. To erase a conversation from journals, reports and MLflow as well, use
     python -m memory_program.forget.
-
-    Args:
-        db: Database of the banks.
-        namespace: Name of the bank.
     """
     deleted = forget_namespace(_check_no_password(db), namespace)
     if not deleted.was_known:
@@ -121,14 +114,8 @@ def forget_bank(db: str, namespace: str) -> None:
     _print_line(f"{namespace} is forgotten: {sum(deleted.rows.values())} rows")
 
 
-def export_file(db: str, namespace: str, out: Path) -> None:
-    """Export a bank, its operations and its sessions to a JSON file.
-
-    Args:
-        db: Database of the banks.
-        namespace: Name of the bank.
-        out: The file to write.
-    """
+def export_file(db: Db, namespace: Namespace, out: Annotated[Path, arg(help="The file to write.")]) -> None:
+    """Export a bank, its operations and its sessions to a JSON file."""
     check_output_file(out, "out")
     with BankStore.open_existing(_check_no_password(db)) as store:
         if namespace not in store.namespaces():
@@ -143,14 +130,12 @@ def export_file(db: str, namespace: str, out: Path) -> None:
     _print_line(f"{out}  operations: {len(document['operations'])}  sessions: {len(document['sessions'])}")
 
 
-def import_file(db: str, file: Path, namespace: str | None = None) -> None:
-    """Import a bank from a JSON file into a database, which is created if it does not exist.
-
-    Args:
-        db: Database of the banks.
-        file: A file that export wrote.
-        namespace: Name of the imported bank, which must be new in the database; by default, that in the file.
-    """
+def import_file(
+    db: Db,
+    file: Annotated[Path, arg(help="A file that export wrote.")],
+    namespace: Annotated[str | None, arg(help="New name of the bank; by default, that in the file.")] = None,
+) -> None:
+    """Import a bank from a JSON file into a database, which is created if it does not exist."""
     try:
         document: Any = json.loads(file.read_text(encoding="utf-8"))  # Any: whatever the file holds
     except (ValueError, RecursionError) as error:

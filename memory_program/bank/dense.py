@@ -2,17 +2,17 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 
 import numpy as np
 from immutables import Map
 from numpy.typing import ArrayLike, NDArray
 
+from memory_program.bank.postings import SharedArray
 from memory_program.core.errors import ConfigError, EmbeddingMismatchError
 
 EmbeddingFunction = Callable[[list[str]], ArrayLike]
 """A function from texts to one vector each, shape (texts, dimension); a ``dspy.Embedder`` is one."""
-
-_FIRST_CAPACITY = 4
 
 
 def text_digest(text: str) -> str:
@@ -50,13 +50,11 @@ class DenseIndex:
         self._batch_size = batch_size
         self._known: Map[str, NDArray[np.float32]] = Map()
         self._unsaved: Map[str, NDArray[np.float32]] = Map()
-        self._rows: NDArray[np.float32] = np.zeros((_FIRST_CAPACITY, dimension), dtype=np.float32)
-        self._size = 0
-        self._owns_rows = True
+        self._rows = SharedArray(np.zeros((0, dimension), dtype=np.float32))
 
     def __len__(self) -> int:
         """Count the positions."""
-        return self._size
+        return len(self._rows.values)
 
     def embed(self, texts: Sequence[str]) -> None:
         """Compute and cache the vectors of texts that are not cached yet.
@@ -80,14 +78,7 @@ class DenseIndex:
                 nothing was added.
         """
         self.embed(texts)
-        end = self._size + len(texts)
-        if end > len(self._rows) or not self._owns_rows:  # a fork never writes into shared rows
-            rows = np.zeros((max(2 * len(self._rows), end), self.dimension), dtype=np.float32)
-            rows[: self._size] = self._rows[: self._size]
-            self._rows, self._owns_rows = rows, True
-        for position, text in enumerate(texts, start=self._size):
-            self._rows[position] = self._known[text_digest(text)]
-        self._size = end
+        self._rows = self._rows.extended([self._known[text_digest(text)] for text in texts])
 
     def embed_queries(self, queries: Sequence[str]) -> NDArray[np.float32]:
         """Embed queries, shape (queries, dimension), without caching them.
@@ -100,14 +91,11 @@ class DenseIndex:
 
     def score_documents(self, query_vector: NDArray[np.float32]) -> NDArray[np.float64]:
         """Compute the cosine of every position with a unit vector, shape (size,)."""
-        return (self._rows[: self._size] @ query_vector).astype(np.float64)
+        return (self._rows.values @ query_vector).astype(np.float64)
 
     def fork(self) -> "DenseIndex":
         """Copy the index in O(1); neither copy sees later changes of the other."""
-        copy = self.empty_copy()
-        copy._known, copy._unsaved = self._known, self._unsaved
-        copy._rows, copy._size, copy._owns_rows = self._rows, self._size, False
-        return copy
+        return copy(self)  # all parts are immutable, and replaced by a change
 
     def empty_copy(self) -> "DenseIndex":
         """Make an empty index over the same function."""

@@ -7,7 +7,7 @@ query, so the scores equal those of an index that was built anew from the live d
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from memory_program.bank.postings import (
     NO_POSTINGS,
+    TERM_DTYPE,
     PostingColumns,
     PostingList,
     SharedArray,
@@ -212,20 +213,24 @@ class BM25Index:
 
     def columns(self) -> PostingColumns:
         """Copy the live documents to arrays, in their order and without the gaps of removed ones."""
-        live = self.live
+        live, terms, postings = self.live, list[str](), list[PostingList]()
+        positions, counts = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
         new_position = np.cumsum(live, dtype=np.int32) - np.int32(1)
-
-        def live_postings() -> Iterator[tuple[str, PostingList]]:
-            new = (term for term in self._changed if self._frozen.get(term) is None)
-            for term in itertools.chain(self._frozen.terms, new):
-                posting = self._posting(term)
-                if posting is not None:
-                    positions, counts = posting.entries()
-                    kept = live[positions]
-                    places = SharedArray(new_position[positions[kept]])
-                    yield term, posting._replace(positions=places, counts=SharedArray(counts[kept]))
-
-        return PostingColumns.from_postings(live_postings(), self._lengths.values[live])
+        new_terms = (term for term in self._changed if self._frozen.get(term) is None)
+        for term in itertools.chain(self._frozen.terms, new_terms):
+            posting = self._posting(term)
+            if posting is not None:
+                kept = live[posting.positions.values]
+                positions.append(new_position[posting.positions.values[kept]])
+                counts.append(posting.counts.values[kept])
+                terms.append(term)
+                postings.append(posting)
+        rows_T = np.zeros(len(terms), TERM_DTYPE)
+        rows_T["posting_ends"] = np.cumsum([posting.live for posting in postings], dtype=np.int64)
+        rows_T["tops"] = [posting.top_count for posting in postings]
+        rows_T["shortest"] = [posting.shortest for posting in postings]
+        lengths = self._lengths.values[live]
+        return PostingColumns(terms, rows_T, np.concatenate(positions), np.concatenate(counts), lengths)
 
     def fork(self) -> "BM25Index":
         """Copy the index in O(1); neither copy sees later changes of the other."""

@@ -1,7 +1,7 @@
 """The arrays of an index: the documents that hold each term, and how often."""
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ TERM_DTYPE = np.dtype([("posting_ends", "<i8"), ("tops", "<i4"), ("shortest", "<
 
 
 class SharedArray(Generic[_Scalar]):
-    """An immutable array; ``extended`` gives a longer one that shares its memory.
+    """An immutable array of values or rows; ``extended`` gives a longer one that shares its memory.
 
     The first extension is written behind the values, in amortised constant time. Any other one, by a fork
     for example, copies first: no version ever sees the values of another branch. Any thread may extend.
@@ -45,7 +45,8 @@ class SharedArray(Generic[_Scalar]):
         if is_ours:
             longer._buffer, longer._used = self._buffer, self._used
         else:
-            longer._buffer, longer._used = np.empty(max(2 * start, end), dtype=tail.dtype), [end]
+            longer._buffer = np.empty((max(2 * start, end), *tail.shape[1:]), dtype=tail.dtype)
+            longer._used = [end]
             longer._buffer[:start] = self.values
         longer._buffer[start:end] = tail
         longer.values = longer._buffer[:end]
@@ -141,27 +142,6 @@ class PostingColumns:
     counts_E: NDArray[np.float32]
     lengths_D: NDArray[np.int32]
 
-    @classmethod
-    def from_postings(
-        cls, postings: Iterable[tuple[str, PostingList]], lengths_D: NDArray[np.int32]
-    ) -> "PostingColumns":
-        """Join posting lists of live documents; ``lengths_D`` has the length of each document."""
-        terms, lists = list[str](), list[PostingList]()
-        for term, posting in postings:
-            terms.append(term)
-            lists.append(posting)
-        rows_T = np.zeros(len(lists), TERM_DTYPE)
-        rows_T["posting_ends"] = np.cumsum([posting.live for posting in lists], dtype=np.int64)
-        rows_T["tops"] = [posting.top_count for posting in lists]
-        rows_T["shortest"] = [posting.shortest for posting in lists]
-        return cls(
-            terms,
-            rows_T,
-            np.concatenate([np.zeros(0, np.int32), *(posting.positions.values for posting in lists)]),
-            np.concatenate([np.zeros(0, np.float32), *(posting.counts.values for posting in lists)]),
-            lengths_D,
-        )
-
     def get(self, term: str) -> PostingList | None:
         """Give the posting list of a term, as a view; None if no document holds it."""
         row = self._row_by_term.get(term)
@@ -177,5 +157,7 @@ class PostingColumns:
         return {term: row for row, term in enumerate(self.terms)}
 
 
-NO_POSTINGS = PostingColumns.from_postings((), np.zeros(0, np.int32))
+NO_POSTINGS = PostingColumns(
+    [], np.zeros(0, TERM_DTYPE), np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32)
+)
 """The columns of no documents."""
