@@ -2,7 +2,7 @@
 
 Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework", in the variant of Lucene as defined by
 Kamphuis et al. 2020, ECIR, table 1. Only counts are stored; idf and the mean length are computed for each
-query, so the scores equal those of an index that was built anew from the live documents.
+query, so the scores equal those of an index that was built from the live documents.
 """
 
 import itertools
@@ -60,7 +60,7 @@ class BM25Index:
         log(1 + (n - m + 0.5) / (m + 0.5)) * f / (f + k1 * (1 - b + b * L / mean L))
 
     Every document has a position, which is its id: 0 for the first that was ever added, never used twice.
-    Any thread may read while nobody writes.
+    Any thread may read while no thread writes.
 
     Example:
         >>> index = BM25Index()

@@ -26,7 +26,7 @@ class SharedArray(Generic[_Scalar]):
     __slots__ = ("_buffer", "_used", "values")
 
     def __init__(self, values: NDArray[_Scalar]) -> None:
-        """Begin with some values, which nobody may write to any more."""
+        """Begin with some values, which must not be written to afterwards."""
         self.values = values
         self._buffer = values  # the values of this version, and room behind them
         self._used = [len(values)]  # how much of the buffer is taken, shared by all its versions

@@ -87,7 +87,7 @@ class MemorySpace:
         """Return the space as it was before a session; a fork if the session was not ingested.
 
         It ends with the session before: later operations outside any session are not in it. Its index is
-        built anew.
+        rebuilt.
         """
         if session.session_id not in self.sessions:
             return self.fork()

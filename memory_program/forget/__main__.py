@@ -5,7 +5,7 @@ It deletes, and then searches every byte that is left:
 - the namespaces of the conversation in the databases of the banks;
 - lines of journals that quote the conversation or name it; cached replies do not name their conversation, so
   they are deleted as whole files;
-- other files in the folder that quote or name it (``evaluate.py --mode report`` writes a report anew);
+- other files in the folder that quote or name it (``evaluate.py --mode report`` writes a new report);
 - runs and traces of MLflow, and reports beside the folder: those that name it or quote a line of 30
   letters or more, since other runs are there, too, and small talk is in all of them.
 
