@@ -40,7 +40,9 @@ class MemoryBank:
     """The memories of one namespace.
 
     A bank only grows: ``undo`` and ``at`` return another bank. Any thread may read; one thread at a time may
-    write to a bank, while others write to its forks.
+    write to a bank, while others write to its forks. A version that the bank does not have, a memory that is
+    not live, and any operation that does not follow from the state raise a MemoryOperationError, and leave
+    the bank unchanged.
 
     Example:
         >>> bank = MemoryBank("alice")
@@ -82,11 +84,7 @@ class MemoryBank:
         return memory is not None and memory.is_live
 
     def get(self, memory_id: str) -> Memory:
-        """Look a memory up, live or superseded.
-
-        Raises:
-            UnknownMemoryError: no operation of this bank created it.
-        """
+        """Look a memory up, live or superseded; an unknown id raises an UnknownMemoryError."""
         memory = self._state.get(memory_id)
         if memory is None:
             raise UnknownMemoryError(f"{memory_id!r} is not in bank {self.namespace!r} ({self._known_ids()})")
@@ -108,11 +106,7 @@ class MemoryBank:
         return other.version <= self.version and self._log.has_same_prefix(other._log, other.version)
 
     def history(self, memory_id: str) -> list[Operation]:
-        """List the operations that led to a memory or followed from it, oldest first.
-
-        Raises:
-            UnknownMemoryError: no operation of this bank created it.
-        """
+        """List the operations that led to a memory or followed from it, oldest first."""
         made_in = self.get(memory_id).created
         ancestors, descendants = {memory_id}, {memory_id}
         led: list[Operation] = []
@@ -128,11 +122,7 @@ class MemoryBank:
         return [*reversed(led), *followed]
 
     def diff(self, older: int, newer: int | None = None) -> BankDiff:
-        """Compare two versions of this bank; ``newer`` is the current one by default.
-
-        Raises:
-            MemoryOperationError: the bank has no such version, or ``older`` is the later one.
-        """
+        """Compare two versions of this bank; ``newer`` is the current one by default."""
         newer = self.version if newer is None else newer
         if older > newer:
             raise MemoryOperationError(f"older={older} must not be above newer={newer}: swap them")
@@ -155,11 +145,7 @@ class MemoryBank:
         return self._with_state(self._state, namespace)
 
     def at(self, version: int, namespace: str | None = None) -> "MemoryBank":
-        """Return the bank as it was at a version, ready to be read or written.
-
-        Raises:
-            MemoryOperationError: the bank has no such version.
-        """
+        """Return the bank as it was at a version, ready to be read or written."""
         if not 0 <= version <= self.version:
             raise MemoryOperationError(f"version={version} must be from 0 to {self.version}, the current one")
         if version == self.version:
@@ -169,11 +155,7 @@ class MemoryBank:
         return earlier
 
     def undo(self, count: int = 1) -> "MemoryBank":
-        """Return the bank without its last operations. This one keeps them.
-
-        Raises:
-            MemoryOperationError: the bank has fewer operations.
-        """
+        """Return the bank without its last operations. This one keeps them."""
         if not 0 <= count <= self.version:
             raise MemoryOperationError(
                 f"count={count} must be from 0 to {self.version}, the number of operations"
@@ -182,11 +164,7 @@ class MemoryBank:
 
     @classmethod
     def replay(cls, namespace: str, operations: Iterable[Operation]) -> "MemoryBank":
-        """Fold a log into a bank.
-
-        Raises:
-            MemoryOperationError: an operation does not follow from the ones before it.
-        """
+        """Fold a log into a bank."""
         bank = cls(namespace)
         for operation in operations:
             bank.append(operation)
@@ -214,11 +192,7 @@ class MemoryBank:
     # -- writing ---------------------------------------------------------------------------------
 
     def create(self, drafts: Sequence[Draft], by: Provenance) -> Operation:
-        """Add memories in one operation.
-
-        Raises:
-            MemoryOperationError: ``drafts`` is empty, or a draft has no text or is of the core kind.
-        """
+        """Add one or more memories in one operation."""
         if not drafts:
             raise MemoryOperationError("nothing to create: give at least one memory")
         return self._supersede(OperationKind.CREATE, (), drafts, by)
@@ -242,9 +216,6 @@ class MemoryBank:
 
         It has the date of its draft, or the only date among the old memories. If they have different dates,
         it has none: its text has to say what happened when.
-
-        Raises:
-            MemoryOperationError: fewer than two different memories, or one is not live.
         """
         if len(set(memory_ids)) < 2 or len(set(memory_ids)) != len(memory_ids):
             raise MemoryOperationError(
@@ -256,11 +227,7 @@ class MemoryBank:
         return self._supersede(OperationKind.MERGE, old, (draft,), by)
 
     def split(self, memory_id: str, drafts: Sequence[Draft], by: Provenance) -> Operation:
-        """Replace a memory by two or more; each keeps its sources, and its date unless it has its own.
-
-        Raises:
-            MemoryOperationError: fewer than two parts, or the memory is not live.
-        """
+        """Replace a memory by two or more; each keeps its sources, and its date unless it has its own."""
         old = self._require_live(memory_id)
         if len(drafts) < 2:
             raise MemoryOperationError(f"{len(drafts)} parts: a split needs at least two")
@@ -268,11 +235,7 @@ class MemoryBank:
         return self._supersede(OperationKind.SPLIT, (old,), dated, by)
 
     def edit_core(self, text: str, by: Provenance) -> Operation:
-        """Replace the whole core block.
-
-        Raises:
-            MemoryOperationError: the text is longer than the limit.
-        """
+        """Replace the whole core block."""
         if len(text) > CORE_LIMIT_CHARS:
             raise MemoryOperationError(
                 f"the core block would have {len(text)} characters: at most {CORE_LIMIT_CHARS} fit; "
@@ -303,11 +266,7 @@ class MemoryBank:
         return added
 
     def append(self, operation: Operation) -> Operation:
-        """Append a complete operation, for example of a recorded log.
-
-        Raises:
-            MemoryOperationError: it does not follow from the state; the bank is unchanged.
-        """
+        """Append a complete operation, for example of a recorded log."""
         state = apply_operation(self._state, operation)
         self._log = self._log.append(operation, state)
         self._state = state

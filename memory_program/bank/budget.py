@@ -60,10 +60,7 @@ def pack_to_budget(
     """Keep items in rank order while they fit; a shorter item may still fit after one that did not.
 
     Each item costs the tokens of its text as a line of its own, so the kept texts joined by line ends never
-    cost more than ``tokens``, and ``tokens`` never more than the budget.
-
-    Raises:
-        ConfigError: the budget is negative.
+    cost more than ``tokens``, and ``tokens`` never more than the budget. A negative one is a ConfigError.
     """
     if budget_tokens < 0:
         raise ConfigError(f"budget_tokens={budget_tokens} must be at least 0")
@@ -86,9 +83,6 @@ def fit_memories(memories: Sequence[Memory], budget_tokens: int, core: str = "")
     The core block is always kept and paid first, even if it alone exceeds the budget. Then memories are kept
     from the latest written to the earliest (version, then number), as in ``pack_to_budget``. Both lists are
     returned from the earliest to the latest; nothing is deleted.
-
-    Raises:
-        ConfigError: the budget is negative.
     """
     core_tokens = count_tokens(core + "\n") if core else 0
     paid = min(core_tokens, max(budget_tokens, 0))

@@ -23,7 +23,10 @@ _DRIVERS = {
 
 
 class Database:
-    """One database with the tables of a store, which are created in a new one. Any thread may use it."""
+    """One database with the tables of a store, which are created in a new one. Any thread may use it.
+
+    Every method raises a StoreError if the database fails.
+    """
 
     def __init__(self, url: str, busy_timeout_s: float) -> None:
         """Open a database.
@@ -51,11 +54,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Generator[Connection]:
-        """Open a read transaction: it sees one state of the database throughout.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Open a read transaction: it sees one state of the database throughout."""
         with self._as_store_errors(), self._engine.connect() as connection:
             if connection.dialect.name == "postgresql":
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
@@ -67,7 +66,7 @@ class Database:
         """Open a write transaction: all of it is written at the end, or nothing.
 
         Raises:
-            StoreError: the database fails, or stays locked for longer than the busy timeout.
+            StoreError: the database stays locked for longer than the busy timeout.
         """
         with (
             self._as_store_errors(),

@@ -25,6 +25,9 @@ class DenseIndex:
 
     A text is embedded once: vectors are cached by the digest of their text, and a store fills and saves that
     cache (``remember``, ``unsaved``, ``mark_saved``).
+
+    Embedding raises an EmbeddingMismatchError if the function returns vectors of another shape, or numbers
+    that are not finite.
     """
 
     def __init__(self, embed: EmbeddingFunction, model: str, dimension: int, batch_size: int = 128) -> None:
@@ -57,11 +60,7 @@ class DenseIndex:
         return len(self._rows.values)
 
     def embed(self, texts: Sequence[str]) -> None:
-        """Compute and cache the vectors of texts that are not cached yet.
-
-        Raises:
-            EmbeddingMismatchError: the function gives another shape, or numbers that are not finite.
-        """
+        """Compute and cache the vectors of texts that are not cached yet."""
         missing = list(dict.fromkeys(text for text in texts if text_digest(text) not in self._known))
         for start in range(0, len(missing), self._batch_size):
             batch = missing[start : start + self._batch_size]
@@ -71,21 +70,12 @@ class DenseIndex:
             self._known, self._unsaved = self._known.update(fresh), self._unsaved.update(fresh)
 
     def add(self, texts: Sequence[str]) -> None:
-        """Give each text the next position, and embed those that are not cached.
-
-        Raises:
-            EmbeddingMismatchError: the function gives another shape, or numbers that are not finite;
-                nothing was added.
-        """
+        """Give each text the next position, and embed those that are not cached; an error adds nothing."""
         self.embed(texts)
         self._rows = self._rows.extended([self._known[text_digest(text)] for text in texts])
 
     def embed_queries(self, queries: Sequence[str]) -> NDArray[np.float32]:
-        """Embed queries, shape (queries, dimension), without caching them.
-
-        Raises:
-            EmbeddingMismatchError: the function gives another shape, or numbers that are not finite.
-        """
+        """Embed queries, shape (queries, dimension), without caching them."""
         batches = [queries[at : at + self._batch_size] for at in range(0, len(queries), self._batch_size)]
         return np.concatenate([self._unit_vectors(list(batch)) for batch in batches])
 

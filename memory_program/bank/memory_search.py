@@ -86,16 +86,17 @@ class MemoryIndex:
 
     Each search first applies the operations that the bank has and the index has not, so it never returns a
     superseded memory. An index belongs to one branch: fork it together with its bank. Any thread may use it.
+
+    Every method that takes a bank raises an IndexingError if the bank's log does not begin with the
+    operations that were indexed, and an EmbeddingMismatchError if the embedder broke its contract.
     """
 
     def __init__(self, dense: DenseIndex | None = None) -> None:
         """Make an empty index: BM25, fused with an (empty) dense index if one is given."""
         self.dense = dense
         self._lexical = BM25Index()
-        self._numbers = SharedArray(
-            np.zeros(0, np.int32)
-        )  # the number of the memory at each position, rising
-        self._kinds = SharedArray(np.zeros(0, np.uint8))  # the place of its kind in MEMORY_KINDS
+        # By position: the number of the memory, rising, and the place of its kind in MEMORY_KINDS.
+        self._numbers, self._kinds = SharedArray(np.zeros(0, np.int32)), SharedArray(np.zeros(0, np.uint8))
         self._seen = MemoryBank("")
         self._lock = threading.Lock()
 
@@ -130,9 +131,8 @@ class MemoryIndex:
         first 100 of both rankings, lexical weighted double, and memories without a common word can be found.
 
         Raises:
-            IndexingError: the bank's log does not begin with the operations that were indexed, or
-                ``top_k`` is below 1.
-            EmbeddingMismatchError: the embedder broke its contract.
+            ConfigError: the kind is the core block, which has no memories.
+            IndexingError: ``top_k`` is below 1.
         """
         return self.search_any(bank, [query], top_k, kind)
 
@@ -141,12 +141,7 @@ class MemoryIndex:
     ) -> list[ScoredMemory]:
         """Rank the live memories of a bank by their best score for any of several queries.
 
-        Scores are as in ``search``; of equals the earlier memory comes first. Without a query the result is
-        empty.
-
-        Raises:
-            IndexingError: as in ``search``.
-            EmbeddingMismatchError: as in ``search``.
+        Without a query the result is empty.
         """
         vectors = self.dense.embed_queries(queries) if self.dense is not None and queries else None
         scores: dict[int, float] = {}
@@ -176,12 +171,7 @@ class MemoryIndex:
         ]
 
     def find_with_all_words(self, bank: MemoryBank, text: str) -> list[Memory]:
-        """List the live memories of a bank that hold every word of a text, the earliest first.
-
-        Raises:
-            IndexingError: the bank's log does not begin with the operations that were indexed.
-            EmbeddingMismatchError: the embedder broke its contract.
-        """
+        """List the live memories of a bank that hold every word of a text, the earliest first."""
         with self._lock:
             self._catch_up(bank)
             places = self._lexical.find_with_all_words(text)
@@ -189,21 +179,12 @@ class MemoryIndex:
         return [bank.get(f"m{number}") for number in numbers]
 
     def refresh(self, bank: MemoryBank) -> None:
-        """Apply the operations that the bank has and the index has not.
-
-        Raises:
-            IndexingError: the bank's log does not begin with the operations that were indexed.
-            EmbeddingMismatchError: the embedder broke its contract; the index is unchanged.
-        """
+        """Apply the operations that the bank has and the index has not; an error leaves it unchanged."""
         with self._lock:
             self._catch_up(bank)
 
     def postings(self, bank: MemoryBank) -> PostingColumns:
-        """Copy the index of a bank to arrays, for a snapshot: one document for each live memory.
-
-        Raises:
-            IndexingError: the bank's log does not begin with the operations that were indexed.
-        """
+        """Copy the index of a bank to arrays, for a snapshot: one document for each live memory."""
         with self._lock:
             self._catch_up(bank)
             return self._lexical.columns()

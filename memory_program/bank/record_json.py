@@ -1,4 +1,7 @@
-"""Sessions, their records, and whole namespaces as JSON, read back unchanged."""
+"""Sessions, their records, and whole namespaces as JSON, read back unchanged.
+
+A document of another form raises a ValueError, KeyError or TypeError; for a namespace, a StoreError.
+"""
 
 import json
 from dataclasses import asdict, fields
@@ -29,11 +32,7 @@ def session_to_json(session: Session) -> str:
 
 
 def session_from_json(document: str) -> Session:
-    """Read a session that ``session_to_json`` wrote.
-
-    Raises:
-        ValueError, KeyError, TypeError: it is another document.
-    """
+    """Read a session that ``session_to_json`` wrote."""
     record: dict[str, Any] = json.loads(document)  # Any: a JSON object
     turns = tuple(Turn(**written) for written in record["turns"])
     for turn in turns:
@@ -50,11 +49,7 @@ def record_to_json(record: SessionRecord) -> str:
 
 
 def record_from_json(document: str) -> SessionRecord:
-    """Read a record that ``record_to_json`` wrote.
-
-    Raises:
-        ValueError, KeyError, TypeError: it is another document.
-    """
+    """Read a record that ``record_to_json`` wrote."""
     record: dict[str, Any] = json.loads(document)  # Any: a JSON object
     failures = [
         CallFailure(failure["where"], Outcome(failure["outcome"]), failure["message"])
@@ -88,11 +83,7 @@ def space_to_json(space: MemorySpace) -> dict[str, Any]:  # Any: a JSON object
 
 
 def space_from_json(document: dict[str, Any], namespace: str | None = None) -> MemorySpace:  # Any: as above
-    """Read a namespace that ``space_to_json`` wrote, under its own name or another.
-
-    Raises:
-        StoreError: it is another document.
-    """
+    """Read a namespace that ``space_to_json`` wrote, under its own name or another."""
     try:
         if document["format"] != NAMESPACE_FORMAT:
             raise ValueError(f"its format is {document['format']!r}")

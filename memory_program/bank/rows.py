@@ -1,4 +1,7 @@
-"""The SQL of a store: each function runs inside a transaction that the caller opened."""
+"""The SQL of a store: each function runs inside a transaction that the caller opened.
+
+A damaged row raises a ValueError, KeyError or TypeError.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -55,9 +58,6 @@ def read_operations(
         namespace: whose log.
         since: leave out operations up to this version.
         until: leave out operations after this version.
-
-    Raises:
-        ValueError: a row is damaged.
     """
     query = select(OPERATIONS.c.operation).where(*_not_retracted(OPERATIONS, namespace))
     query = query.where(OPERATIONS.c.version > since).order_by(OPERATIONS.c.version)
@@ -82,11 +82,7 @@ def read_snapshot_parts(connection: Connection, namespace: str) -> dict[str, byt
 
 
 def read_sessions(connection: Connection, namespace: str) -> list[IngestedSession]:
-    """Read the sessions that are not retracted, in the order in which they were ingested.
-
-    Raises:
-        ValueError, KeyError, TypeError: a row is damaged.
-    """
+    """Read the sessions that are not retracted, in the order in which they were ingested."""
     query = select(SESSIONS.c.session, SESSIONS.c.version, SESSIONS.c.record)
     rows = connection.execute(query.where(*_not_retracted(SESSIONS, namespace)).order_by(SESSIONS.c.position))
     return [
@@ -108,11 +104,7 @@ def find_session_position(connection: Connection, namespace: str, session_id: st
 
 
 def read_retracted_operations(connection: Connection, namespace: str) -> list[tuple[int, Operation]]:
-    """Read the retracted operations, each with the revision of its rewind, in that order.
-
-    Raises:
-        ValueError: a row is damaged.
-    """
+    """Read the retracted operations, each with the revision of its rewind, in that order."""
     query = select(OPERATIONS.c.retracted, OPERATIONS.c.operation).where(
         OPERATIONS.c.namespace == namespace, OPERATIONS.c.retracted > 0
     )
@@ -213,7 +205,7 @@ def replace_snapshot(
 
 
 def insert_operations(connection: Connection, namespace: str, operations: Sequence[Operation]) -> None:
-    """Append operations to the log in force."""
+    """Append operations to the log."""
     rows = [
         {
             "namespace": namespace,

@@ -8,7 +8,6 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 
 from sqlalchemy import Connection
 
@@ -42,6 +41,9 @@ class RetractedOperation:
 
 class BankStore:
     """The banks of one database. Any thread may use a store, and any number of processes a database.
+
+    Every method raises a StoreError if the database fails or is damaged, and a ConfigError if the name of a
+    namespace is empty, too long, or has a character that cannot be printed.
 
     Example:
         >>> from memory_program.bank.memory import Draft, MemoryKind, Provenance
@@ -108,9 +110,7 @@ class BankStore:
         """Return the store itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the store."""
         self.close()
 
@@ -124,12 +124,7 @@ class BankStore:
             return rows.read_namespaces(connection)
 
     def load(self, namespace: str) -> MemorySpace:
-        """Read a namespace; one that was never saved is empty.
-
-        Raises:
-            ConfigError: the name is empty, too long, or has a character that cannot be printed.
-            StoreError: the database fails, or its content is damaged.
-        """
+        """Read a namespace; one that was never saved is empty."""
         _check_namespace(namespace)
         dense = self._dense.empty_copy() if self._dense is not None else None
         space = MemorySpace(namespace)
@@ -149,12 +144,7 @@ class BankStore:
         return space
 
     def bank(self, namespace: str) -> MemoryBank:
-        """Read only the bank of a namespace, without its sessions and without an index.
-
-        Raises:
-            ConfigError: the name is empty, too long, or has a character that cannot be printed.
-            StoreError: the database fails, or its content is damaged.
-        """
+        """Read only the bank of a namespace, without its sessions and without an index."""
         _check_namespace(namespace)
         with self._reading(namespace) as connection:
             return self._replay_bank(connection, namespace)[0]
@@ -169,8 +159,8 @@ class BankStore:
             ConflictError: another writer saved the namespace since the space was loaded.
             SessionConflictError: a session of the same id was saved with other content.
             EmbeddingMismatchError: the store holds vectors of another model or dimension.
-            StoreError: the bank of the space is another branch than the saved one, or the database fails.
-                After any of these errors, nothing was written.
+            StoreError: the bank of the space is another branch than the saved one. After any of these
+                errors, nothing was written.
         """
         _check_namespace(space.namespace)
         bank, sessions, dense = space.bank.fork(), dict(space.sessions), space.index.dense
@@ -217,7 +207,7 @@ class BankStore:
 
         Raises:
             MemoryOperationError: the bank has no such version; nothing was changed.
-            StoreError: the namespace was never saved, or the database fails.
+            StoreError: the namespace was never saved.
         """
         _check_namespace(namespace)
         with self._database.writing() as connection:
@@ -240,7 +230,7 @@ class BankStore:
         session before it.
 
         Raises:
-            StoreError: no such session was saved, or the database fails; nothing was changed.
+            StoreError: no such session was saved; nothing was changed.
         """
         _check_namespace(namespace)
         with self._database.writing() as connection:
@@ -256,21 +246,13 @@ class BankStore:
         return self.load(namespace)
 
     def retracted(self, namespace: str) -> list[RetractedOperation]:
-        """List the undone operations, in the order of the rewinds; ``MemoryBank.rebase`` can restore them.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """List the undone operations, in the order of the rewinds; ``MemoryBank.rebase`` can restore them."""
         _check_namespace(namespace)
         with self._database.reading() as connection:
             return [RetractedOperation(*row) for row in rows.read_retracted_operations(connection, namespace)]
 
     def drop_vectors(self) -> None:
-        """Delete every vector and the name of their model, so that another model can be used.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Delete every vector and the name of their model, so that another model can be used."""
         with self._database.writing() as connection:
             rows.delete_vectors(connection)
 

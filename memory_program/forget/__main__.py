@@ -55,7 +55,9 @@ def _command(
         reject_password(name, "the environment (PGPASSWORD, MLFLOW_TRACKING_PASSWORD)", address or "")
     done = forget_conversation(namespace, folder, db, tracking_uri)
     print(f"forgotten: {', '.join(done.namespaces) or namespace}")
-    print(f"journal lines: {done.lines}  MLflow runs: {done.runs}  MLflow traces: {done.traces}")
+    runs = sum(deleted.runs for deleted in done.tracking.values())
+    traces = sum(deleted.traces for deleted in done.tracking.values())
+    print(f"journal lines: {done.lines}  MLflow runs: {runs}  MLflow traces: {traces}")
     for path in done.files:
         print(f"deleted: {path}")
     found = {uri: tracked for uri, tracked in done.tracking.items() if tracked.was_found}

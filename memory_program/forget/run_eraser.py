@@ -11,11 +11,9 @@ from memory_program.bank.forgetting import forget_namespace, namespace_conversat
 from memory_program.core.errors import ConfigError, ForgettingError
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
 from memory_program.forget.mlflow_eraser import MlflowDeletion, forget_in_mlflow
-from memory_program.forget.quote_matcher import QuoteMatcher, iter_files
+from memory_program.forget.quote_matcher import QuoteMatcher, is_report, iter_files
 from memory_program.forget.run_folders import (
-    database_files,
     has_session_files,
-    reports_beside,
     run_database_urls,
     text_from_dataset,
     tracking_locations,
@@ -37,16 +35,6 @@ class ForgetReport:
     lines: int = 0
     files: list[Path] = field(default_factory=list[Path])
     tracking: dict[str, MlflowDeletion] = field(default_factory=dict[str, MlflowDeletion])
-
-    @property
-    def runs(self) -> int:
-        """The number of deleted MLflow runs."""
-        return sum(tracked.runs for tracked in self.tracking.values())
-
-    @property
-    def traces(self) -> int:
-        """The number of deleted MLflow traces."""
-        return sum(tracked.traces for tracked in self.tracking.values())
 
 
 def forget_conversation(
@@ -109,7 +97,8 @@ def forget_conversation(
         settings = [
             path for folder in folders for path in (folder / CONFIG_FILE, *folder.rglob(RECEIPT_FILE))
         ]
-        databases = [path for url in done.databases for path in database_files(url)]
+        files = filter(None, map(sqlite_path, done.databases))
+        databases = [Path(f"{path}{end}").resolve() for path in files for end in ("", "-wal", "-shm")]
         sources = [*databases, *(path.resolve() for path in (*settings, *own_files))]
         if done.namespaces or in_datasets:
             _forget_copies(namespace, folders, tracking_uri, matcher, sources, done)
@@ -139,11 +128,7 @@ def _forget_copies(
     sources: Sequence[Path],
     done: ForgetReport,
 ) -> None:
-    """Erase everything but the sources.
-
-    Raises:
-        ForgettingError: a copy is left.
-    """
+    """Erase everything but the sources, and check that no copy is left."""
     shared: list[Path] = []
     for uri, artifacts in tracking_locations(folders, tracking_uri):
         done.tracking[uri] = forget_in_mlflow(uri, artifacts, matcher)
@@ -151,8 +136,8 @@ def _forget_copies(
     inside = [path for path in iter_files(*folders) if path.resolve() not in sources]
     for path in inside:
         _forget_in_file(path, matcher, done)
-    for path in reports_beside(folders):
-        if matcher.matches_file(path, matcher.matches_name_or_long_quote):
+    for path in sorted({page for folder in folders for page in folder.parent.glob("*.html")}):
+        if is_report(path) and matcher.matches_file(path, matcher.matches_name_or_long_quote):
             path.unlink()
             done.files.append(path)
     left = [path for path in inside if path.exists()]
@@ -163,11 +148,7 @@ def _forget_copies(
 
 
 def _check_nothing_left(namespace: str, is_left: Callable[[Path], bool], paths: Iterable[Path]) -> None:
-    """Search every byte of some files.
-
-    Raises:
-        ForgettingError: some of them still match.
-    """
+    """Search every byte of some files."""
     left = [str(path) for path in paths if is_left(path)]
     if left:
         raise ForgettingError(

@@ -1,8 +1,8 @@
-"""Run folders: their databases, MLflow locations and reports, and the text of a conversation in them."""
+"""Run folders: their databases and MLflow locations, and the text of a conversation in them."""
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ from memory_program.bank.forgetting import ConversationText
 from memory_program.bank.record_json import session_to_json
 from memory_program.core.errors import ConfigError, RecordError
 from memory_program.core.run_folder import CONFIG_FILE
-from memory_program.forget.quote_matcher import is_report
 from memory_program.sft.session_lines import read_lines, session_file
 from memory_program.tracking import RECEIPT_FILE, sqlite_path, tracking_location
 
@@ -18,11 +17,8 @@ from memory_program.tracking import RECEIPT_FILE, sqlite_path, tracking_location
 def run_database_urls(folder: Path) -> list[str]:
     """List the known bank databases of a run: those in its folder, and the one in its settings.
 
-    The folder may hold databases of other runs: of the oracle, or of models that a training compares.
-
-    Raises:
-        ConfigError: the run has written memories, and no database is known.
-        RecordError: its settings cannot be read.
+    The folder may hold databases of other runs: of the oracle, or of models that a training compares. A run
+    that has written memories to no known database is a ConfigError.
     """
     known = [f"sqlite:///{path.as_posix()}" for path in sorted(folder.rglob("banks.sqlite"))]
     named = read_json_object(folder / CONFIG_FILE).get("db_url")
@@ -97,29 +93,13 @@ def tracking_locations(folders: Sequence[Path], named: str | None) -> list[tuple
     return list(distinct.values())
 
 
-def database_files(url: str) -> list[Path]:
-    """List the files that a database may have; none if it is on a server."""
-    path = sqlite_path(url)
-    return [] if path is None else [path.with_name(path.name + end).resolve() for end in ("", "-wal", "-shm")]
-
-
-def reports_beside(folders: Iterable[Path]) -> list[Path]:
-    """List the reports next to run folders, where reports of several runs are written."""
-    pages = {page for folder in folders for page in folder.parent.glob("*.html")}
-    return [page for page in sorted(pages) if is_report(page)]
-
-
 def has_session_files(folder: Path) -> bool:
     """Say whether a folder holds trajectories or synthesized questions instead of a run."""
     return not (folder / CONFIG_FILE).exists() and any(folder.glob("*.jsonl"))
 
 
 def read_json_object(path: Path) -> dict[str, Any]:  # Any: a JSON object
-    """Read a JSON object; an empty one if there is no such file.
-
-    Raises:
-        RecordError: the file is damaged.
-    """
+    """Read a JSON object; an empty one if there is no such file."""
     try:
         return dict(json.loads(path.read_bytes()))
     except FileNotFoundError:

@@ -3,6 +3,7 @@
 Every test of ``store_url`` runs on SQLite, and on PostgreSQL where TEST_POSTGRES_URL names a database.
 """
 
+import json
 import random
 import threading
 import uuid
@@ -19,6 +20,7 @@ from locomo.types import Session, Turn
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.memory import MEMORY_KINDS, Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import CallFailure, Outcome, SessionRecord
+from memory_program.bank.snapshot import Snapshot
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore, RetractedOperation
 from memory_program.core.errors import (
@@ -618,6 +620,33 @@ def test_a_bank_opened_from_a_snapshot_equals_the_whole_bank(store_url: str, see
             assert fork.bank.live() != opened.bank.live() or fork.bank.core != opened.bank.core
             assert_behaves_as(opened, whole)
     assert space.snapshot_version > 0
+
+
+def test_a_snapshot_is_stored_in_the_parts_of_format_2() -> None:
+    space = MemorySpace("test")
+    for text, day in (("Dog!", date(1, 1, 2)), ("dog DOG", None), ("dogs", None)):
+        space.bank.create([Draft(text, MemoryKind.SEMANTIC, day, ("D1:1",))], BY)
+    space.bank.delete("m1", BY)
+    space.bank.edit_core("core", BY)
+    parts = Snapshot(space.bank.compacted(), space.index.postings(space.bank)).to_parts()
+    head = {"format": 2, "version": 5, "live": 2, "core": "core", "terms": ["dog"], "count_type": "|u1"}
+    assert json.loads(parts.pop("head")) == head
+    assert (parts.pop("texts"), parts.pop("sources")) == (b"Dog!dog DOGdogs", b'["D1:1"]' * 3)
+    stored = {
+        "kinds": ("<u1", [1, 1, 1]),
+        "days": ("<i4", [2, 0, 0]),
+        "created": ("<i4", [1, 2, 3]),
+        "superseded": ("<i4", [4, 0, 0]),
+        "text_ends": ("<i8", [4, 11, 15]),
+        "source_ends": ("<i8", [8, 16, 24]),
+        "posting_ends": ("<i8", [2]),
+        "tops": ("<i4", [2]),
+        "shortest": ("<i4", [1]),
+        "positions": ("<i4", [0, 1]),
+        "counts": ("<u1", [2, 1]),
+        "lengths": ("<i4", [2, 1]),
+    }
+    assert parts == {name: np.array(values, dtype).tobytes() for name, (dtype, values) in stored.items()}
 
 
 def test_a_snapshot_of_an_old_format_is_ignored_and_replaced(store_url: str, monkeypatch) -> None:
