@@ -624,8 +624,8 @@ def test_a_bank_opened_from_a_snapshot_equals_the_whole_bank(store_url: str, see
 
 def test_a_snapshot_is_stored_in_the_parts_of_format_2() -> None:
     space = MemorySpace("test")
-    for text, day in (("Dog!", date(1, 1, 2)), ("dog DOG", None), ("dogs", None)):
-        space.bank.create([Draft(text, MemoryKind.SEMANTIC, day, ("D1:1",))], BY)
+    for spelling, day in (("Dog!", date(1, 1, 2)), ("dog DOG", None), ("dogs", None)):
+        space.bank.create([Draft(spelling, MemoryKind.SEMANTIC, day, ("D1:1",))], BY)
     space.bank.delete("m1", BY)
     space.bank.edit_core("core", BY)
     parts = Snapshot(space.bank.compacted(), space.index.postings(space.bank)).to_parts()
