@@ -29,12 +29,12 @@ from memory_program.evaluation.scoring.question_scores import (
 from memory_program.evaluation.scoring.score_signature import read_run
 from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.rl.model_card import format_difference
-from memory_program.rl.training_data import DataSplits
+from memory_program.rl.training_data import TrainingSplits
 
 BASE, TRAINED = "base", "trained"
 
 
-def compare_with_base(config: TrainConfig, material: DataSplits, console: Console) -> Json:
+def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Console) -> Json:
     """Evaluate base and trained writer on the test conversations, and compare them by question.
 
     What was evaluated before, of the very same weights, is not done again.
@@ -51,9 +51,9 @@ def compare_with_base(config: TrainConfig, material: DataSplits, console: Consol
     systems: Json = {}
     scored: dict[str, list[ScoredQuestion]] = {}
     for name, writer in writers.items():
-        line = f"evaluating {name} ({writer}) on {len(material.test)} conversations"
+        line = f"evaluating {name} ({writer}) on {len(splits.test)} conversations"
         console.print(line, highlight=False, markup=False)
-        evaluation = _evaluation_config(config, material, name, writer)
+        evaluation = _evaluation_config(config, splits, name, writer)
         results = evaluate(evaluation, console=Console(quiet=True))
         assert results is not None, "a full run reports"
         systems[name] = results["systems"][SystemName.MEMORY.value]
@@ -89,7 +89,7 @@ def validation_difference(first: LogEntry, best: LogEntry, seed: int) -> Json | 
     return _paired_json(both, BootstrapSampler(seed).rng("validation"))
 
 
-def _evaluation_config(config: TrainConfig, material: DataSplits, name: str, writer: str) -> EvaluateConfig:
+def _evaluation_config(config: TrainConfig, splits: TrainingSplits, name: str, writer: str) -> EvaluateConfig:
     """Say how one of the two is evaluated; records of other weights lie in another folder."""
     digest = "" if name == BASE else f"-{_weights_digest(config)}"
     return EvaluateConfig(
@@ -97,7 +97,7 @@ def _evaluation_config(config: TrainConfig, material: DataSplits, name: str, wri
         dataset=config.dataset,
         data=config.data,
         allow_modified=config.allow_modified,
-        conversations=",".join(conversation.conversation_id for conversation in material.test),
+        conversations=",".join(conversation.conversation_id for conversation in splits.test),
         num_test=config.num_test,
         systems=SystemName.MEMORY.value,
         writer_model=writer,

@@ -14,7 +14,7 @@ from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.rl.base_comparison import validation_difference
 from memory_program.rl.model_card import model_card
 from memory_program.rl.training_curves import write_curves
-from memory_program.rl.training_data import DataSplits
+from memory_program.rl.training_data import TrainingSplits
 from memory_program.tracking import TrackedRun, Tracker, is_already_logged, tracking_location, write_receipt
 
 RESULTS = "results.json"
@@ -31,7 +31,7 @@ _MACHINE_SETTINGS = {
 
 
 def make_training_results(
-    config: TrainConfig, material: DataSplits, entries: Sequence[LogEntry], comparison: Json
+    config: TrainConfig, splits: TrainingSplits, entries: Sequence[LogEntry], comparison: Json
 ) -> Json:
     """Say as JSON what was trained, how it went, what it is worth, and what that rests on."""
     steps = [entry for entry in entries if entry["kind"] == "step"]
@@ -40,11 +40,11 @@ def make_training_results(
     return {
         "settings": config.model_dump(mode="json", exclude=_MACHINE_SETTINGS),
         "dataset": {
-            "name": material.dataset.name,
-            "sha256": material.dataset.sha256,
-            "is_modified": material.dataset.is_modified,
+            "name": splits.dataset.name,
+            "sha256": splits.dataset.sha256,
+            "is_modified": splits.dataset.is_modified,
             **{
-                split: [conversation.conversation_id for conversation in getattr(material, split)]
+                split: [conversation.conversation_id for conversation in getattr(splits, split)]
                 for split in ("train", "val", "test")
             },
         },

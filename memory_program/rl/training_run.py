@@ -22,7 +22,7 @@ from memory_program.rl.base_comparison import compare_with_base, comparison_tabl
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.hub_upload import check_hub_access, upload_to_hub
 from memory_program.rl.mlflow_training import TrainingPublisher, make_training_results, save_trained_program
-from memory_program.rl.training_data import DataSplits, count_examples, load_data_splits
+from memory_program.rl.training_data import TrainingSplits, count_examples, load_training_splits
 from memory_program.rl.training_models import (
     check_backend,
     load_frozen_reader,
@@ -56,13 +56,13 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
     check_backend(config)
     with ExitStack() as stack:
         stack.enter_context(lock_run_folder(config.output_dir))
-        material, program = _load_splits_and_program(config, progress)
+        splits, program = _load_splits_and_program(config, progress)
         if config.dry_run:
-            _dry_run(config, program, material, progress)
+            _dry_run(config, program, splits, progress)
             return None
         publisher = stack.enter_context(closing(TrainingPublisher(config)))
-        _train(config, program, material, progress)
-        return _evaluate_and_publish(config, program, material, progress, publisher)
+        _train(config, program, splits, progress)
+        return _evaluate_and_publish(config, program, splits, progress, publisher)
 
 
 def reevaluate(config: ReevaluateConfig, *, console: Console | None = None) -> Json:
@@ -82,9 +82,9 @@ def reevaluate(config: ReevaluateConfig, *, console: Console | None = None) -> J
     progress = _set_up_progress(training, console)
     with ExitStack() as stack:
         stack.enter_context(lock_run_folder(training.output_dir))
-        material, program = _load_splits_and_program(training, progress)
+        splits, program = _load_splits_and_program(training, progress)
         publisher = stack.enter_context(closing(TrainingPublisher(training)))
-        return _evaluate_and_publish(training, program, material, progress, publisher)
+        return _evaluate_and_publish(training, program, splits, progress, publisher)
 
 
 def _set_up_progress(config: TrainConfig, console: Console | None) -> TrainingProgress:
@@ -96,24 +96,24 @@ def _set_up_progress(config: TrainConfig, console: Console | None) -> TrainingPr
 
 def _load_splits_and_program(
     config: TrainConfig, progress: TrainingProgress
-) -> tuple[DataSplits, MemoryProgram]:
-    material = load_data_splits(config)
-    progress.say(_describe_splits(material))
+) -> tuple[TrainingSplits, MemoryProgram]:
+    splits = load_training_splits(config)
+    progress.say(_describe_splits(splits))
     program = make_system(SystemName.MEMORY.value, config.system_settings)
     assert isinstance(program, MemoryProgram)
-    return material, program
+    return splits, program
 
 
 def _evaluate_and_publish(
     config: TrainConfig,
     program: MemoryProgram,
-    material: DataSplits,
+    splits: TrainingSplits,
     progress: TrainingProgress,
     publisher: TrainingPublisher,
 ) -> Json:
-    comparison = compare_with_base(config, material, progress.console)
+    comparison = compare_with_base(config, splits, progress.console)
     entries = read_log(config.output_dir)
-    results = make_training_results(config, material, entries, comparison)
+    results = make_training_results(config, splits, entries, comparison)
     save_trained_program(config, program, results)
     progress.console.print(comparison_table(comparison), markup=False)
     progress.say(format_validation_gain(results["validation"]))
@@ -142,24 +142,24 @@ def _load_train_config(config: ReevaluateConfig) -> TrainConfig:
     return config_type(**values)
 
 
-def _describe_splits(material: DataSplits) -> str:
-    parts = {"learn from": material.train, "choose on": material.val, "test on": material.test}
+def _describe_splits(splits: TrainingSplits) -> str:
+    parts = {"learn from": splits.train, "choose on": splits.val, "test on": splits.test}
     counts = [
         f"{len(conversations)} conversations to {what} ({count_examples(conversations)} examples)"
         for what, conversations in parts.items()
     ]
-    return f"{material.dataset.name}: {', '.join(counts)}"
+    return f"{splits.dataset.name}: {', '.join(counts)}"
 
 
 def _train(
-    config: TrainConfig, program: MemoryProgram, material: DataSplits, progress: TrainingProgress
+    config: TrainConfig, program: MemoryProgram, splits: TrainingSplits, progress: TrainingProgress
 ) -> None:
     """Train, and write the best weights where they will be looked for, whole or not at all."""
     path, settings = config.output_dir / CONFIG_FILE, config.model_dump(mode="json")
     if not path.exists():  # else it holds those of the training until that goes on under these
         write_json(path, settings)
-    grpo = _make_grpo(config, program, material, progress)
-    grpo.compile(program, trainset=material.train, valset=material.val)
+    grpo = _make_grpo(config, program, splits, progress)
+    grpo.compile(program, trainset=splits.train, valset=splits.val)
     write_json(path, settings)
     progress.say(f"training ended: {grpo.ended_by}")
     assert grpo.job is not None, "what was compiled has a job"
@@ -172,16 +172,16 @@ def _train(
 
 
 def _dry_run(
-    config: TrainConfig, program: MemoryProgram, material: DataSplits, progress: TrainingProgress
+    config: TrainConfig, program: MemoryProgram, splits: TrainingSplits, progress: TrainingProgress
 ) -> None:
     for line in format_groups(
-        _make_grpo(config, program, material, progress).dry_run(program, trainset=material.train)
+        _make_grpo(config, program, splits, progress).dry_run(program, trainset=splits.train)
     ):
         progress.say(line)
 
 
 def _make_grpo(
-    config: TrainConfig, program: MemoryProgram, material: DataSplits, progress: TrainingProgress
+    config: TrainConfig, program: MemoryProgram, splits: TrainingSplits, progress: TrainingProgress
 ) -> MemoryGRPO:
     program.writer.set_lm(load_trainable_model(config))
     program.reader.set_lm(load_frozen_reader(config))
@@ -190,7 +190,7 @@ def _make_grpo(
         config.output_dir / "dry-run" if config.dry_run else config.output_dir,
         config.grpo_settings,
         training_settings(config, program),
-        expert_tokens=material.expert_tokens,
+        expert_tokens=splits.expert_tokens,
         extra_resume_settings=scoring_settings(config),
         on_entry=progress.entry,
     )

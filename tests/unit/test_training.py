@@ -16,7 +16,7 @@ from memory_program.rl.base_comparison import comparison_table, validation_diffe
 from memory_program.rl.episodes import Episode
 from memory_program.rl.mlflow_training import metric_curves
 from memory_program.rl.model_card import format_difference, model_card
-from memory_program.rl.training_data import count_examples, load_data_splits
+from memory_program.rl.training_data import count_examples, load_training_splits
 from memory_program.rl.training_models import scoring_settings
 from memory_program.rl.training_progress import format_step, format_validation, format_validation_gain
 from memory_program.worlds import is_held_out, sample_worlds
@@ -160,32 +160,32 @@ def test_each_mode_explains_its_flags_without_waiting_for_torch(mode, flag):
 
 
 def test_what_is_learned_from_what_is_chosen_on_and_what_is_tested_on_share_nothing():
-    material = load_data_splits(TrainConfig(num_train=12, num_val=6))
-    ids = [{c.conversation_id for c in part} for part in (material.train, material.val, material.test)]
+    splits = load_training_splits(TrainConfig(num_train=12, num_val=6))
+    ids = [{c.conversation_id for c in part} for part in (splits.train, splits.val, splits.test)]
     assert not ids[0] & ids[1]
     assert not (ids[0] | ids[1]) & ids[2]
     assert ids[2] == {world.conversation.conversation_id for world in sample_worlds()}
-    assert count_examples(material.train) >= 12
-    assert count_examples(material.train[:-1]) < 12
-    names = {name for c in material.train for name in c.speakers}
+    assert count_examples(splits.train) >= 12
+    assert count_examples(splits.train[:-1]) < 12
+    names = {name for c in splits.train for name in c.speakers}
     assert not any(is_held_out(name) for name in names)
-    assert all(is_held_out(name) for c in (*material.val, *material.test) for name in c.speakers)
-    other = load_data_splits(TrainConfig(num_train=12, num_val=6, seed=1))
+    assert all(is_held_out(name) for c in (*splits.val, *splits.test) for name in c.speakers)
+    other = load_training_splits(TrainConfig(num_train=12, num_val=6, seed=1))
     assert {c.conversation_id for c in other.train}.isdisjoint(ids[0])
 
 
 def test_of_what_is_made_up_an_experts_tokens_are_known():
-    material = load_data_splits(TrainConfig(num_train=6, num_val=6))
-    conversation = material.train[0]
-    world, session = material.worlds[conversation.conversation_id], conversation.sessions[0]
+    splits = load_training_splits(TrainConfig(num_train=6, num_val=6))
+    conversation = splits.train[0]
+    world, session = splits.worlds[conversation.conversation_id], conversation.sessions[0]
     episode = Episode(conversation, session, MemorySpace("x"), ())
-    by_kind = {kind: material.expert_tokens(episode, kind) for kind in MemoryKind}
+    by_kind = {kind: splits.expert_tokens(episode, kind) for kind in MemoryKind}
     for kind, tokens in by_kind.items():
         texts = [operation.text for operation in world.session_operations(session.number, kind.value)]
         assert tokens == sum(map(count_tokens, texts))
-    assert material.expert_tokens(episode, None) == sum(by_kind.values()) > 0
-    unknown = Episode(material.test[0], material.test[0].sessions[0], MemorySpace("x"), ())
-    assert material.expert_tokens(unknown, None) is None
+    assert splits.expert_tokens(episode, None) == sum(by_kind.values()) > 0
+    unknown = Episode(splits.test[0], splits.test[0].sessions[0], MemorySpace("x"), ())
+    assert splits.expert_tokens(unknown, None) is None
 
 
 # what is said
