@@ -39,10 +39,9 @@ from memory_program.models.factory import language_model
 from memory_program.models.local_model import LocalModel
 from memory_program.models.model_names import POCKET_BASE, model_source
 from memory_program.rl.backends.local_backend import require_local_engine
-from memory_program.rl.credit import group_advantages
-from memory_program.rl.groups import chat_messages
 from memory_program.rl.grpo import MemoryGRPO
-from memory_program.rl.rewards import build_answer_metric
+from memory_program.rl.rewards import build_answer_metric, group_advantages
+from memory_program.rl.rollouts import chat_messages
 from memory_program.rl.trainer.packing import Sample
 from memory_program.rl.trainer.policy_step import LocalTrainer
 from memory_program.rl.training_data import TrainingSplits, load_training_splits

@@ -1,4 +1,4 @@
-"""What comes out of a training besides weights: the program, a card, results.json, curves, MLflow."""
+"""The outputs of a training besides its weights: program, card, results.json, curves, MLflow."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ _MACHINE_SETTINGS = {
 def make_training_results(
     config: TrainConfig, splits: TrainingSplits, entries: Sequence[LogEntry], comparison: Json
 ) -> Json:
-    """Say as JSON what was trained, how it went, what it is worth, and what that rests on."""
+    """Make results.json: settings, data, progress, validation scores and the comparison with the base."""
     steps = [entry for entry in entries if entry["kind"] == "step"]
     validations = [entry for entry in entries if entry["kind"] == "validation"]
     best = next(entry for entry in validations if entry["step"] == validations[-1]["best_step"])
@@ -65,7 +65,7 @@ def make_training_results(
 
 
 def save_trained_program(config: TrainConfig, program: MemoryProgram, results: Json) -> None:
-    """Write the program (prompts and demos, no model) and the card beside the weights.
+    """Write the program (prompts and demos, no model) and the model card next to the weights.
 
     Raises:
         OSError: a file cannot be written.
@@ -124,7 +124,7 @@ def _tracked_run(results: Json, entries: Sequence[LogEntry], files: Sequence[Pat
 
 
 def metric_curves(entries: Sequence[LogEntry]) -> dict[str, list[tuple[int, float]]]:
-    """Give every number of a log against its step; those of validations begin with ``validation/``."""
+    """Collect each number of a log by step; names of validation numbers begin with ``validation/``."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for entry in entries:
         prefix = "validation/" if entry["kind"] == "validation" else ""

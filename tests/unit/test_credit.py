@@ -4,7 +4,7 @@ import pytest
 
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
-from memory_program.rl.credit import (
+from memory_program.rl.rewards import (
     WeightedReward,
     attribution_weights,
     group_advantages,

@@ -19,10 +19,17 @@ from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import ConfigError
 from memory_program.models.memoized import MemoizedEngine, memoized
 from memory_program.rl.episodes import Episode
-from memory_program.rl.grading import Grader
-from memory_program.rl.groups import ScoredRollout, group_by_agent, training_items
 from memory_program.rl.rewards import RewardRule, RolloutScore, build_answer_metric
-from memory_program.rl.rollouts import Rollout, get_policy_lm, run_rollout, sampling_program
+from memory_program.rl.rollouts import (
+    Grader,
+    Rollout,
+    ScoredRollout,
+    get_policy_lm,
+    group_by_agent,
+    run_rollout,
+    sampling_program,
+    training_items,
+)
 from tests.conversations import session
 from tests.scripted_lm import ScriptedEngine, Truncated, fields
 

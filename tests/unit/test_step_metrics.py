@@ -1,9 +1,8 @@
 """What a step is watched by: a model may call tools that do not exist, and rollouts may be lost."""
 
 from memory_program.bank.memory import MemoryKind
-from memory_program.rl.groups import EpisodeGroups, ScoredRollout
 from memory_program.rl.rewards import AgentStats, RolloutScore
-from memory_program.rl.rollouts import Rollout
+from memory_program.rl.rollouts import EpisodeGroups, Rollout, ScoredRollout
 from memory_program.rl.step_metrics import Stopwatch, rollout_metrics, update_metrics
 from tests.unit.test_rollouts import episode
 

@@ -9,9 +9,8 @@ from dspy import lm15
 
 from locomo.types import Category, Conversation, Question
 from memory_program.agents.program import MemoryProgram
-from memory_program.rl.grading import Grader
 from memory_program.rl.rewards import RewardRule, build_answer_metric
-from memory_program.rl.rollouts import sampling_program
+from memory_program.rl.rollouts import Grader, sampling_program
 from memory_program.rl.validation import ValidationResult, validate_policy
 from tests.conversations import session
 from tests.scripted_lm import fields
