@@ -10,12 +10,13 @@ import shutil
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from locomo.atomic_files import atomic_write_folder, atomic_write_text
 from memory_program.core.errors import ConfigError
+from memory_program.core.json_files import Json
 
-LogEntry = dict[str, Any]  # Any: a JSON object
+LogEntry = Json
 
 
 class TrainableWeights(Protocol):

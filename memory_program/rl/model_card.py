@@ -1,7 +1,7 @@
 """The model card of a trained writer: origin, data, method, scores, and how to run it."""
 
 from memory_program.configs.train_config import TrainConfig
-from memory_program.evaluation.scoring.question_scores import Json
+from memory_program.core.json_files import Json
 from memory_program.rl.rewards import RewardRule
 
 _CARD = """---

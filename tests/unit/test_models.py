@@ -93,8 +93,8 @@ def test_no_module_starts_jax_which_would_take_most_of_a_gpu(tmp_path: Path) -> 
     (tmp_path / "jax" / "__init__.py").touch()
     (tmp_path / "jax" / "lax.py").touch()
     check = (
-        "import importlib, pkgutil, sys, locomo, memory_program\n"
-        "for root in (locomo, memory_program):\n"
+        "import importlib, pkgutil, sys, locomo, memory_program, recipes\n"
+        "for root in (locomo, memory_program, recipes):\n"
         "    for module in pkgutil.walk_packages(root.__path__, root.__name__ + '.'):\n"
         "        if not module.name.endswith('__main__'):\n"
         "            importlib.import_module(module.name)\n"
