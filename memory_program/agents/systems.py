@@ -10,33 +10,38 @@ from memory_program.agents.context import FullContext, MemoryContext, NoContext
 from memory_program.agents.program import MemoryProgram, MemorySystem
 from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
-from memory_program.configs.evaluate_config import SystemSettings
+from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import ConfigError
 
 
 def _memory(settings: SystemSettings) -> MemorySystem:
+    retrieval, writer, reader = settings.retrieval, settings.writer, settings.reader
     context = MemoryContext(
-        settings.top_k, settings.reader_budget, settings.relevance_floor, with_archive=settings.archive
+        retrieval.top_k,
+        retrieval.reader_budget,
+        retrieval.min_relative_score,
+        with_archive=reader.with_verbatim_turns,
     )
     return MemoryProgram(
-        MemoryWriter(settings.writer_mode, settings.max_turns, settings.memory_budget),
-        QAReader(context, settings.max_searches),
+        MemoryWriter(writer.writer_mode, writer.writer_max_turns, writer.memory_budget),
+        QAReader(context, reader.max_searches),
     )
 
 
 def _rag(settings: SystemSettings) -> MemorySystem:
+    retrieval = settings.retrieval
     context = MemoryContext(
-        settings.top_k,
-        settings.reader_budget,
-        settings.relevance_floor,
+        retrieval.top_k,
+        retrieval.reader_budget,
+        retrieval.min_relative_score,
         with_memories=False,
         with_archive=True,
     )
-    return ReaderOnly(context, settings.max_searches)
+    return ReaderOnly(context, settings.reader.max_searches)
 
 
 def _extractive(settings: SystemSettings) -> MemorySystem:
-    return ExtractiveSystem(reader_budget=settings.reader_budget)
+    return ExtractiveSystem(reader_budget=settings.retrieval.reader_budget)
 
 
 SYSTEMS: dict[str, Callable[[SystemSettings], MemorySystem]] = {

@@ -31,7 +31,7 @@ from memory_program.bank.memory import Memory, MemoryKind, Operation, Provenance
 from memory_program.bank.memory_search import filter_by_relative_score
 from memory_program.bank.outcomes import CallFailure, SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.configs.evaluate_config import WriterMode
+from memory_program.configs.groups import WriterMode
 
 MAX_OPERATIONS = 30
 """The most operations that agents may make in one session (MemUpdate's episode limit); those that bring an

@@ -15,6 +15,7 @@ from typing import Protocol
 from locomo.atomic_files import atomic_write_folder, atomic_write_text
 from memory_program.core.errors import ConfigError
 from memory_program.core.json_files import Json
+from memory_program.core.settings import rename_old_settings
 
 LogEntry = Json
 
@@ -93,13 +94,13 @@ class RunState:
         if not path.exists():
             atomic_write_text(path, json.dumps(settings, indent=1) + "\n")
         self.settings: LogEntry = json.loads(path.read_text(encoding="utf-8"))
-        """The settings as the first run stored them."""
-        changed = [name for name in settings if settings[name] != self.settings.get(name)]
+        """The settings as the first run stored them, under the names of its version."""
+        stored = rename_old_settings(self.settings, settings)
+        changed = [f"{name}={stored.get(name)!r}" for name in settings if settings[name] != stored.get(name)]
         if changed:
-            stored = ", ".join(f"{name}={self.settings.get(name)!r}" for name in changed)
             raise ConfigError(
-                f"{str(folder)!r} holds a training with {stored}: give the same settings to resume it, or "
-                "another folder (--output-dir)"
+                f"{str(folder)!r} holds a training with {', '.join(changed)}: give the same settings to "
+                "resume it, or another folder (--output-dir)"
             )
 
     def resume(self, trainer: TrainableWeights) -> CheckpointProgress:

@@ -32,7 +32,7 @@ def text_from_dataset(folder: Path, conversation: str) -> ConversationText:
     if any(system.has_model_writer for system in settings.system_names):
         raise ConfigError(f"the banks of {str(folder)!r} are not in it: name their database with --db")
     told = ConversationText()
-    known = load_dataset(settings).conversations
+    known = load_dataset(settings.source, settings.seed).conversations
     for one in known:
         for session in one.sessions:
             told.add(

@@ -45,7 +45,7 @@ def load_optimization_splits(config: OptimizeConfig) -> OptimizationSplits:
         ConfigError: there is nothing to learn from, or nothing to choose on.
         DatasetError: the file is missing, modified or not in the schema.
     """
-    dataset = load_dataset(config.data_config)
+    dataset = load_dataset(config.source, config.seed)
     splits = split_conversations(dataset)
 
     def used(conversations: Sequence[Conversation]) -> tuple[Conversation, ...]:
@@ -115,7 +115,7 @@ class CaseBuilder:
                 partial(self._build_conversation_spaces, program, conversation)
                 for conversation in conversations
             ],
-            threads=self._config.num_threads,
+            threads=self._config.concurrency,
             calls=self._calls,
         )
         self._check(spaces)

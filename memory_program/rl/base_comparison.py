@@ -47,6 +47,7 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
     for path in sorted(config.trained_folder.glob("*.safetensors")):
         weights.update(path.read_bytes())
     trained_records = f"{TRAINED}-{weights.hexdigest()[:12]}"
+    seed = config.trainer.optimizer.seed
     systems: Json = {}
     scored: dict[str, list[ScoredQuestion]] = {}
     for name, writer, records in (
@@ -56,19 +57,17 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
         line = f"evaluating {name} ({writer}) on {len(splits.test)} conversations"
         console.print(line, highlight=False, markup=False)
         evaluation = EvaluateConfig(
-            **config.system_settings.model_dump(),
-            dataset=config.dataset,
-            data=config.data,
-            allow_modified=config.allow_modified,
+            system=config.system,
+            source=config.source,
             conversations=",".join(conversation.conversation_id for conversation in splits.test),
             num_test=config.num_test,
             systems=SystemName.MEMORY.value,
             writer_model=writer,
             reader_model=config.reader,
-            judge_model=config.judge_model,
+            judge_model=config.grading.judge_model,
             api_base=config.api_base,
             output_dir=config.output_dir / "evaluation" / records,
-            seed=config.seed,
+            seed=seed,
             mlflow=False,
         )
         results = evaluate(evaluation, console=Console(quiet=True))
@@ -78,7 +77,7 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
         recorded = SystemRecords(folder, read_run(folder), Journals.read(folder), load_selection(evaluation))
         scored[name] = [score_question(question, record, {}) for question, record in recorded.answers()]
     comparisons = {
-        name: _compare_answers(scored[TRAINED], scored[BASE], config.seed, headline_only=headline_only)
+        name: _compare_answers(scored[TRAINED], scored[BASE], seed, headline_only=headline_only)
         for name, headline_only in (("locomo_f1", True), ("all five", False))
     }
     return {"systems": systems, "comparisons": comparisons}

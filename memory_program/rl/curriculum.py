@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from locomo.types import Conversation
 from memory_program.bank.space import MemorySpace
-from memory_program.configs.trainer_config import GRPOSettings
+from memory_program.configs.trainer_groups import GRPOSettings
 from memory_program.core.errors import ConfigError
 from memory_program.rl.episodes import Episode, make_episodes, questions_by_session, truncate_conversation
 
@@ -110,7 +110,7 @@ class Curriculum:
                 befores,
                 max_questions=self._settings.episode_questions,
                 rng=rng,
-                max_replay_questions=self._settings.review_questions,
+                max_replay_questions=self._settings.replay_questions,
             )
         ]
         rng.shuffle(episodes)

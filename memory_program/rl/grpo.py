@@ -24,7 +24,7 @@ from locomo.types import Conversation
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
-from memory_program.configs.trainer_config import GRPOSettings, ReinforceSettings, parse_tool_weights
+from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings, parse_tool_weights
 from memory_program.core.checkpoints import LogEntry, RunState, TrainableWeights
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.hashing import content_hash
@@ -122,10 +122,10 @@ class MemoryGRPO(Teleprompter):
         self.ended_by = ""
         """The reason why the last ``compile`` stopped."""
         self.rule = RewardRule(
-            self.settings.reward_rule,
-            self.settings.length_weight,
-            self.settings.format_weight,
-            parse_tool_weights(self.settings.tool_weights),
+            self.settings.rewards.reward_rule,
+            self.settings.rewards.length_weight,
+            self.settings.rewards.format_weight,
+            parse_tool_weights(self.settings.rewards.tool_weights),
         )
 
     def compile(  # pyright: ignore[reportIncompatibleMethodOverride]  # conversations, not dspy.Example
@@ -182,7 +182,7 @@ class _RolloutPhase:
         store: BankStore,
         resume_settings: LogEntry,
     ) -> None:
-        self._grpo, self._settings, self._seed = grpo, grpo.settings, grpo.training.seed
+        self._grpo, self._settings, self._seed = grpo, grpo.settings, grpo.training.optimizer.seed
         self._store, self._resume_settings = store, resume_settings
         self._agents = student.writer.agents
         max_tokens = grpo.training.max_completion_tokens
@@ -190,7 +190,7 @@ class _RolloutPhase:
         self.greedy = sampling_program(student, 0.0, max_tokens)
         reader = student.reader.deepcopy()
         reader.set_lm(memoized(get_reader_lm(student)))
-        self.grader = Grader(reader, grpo.metric, grpo.rule, self._settings.num_threads, self.greedy.writer)
+        self.grader = Grader(reader, grpo.metric, grpo.rule, self._settings.concurrency, self.greedy.writer)
         self.curriculum = Curriculum(trainset, self._settings, self._seed, self._roll_in)
 
     def sample(self, episodes: Sequence[Episode], step: int) -> list[Rollout]:
@@ -202,9 +202,9 @@ class _RolloutPhase:
                 run_rollout, self._sampler, e, seed, next(numbers[e.episode_id]), self._grpo.expert_tokens
             )
             for e in episodes
-            for _ in range(self._settings.rollouts)
+            for _ in range(self._settings.group_size)
         ]
-        rollouts = run_parallel(tasks, self._settings.num_threads)
+        rollouts = run_parallel(tasks, self._settings.concurrency)
         lost = [failure for rollout in rollouts for failure in rollout.call_errors[:1]]
         if len(lost) == len(rollouts):
             raise ModelError(f"every rollout failed; the first failure: {lost[0].where}: {lost[0].message}")
@@ -212,14 +212,14 @@ class _RolloutPhase:
 
     def credit(self, graded: Sequence[ScoredRollout]) -> list[EpisodeGroups]:
         """Compute rewards and advantages within the groups of each episode."""
-        size = self._settings.rollouts
+        size = self._settings.group_size
         return [
             group_by_agent(
                 graded[first : first + size],
                 self._agents,
                 self._grpo.rule,
-                alpha=self._settings.alpha,
-                scale_rewards=self._settings.is_scaled,
+                alpha=self._settings.rewards.alpha,
+                scale_rewards=self._settings.rewards.scale_rewards,
             )
             for first in range(0, len(graded), size)
         ]
@@ -229,7 +229,7 @@ class _RolloutPhase:
         names = [memory_namespace(c, self._resume_settings, "window", window) for c in conversations]
         by_name = dict(zip(names, conversations, strict=True))  # one may come twice
         tasks = [partial(roll_in, self.greedy, c, self._store, name) for name, c in by_name.items()]
-        spaces = dict(zip(by_name, run_parallel(tasks, self._settings.num_threads), strict=True))
+        spaces = dict(zip(by_name, run_parallel(tasks, self._settings.concurrency), strict=True))
         return [spaces[name] for name in names]
 
 
@@ -319,7 +319,7 @@ class _TrainingLoop:
         watch, progress, rollouts = Stopwatch(), self._progress, self._rollouts
         with self._job.trainer.ema_weights():
             found = validate_policy(
-                rollouts.greedy, self._valset, rollouts.grader, threads=self._settings.num_threads
+                rollouts.greedy, self._valset, rollouts.grader, threads=self._settings.concurrency
             )
             if found.score is None:
                 raise ModelError(
@@ -354,7 +354,7 @@ def _resume_settings(
         "program": content_hash(student.dump_state())[:16],
         "data": content_hash(data)[:16],
         **grpo.extra_resume_settings,
-        **grpo.settings.model_dump(mode="json", exclude={"minutes", "num_threads"}),
+        **grpo.settings.model_dump(mode="json", exclude={"minutes", "concurrency"}),
         **grpo.training.model_dump(mode="json"),
     }
 

@@ -22,7 +22,7 @@ _MACHINE_SETTINGS = {
     "api_base",
     "data",
     "mlflow",
-    "num_threads",
+    "concurrency",
     "output_dir",
     "push_to_hub",
     "tracking_uri",
@@ -57,7 +57,7 @@ def make_training_results(
         / max(1e-9, sum(e["seconds/step"] for e in steps)),
         "validation": {
             **{"first": validations[0], "best": best, "last": validations[-1]},
-            "difference": validation_difference(validations[0], best, config.seed),
+            "difference": validation_difference(validations[0], best, config.trainer.optimizer.seed),
         },
         **comparison,
     }
@@ -78,9 +78,9 @@ class TrainingPublisher:
 
     def __init__(self, config: TrainConfig) -> None:
         """Begin to open MLflow in the background, since it takes seconds."""
-        self.uri, artifacts = tracking_location(config.output_dir, config.tracking_uri)
+        self.uri, artifacts = tracking_location(config.output_dir, config.tracking.tracking_uri)
         self._config = config
-        self._tracker = Tracker(self.uri, artifacts) if config.mlflow else None
+        self._tracker = Tracker(self.uri, artifacts) if config.tracking.mlflow else None
 
     def close(self) -> None:
         """Let go of MLflow."""

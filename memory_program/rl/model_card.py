@@ -2,7 +2,6 @@
 
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.json_files import Json
-from memory_program.rl.rewards import RewardRule
 
 _CARD = """---
 tags: [memory, reinforcement-learning, grpo]
@@ -14,7 +13,7 @@ reward was the score of a frozen reader's answers from these memories. It is mad
 
 - base model: {model}; frozen reader: {reader}
 - data: {dataset}, {train} training conversations, {val} for validation, {test} for testing
-- method: GRPO ({loss_type}), {reward_rule} reward on {reward}{attribution}; {steps} steps, {samples:,}
+- method: GRPO ({loss_type}), {reward_rule} reward on {answer_metric}{attribution}; {steps} steps, {samples:,}
   samples, {tuning} tuning, learning rate {learning_rate:g}, seed {seed}
 - validation score: {before:.3f} before training, {after:.3f} after {best_step} steps (these weights):
   {validated}
@@ -38,15 +37,15 @@ def model_card(config: TrainConfig, results: Json) -> str:
         config: of the training.
         results: of ``make_training_results``.
     """
-    validation = results["validation"]
+    validation, rewards = results["validation"], config.grpo.rewards
     splits = {name: len(results["dataset"][name]) for name in ("train", "val", "test")}
-    names = {"model", "loss_type", "reward_rule", "reward", "tuning", "learning_rate", "seed"}
+    names = {"model", "loss_type", "reward_rule", "answer_metric", "tuning", "learning_rate", "seed"}
     return _CARD.format(
         **config.model_dump(include=names),
         **splits,
-        attribution="" if RewardRule(config.reward_rule).is_per_agent else f", alpha {config.alpha:g}",
+        attribution="" if rewards.reward_rule == "leave-one-out" else f", alpha {rewards.alpha:g}",
         reader=config.reader,
-        dataset=config.dataset,
+        dataset=config.source.dataset,
         steps=results["steps"],
         samples=results["samples"],
         before=validation["first"]["score"],

@@ -6,7 +6,7 @@ from locomo.judge.rubrics import Rubric
 from memory_program.agents.program import MemoryProgram
 from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.configs.train_config import TrainConfig
-from memory_program.configs.trainer_config import ReinforceSettings
+from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.checkpoints import LogEntry
 from memory_program.models.factory import check_model, language_model
 from memory_program.models.local_model import LocalModel
@@ -31,11 +31,11 @@ def load_trainable_model(config: TrainConfig) -> dspy.LM:
             config.model,
             config.arbor.url,
             config.output_dir,
-            max_tokens=config.max_completion_tokens,
-            threads=config.num_threads,
+            max_tokens=config.trainer.max_completion_tokens,
+            threads=config.grpo.concurrency,
         )
-    lm = language_model(config.model, temperature=0.0, max_tokens=config.max_completion_tokens)
-    return reload_in_float32(lm) if config.tuning == "full" else lm
+    lm = language_model(config.model, temperature=0.0, max_tokens=config.trainer.max_completion_tokens)
+    return reload_in_float32(lm) if config.trainer.optimizer.tuning == "full" else lm
 
 
 def check_backend(config: TrainConfig) -> None:
@@ -57,7 +57,7 @@ def training_settings(config: TrainConfig, program: MemoryProgram) -> ReinforceS
     """
     if isinstance(config, ArborTrainConfig):
         return config.job_settings(agents=len(program.writer.agents))
-    return config.reinforce_settings
+    return config.trainer
 
 
 def reload_in_float32(lm: dspy.LM) -> dspy.LM:
@@ -90,16 +90,16 @@ def make_answer_metric(config: TrainConfig) -> AnswerMetric:
     Raises:
         ModelError: the judge cannot be used, or does not answer.
     """
-    if config.judge_model is None:
+    if config.grading.judge_model is None:
         return build_answer_metric("f1")
-    judge = language_model(config.judge_model, api_base=config.api_base, temperature=0.0)
+    judge = language_model(config.grading.judge_model, api_base=config.api_base, temperature=0.0)
     check_model(judge)
-    return build_answer_metric(config.reward, Rubric(config.rubric), judge)
+    return build_answer_metric(config.grading.answer_metric, Rubric(config.grading.rubric), judge)
 
 
 def scoring_settings(config: TrainConfig) -> LogEntry:
     """Return the settings behind the scores: metric, judge, and how the program writes and reads."""
-    scoring: LogEntry = {"reward": config.reward}
-    if config.reward != "f1" and config.judge_model is not None:
-        scoring |= {"judge": model_fingerprint(config.judge_model), "rubric": config.rubric}
-    return {**scoring, **config.system_settings.model_dump(mode="json")}
+    scoring: LogEntry = {"answer_metric": config.grading.answer_metric}
+    if config.grading.answer_metric != "f1" and config.grading.judge_model is not None:
+        scoring |= {"judge": model_fingerprint(config.grading.judge_model), "rubric": config.grading.rubric}
+    return {**scoring, **config.system.model_dump(mode="json")}

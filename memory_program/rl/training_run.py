@@ -117,13 +117,14 @@ def _set_up_progress(config: TrainConfig, console: Console | None) -> TrainingPr
     # DSPy warns of each truncated reply; they are counted instead
     logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)
     check_hub_access(config.push_to_hub)
-    return TrainingProgress(console or Console(file=sys.stdout, width=120), config.num_train_steps)
+    return TrainingProgress(console or Console(file=sys.stdout, width=120), config.grpo.num_train_steps)
 
 
 def _load_splits_and_program(
     config: TrainConfig, progress: TrainingProgress
 ) -> tuple[TrainingSplits, MemoryProgram]:
-    splits = load_training_splits(config)
+    seed = config.trainer.optimizer.seed
+    splits = load_training_splits(config.source, seed, config.num_train, config.num_val)
     counts = [
         f"{len(conversations)} {name} conversations ({count_examples(conversations)} examples)"
         for name, conversations in (
@@ -133,7 +134,7 @@ def _load_splits_and_program(
         )
     ]
     progress.say(f"{splits.dataset.name}: {', '.join(counts)}")
-    program = make_system(SystemName.MEMORY.value, config.system_settings)
+    program = make_system(SystemName.MEMORY.value, config.system)
     assert isinstance(program, MemoryProgram)
     return splits, program
 
@@ -146,7 +147,7 @@ def _make_grpo(
     return MemoryGRPO(
         make_answer_metric(config),
         config.output_dir / "dry-run" if config.dry_run else config.output_dir,
-        config.grpo_settings,
+        config.timed_grpo,
         training_settings(config, program),
         expert_tokens=splits.expert_tokens,
         extra_resume_settings=scoring_settings(config),

@@ -20,7 +20,7 @@ import dspy
 import pytest
 import torch
 
-from memory_program.configs.arbor_settings import ArborJobSettings
+from memory_program.configs.arbor_config import ArborJobSettings
 from memory_program.configs.arbor_yaml import ArborConfig, GpuDevices
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.inference.loading import load_model

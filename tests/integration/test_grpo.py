@@ -12,7 +12,7 @@ from dspy import lm15
 
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.memory import MemoryKind
-from memory_program.configs.trainer_config import GRPOSettings, ReinforceSettings
+from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.inference.engine import LocalSettings
 from memory_program.models.local_model import LocalModel
@@ -22,8 +22,8 @@ from memory_program.rl.validation import ValidationResult
 from tests.training_samples import RuledReader, one_thread, save_half_taught, student, talk
 
 EASY = {
-    "num_train_steps": 18, "examples_per_step": 1, "rollouts": 8, "curriculum": "", "refresh_every": 3,
-    "val_every": 6, "save_every": 2, "num_threads": 8,
+    "num_train_steps": 18, "examples_per_step": 1, "group_size": 8, "curriculum": "", "refresh_every": 3,
+    "val_every": 6, "save_every": 2, "concurrency": 8,
 }  # fmt: skip
 TRAINING = {
     "learning_rate": 2e-3, "warmup_steps": 0, "beta": 0.02, "max_completion_tokens": 40, "ema_decay": 0.5,
@@ -48,7 +48,7 @@ def grpo(out: Path, on_entry=lambda entry: None, terms: dict | None = None, **se
         out,
         GRPOSettings(**{**EASY, **settings}),
         ReinforceSettings(**TRAINING),
-        extra_resume_settings=terms or {"reward": "f1"},
+        extra_resume_settings=terms or {"answer_metric": "f1"},
         on_entry=on_entry,
     )
 
@@ -130,7 +130,8 @@ def test_a_killed_training_ends_with_the_same_weights(folder, trained, tmp_path)
     for step in (1, 5, 17):  # in the first window, between two checkpoints, and in the last window
         with pytest.raises(Killed):
             grpo(tmp_path, killed_at(step)).compile(student(folder), trainset=TRAIN, valset=VAL)
-    resumed = grpo(tmp_path).compile(student(folder), trainset=TRAIN, valset=VAL)
+    again = grpo(tmp_path, minutes=60, concurrency=4)  # these two may change
+    resumed = again.compile(student(folder), trainset=TRAIN, valset=VAL)
     assert [e["step"] for e in read_entries(tmp_path, "step")] == list(range(1, 19))
     for one, other in zip(read_entries(straight, "step"), read_entries(tmp_path, "step"), strict=True):
         assert all(one[name] == other[name] for name in ("reward", "score", "samples"))
@@ -155,14 +156,16 @@ def test_a_finished_training_is_not_saved_again(folder, trained):
 
 def test_the_folder_of_another_training_is_refused(folder, trained):
     out, _ = trained
-    with pytest.raises(ConfigError, match=r"holds a training with rollouts=8: give the same settings"):
-        grpo(out, rollouts=4).compile(student(folder), trainset=TRAIN, valset=VAL)
+    with pytest.raises(ConfigError, match=r"holds a training with group_size=8: give the same settings"):
+        grpo(out, group_size=4).compile(student(folder), trainset=TRAIN, valset=VAL)
 
 
 def test_a_training_resumes_with_the_same_metric_reader_and_program_only(folder, trained):
     out, _ = trained
-    other_score = grpo(out, terms={"reward": "judge"})
-    with pytest.raises(ConfigError, match=r"holds a training with reward='f1': give the same settings"):
+    other_score = grpo(out, terms={"answer_metric": "judge"})
+    with pytest.raises(
+        ConfigError, match=r"holds a training with answer_metric='f1': give the same settings"
+    ):
         other_score.compile(student(folder), trainset=TRAIN, valset=VAL)
     other_reader = student(folder)
     other_reader.reader.set_lm(dspy.LM("test/other", engine=RuledReader(), cache=False, num_retries=0))
@@ -192,14 +195,14 @@ def test_copies_of_an_episode_in_a_step_have_their_own_seeds(folder, tmp_path):
     program = student(folder)
     engine = Listening(LocalSettings(source=str(folder), dtype="float32", device="cpu"))
     program.writer.set_lm(program.writer.core.lm.copy(engine=engine))
-    twice = grpo(tmp_path, num_train_steps=1, examples_per_step=2, rollouts=2, refresh_every=1)
+    twice = grpo(tmp_path, num_train_steps=1, examples_per_step=2, group_size=2, refresh_every=1)
     twice.compile(program, trainset=TRAIN, valset=VAL)
     assert len(engine.seeds) == 2 * 2 * 4
     assert len(set(engine.seeds)) == len(engine.seeds)
 
 
 def test_early_stopping_returns_the_best_weights(folder, tmp_path):
-    stopped = grpo(tmp_path, num_train_steps=50, val_every=1, patience=1, rollouts=2)
+    stopped = grpo(tmp_path, num_train_steps=50, val_every=1, patience=1, group_size=2)
     stopped.training = ReinforceSettings(**{**TRAINING, "learning_rate": 1e-12})
     program = stopped.compile(student(folder), trainset=TRAIN, valset=VAL)
     assert [entry["step"] for entry in read_entries(tmp_path, "validation")] == [0, 1]
@@ -210,7 +213,7 @@ def test_early_stopping_returns_the_best_weights(folder, tmp_path):
 def test_a_validation_with_many_lost_questions_is_not_the_best(folder, tmp_path, monkeypatch):
     results = iter(ValidationResult(*r, {}) for r in ((0.5, 20, 0), (1.0, 1, 19), (0.75, 18, 2)))
     monkeypatch.setattr("memory_program.rl.grpo.validate_policy", lambda *_args, **_settings: next(results))
-    grpo(tmp_path, num_train_steps=2, val_every=1, rollouts=2).compile(
+    grpo(tmp_path, num_train_steps=2, val_every=1, group_size=2).compile(
         student(folder), trainset=TRAIN, valset=VAL
     )
     assert [entry["best_step"] for entry in read_entries(tmp_path, "validation")] == [0, 0, 2]
@@ -224,7 +227,7 @@ def test_a_training_does_not_resume_from_changed_base_weights(folder, tmp_path):
         program.writer.set_lm(program.writer.core.lm.copy(model=f"local:{copied}"))
         return program
 
-    short = {"num_train_steps": 1, "rollouts": 2}
+    short = {"num_train_steps": 1, "group_size": 2}
     grpo(tmp_path / "run", **short).compile(of_the_copy(), trainset=TRAIN, valset=VAL)
     weights_of = copied / "model.safetensors"
     *most, last = weights_of.read_bytes()

@@ -55,9 +55,9 @@ def flags(model: Path, talks: Path, server: ModelServer, out: Path, *more: str) 
     return [
         "--model", f"local:{model}", "--dataset", str(talks), "--reader-model", "openai/reader",
         "--api-base", server.url, "--output-dir", str(out), "--num-train-steps", str(STEPS),
-        "--examples-per-step", "1", "--rollouts", "6", "--curriculum", "", "--val-every", "4",
+        "--examples-per-step", "1", "--group-size", "6", "--curriculum", "", "--val-every", "4",
         "--save-every", "2", "--learning-rate", "1e-3", "--warmup-steps", "0",
-        "--max-completion-tokens", "40", "--num-threads", "6", *more,
+        "--max-completion-tokens", "40", "--concurrency", "6", *more,
     ]  # fmt: skip
 
 
@@ -184,15 +184,15 @@ def test_a_run_does_not_resume_with_another_reader_setting(finished, model, talk
 
 
 def compare_rewards(*flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "benchmarks/rewards.py", "--rules", "difference", *flags]
+    command = [sys.executable, "benchmarks/rewards.py", "--rules", "leave-one-out", *flags]
     return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=600)
 
 
 def test_the_reward_benchmark_reuses_finished_trainings(finished, tmp_path):
-    shutil.copytree(finished[0], tmp_path / "difference-0")
+    shutil.copytree(finished[0], tmp_path / "leave-one-out-0")
     shown = compare_rewards("--out", str(tmp_path), "--seeds", "0")
     assert shown.returncode == 0, shown.stderr
-    validation = json.loads((tmp_path / "difference-0" / "results.json").read_text())["validation"]
+    validation = json.loads((tmp_path / "leave-one-out-0" / "results.json").read_text())["validation"]
     gain = validation["best"]["score"] - validation["first"]["score"]
     assert f"{gain:+.3f}" in shown.stdout.partition("Mean gain")[2]
     assert "training: " not in shown.stdout
@@ -200,10 +200,10 @@ def test_the_reward_benchmark_reuses_finished_trainings(finished, tmp_path):
 
 
 def test_the_reward_benchmark_stops_at_a_failed_training(tmp_path):
-    (tmp_path / "difference-1").write_text("in the way", encoding="utf-8")
+    (tmp_path / "leave-one-out-1").write_text("in the way", encoding="utf-8")
     failed = compare_rewards("--out", str(tmp_path), "--seeds", "1")
     assert failed.returncode != 0
-    assert "difference, seed 1: the training failed" in failed.stderr
+    assert "leave-one-out, seed 1: the training failed" in failed.stderr
     assert "holds no training that is done" in compare_rewards("--out", str(tmp_path), "--show").stderr
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from locomo.types import Category, Conversation, Question
 from memory_program.bank.space import MemorySpace
-from memory_program.configs.trainer_config import GRPOSettings
+from memory_program.configs.trainer_groups import GRPOSettings
 from memory_program.core.errors import ConfigError
 from memory_program.rl.curriculum import Curriculum
 from tests.conversations import session

@@ -8,7 +8,7 @@ import pytest
 import torch
 from dspy import lm15
 
-from memory_program.configs.trainer_config import ReinforceSettings
+from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.rl.step_metrics import update_metrics

@@ -10,7 +10,7 @@ from locomo.types import Category, Question
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import Answer, Outcome
-from memory_program.configs.trainer_config import GRPOSettings
+from memory_program.configs.trainer_groups import GRPOSettings
 from memory_program.core.errors import ConfigError
 from memory_program.rl.rewards import (
     AgentStats,
@@ -145,7 +145,7 @@ def test_format_and_tool_bonuses_are_off_by_default():
 
 
 def test_tool_weights_are_checked():
-    assert GRPOSettings(tool_weights="merge_memory=0.1, delete_memory=-0.2").tool_weights
+    assert GRPOSettings(tool_weights="merge_memory=0.1, delete_memory=-0.2").rewards.tool_weights
     for wrong in ("merge_memory", "merge_memory=x", "merge_memory=nan", "a=1,a=2"):
         with pytest.raises(ConfigError, match=r"write each tool once, as merge_memory=0\.1"):
             GRPOSettings(tool_weights=wrong)

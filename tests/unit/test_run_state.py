@@ -1,11 +1,13 @@
 """The state of a training on disk, after a kill between two writes."""
 
+import json
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 
 from memory_program.core.checkpoints import RunState, read_log
+from memory_program.core.errors import ConfigError
 
 
 class Killed(BaseException):
@@ -82,3 +84,12 @@ def test_the_log_of_the_previous_version_is_read_under_the_current_names(tmp_pat
             "forward_tokens": 9, "sampler_logprob_gap": 0.01,
         }
     ]  # fmt: skip
+
+
+def test_a_training_of_the_previous_version_resumes_under_the_current_names(tmp_path: Path):
+    old = {"rollouts": 8, "reward_rule": "difference", "reward": "f1"}
+    (tmp_path / "settings.json").write_text(json.dumps(old))
+    new = {"group_size": 8, "reward_rule": "leave-one-out", "answer_metric": "f1"}
+    assert RunState(tmp_path, new).settings == old  # memories are found under a hash of these
+    with pytest.raises(ConfigError, match="holds a training with group_size=8: give the same settings"):
+        RunState(tmp_path, {**new, "group_size": 4})

@@ -9,6 +9,7 @@ from rich.console import Console
 from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import MemoryKind
 from memory_program.bank.space import MemorySpace
+from memory_program.configs.groups import DataSettings
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.command_line import parse_flags, parse_mode
 from memory_program.core.errors import ConfigError
@@ -82,35 +83,38 @@ def test_questions_scored_in_one_validation_only_are_not_compared():
 def test_flags_are_parsed_into_the_groups_of_settings():
     flags = "--num-train 60 --num-val 10 --num-train-steps 50 --model local:x --num-test 20 --tuning lora"
     config = parse_flags(TrainConfig, flags.split())
-    assert (config.num_train, config.num_val, config.num_train_steps, config.num_test) == (60, 10, 50, 20)
-    assert config.reinforce_settings.tuning == "lora"
-    assert config.grpo_settings.num_train_steps == 50
+    assert (config.num_train, config.num_val, config.num_test) == (60, 10, 20)
+    assert config.trainer.optimizer.tuning == "lora"
+    assert config.timed_grpo.num_train_steps == 50
     assert (config.model, config.reader) == ("local:x", "local:x")
 
 
 def test_by_default_the_bundled_model_trains_on_generated_conversations():
     config = TrainConfig()
-    assert (config.mode, config.model, config.reader, config.dataset) == (
+    assert (config.mode, config.model, config.reader, config.source.dataset) == (
         "train", "pocket-base", "pocket", "sample",
     )  # fmt: skip
-    assert config.grpo_settings.minutes == 15
+    assert config.timed_grpo.minutes == 15
 
 
 def test_only_bundled_models_have_a_default_time_limit():
-    assert TrainConfig(model="local:x").grpo_settings.minutes is None
-    assert TrainConfig(model="local:x", minutes=3).grpo_settings.minutes == 3
-    assert TrainConfig(minutes=40).grpo_settings.minutes == 40
+    assert TrainConfig(model="local:x").timed_grpo.minutes is None
+    assert TrainConfig(model="local:x", minutes=3).timed_grpo.minutes == 3
+    assert TrainConfig(minutes=40).timed_grpo.minutes == 40
 
 
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"reward": "judge"}, "reward='judge' needs a judge: name its model with --judge-model"),
-        ({"dataset": "world"}, "dataset='world' is what 'sample' learns from already"),
-        ({"rollouts": 1}, "rollouts=1 must be at least 2"),
+        (
+            {"answer_metric": "judge"},
+            "answer_metric='judge' needs a judge: name its model with --judge-model",
+        ),
+        ({"dataset": "world"}, "--dataset world cannot be trained on: choose --dataset sample"),
+        ({"group_size": 1}, "group_size=1 must be at least 2"),
         (
             {"reward_rule": "denser"},
-            "unknown reward_rule 'denser': choose from outcome, dense, delta, diff",
+            "unknown reward_rule 'denser': choose from outcome, dense, delta, leave-one-out",
         ),
     ],
 )
@@ -120,12 +124,12 @@ def test_invalid_settings_are_refused(settings, complaint):
 
 
 def test_scoring_settings_name_the_metric_and_the_programs_settings():
-    settings = scoring_settings(TrainConfig(max_turns=2))
-    assert (settings["reward"], settings["max_turns"], settings["top_k"]) == ("f1", 2, 10)
-    unused_judge = TrainConfig(judge_model="openai/judge", max_turns=2)
+    settings = scoring_settings(TrainConfig(writer_max_turns=2))
+    assert (settings["answer_metric"], settings["writer_max_turns"], settings["top_k"]) == ("f1", 2, 10)
+    unused_judge = TrainConfig(judge_model="openai/judge", writer_max_turns=2)
     assert scoring_settings(unused_judge) == settings
-    judged = scoring_settings(TrainConfig(reward="mix", judge_model="openai/judge", rubric="lenient"))
-    assert (judged["reward"], judged["judge"], judged["rubric"]) == ("mix", "openai/judge", "lenient")
+    judged = scoring_settings(TrainConfig(answer_metric="mix", judge_model="openai/judge", rubric="lenient"))
+    assert (judged["answer_metric"], judged["judge"], judged["rubric"]) == ("mix", "openai/judge", "lenient")
 
 
 def test_an_unknown_mode_is_refused_with_the_known_ones():
@@ -160,7 +164,7 @@ def test_help_does_not_import_torch(mode, flag):
 
 
 def test_the_splits_share_nothing():
-    splits = load_training_splits(TrainConfig(num_train=12, num_val=6))
+    splits = load_training_splits(DataSettings(), 0, num_train=12, num_val=6)
     ids = [{c.conversation_id for c in part} for part in (splits.train, splits.val, splits.test)]
     assert not ids[0] & ids[1]
     assert not (ids[0] | ids[1]) & ids[2]
@@ -170,12 +174,12 @@ def test_the_splits_share_nothing():
     names = {name for c in splits.train for name in c.speakers}
     assert not any(is_held_out(name) for name in names)
     assert all(is_held_out(name) for c in (*splits.val, *splits.test) for name in c.speakers)
-    other = load_training_splits(TrainConfig(num_train=12, num_val=6, seed=1))
+    other = load_training_splits(DataSettings(), 1, num_train=12, num_val=6)
     assert {c.conversation_id for c in other.train}.isdisjoint(ids[0])
 
 
 def test_the_experts_tokens_are_known_for_generated_conversations():
-    splits = load_training_splits(TrainConfig(num_train=6, num_val=6))
+    splits = load_training_splits(DataSettings(), 0, num_train=6, num_val=6)
     conversation = splits.train[0]
     world, session = splits.worlds[conversation.conversation_id], conversation.sessions[0]
     episode = Episode(conversation, session, MemorySpace("x"), ())

@@ -13,7 +13,7 @@ from dspy import lm15
 from dspy.clients.provider import Provider, ReinforceJob
 from dspy.clients.utils_finetune import TrainDataFormat
 
-from memory_program.configs.trainer_config import ReinforceSettings
+from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.errors import ModelError
 from memory_program.inference.engine import LocalEngine
 from memory_program.models.local_model import LocalModel

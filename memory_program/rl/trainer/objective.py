@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from memory_program.configs.trainer_config import LossType, ReinforceSettings
+from memory_program.configs.trainer_groups import LossType, ReinforceSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Objective:
             clip_low=settings.clip_low,
             clip_high=settings.clip_high,
             beta=settings.beta,
-            entropy_weight=settings.entropy,
+            entropy_weight=settings.entropy_weight,
             max_completion_tokens=settings.max_completion_tokens,
         )
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from memory_program.configs.trainer_config import ReinforceSettings
+from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.errors import ModelError
 from memory_program.inference.engine import LocalEngine
 from memory_program.rl.trainer.objective import Objective, TokenTerms, kl_k3, target_logprobs, token_entropies
@@ -94,14 +94,14 @@ class LocalTrainer:
         self.steps = 0
         self._objective = Objective.from_settings(settings)
         network = engine.model.network
-        torch.manual_seed(settings.seed)
+        torch.manual_seed(settings.optimizer.seed)
         self._reference: PreTrainedModel | None = None
         self._adapted: PeftModel | None = None
-        if settings.tuning == "lora":
+        if settings.optimizer.tuning == "lora":
             lora = LoraConfig(
-                r=settings.lora_r,
-                lora_alpha=settings.lora_alpha,
-                lora_dropout=settings.lora_dropout,
+                r=settings.optimizer.lora_r,
+                lora_alpha=settings.optimizer.lora_alpha,
+                lora_dropout=settings.optimizer.lora_dropout,
                 target_modules="all-linear",
                 task_type="CAUSAL_LM",
             )
@@ -120,7 +120,7 @@ class LocalTrainer:
                 "in float32 (bf16=True still computes in bfloat16), or train adapters, tuning='lora'"
             )
         self._optimizer = torch.optim.AdamW(
-            self._trained, settings.learning_rate, weight_decay=settings.weight_decay
+            self._trained, settings.optimizer.learning_rate, weight_decay=settings.optimizer.weight_decay
         )
 
     # -- steps -----------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class LocalTrainer:
         return total, tokens
 
     def _pack(self, samples: Sequence[Sample]) -> list[_Batch]:
-        sequences = pack_samples(samples, self.settings.batch_tokens)
+        sequences = pack_samples(samples, self.settings.optimizer.batch_tokens)
         return [_Batch(packed.to(self._network.device), samples) for packed in sequences]
 
     @torch.no_grad()
@@ -224,7 +224,7 @@ class LocalTrainer:
     def _logits(self, network: PreTrainedModel, packed: PackedSequence, temperature: float) -> Tensor:
         """Compute the logits that predict the completion tokens, at a temperature."""
         places, order = packed.predictors_N.unique(return_inverse=True)
-        with torch.autocast(network.device.type, torch.bfloat16, enabled=self.settings.bf16):
+        with torch.autocast(network.device.type, torch.bfloat16, enabled=self.settings.optimizer.bf16):
             output: Any = network(  # Any: transformers' outputs
                 input_ids=packed.tokens_T[None],
                 position_ids=packed.positions_T[None],
@@ -236,22 +236,23 @@ class LocalTrainer:
 
     def _optimizer_step(self) -> float:
         """Clip the gradient, step the optimiser, update the EMA weights, and return the gradient's norm."""
-        norm = float(torch.nn.utils.clip_grad_norm_(self._trained, self.settings.max_grad_norm))
+        settings = self.settings.optimizer
+        norm = float(torch.nn.utils.clip_grad_norm_(self._trained, settings.max_grad_norm))
         if not norm < float("inf"):  # infinite or NaN
             raise ModelError(
                 f"the gradient of step {self.steps + 1} is {norm}: lower the learning rate (now "
-                f"{self.settings.learning_rate:g}), or go on from the last checkpoint with another seed"
+                f"{settings.learning_rate:g}), or resume from the last checkpoint with another seed"
             )
-        rate = self.settings.learning_rate * min(1.0, (self.steps + 1) / max(1, self.settings.warmup_steps))
+        rate = settings.learning_rate * min(1.0, (self.steps + 1) / max(1, settings.warmup_steps))
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
         self._optimizer.zero_grad()
-        if self.settings.ema_decay:
+        if settings.ema_decay:
             with torch.no_grad():
                 if not self._ema:
                     self._ema = [weight.detach().clone() for weight in self._trained]
-                share = max(1 - self.settings.ema_decay, 1 / (self.steps + 1))  # first a plain mean
+                share = max(1 - settings.ema_decay, 1 / (self.steps + 1))  # first a plain mean
                 for average, weight in zip(self._ema, self._trained, strict=True):
                     average.lerp_(weight, share)
         self.steps += 1
@@ -302,13 +303,13 @@ class LocalTrainer:
         with self.engine.updating() as network:
             started = time.monotonic()
             network.train()
-            if self.settings.gradient_checkpointing:
+            if self.settings.optimizer.gradient_checkpointing:
                 network.gradient_checkpointing_enable({"use_reentrant": False})
             try:
                 yield lambda: time.monotonic() - started
             finally:
                 self._optimizer.zero_grad()  # also after a step that failed half-way
-                if self.settings.gradient_checkpointing:
+                if self.settings.optimizer.gradient_checkpointing:
                     network.gradient_checkpointing_disable()
 
     # -- on disk ---------------------------------------------------------------------------------
