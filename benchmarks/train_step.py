@@ -40,13 +40,12 @@ from memory_program.models.factory import language_model
 from memory_program.models.local_model import LocalModel
 from memory_program.models.model_names import POCKET_BASE, model_source
 from memory_program.rl.backends.local_backend import require_local_engine
-from memory_program.rl.credit import group_advantages
-from memory_program.rl.groups import chat_messages
 from memory_program.rl.grpo import MemoryGRPO
-from memory_program.rl.rewards import build_answer_metric
+from memory_program.rl.rewards import build_answer_metric, group_advantages
+from memory_program.rl.rollouts import chat_messages
 from memory_program.rl.trainer.packing import Sample
 from memory_program.rl.trainer.policy_step import LocalTrainer
-from memory_program.rl.training_data import DataSplits, load_data_splits
+from memory_program.rl.training_data import TrainingSplits, load_training_splits
 
 
 class Benchmark(Settings):
@@ -145,7 +144,7 @@ def measure_program(benchmark: Benchmark) -> tuple[ProgramStep, Prompts]:
         Where the seconds went, and the prompts of each step, for others to be asked.
     """
     with tempfile.TemporaryDirectory() as folder:
-        material = _material(benchmark)
+        splits = _splits(benchmark)
         student = make_system(SystemName.MEMORY.value, TrainConfig().system)
         assert isinstance(student, MemoryProgram)
         policy = _Kept(LocalSettings(source=model_source(benchmark.model), dtype="float32"))
@@ -157,9 +156,9 @@ def measure_program(benchmark: Benchmark) -> tuple[ProgramStep, Prompts]:
         watch = _Watch(policy, require_local_engine(reader))
         grpo = MemoryGRPO(
             build_answer_metric("f1"), Path(folder), _settings(benchmark), _training(benchmark),
-            expert_tokens=material.expert_tokens, on_entry=watch.entry,
+            expert_tokens=splits.expert_tokens, on_entry=watch.entry,
         )  # fmt: skip
-        grpo.compile(student, trainset=material.train, valset=material.val[:1])
+        grpo.compile(student, trainset=splits.train, valset=splits.val[:1])
         policy.local.close()
         require_local_engine(reader).close()
     return watch.program_step(), watch.prompts
@@ -205,10 +204,10 @@ def _different(requests: Sequence[Request]) -> list[Request]:
     return list({str(chat_messages(request)): request for request in requests}.values())
 
 
-def _material(benchmark: Benchmark) -> DataSplits:
+def _splits(benchmark: Benchmark) -> TrainingSplits:
     # conversations have eight sessions or more, of which the curriculum begins with two
     examples = 10 * benchmark.steps * benchmark.examples_per_step
-    return load_data_splits(DataSettings(), benchmark.seed, examples)
+    return load_training_splits(DataSettings(), benchmark.seed, examples)
 
 
 def _settings(benchmark: Benchmark) -> GRPOSettings:

@@ -210,7 +210,7 @@ def impatient(url: str) -> ModelFactory:
 
 def held_out(data: Path) -> list[Conversation]:
     """The conversations that no optimisation may touch."""
-    return split_conversations(read_dataset(data))["test"]
+    return list(split_conversations(read_dataset(data)).test)
 
 
 def held_out_f1(config: OptimizeConfig, data: Path, models: ModelFactory, program: Path | None) -> float:

@@ -164,7 +164,11 @@ class Settings(BaseModel):
 
     @model_serializer(mode="plain")
     def _write_flat(self, info: SerializationInfo) -> dict[str, Any]:  # Any: JSON values
-        values = self.flat_values()
+        values = {
+            name: value
+            for name, value in self.flat_values().items()
+            if (info.include is None or name in info.include) and name not in (info.exclude or ())
+        }
         return to_jsonable_python(values) if info.mode == "json" else values
 
     @model_validator(mode="after")

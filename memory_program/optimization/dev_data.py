@@ -52,8 +52,8 @@ def load_optimization_splits(config: OptimizeConfig) -> OptimizationSplits:
         limit = config.max_sessions
         return tuple(c if limit is None else truncate_conversation(c, limit) for c in conversations)
 
-    test_ids = tuple(conversation.conversation_id for conversation in splits["test"])
-    return OptimizationSplits(dataset, used(splits["train"]), used(splits["val"]), test_ids)
+    test_ids = tuple(conversation.conversation_id for conversation in splits.test)
+    return OptimizationSplits(dataset, used(splits.train), used(splits.val), test_ids)
 
 
 class CaseBuilder:

@@ -27,7 +27,7 @@ from memory_program.inference.loading import load_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.rewards import build_answer_metric
-from memory_program.rl.training_data import DataSplits, load_data_splits, load_synthesis_conversations
+from memory_program.rl.training_data import TrainingSplits, load_synthesis_conversations, load_training_splits
 from memory_program.rl.training_models import reload_in_float32
 from memory_program.sft.exports import write_llamafactory, write_verl
 from memory_program.sft.question_synthesis import QuestionSynthesizer
@@ -54,14 +54,14 @@ def collect_trajectories(
         RecordError: the folder holds something else.
     """
     say = _make_printer(console)
-    material = load_data_splits(config.source, config.seed, config.num_train)
+    splits = load_training_splits(config.source, config.seed, config.num_train)
     program = make_system(SystemName.MEMORY.value, config.system)
     assert isinstance(program, MemoryProgram)
-    program.writer.set_lm(expert or _expert(config, material))
+    program.writer.set_lm(expert or _expert(config, splits))
     with lock_run_folder(config.output_dir):
         found = record_trajectories(
             program,
-            material.train,
+            splits.train,
             config.output_dir,
             threads=config.concurrency,
             skip_existing=config.skip_existing,
@@ -70,7 +70,7 @@ def collect_trajectories(
         )
     sessions = sum(collected.sessions for collected in found)
     say(f"{sessions:,} sessions of {len(found)} conversations: {config.output_dir}")
-    files = {session_file(config.output_dir, conversation.conversation_id) for conversation in material.train}
+    files = {session_file(config.output_dir, conversation.conversation_id) for conversation in splits.train}
     others = set(config.output_dir.glob("*.jsonl")) - files
     if others:
         say(f"and {len(others)} conversations of earlier commands, which sft and export take, too")
@@ -171,9 +171,9 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
     say(f"saved: {write_verl(lines, path, config.by):,} rows in {path}")
 
 
-def _expert(config: TrajectoriesConfig, material: DataSplits) -> dspy.LM:
+def _expert(config: TrajectoriesConfig, splits: TrainingSplits) -> dspy.LM:
     if config.model == ORACLE_EXPERT:
-        return oracle_lm(list(material.worlds.values()))
+        return oracle_lm(list(splits.worlds.values()))
     limiter = AdaptiveLimiter(config.concurrency)
     lm = language_model(config.model, api_base=config.api_base, limiter=limiter)
     check_model(lm)

@@ -18,7 +18,7 @@ from memory_program.core.errors import ConfigError
 from memory_program.core.hashing import content_hash
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.backends.local_backend import LocalProvider, LocalReinforceJob
-from memory_program.rl.trainer.step_accumulator import StepReport
+from memory_program.rl.trainer.policy_step import StepReport
 from memory_program.sft.session_lines import SessionLine
 
 SftExample = dict[str, Any]  # Any: a JSON object, ``{"messages": [...]}``
