@@ -84,7 +84,7 @@ class RewardServerConfig(Settings, init=False):
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What a request may hold, and what it must show; no token lets everybody in."""
+    """Limits of a request, and the token that it must show; without a token, every request is allowed."""
 
     max_items: int = 256
     max_bytes: int = 16_000_000
