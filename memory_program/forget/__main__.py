@@ -14,7 +14,7 @@ trajectories and synthesized questions by their file of the conversation. Lines 
 rewordings that are in no bank, are found only next to the conversation's id.
 
 Not erased: weights that were trained on it, backups, the files of a tracking server, the dataset, and files
-outside the folder of the run (a saved program with demos, a report written elsewhere with ``--page``).
+outside the folder of the run (a saved program with demos, a report written elsewhere with ``--report-file``).
 """
 
 import sys
@@ -63,7 +63,7 @@ def _command(
         print(f"there is no MLflow database at {uri}")
     for uri in (uri for uri, tracked in found.items() if tracked.is_in_trash):
         print(f"{uri} keeps deleted runs in its trash until its operator calls mlflow gc")
-    print("not searched: files elsewhere (--page, --output), backups, and trained weights")
+    print("not searched: files elsewhere (--report-file, --output), backups, and trained weights")
 
 
 if __name__ == "__main__":
