@@ -1,11 +1,12 @@
 """The verbatim archive: every turn as it was said, searched by BM25 over the turn and its neighbours."""
 
 import math
+import os
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import regex
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 
 from locomo.types import Session, Turn
 from memory_program.bank.dates.date_span import format_day
-from memory_program.bank.lexical import BM25Index
 from memory_program.bank.stems import normalize_nfc, tokenize
 from memory_program.core.errors import IndexingError, SessionConflictError
 
@@ -44,11 +44,6 @@ class ScoredTurn:
     score: float
 
 
-def _divide_by_max(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Divide by the best score; zeros alone stay as they are."""
-    return scores / (scores.max(initial=0.0) or 1.0)
-
-
 def _lower_words(text: str) -> list[str]:
     return _WORD.findall(normalize_nfc(text).lower())
 
@@ -67,25 +62,19 @@ class Archive:
     since an answer is usually stated, not asked, and mostly by the person whom the question names. All
     weights were chosen by evidence recall on LoCoMo's train split alone.
 
-    Sessions are indexed by the first search, so an archive that is never searched costs nothing. Any thread
-    may search.
+    The first search after a change builds the index, so an archive that is never searched costs nothing. Any
+    thread may search.
     """
 
     def __init__(self) -> None:
         """Make an empty archive."""
         self._lock = threading.Lock()
-        self._indexed_sessions = 0
-        self._turn_index = BM25Index()
-        self._session_index = BM25Index()
+        self._index = _ArchiveIndex()
         self._sessions: tuple[Session, ...] = ()
         self._speakers: tuple[str, ...] = ()
         self._session_ids: Map[str, None] = Map()
         self._by_id: Map[str, Turn] = Map()
-        # By position in the index of turns; replaced and never written to, so forks may share them.
         self._turns: tuple[Turn, ...] = ()
-        self._session_at: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-        self._speaker_at: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-        self._asks_at: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
 
     def __len__(self) -> int:
         """Count the turns."""
@@ -140,70 +129,90 @@ class Archive:
         """
         if top_k < 1:
             raise IndexingError(f"top_k={top_k} must be at least 1")
-        self._catch_up()
+        index = self._current_index()
         words = _lower_words(query)
         content = " ".join(word for word in words if word not in QUESTION_WORDS) or query
-        scores = _divide_by_max(self._turn_index.score_documents(content))
+        scores = index.turns.scores(content)
         found = np.flatnonzero(scores)
-        session_scores = _divide_by_max(self._session_index.score_documents(content))
-        scores += _SESSION_WEIGHT * session_scores[self._session_at]
-        scores -= _QUESTION_PENALTY * self._asks_at
-        named = [
-            place
-            for place, name in enumerate(self._speakers)
-            if not set(_lower_words(name)).isdisjoint(words)
-        ]
+        scores += _SESSION_WEIGHT * index.sessions.scores(content)[index.session_at]
+        scores -= _QUESTION_PENALTY * index.is_question
+        named = [name for name in self._speakers if not set(_lower_words(name)).isdisjoint(words)]
         if len(named) == 1:
-            scores += _SPEAKER_BONUS * (self._speaker_at == named[0])
+            scores += _SPEAKER_BONUS * (index.speakers == named[0])
         ranked = found[np.argsort(-scores[found], kind="stable")][:top_k]
         return [
-            ScoredTurn(self._turns[place], self._sessions[self._session_at[place]], float(scores[place]))
+            ScoredTurn(self._turns[place], self._sessions[index.session_at[place]], float(scores[place]))
             for place in ranked
         ]
 
     def stem_idf(self, stem: str) -> float:
         """Return ``log((n + 1) / m)`` for a stem in the documents of m of n turns; 0 if it is in none."""
-        self._catch_up()
-        holding = self._turn_index.document_frequency(stem)
-        return math.log((len(self) + 1) / holding) if holding else 0.0
+        matches = self._current_index().turns.document_frequency(stem)
+        return math.log((len(self) + 1) / matches) if matches else 0.0
 
-    def _catch_up(self) -> None:
-        """Index the sessions that are not indexed yet."""
+    def _current_index(self) -> "_ArchiveIndex":
         with self._lock:
-            speaker_at = {speaker: number for number, speaker in enumerate(self._speakers)}
-            for place in range(self._indexed_sessions, len(self._sessions)):
-                session = self._sessions[place]
-                lines = [
-                    Counter(tokenize(f"{turn.line} {turn.image_query}" if turn.image_query else turn.line))
-                    for turn in session.turns
-                ]
-                date = Counter(tokenize(format_day(session.date_time.date())))
-                documents = list[Counter[str]]()
-                for number in range(len(lines)):
-                    document: Counter[str] = Counter()
-                    for offset, weight in _LINE_WEIGHTS.items():
-                        if 0 <= number + offset < len(lines):
-                            _add_weighted(document, lines[number + offset], weight)
-                    _add_weighted(document, date, _DATE_WEIGHT)
-                    documents.append(document)
-                self._turn_index.add_all(documents)
-                self._session_index.add_all([sum(lines, date)])
-                speakers = np.array([speaker_at[turn.speaker] for turn in session.turns], np.intp)
-                asks = np.array([turn.text.rstrip().endswith("?") for turn in session.turns], np.bool_)
-                self._session_at = np.append(self._session_at, np.full(len(speakers), place, np.intp))
-                self._speaker_at = np.append(self._speaker_at, speakers)
-                self._asks_at = np.append(self._asks_at, asks)
-            self._indexed_sessions = len(self._sessions)
+            if self._index.session_count < len(self._sessions):
+                self._index = _ArchiveIndex(self._sessions, self._index)
+            return self._index
 
     def fork(self) -> "Archive":
         """Copy the archive in O(1); neither copy sees later changes of the other."""
         with self._lock:
             fork = copy(self)
-            fork._turn_index, fork._session_index = self._turn_index.fork(), self._session_index.fork()
         fork._lock = threading.Lock()
         return fork
 
 
-def _add_weighted(document: Counter[str], counts: Counter[str], weight: int) -> None:
-    for stem, count in counts.items():
-        document[stem] += weight * count
+class _ArchiveIndex:
+    """BM25 over the turns and over the whole sessions of an archive; never changed, so forks share it."""
+
+    def __init__(self, sessions: Sequence[Session] = (), known: "_ArchiveIndex | None" = None) -> None:
+        """Index sessions; ``known`` is an index of the first of them, whose text is not split again."""
+        self.session_count = len(sessions)
+        self._turn_stems = [] if known is None else list(known._turn_stems)
+        self._session_stems = [] if known is None else list(known._session_stems)
+        for session in sessions[len(self._session_stems) :]:
+            # a turn is also found by the words with which its image was once looked for
+            lines = [tokenize(f"{turn.line} {turn.image_query or ''}") for turn in session.turns]
+            date = tokenize(format_day(session.date_time.date()))
+            for place in range(len(lines)):
+                document = date * _DATE_WEIGHT
+                for offset, weight in _LINE_WEIGHTS.items():
+                    if 0 <= place + offset < len(lines):
+                        document += lines[place + offset] * weight
+                self._turn_stems.append(document)
+            self._session_stems.append([*chain(*lines), *date])
+        self.turns, self.sessions = _BM25(self._turn_stems), _BM25(self._session_stems)
+        turns = [turn for session in sessions for turn in session.turns]
+        self.session_at = np.repeat(np.arange(len(sessions)), [len(session.turns) for session in sessions])
+        self.speakers = np.array([turn.speaker for turn in turns], dtype=object)
+        self.is_question = np.array([turn.text.rstrip().endswith("?") for turn in turns], dtype=np.bool_)
+
+
+class _BM25:
+    """A bm25s index of documents (lists of stems), in double precision."""
+
+    def __init__(self, documents: list[list[str]]) -> None:
+        """Index the documents, of which there may be none."""
+        self._size = len(documents)
+        if documents:
+            # bm25s starts JAX where it is installed, which would take most of a GPU's memory
+            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+            import bm25s  # slow to import
+
+            self._index = bm25s.BM25(k1=1.5, b=0.75, method="lucene", dtype="float64")
+            self._index.index(documents, show_progress=False)
+
+    def scores(self, text: str) -> NDArray[np.float64]:
+        """Return the score of every document, divided by the best one."""
+        stems = tokenize(text)
+        scores = self._index.get_scores(stems) if self._size and stems else np.zeros(self._size)
+        return scores / (scores.max(initial=0.0) or 1.0)
+
+    def document_frequency(self, stem: str) -> int:
+        """Count the documents that hold a stem."""
+        if not self._size or stem not in self._index.vocab_dict:
+            return 0
+        column, starts = self._index.vocab_dict[stem], self._index.scores["indptr"]
+        return int(starts[column + 1] - starts[column])

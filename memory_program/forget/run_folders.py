@@ -58,7 +58,7 @@ def text_from_dataset(folder: Path, conversation: str) -> ConversationText:
     settings = load_run_config(folder, EvaluateConfig())
     if any(system.has_model_writer for system in settings.system_names):
         raise ConfigError(f"the banks of {str(folder)!r} are not in it: name their database with --db")
-    conversations = load_dataset(settings).conversations
+    conversations = load_dataset(settings.source, settings.seed).conversations
     for known in conversations:
         is_same = known.conversation_id == conversation
         for session in known.sessions:

@@ -1,4 +1,8 @@
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -196,3 +200,18 @@ def test_an_empty_archive_finds_nothing():
 def test_a_top_k_below_one_is_refused():
     with pytest.raises(IndexingError, match="top_k=0 must be at least 1"):
         archive_of(session(1, "Ana: A dog.")).search("dog", top_k=0)
+
+
+def test_a_search_keeps_jax_from_taking_the_memory_of_a_gpu(tmp_path):
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").touch()
+    check = "import os; assert os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] == 'false'\ntop_k = list"
+    (tmp_path / "jax" / "lax.py").write_text(check)
+    script = (
+        "import sys; from tests.unit.test_archive import archive_of, ids, session; "
+        "assert ids(archive_of(session(1, 'Ana: A dog.')), 'dog') == ['D1:1']; "
+        "assert 'jax.lax' in sys.modules"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("XLA_")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment)
