@@ -175,7 +175,7 @@ def _rounding(
     shares, largest = [0.0], 0.0
     for _ in range(8):
         new = [choose.randrange(engine.model.tokenizer.vocab_size) for _ in texts]
-        together = decoder.step(new)
+        together = decoder.decode(new)
         for row, (text, token) in enumerate(zip(texts, new, strict=True)):
             text.append(token)
             if row % 4 == 0:

@@ -103,7 +103,7 @@ def test_a_batch_that_grows_gives_the_logits_of_each_text_read_alone(
             with pytest.raises(KeyError):  # that one has ended
                 decoder.clone_sequence(prompts[0])
         new = tokens(len(texts))
-        logits = decoder.step(new)
+        logits = decoder.decode(new)
         for text, token in zip(texts, new, strict=True):
             text.append(token)
         for row, text in enumerate(texts):
@@ -150,7 +150,7 @@ def test_a_text_read_again_gives_the_same_bits_whatever_is_beside_it(engine: Loc
     (alone,) = (read.logits for read in decoder.prefill(texts[:1]))
     for read in decoder.prefill(texts):
         decoder.add_sequence(read)
-    decoder.step([1, 2, 3])
+    decoder.decode([1, 2, 3])
     assert torch.equal(decoder.recompute_logits(texts[0]), alone)
 
 
