@@ -45,16 +45,12 @@ class CountingDecoder:
         if any(prompt[-1] == TOO_LARGE for prompt in prompts):
             raise MemoryError("no room")
         return [
-            PrefilledPrompt(tuple(prompt), len(prompt) - 1, _logits_after(prompt[-1]), torch.empty(0))
+            PrefilledPrompt(len(prompt) - 1, _logits_after(prompt[-1]), torch.tensor(prompt))
             for prompt in prompts
         ]
 
     def add_sequence(self, prefilled: PrefilledPrompt) -> None:
-        self.sequences.append(list(prefilled.tokens))
-
-    def clone_sequence(self, prompt: Sequence[int]) -> Tensor:
-        self.sequences.append(list(prompt))
-        return _logits_after(prompt[-1])
+        self.sequences.append(prefilled.kv_LKHTD.tolist())
 
     def decode(self, tokens: Sequence[int]) -> Tensor:
         self.batches.append(len(tokens))

@@ -3,9 +3,9 @@
 Transformers' networks call it in place of their own attention. Keys and values are kept here, not there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,12 +20,10 @@ ATTENTION_NAME = "growing_texts"
 """The name of this attention, as transformers' ``attn_implementation``."""
 
 
-class AttentionPass(Protocol):
-    """One run of the network over new tokens."""
+AttentionPass = Callable[[int, Tensor, Tensor, Tensor, float], Tensor]
+"""One run of the network over new tokens, called with a layer's index, query, key, value and scaling.
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """Store the keys and values of new tokens; return the attention output, rows by tokens by heads."""
-        ...
+It stores the keys and values, and returns the attention output: rows, tokens, heads, width."""
 
 
 def _attend(
@@ -43,7 +41,7 @@ def _attend(
     if attention_pass is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
     layer: Any = module  # Any: an attention module of any architecture
-    return attention_pass.attend(layer.layer_idx, query, key, value, scaling), None
+    return attention_pass(layer.layer_idx, query, key, value, scaling), None
 
 
 AttentionInterface.register(ATTENTION_NAME, _attend)
@@ -74,11 +72,11 @@ class PrefillPass:
             mask = None  # the first chunk of a prompt has torch's own causal mask, and one token needs none
             if chunk.start and size > 1:
                 positions = torch.arange(chunk.end, device=chunk.kv_LKHTD.device)
-                mask = _additive_mask(positions > positions[chunk.start :, None], chunk.kv_LKHTD.dtype)
+                mask = positions <= positions[chunk.start :, None]
             self._masks.append(mask)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """See ``AttentionPass``."""
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        """Attend to the chunk and what is before it; see ``AttentionPass``."""
         new = zip(*(part.split(self._sizes, dim=2) for part in (query, key, value)), strict=True)
         attended: list[Tensor] = []
         for chunk, mask, (chunk_query, *new_kv) in zip(self._chunks, self._masks, new, strict=True):
@@ -104,28 +102,23 @@ class DecodePass:
 
     def __init__(self, cache: KVCache) -> None:
         """Append a token to each row of the cache."""
-        cache.ensure_capacity()
         rows, columns = len(cache.lengths), max(cache.lengths) + 1
+        cache.reserve(rows, columns)
         self._keys_LNHDT = cache.keys_LNHDT[:, :rows, ..., :columns]
         self._values_LNHTD = cache.values_LNHTD[:, :rows, :, :columns]
         self._rows = torch.arange(rows, device=self._keys_LNHDT.device)
         self._positions = torch.tensor(cache.lengths, device=self._keys_LNHDT.device)
-        is_padding = torch.arange(columns, device=self._keys_LNHDT.device) > self._positions[:, None]
-        self._mask_N_1_1_T = _additive_mask(is_padding, torch.float32)[:, None, None]
+        columns_T = torch.arange(columns, device=self._keys_LNHDT.device)
+        self._is_padding_N_1_1_T = (columns_T > self._positions[:, None])[:, None, None]
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """See ``AttentionPass``; computes in float32."""
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        """Attend in float32; see ``AttentionPass``."""
         rows, heads, _, width = key.shape
         keys_NHDT, values_NHTD = self._keys_LNHDT[layer], self._values_LNHTD[layer]
         keys_NHDT[self._rows, :, :, self._positions] = key[:, :, 0]
         values_NHTD[self._rows, :, self._positions] = value[:, :, 0]
         query_N_H_R_D = query.reshape(rows, heads, -1, width) * scaling  # R query heads share keys
-        scores = query_N_H_R_D.float() @ keys_NHDT.float() + self._mask_N_1_1_T
-        attended = scores.softmax(dim=-1) @ values_NHTD.float()
+        scores = query_N_H_R_D.float() @ keys_NHDT.float()
+        shares = scores.masked_fill_(self._is_padding_N_1_1_T, -torch.inf).softmax(dim=-1)
+        attended = shares @ values_NHTD.float()
         return attended.to(query.dtype).view(rows, 1, -1, width)
-
-
-def _additive_mask(is_hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros(is_hidden.shape, dtype=dtype, device=is_hidden.device).masked_fill_(
-        is_hidden, -torch.inf
-    )

@@ -38,7 +38,7 @@ class GenerationRequest:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Continuation:
     """The tokens generated after a prompt.
 
@@ -49,10 +49,10 @@ class Continuation:
         cached_tokens: the number of prompt tokens that had been computed for an earlier prompt.
     """
 
-    tokens: list[int]
-    logprobs: list[float]
-    has_ended: bool
-    cached_tokens: int
+    tokens: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    has_ended: bool = False
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,7 @@ class _SequenceState:
     random: torch.Generator | None
     future: "Future[Continuation]" = field(default_factory=lambda: Future[Continuation]())
     prefilled: PrefilledPrompt | None = None
-    """Its prompt, until it joins; None when it is a clone of a running sequence."""
-    tokens: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])
-    cached_tokens: int = 0
-    has_ended: bool = False
+    reply: Continuation = field(default_factory=Continuation)
 
     def fail(self, error: Exception) -> None:
         if not self.future.done() and self.future.set_running_or_notify_cancel():
@@ -83,8 +79,8 @@ class _SequenceState:
 class Batcher:
     """A thread that owns a decoder and generates for all threads that wait.
 
-    A sequence is first in ``_waiting``, then in ``_prefilling``, then in ``_ready``, then in ``_running``. A
-    sequence whose prompt a running one has goes from ``_waiting`` to ``_ready``.
+    A sequence is first in ``_waiting``, then in ``_prefilling``, then in ``_ready``, then in ``_running``. If
+    another sequence in ``_ready`` or ``_running`` has the same prompt, ``_prefilling`` is skipped.
     """
 
     def __init__(
@@ -206,18 +202,20 @@ class Batcher:
         return len(self._running) + len(self._ready) + sum(map(len, self._prefilling.values()))
 
     def _take_prompts(self) -> list[tuple[int, ...]]:
-        """Move sequences from the queue to ``_prefilling``; return the prompts to prefill now, together."""
+        """Give waiting sequences a slot; return the prompts to prefill for them now, together."""
         taken, room = list[tuple[int, ...]](), PREFILL_CHUNK_TOKENS
-        known = {sequence.request.prompt for sequence in (*self._running, *self._ready)}
+        prefilled = {each.request.prompt: each.prefilled for each in (*self._running, *self._ready)}
         for sequence in list(self._waiting):
             prompt = sequence.request.prompt
-            is_too_long = bool(taken) and prompt not in self._prefilling and len(prompt) > room
+            is_new = prompt not in prefilled and prompt not in self._prefilling
+            is_too_long = is_new and bool(taken) and len(prompt) > room
             if self._paused_by is not None or self._reserved_slots >= self._slots or is_too_long:
                 break
-            if prompt in known:
-                continue  # needs no prefill: the decode thread clones the other
             self._waiting.remove(sequence)
-            if prompt in self._prefilling:
+            if prompt in prefilled:
+                sequence.prefilled, sequence.reply.cached_tokens = prefilled[prompt], len(prompt)
+                self._ready.append(sequence)
+            elif prompt in self._prefilling:
                 self._prefilling[prompt].append(sequence)
             elif not sequence.future.cancelled():
                 self._prefilling[prompt] = [sequence]
@@ -241,7 +239,7 @@ class Batcher:
                     if isinstance(outcome, Exception):
                         sequence.fail(outcome)
                     else:
-                        sequence.prefilled = outcome
+                        sequence.prefilled, sequence.reply.cached_tokens = outcome, outcome.cached_tokens
                         self._ready.append(sequence)
             self._changed.notify_all()
 
@@ -270,9 +268,9 @@ class Batcher:
                     if prompts:  # first: they would be lost if a sequence that joins broke the batch
                         self._prefill(prompts)
                     while self._ready:
-                        self._add_next_sequence()
+                        self._admit_next()
                     if not prompts and self._running:
-                        last = [sequence.tokens[-1] for sequence in self._running]
+                        last = [sequence.reply.tokens[-1] for sequence in self._running]
                         self._append_sampled(0, self._decoder.decode(last))
                 except Exception as error:  # noqa: BLE001  # any error belongs to the open calls
                     with self._changed:
@@ -299,11 +297,6 @@ class Batcher:
         """Wait until there is something to do; return prompts to prefill first, or None after ``close``."""
         with self._changed:
             while not self._is_closed:
-                running = {sequence.request.prompt for sequence in self._running} if self._waiting else set()
-                for sequence in [each for each in self._waiting if each.request.prompt in running]:
-                    if self._paused_by is None and self._reserved_slots < self._slots:
-                        self._waiting.remove(sequence)
-                        self._ready.append(sequence)
                 batch = len(self._running) + len(self._ready)
                 tolerated = _PREFILL_QUEUE_RATIO * batch if self._prefill_threads else 0
                 prompts = self._take_prompts() if len(self._waiting) > tolerated else []
@@ -316,28 +309,23 @@ class Batcher:
                 self._changed.wait()
             return None
 
-    def _add_next_sequence(self) -> None:
-        """Let a sequence join the batch with its first token; an error is of this sequence alone."""
-        sequence = self._ready[0]
-        if not sequence.future.cancelled():
-            try:
-                if sequence.prefilled is None:
-                    logits = self._decoder.clone_sequence(sequence.request.prompt)
-                    sequence.cached_tokens = len(sequence.request.prompt)
-                else:
-                    self._decoder.add_sequence(sequence.prefilled)
-                    logits = sequence.prefilled.logits
-                    sequence.cached_tokens = sequence.prefilled.cached_tokens
-                    sequence.prefilled = None  # its keys and values are copied
-            except Exception as error:  # noqa: BLE001  # as in _prefill
-                sequence.fail(error)
-            else:
-                with self._changed:  # at no time is it in neither: prefill threads count the slots
-                    self._running.append(self._ready.popleft())
-                self._append_sampled(len(self._running) - 1, logits)
-                return
+    def _admit_next(self) -> None:
+        """Let the first ready sequence join the batch with its first token."""
+        sequence, is_added = self._ready[0], False
+        prefilled = sequence.prefilled
+        assert prefilled is not None, "a ready sequence has been prefilled"
+        try:
+            if not sequence.future.cancelled():
+                self._decoder.add_sequence(prefilled)
+                is_added = True
+        except Exception as error:  # noqa: BLE001  # as in _prefill
+            sequence.fail(error)
         with self._changed:
             self._ready.popleft()
+            if is_added:
+                self._running.append(sequence)
+        if is_added:
+            self._append_sampled(len(self._running) - 1, prefilled.logits)
 
     def _append_sampled(self, first: int, logits: Tensor) -> None:
         """Append a token to each sequence from slot ``first`` on; remove those that are done."""
@@ -351,29 +339,26 @@ class Batcher:
         ]
         batch = sample_next(logits, params, noise, tolerances)
         for row, sequence in enumerate(sequences):
-            sampled, index = batch, row
+            sampled, index, reply = batch, row, sequence.reply
             if not batch.is_batch_invariant[row]:
-                alone = self._decoder.recompute_logits([*sequence.request.prompt, *sequence.tokens])
+                alone = self._decoder.recompute_logits([*sequence.request.prompt, *reply.tokens])
                 sampled, index = sample_next(alone, [params[row]], [noise[row]], [0.0]), 0
             if not math.isfinite(sampled.logprobs[index]):
                 raise ModelError("the logits are not numbers: the training that changed the weights diverged")
-            sequence.tokens.append(sampled.tokens[index])
-            sequence.logprobs.append(sampled.logprobs[index])
-            sequence.has_ended = sampled.tokens[index] in self._stop_ids
+            reply.tokens.append(sampled.tokens[index])
+            reply.logprobs.append(sampled.logprobs[index])
+            reply.has_ended = sampled.tokens[index] in self._stop_ids
         for slot in reversed(range(first, len(self._running))):
-            sequence, future = self._running[slot], self._running[slot].future
-            is_full = len(sequence.tokens) >= sequence.request.max_new_tokens
-            if sequence.has_ended or is_full or future.done():
+            sequence = self._running[slot]
+            reply, future = sequence.reply, sequence.future
+            is_full = len(reply.tokens) >= sequence.request.max_new_tokens
+            if reply.has_ended or is_full or future.done():
                 last = self._running.pop()
                 if last is not sequence:
                     self._running[slot] = last
                 self._decoder.remove_sequence(slot)
                 if not future.done() and future.set_running_or_notify_cancel():
-                    future.set_result(
-                        Continuation(
-                            sequence.tokens, sequence.logprobs, sequence.has_ended, sequence.cached_tokens
-                        )
-                    )
+                    future.set_result(reply)
 
     def _configure_thread(self) -> None:
         """Set how this thread computes, and leave other threads as they are."""

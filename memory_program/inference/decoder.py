@@ -18,13 +18,12 @@ the most tokens of short prompts in a pass, since more would delay the first of 
 
 @dataclass(frozen=True, slots=True)
 class PrefilledPrompt:
-    """A prompt with its keys and values, from which one or many sequences can start.
+    """The keys and values of a prompt, from which one or many sequences can start.
 
-    ``cached_tokens`` of its tokens were in the prefix cache; ``logits`` are those after the last token, as
-    one row.
+    ``cached_tokens`` of its tokens were in the prefix cache; ``logits`` is one row, those after its last
+    token.
     """
 
-    tokens: tuple[int, ...]
     cached_tokens: int
     logits: Tensor
     kv_LKHTD: Tensor
@@ -45,7 +44,6 @@ class Decoder:
         self._kv_shape = kv_shape
         self._prefixes = prefixes
         self._cache = KVCache(kv_shape, network.dtype, network.device)
-        self._prompts: list[tuple[tuple[int, ...], Tensor]] = []  # by slot: a prompt, the logits after it
 
     def prefill(
         self, prompts: Sequence[Sequence[int]], *, use_prefixes: bool = True
@@ -86,7 +84,7 @@ class Decoder:
         if use_prefixes:
             for prompt, kv_LKHTD in zip(prompts, kvs_LKHTD, strict=True):
                 self._prefixes.store(prompt, kv_LKHTD)
-        columns = zip(map(tuple, prompts), cached_tokens, logits, kvs_LKHTD, strict=True)
+        columns = zip(cached_tokens, logits, kvs_LKHTD, strict=True)
         return [PrefilledPrompt(*column) for column in columns]
 
     def recompute_logits(self, tokens: Sequence[int]) -> Tensor:
@@ -94,26 +92,8 @@ class Decoder:
         return self.prefill([tokens], use_prefixes=False)[0].logits
 
     def add_sequence(self, prefilled: PrefilledPrompt) -> None:
-        """Start a sequence in the next slot."""
+        """Start a sequence in the next slot; the prompt can start others too (rollouts, for example)."""
         self._cache.add(*prefilled.kv_LKHTD.unbind(1))
-        self._prompts.append((prefilled.tokens, prefilled.logits))
-
-    def clone_sequence(self, prompt: Sequence[int]) -> Tensor:
-        """Start a sequence in the next slot from the prompt of a running one (rollouts of one prompt).
-
-        Returns:
-            The logits after the prompt, as one row.
-
-        Raises:
-            KeyError: no running sequence has this prompt.
-        """
-        tokens = tuple(prompt)
-        for slot, (other, logits) in enumerate(self._prompts):
-            if other == tokens:
-                self._cache.copy_row(slot, len(tokens))
-                self._prompts.append((other, logits))
-                return logits
-        raise KeyError(tokens)
 
     def decode(self, tokens: Sequence[int]) -> Tensor:
         """Append one token to each sequence; return the logits after it, one row for each sequence."""
@@ -125,13 +105,9 @@ class Decoder:
     def remove_sequence(self, slot: int) -> None:
         """Free a slot; the last sequence moves there."""
         self._cache.remove(slot)
-        last = self._prompts.pop()
-        if slot < len(self._prompts):
-            self._prompts[slot] = last
 
     def clear(self) -> None:
         """Remove all sequences, and clear the prefix cache."""
-        self._prompts.clear()
         self._cache.clear()
         self._prefixes.clear()
 

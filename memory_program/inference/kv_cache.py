@@ -24,14 +24,10 @@ class KVCache:
     def add(self, keys_LHTD: Tensor, values_LHTD: Tensor) -> None:
         """Copy a sequence to a new last row."""
         slot, tokens = len(self.lengths), keys_LHTD.shape[-2]
-        self.lengths.append(tokens)
-        self.ensure_capacity()
+        self.reserve(slot + 1, tokens + 1)
         self.keys_LNHDT[:, slot, :, :, :tokens] = keys_LHTD.mT
         self.values_LNHTD[:, slot, :, :tokens] = values_LHTD
-
-    def copy_row(self, slot: int, tokens: int) -> None:
-        """Copy the first tokens of a row to a new last row."""
-        self.add(self.keys_LNHDT[:, slot, :, :, :tokens].mT, self.values_LNHTD[:, slot, :, :tokens])
+        self.lengths.append(tokens)
 
     def remove(self, slot: int) -> None:
         """Free a row; the last row moves there."""
@@ -41,20 +37,18 @@ class KVCache:
             self.keys_LNHDT[:, slot, :, :, :tokens] = self.keys_LNHDT[:, last, :, :, :tokens]
             self.values_LNHTD[:, slot, :, :tokens] = self.values_LNHTD[:, last, :, :tokens]
 
-    def ensure_capacity(self) -> None:
-        """Reserve memory for every row, and for one more token in each."""
-        rows, columns = len(self.lengths), max(self.lengths) + 1
-        reserved = self.values_LNHTD
-        if rows > reserved.shape[1] or columns > reserved.shape[3]:
+    def reserve(self, rows: int, columns: int) -> None:
+        """Enlarge the memory, if necessary, to at least this many rows and columns."""
+        layers, old_rows, heads, old_columns, width = self.values_LNHTD.shape
+        if rows > old_rows or columns > old_columns:
+            rows = max(1 << (rows - 1).bit_length(), old_rows)
+            columns = max(1 << (columns - 1).bit_length(), old_columns)
             # zeros: padding has weight 0, but 0 times an uninitialised NaN would be NaN
-            rows = max(1 << (rows - 1).bit_length(), reserved.shape[1])
-            columns = max(1 << (columns - 1).bit_length(), reserved.shape[3])
-            keys, values = self.keys_LNHDT, self.values_LNHTD
-            layers, used_rows, heads, used_columns, width = values.shape
-            self.keys_LNHDT = keys.new_zeros(layers, rows, heads, width, columns)
-            self.keys_LNHDT[:, :used_rows, ..., :used_columns] = keys
-            self.values_LNHTD = values.new_zeros(layers, rows, heads, columns, width)
-            self.values_LNHTD[:, :used_rows, :, :used_columns] = values
+            keys_LNHDT = self.keys_LNHDT.new_zeros(layers, rows, heads, width, columns)
+            values_LNHTD = self.values_LNHTD.new_zeros(layers, rows, heads, columns, width)
+            keys_LNHDT[:, :old_rows, ..., :old_columns] = self.keys_LNHDT
+            values_LNHTD[:, :old_rows, :, :old_columns] = self.values_LNHTD
+            self.keys_LNHDT, self.values_LNHTD = keys_LNHDT, values_LNHTD
 
     def clear(self) -> None:
         """Remove all rows and release their memory."""

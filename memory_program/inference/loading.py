@@ -216,32 +216,23 @@ def _kv_shape(source: str, network: PreTrainedModel) -> tuple[int, int, int]:
     Raises:
         ModelError: the network keeps something else, or does not use the attention registered here.
     """
-    cached = [type(layer).__name__ for layer in DynamicCache(config=network.config).layers]
-    probe = _Probe()
-    token = torch.zeros(1, 1, dtype=torch.long, device=network.device)
-    network(input_ids=token, use_cache=False, attention_pass=probe)
-    if set(cached) != {"DynamicLayer"} or len(probe.shapes) > 1:
-        raise ModelError(
-            f"{source!r} ({type(network).__name__}) keeps more than keys and values of one shape for the "
-            f"whole context ({', '.join(sorted(set(cached)))}), and cannot be batched here: {_SERVE_IT}"
-        )
-    if probe.layers != list(range(len(cached))):
-        raise ModelError(
-            f"{source!r} ({type(network).__name__}) attends in a way of its own, and cannot be batched here: "
-            f"{_SERVE_IT}"
-        )
-    _, heads, _, width = probe.shapes.pop()
-    return len(cached), heads, width
+    kinds = [type(layer).__name__ for layer in DynamicCache(config=network.config).layers]
+    problem = f"keeps more than keys and values for the whole context ({', '.join(sorted(set(kinds)))})"
+    layers: list[int] = []
+    shapes: set[torch.Size] = set()
 
-
-class _Probe:
-    """An attention pass that records the layers that call it, and the shapes of their keys and values."""
-
-    def __init__(self) -> None:
-        self.layers: list[int] = []
-        self.shapes: set[torch.Size] = set()
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        self.layers.append(layer)
-        self.shapes |= {key.shape, value.shape}
+    def probe(layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        layers.append(layer)
+        shapes.update((key.shape, value.shape))
         return query.transpose(1, 2)
+
+    if set(kinds) == {"DynamicLayer"}:
+        token = torch.zeros(1, 1, dtype=torch.long, device=network.device)
+        network(input_ids=token, use_cache=False, attention_pass=probe)
+        if layers == list(range(len(kinds))) and len(shapes) == 1:
+            _, heads, _, width = shapes.pop()
+            return len(layers), heads, width
+        problem = "attends in a way of its own"
+    raise ModelError(
+        f"{source!r} ({type(network).__name__}) {problem}, and cannot be batched here: {_SERVE_IT}"
+    )

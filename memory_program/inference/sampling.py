@@ -28,11 +28,6 @@ class SamplingParams:
         """True if no randomness is involved."""
         return self.temperature == 0
 
-    @property
-    def is_unfiltered(self) -> bool:
-        """True if every token of the vocabulary can be drawn."""
-        return self.is_greedy or (self.top_k is None and self.top_p >= 1)
-
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
@@ -83,7 +78,7 @@ def sample_next(
         if sampling.is_greedy or gumbel is None:
             continue
         scores[row] += sampling.temperature * gumbel
-        if not sampling.is_unfiltered:
+        if sampling.top_k is not None or sampling.top_p < 1:
             tolerance = float(tolerances[row])
             lowest_kept, highest_dropped = _filter_bounds(logits_B_V[row], sampling, tolerance)
             scores[row].masked_fill_(logits_B_V[row] < lowest_kept - tolerance, -torch.inf)
