@@ -1,10 +1,8 @@
 """Continuous batching: the calls of many threads are decoded together, one token each at a time.
 
 A sequence joins between two steps and leaves when it ends, as in Orca (Yu et al. 2022, OSDI, section 3,
-"iteration-level scheduling"). Other threads prefill the prompts if there are any, short prompts together. Two
-decode batches side by side would disturb each other more: Python lets one thread run between two products,
-and a step has many small products where a prompt has few large ones. Zhong et al. 2024 ("DistServe", OSDI)
-separate prefill and decode for the same reason.
+"iteration-level scheduling"). Other threads prefill prompts, as in DistServe (Zhong et al. 2024, OSDI): two
+decode threads would disturb each other more, since only one runs Python between two of their small products.
 """
 
 import math
@@ -26,6 +24,7 @@ from memory_program.inference.sampling import SamplingParams, gumbel_noise, samp
 _PREFILL_QUEUE_RATIO = 0.5
 """The decode thread prefills a prompt itself when the queue exceeds this fraction of the running batch: a
 step of a small batch costs more per token. Between 0.25 and 1 the benchmark finds no difference."""
+_CLOSED = "the embedded model is closed: make another one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +189,7 @@ class Batcher:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise _closed_error()
+            raise ModelError(_CLOSED)
         if self._paused_by == threading.get_ident():
             raise ModelError(
                 "this thread is changing the weights of the model: generate after that, not inside"
@@ -260,7 +259,7 @@ class Batcher:
 
     def _run_decoder(self) -> None:
         """Decode until the batcher is closed or its decoder breaks down; then fail all open calls."""
-        reason: Exception = _closed_error()
+        reason = ModelError(_CLOSED)
         try:
             self._configure_thread()
             while (prompts := self._wait_for_work()) is not None:
@@ -371,7 +370,3 @@ class Batcher:
             restoring = threading.Thread(target=torch.set_num_threads, args=(others,))
             restoring.start()
             restoring.join()
-
-
-def _closed_error() -> ModelError:
-    return ModelError("the embedded model is closed: make another one")

@@ -68,11 +68,9 @@ class Decoder:
             kvs_LKHTD.append(kv_LKHTD)
         logits, done = [torch.empty(0)] * len(prompts), list(cached_tokens)
         while rows := [row for row, prompt in enumerate(prompts) if done[row] < len(prompt)]:
+            ends = [min(done[row] + PREFILL_CHUNK_TOKENS, len(prompts[row])) for row in rows]
             chunks = [
-                PrefillChunk(
-                    kvs_LKHTD[row], done[row], min(done[row] + PREFILL_CHUNK_TOKENS, len(prompts[row]))
-                )
-                for row in rows
+                PrefillChunk(kvs_LKHTD[row], done[row], end) for row, end in zip(rows, ends, strict=True)
             ]
             pairs = list(zip(rows, chunks, strict=True))
             tokens = torch.cat([torch.tensor(prompts[row][chunk.start : chunk.end]) for row, chunk in pairs])

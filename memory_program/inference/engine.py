@@ -18,15 +18,14 @@ from transformers import PreTrainedModel
 
 from memory_program.inference.batcher import Batcher, GenerationRequest, NumericalTolerance
 from memory_program.inference.decoder import Decoder
-from memory_program.inference.loading import DeviceName, DtypeName, best_device, fastest_dtype, load_model
+from memory_program.inference.loading import DeviceName, DtypeName, load_model
 from memory_program.inference.prefix_cache import PrefixCache
 from memory_program.inference.sampling import SamplingParams
 
 __all__ = ["LocalEngine", "LocalSettings"]
 
 _TOLERANCES: dict[DtypeName, NumericalTolerance] = {
-    # about 15 times (float32) and half (bfloat16) of the largest difference that
-    # benchmarks/local_engine.py measures
+    # 15 times (float32) and half (bfloat16) of the largest difference in benchmarks/local_engine.py
     "float32": NumericalTolerance(greedy=2**-13, sampled=2**-13),
     # with a tolerance for samples, a third of their tokens would be computed twice
     "bfloat16": NumericalTolerance(greedy=2**-5, sampled=0.0),
@@ -78,9 +77,8 @@ class LocalEngine:
     bfloat16 only beside the same other calls. Without a seed of its own, the k-th call of a sampled request
     gets the k-th of a fixed series of seeds, independent of other calls.
 
-    Each response has the token ids and log-probabilities in ``logprobs``, including the stop token.
-
-    Optimisers deep-copy programs: a copy shares this engine, since a second one would be a second model.
+    ``logprobs`` of a response holds token ids and log-probabilities, with the stop token. A copy is the
+    same engine: optimisers deep-copy programs, and a second engine would be a second model.
     """
 
     supports_function_calling = supports_reasoning = supports_response_schema = False
@@ -92,8 +90,13 @@ class LocalEngine:
         Raises:
             ModelError: the model cannot be used; see ``load_model``.
         """
-        device = settings.device or best_device()
-        dtype = settings.dtype or fastest_dtype(device)
+        device: DeviceName = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        dtype = settings.dtype
+        if dtype is None:
+            # never on a processor, however fast: one token in twenty is so uncertain there in bfloat16
+            # that its whole text is computed again
+            has_bf16 = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+            dtype = "bfloat16" if has_bf16 else "float32"
         folder = Path(settings.source).expanduser()
         if folder.is_dir():  # so that it is found from another working directory
             settings = settings.model_copy(update={"source": str(folder.resolve())})

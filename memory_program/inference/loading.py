@@ -45,21 +45,6 @@ class LoadedModel:
     kv_shape: tuple[int, int, int]
 
 
-def best_device() -> DeviceName:
-    """Return "cuda" if there is a CUDA device, else "cpu"."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def fastest_dtype(device: DeviceName) -> DtypeName:
-    """Choose bfloat16 on GPUs with native support, and float32 elsewhere.
-
-    A processor that multiplies bfloat16 twice as fast loses more than that: one token in twenty is so
-    uncertain that the whole text has to be computed again.
-    """
-    has_bf16 = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return "bfloat16" if has_bf16 else "float32"
-
-
 def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedModel:
     """Load a model with its tokenizer. A hub id uses the internet only for files not on this disk yet.
 
@@ -153,19 +138,18 @@ def _load_network(source: str, folder: Path, dtype: torch.dtype) -> PreTrainedMo
             output_loading_info=True,
         )
     network, report = cast(tuple[PreTrainedModel, dict[str, Any]], loaded)  # Any: sets and lists of names
-    wrong = {
-        reason: sorted(map(str, report[key]))
-        for key, reason in (
+    problems = [
+        f"{len(report[key])} {problem}, as {min(map(str, report[key]))}"
+        for key, problem in (
             ("missing_keys", "not in the file"),
             ("unexpected_keys", "not in the network"),
             ("mismatched_keys", "of another size"),
         )
         if report[key]
-    }
-    if wrong:
-        told = "; ".join(f"{len(names)} {reason}, as {names[0]}" for reason, names in wrong.items())
+    ]
+    if problems:
         raise ModelError(
-            f"{source!r}: the weights are not those that config.json describes ({told}): "
+            f"{source!r}: the weights are not those that config.json describes ({'; '.join(problems)}): "
             "take both from one model"
         )
     if not all(bool(weight.isfinite().all()) for weight in network.parameters()):
