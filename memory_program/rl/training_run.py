@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from rich.console import Console
 
 from locomo.atomic_files import atomic_write_folder
+from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.configs.arbor_config import ArborTrainConfig
@@ -21,7 +22,7 @@ from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.rl.base_comparison import compare_with_base, comparison_table
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.hub_upload import check_hub_access, upload_to_hub
-from memory_program.rl.mlflow_training import TrainingPublisher, make_training_results, save_trained_program
+from memory_program.rl.mlflow_training import TrainingPublisher, make_training_results, write_model_card
 from memory_program.rl.training_data import DataSplits, count_examples, load_data_splits
 from memory_program.rl.training_models import (
     check_backend,
@@ -101,6 +102,7 @@ def _load_splits_and_program(
     progress.say(_describe_splits(material))
     program = make_system(SystemName.MEMORY.value, config.system_settings)
     assert isinstance(program, MemoryProgram)
+    load_model_prompts(program, writer=config.model, reader=config.reader)
     return material, program
 
 
@@ -114,7 +116,7 @@ def _evaluate_and_publish(
     comparison = compare_with_base(config, material, progress.console)
     entries = read_log(config.output_dir)
     results = make_training_results(config, material, entries, comparison)
-    save_trained_program(config, program, results)
+    write_model_card(config, results)
     progress.console.print(comparison_table(comparison), markup=False)
     progress.say(format_validation_gain(results["validation"]))
     progress.say(f"saved: {config.trained_folder}; how it went: {config.output_dir}")
@@ -167,6 +169,8 @@ def _train(
         grpo.job.is_ended and config.trained_folder.is_dir()
     ):  # else it was brought before the job was ended
         atomic_write_folder(config.trained_folder, grpo.job.trainer.save_model)
+    if not (config.trained_folder / "program.json").exists():  # the evaluation asks under these prompts
+        program.save(str(config.trained_folder / "program.json"))
     grpo.job.terminate()
     program.set_lm(None)  # the evaluation loads what was saved: this makes room for it
 

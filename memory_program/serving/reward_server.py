@@ -24,6 +24,7 @@ from pydantic import Field, model_validator
 
 from memory_program import __version__
 from memory_program.agents.context import MemoryContext
+from memory_program.agents.model_prompts import load_agent_prompts
 from memory_program.agents.reader import QAReader
 from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.errors import ConfigError, RecordError
@@ -232,6 +233,7 @@ def serve_rewards(config: RewardServerConfig) -> None:
         judge = language_model(config.judge_model, api_base=config.api_base, temperature=0.0)
         check_model(judge)
     reader = QAReader(MemoryContext(config.top_k, config.reader_budget, config.relevance_floor))
+    load_agent_prompts(reader, "reader", config.reader_model)
     reader.set_lm(memoized(lm))
     metric = build_answer_metric(config.reward, judge_lm=judge)
     limits = RequestLimits(config.max_items, int(config.max_megabytes * 1e6), config.threads, token)
