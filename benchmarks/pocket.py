@@ -30,12 +30,13 @@ from locomo.statistics import clustered_interval
 from memory_program.agents.signatures import SPECIALISTS
 from memory_program.configs.evaluate_config import DatasetName, EvaluateConfig
 from memory_program.core.command_line import parse_flags, run_script
+from memory_program.core.json_files import Json
 from memory_program.core.settings import Settings
 from memory_program.evaluation.datasets import load_worlds
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.oracle_eval import ORACLE, evaluate_oracle
 from memory_program.evaluation.report.score_tables import format_interval
-from memory_program.evaluation.scoring.question_scores import BootstrapSampler, Json
+from memory_program.evaluation.scoring.question_scores import BootstrapSampler
 from memory_program.models.factory import AdaptiveLimiter, language_model
 from memory_program.worlds import Kind
 from memory_program.worlds.oracle import Exchange, Oracle, oracle_lm

@@ -12,9 +12,9 @@ from locomo.judge.rubrics import Rubric, list_gradings
 from locomo.types import Benchmark
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import ConfigError
+from memory_program.core.json_files import Json
 from memory_program.core.settings import split_list
 from memory_program.evaluation.datasets import benchmark_for_config
-from memory_program.evaluation.scoring.question_scores import Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from rich.console import Console
 
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
 from memory_program.core.errors import RecordError
+from memory_program.core.json_files import Json
 from memory_program.evaluation.datasets import load_worlds
 from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.worlds.oracle import oracle_lm
 
 ORACLE = "oracle"

@@ -20,7 +20,8 @@ from dspy import lm15
 from dspy._vendor.lm15.serde import request_to_dict, response_from_dict, response_to_dict
 
 from memory_program import __version__
-from memory_program.evaluation.item_records import Journal, content_hash
+from memory_program.core.hashing import content_hash
+from memory_program.core.journal import Journal
 from memory_program.models.model_names import model_fingerprint
 from memory_program.models.rate_limit import Engine
 from memory_program.models.usage import CallRecord, Usage, record_call, track_usage

@@ -9,7 +9,7 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.optimize_config import OptimizeConfig, Target
-from memory_program.evaluation.scoring.question_scores import Json
+from memory_program.core.json_files import Json
 from memory_program.evaluation.stages.cost_estimate import StageEstimate
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.models.model_names import model_fingerprint

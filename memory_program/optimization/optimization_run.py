@@ -11,9 +11,8 @@ from rich.console import Console
 from locomo.judge.rubrics import Rubric
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
-from memory_program.evaluation.report.results_json import write_json
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.stages.cost_estimate import format_estimates
 from memory_program.evaluation.stages.system_runner import ModelFactory
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model

@@ -6,7 +6,7 @@ from typing import Protocol
 import dspy
 
 from memory_program.configs.optimize_config import Target
-from memory_program.evaluation.scoring.question_scores import Json
+from memory_program.core.json_files import Json
 from memory_program.evaluation.stages.cost_estimate import StageEstimate
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate

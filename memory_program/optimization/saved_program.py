@@ -9,9 +9,8 @@ import orjson
 
 from memory_program import __version__
 from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.core.json_files import Json, write_json
 from memory_program.core.provenance import git_commit, lock_hash
-from memory_program.evaluation.report.results_json import write_json
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 from memory_program.optimization.candidate_selection import compare_with_baseline, val_interval

@@ -17,15 +17,11 @@ from locomo.statistics import paired_comparison
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.checkpoints import LogEntry
+from memory_program.core.json_files import Json
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import load_selection
-from memory_program.evaluation.scoring.question_scores import (
-    BootstrapSampler,
-    Json,
-    ScoredQuestion,
-    score_question,
-)
+from memory_program.evaluation.scoring.question_scores import BootstrapSampler, ScoredQuestion, score_question
 from memory_program.evaluation.scoring.score_signature import read_run
 from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.rl.model_card import format_difference

@@ -1,7 +1,6 @@
 """An episode as one JSON object, complete in itself: what other trainers carry, and send to be rewarded."""
 
 import json
-from typing import Any
 
 from locomo.types import ANSWERABLE_CATEGORIES, Category, Conversation, Question
 from memory_program.bank.bank import MemoryBank
@@ -9,9 +8,8 @@ from memory_program.bank.memory import operation_from_json, operation_to_json
 from memory_program.bank.record_json import session_from_json, session_to_json
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import RecordError
+from memory_program.core.json_files import Json
 from memory_program.rl.episodes import Episode
-
-Json = dict[str, Any]  # Any: a JSON object
 
 
 def episode_to_json(episode: Episode) -> Json:

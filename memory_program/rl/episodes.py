@@ -13,7 +13,7 @@ from locomo.types import Conversation, Question, Session
 from memory_program.agents.program import MemorySystem
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
-from memory_program.evaluation.item_records import content_hash
+from memory_program.core.hashing import content_hash
 
 
 @dataclass(frozen=True, slots=True)

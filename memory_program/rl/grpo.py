@@ -24,8 +24,8 @@ from memory_program.bank.store import BankStore
 from memory_program.configs.trainer_config import GRPOSettings, ReinforceSettings, parse_tool_weights
 from memory_program.core.checkpoints import LogEntry, RunState, TrainableWeights
 from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.hashing import content_hash
 from memory_program.core.parallel import run_parallel
-from memory_program.evaluation.item_records import content_hash
 from memory_program.models.memoized import memoized
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.backends.arbor.arbor_trainer import SubmittedGroups

@@ -7,10 +7,9 @@ from memory_program import __version__
 from memory_program.agents.program import MemoryProgram
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.checkpoints import LogEntry
+from memory_program.core.hashing import content_hash
+from memory_program.core.json_files import Json, write_json
 from memory_program.core.provenance import git_commit, lock_hash, provenance_tags
-from memory_program.evaluation.item_records import content_hash
-from memory_program.evaluation.report.results_json import write_json
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.rl.base_comparison import validation_difference
 from memory_program.rl.model_card import model_card
 from memory_program.rl.training_curves import write_curves

@@ -1,7 +1,7 @@
 """The card of a trained model: what it is, what it was trained on, what it is worth, and how to run it."""
 
 from memory_program.configs.train_config import TrainConfig
-from memory_program.evaluation.scoring.question_scores import Json
+from memory_program.core.json_files import Json
 
 _CARD = """---
 tags: [memory, reinforcement-learning, grpo]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from memory_program.core.checkpoints import LogEntry
-from memory_program.evaluation.scoring.question_scores import Json
+from memory_program.core.json_files import Json
 from memory_program.rl.groups import AgentSample, EpisodeGroups
 from memory_program.rl.model_card import format_difference
 from memory_program.rl.step_metrics import PHASES

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import orjson
 import uvicorn
@@ -28,6 +28,7 @@ from memory_program.agents.model_prompts import load_agent_prompts
 from memory_program.agents.reader import QAReader
 from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.errors import ConfigError, RecordError
+from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
 from memory_program.core.settings import ApiBase, Settings
 from memory_program.models.factory import check_model, language_model
@@ -43,8 +44,6 @@ TOKEN_VARIABLE = "MEMORY_PROGRAM_REWARD_TOKEN"
 _COMMAND = "python -m memory_program.serving.reward_server"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _MAX_REPLY_CHARS = 200_000  # of one reply; the longest that a model is likely to be allowed
-
-Json = dict[str, Any]  # Any: a JSON object
 
 
 class RewardServerConfig(Settings):

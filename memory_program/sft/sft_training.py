@@ -15,7 +15,7 @@ from dspy.clients.utils_finetune import TrainDataFormat
 from memory_program.configs.trainer_config import OptimizerSettings, ReinforceSettings
 from memory_program.core.checkpoints import CheckpointProgress, LogEntry, RunState
 from memory_program.core.errors import ConfigError
-from memory_program.evaluation.item_records import content_hash
+from memory_program.core.hashing import content_hash
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.backends.local_backend import LocalProvider, LocalReinforceJob
 from memory_program.rl.trainer.step_accumulator import StepReport

@@ -16,8 +16,8 @@ from memory_program.agents.systems import make_system
 from memory_program.configs.evaluate_config import SystemSettings
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.errors import RunInUseError
+from memory_program.core.json_files import Json
 from memory_program.core.run_folder import lock_run_folder
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.optimization.optimization_run import optimize
 from tests.model_server import ModelServer
 from tests.optimization_samples import (

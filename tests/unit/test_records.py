@@ -8,14 +8,9 @@ import pytest
 from locomo.judge.rubrics import Rubric, Verdict
 from memory_program.bank.outcomes import Answer, CallFailure, Outcome, RankedItem, SessionRecord
 from memory_program.core.errors import RecordError
-from memory_program.evaluation.item_records import (
-    AnswerRecord,
-    BuildRecord,
-    Journal,
-    Journals,
-    JudgeRecord,
-    content_hash,
-)
+from memory_program.core.hashing import content_hash
+from memory_program.core.journal import Journal
+from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, Journals, JudgeRecord
 from memory_program.models.usage import Usage
 
 

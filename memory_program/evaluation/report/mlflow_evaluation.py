@@ -8,19 +8,18 @@ from rich.console import Console
 
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.hashing import content_hash
+from memory_program.core.json_files import Json, write_json
 from memory_program.core.provenance import provenance_tags
-from memory_program.evaluation.item_records import content_hash
 from memory_program.evaluation.question_selection import Selection
 from memory_program.evaluation.report.plots import write_plots
 from memory_program.evaluation.report.report_page import REPORT_FILE, ReportedRun, write_html_report
 from memory_program.evaluation.report.results_json import (
     EVALUATION_RESULTS_FILE,
     build_evaluation_results,
-    write_json,
     write_question_results,
 )
 from memory_program.evaluation.report.score_tables import print_results
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.tracking import TrackedRun, Tracker, is_already_logged, tracking_location, write_receipt
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode
 from memory_program.core.errors import RecordError
+from memory_program.core.json_files import Json
 from memory_program.core.run_folder import CONFIG_FILE
 from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import Selection, load_selection
@@ -16,7 +17,6 @@ from memory_program.evaluation.report.mlflow_evaluation import EvaluationPublish
 from memory_program.evaluation.report.report_page import REPORT_FILE, ReportedRun
 from memory_program.evaluation.report.results_json import EVALUATION_RESULTS_FILE
 from memory_program.evaluation.scoring.bank_growth import database_url
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.scoring.score_signature import read_run
 from memory_program.evaluation.scoring.system_records import SystemRecords
 

@@ -16,7 +16,7 @@ from memory_program import __version__
 from memory_program.agents.program import MemorySystem, writer_state
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.core.errors import RecordError
-from memory_program.evaluation.item_records import content_hash
+from memory_program.core.hashing import content_hash
 from memory_program.evaluation.judge_program import load_judge_program, make_judges
 from memory_program.models.model_names import model_fingerprint
 

@@ -5,7 +5,8 @@ from typing import Any
 from dspy import lm15
 
 from memory_program.core.errors import ModelError
-from memory_program.rl.backends.arbor.arbor_client import ArborClient, Json
+from memory_program.core.json_files import Json
+from memory_program.rl.backends.arbor.arbor_client import ArborClient
 from memory_program.rl.groups import chat_messages
 
 OPENAI_PREFIX = "openai/"

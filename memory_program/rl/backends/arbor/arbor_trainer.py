@@ -17,8 +17,9 @@ import torch
 from locomo.atomic_files import atomic_write_text
 from memory_program.configs.arbor_settings import ArborJobSettings
 from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.json_files import Json
 from memory_program.rl.backends.arbor.arbor_checkpoints import export_checkpoint
-from memory_program.rl.backends.arbor.arbor_client import ArborClient, Json, UnknownJobError
+from memory_program.rl.backends.arbor.arbor_client import ArborClient, UnknownJobError
 from memory_program.rl.backends.arbor.arbor_wire import GroupItem, to_arbor_group
 
 _RECORD = "arbor.json"
