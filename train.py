@@ -6,7 +6,6 @@
 - synthesize: have a model write questions about conversations, to train by
 - sft: teach a writer the replies of an expert
 - export: write trajectories, or a trained model, as other tools read them
-- pretrain: train the embedded model from scratch
 """
 
 import sys
@@ -24,7 +23,6 @@ from memory_program.configs.sft_config import (
 from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
 from memory_program.core.command_line import parse_flags, parse_mode, run_script
 from memory_program.core.settings import Settings
-from recipes.pocket.recipe import PretrainConfig
 
 MODES: dict[str, tuple[type[Settings], str]] = {
     "train": (TrainConfig, "memory_program.rl.training_run:train"),
@@ -33,7 +31,6 @@ MODES: dict[str, tuple[type[Settings], str]] = {
     "synthesize": (SynthesizeConfig, "memory_program.sft.sft_commands:synthesize_questions"),
     "sft": (FineTuneConfig, "memory_program.sft.sft_commands:fine_tune_writer"),
     "export": (ExportConfig, "memory_program.sft.sft_commands:export_to_format"),
-    "pretrain": (PretrainConfig, "recipes.pocket.pretraining:pretrain"),
 }
 """For each mode its flags, and the function that takes them; imported late, since it needs torch."""
 
@@ -46,9 +43,7 @@ def main() -> None:
     config = parse_flags(config_type, about=__doc__ or "", prog=f"train.py --mode {mode}")
     module, _, name = place.partition(":")
     run: Callable[[Settings], Any] = getattr(import_module(module), name)  # Any: each mode its own
-    done = run(config)
-    if isinstance(config, PretrainConfig):
-        print(f"{done.tokens:,} tokens in {done.seconds:,.0f} s: {done.scores}")
+    run(config)
 
 
 if __name__ == "__main__":

@@ -69,8 +69,8 @@ def read_model_prompts(model: str) -> SavedPrompts:
         return {name: state for name, state in saved.items() if "signature" in state}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(
-            f"the prompts of model {model!r} in {str(path)!r} cannot be read ({type(error).__name__}: {error}): "
-            "put back the program.json that was saved with the weights"
+            f"the prompts of model {model!r} in {str(path)!r} cannot be read "
+            f"({type(error).__name__}: {error}): put back the program.json that was saved with the weights"
         ) from error
 
 

@@ -54,7 +54,7 @@ def parse_stored_memories(fields: Mapping[str, str]) -> dict[str, str]:
 
 @cache
 def _signature_by_structure() -> dict[str, type[dspy.Signature]]:
-    """List the program's signatures by the structure of their prompts, as shipped and as pocket knows them."""
+    """Map the structure of a prompt to its signature, for the shipped prompts and for those of pocket."""
     shipped = {
         **{f"writer.{kind}": signature for kind, signature in SPECIALISTS.items()},
         "writer.generalist": WriteAll,

@@ -31,11 +31,14 @@ PROMPTS = (*SPECIALISTS.values(), AnswerQuestion)
 @pytest.fixture
 def other_prompts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Change the instruction and a field's description in every shipped prompt that pocket was taught."""
+    shipped = [signature.instructions for signature in PROMPTS]
     for signature in PROMPTS:
-        monkeypatch.setattr(signature, "instructions", f"{OTHER} {signature.__name__}")
+        signature.instructions = f"{OTHER} {signature.__name__}"
         monkeypatch.setitem(signature.fields["core_memory"].json_schema_extra, "desc", f"{OTHER} Field")
     rendered_prompts._signature_by_structure.cache_clear()
     yield
+    for signature, instructions in zip(PROMPTS, shipped, strict=True):
+        signature.instructions = instructions
     rendered_prompts._signature_by_structure.cache_clear()
 
 
@@ -146,7 +149,7 @@ def test_a_saved_prompt_keeps_its_fields_and_their_order_when_one_is_added_or_mo
     rebuilt = saved_signature(added, state, "m")
     assert list(rebuilt.fields) == list(WriteEpisodic.fields)
     assert ADAPTER.format(rebuilt, [], inputs) == ADAPTER.format(WriteEpisodic, [], inputs)
-    assert list(added.fields)[0] == "style"
+    assert next(iter(added.fields)) == "style"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +158,9 @@ def test_a_saved_prompt_keeps_its_fields_and_their_order_when_one_is_added_or_mo
     ids=["an input is gone", "an output is new"],
 )
 def test_a_model_whose_fields_are_not_those_of_the_agent_is_refused(signature):
-    with pytest.raises(ConfigError, match=r"model 'm' was trained with the fields .*or train the model again"):
+    with pytest.raises(
+        ConfigError, match=r"model 'm' was trained with the fields .*or train the model again"
+    ):
         saved_signature(signature, dspy.Predict(WriteEpisodic).dump_state(), "m")
 
 

@@ -136,7 +136,7 @@ def test_an_unknown_mode_is_refused_with_those_that_there_are():
     assert parse_mode(["train", "evaluate"], "train", ["--seed", "1"]) == "train"
 
 
-@pytest.mark.parametrize(("mode", "flag"), [("train", "--num-train-steps"), ("pretrain", "--muon-rate")])
+@pytest.mark.parametrize(("mode", "flag"), [("train", "--num-train-steps"), ("export", "--format")])
 def test_each_mode_explains_its_flags_without_waiting_for_torch(mode, flag):
     code = (
         "import sys, runpy; sys.argv = ['train.py', '--mode', sys.argv[1], '--help']\n"
