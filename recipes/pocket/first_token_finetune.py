@@ -54,7 +54,7 @@ def find_paired_tokens(
     vocabulary: Mapping[str, int] = tokenizer.get_vocab()
     paired = {
         word: (token, vocabulary[f"{SPACE}{word}"])
-        for word, token in vocabulary.items()
+        for word, token in sorted(vocabulary.items())  # tokenizers gives another order in each process
         if word.isalpha() and f"{SPACE}{word}" in vocabulary
     }
     unknown = sorted(set(words) - paired.keys())
