@@ -60,7 +60,7 @@ def namespace_conversation_id(namespace: str) -> str:
     """Give the id of the conversation that a bank is of: before it, runs write a hash of their settings.
 
     Example:
-        >>> conversation_of("0123456789ab/conv-26"), conversation_of("acme/alice")
+        >>> namespace_conversation_id("0123456789ab/conv-26"), namespace_conversation_id("acme/alice")
         ('conv-26', 'acme/alice')
     """
     settings = _SETTINGS.match(namespace)

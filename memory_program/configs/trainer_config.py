@@ -179,7 +179,7 @@ def parse_tool_weights(tools: str) -> dict[str, float]:
         ConfigError: one is not written as ``tool=number``, or a tool stands twice.
 
     Example:
-        >>> weights_of("merge_memory=0.1, split_memory=0.05")
+        >>> parse_tool_weights("merge_memory=0.1, split_memory=0.05")
         {'merge_memory': 0.1, 'split_memory': 0.05}
     """
     weights: dict[str, float] = {}

@@ -61,7 +61,7 @@ def parse_mode(modes: Collection[str], default: str, arguments: Sequence[str] | 
         ConfigError: there is no such mode.
 
     Example:
-        >>> named_mode(["train", "pretrain"], "train", ["--seed", "3", "--mode=pretrain"])
+        >>> parse_mode(["train", "pretrain"], "train", ["--seed", "3", "--mode=pretrain"])
         'pretrain'
     """
     named = peek_flag("mode", arguments)
@@ -79,7 +79,7 @@ def peek_flag(name: str, arguments: Sequence[str] | None = None) -> str | None:
         arguments: what to look at; None takes ``sys.argv``.
 
     Example:
-        >>> flag_value("backend", ["--seed", "3", "--backend", "arbor"]), flag_value("mode", ["--seed", "3"])
+        >>> peek_flag("backend", ["--seed", "3", "--backend", "arbor"]), peek_flag("mode", ["--seed", "3"])
         ('arbor', None)
     """
     given = sys.argv[1:] if arguments is None else arguments

@@ -25,7 +25,7 @@ def is_local(model: str) -> bool:
     """Whether a name is of a model that runs in this process.
 
     Example:
-        >>> is_embedded("pocket"), is_embedded("local:weights/tiny"), is_embedded("openai/gpt-4.1-mini")
+        >>> is_local("pocket"), is_local("local:weights/tiny"), is_local("openai/gpt-4.1-mini")
         (True, True, False)
     """
     return is_bundled(model) or model.startswith(_LOCAL)
@@ -35,7 +35,7 @@ def model_source(model: str) -> str:
     """Name the folder, or the id on the hub, of a model that runs in this process.
 
     Example:
-        >>> source_of("local:weights/tiny")
+        >>> model_source("local:weights/tiny")
         'weights/tiny'
     """
     return str(_BUNDLED.get(model, model.removeprefix(_LOCAL).strip()))

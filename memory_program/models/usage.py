@@ -127,8 +127,8 @@ def track_usage() -> Generator[UsageMeter]:
     Meters nest: the inner one sees its own calls only, the outer one sees all of them.
 
     Example:
-        >>> with metered() as whole:
-        ...     with metered() as part:
+        >>> with track_usage() as whole:
+        ...     with track_usage() as part:
         ...         record_call(CallRecord("openai/gpt-4.1-mini", Usage(calls=1)))
         ...     record_call(CallRecord("openai/gpt-4.1-mini", Usage(calls=1)))
         >>> part.usage.calls, whole.usage.calls

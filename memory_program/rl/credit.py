@@ -53,7 +53,7 @@ def group_advantages(rewards_G: Sequence[float], *, scale_rewards: bool = True) 
     mean alone is subtracted (Dr. GRPO, arXiv 2503.20783).
 
     Example:
-        >>> group_advantages([1.0, 0.0], is_scaled=False)
+        >>> group_advantages([1.0, 0.0], scale_rewards=False)
         [0.5, -0.5]
         >>> group_advantages([0.3, 0.3]) is None
         True

@@ -62,7 +62,7 @@ def format_difference(comparison: Json | None) -> str:
     """Write by how much the trained model is better, with its interval where there is one.
 
     Example:
-        >>> spelled_difference({"difference": 0.12, "low": 0.1, "high": 0.2, "p_value": 0.008, "n": 90})
+        >>> format_difference({"difference": 0.12, "low": 0.1, "high": 0.2, "p_value": 0.008, "n": 90})
         '+0.120 (+0.100..+0.200, p 0.008, n 90)'
     """
     if comparison is None:

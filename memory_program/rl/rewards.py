@@ -143,7 +143,7 @@ def bank_efficiency(old: BankSize, new: BankSize) -> float:
     were added or lost, at least 0.8.
 
     Example:
-        >>> efficiency(BankSize(10, 50.0), BankSize(11, 60.0))
+        >>> bank_efficiency(BankSize(10, 50.0), BankSize(11, 60.0))
         1.14
     """
     size = 1.0 if new.memories <= 100 else max(0.1, 1 - (new.memories - 100) / 100)

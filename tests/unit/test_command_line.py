@@ -119,8 +119,8 @@ def test_success_is_status_0():
 @pytest.mark.parametrize("size", [1, 1_000_000])
 def test_a_reader_of_the_output_that_goes_away_is_no_error(size):
     code = (
-        "import sys, time; from memory_program.core.command_line import exit_status; "
-        f"sys.exit(exit_status(lambda: (time.sleep(0.5), print('x' * {size}))))"
+        "import sys, time; from memory_program.core.command_line import run_script; "
+        f"sys.exit(run_script(lambda: (time.sleep(0.5), print('x' * {size}))))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
@@ -129,10 +129,10 @@ def test_a_reader_of_the_output_that_goes_away_is_no_error(size):
 
 def test_an_error_is_told_although_nobody_reads_the_output():
     code = (
-        "import sys, time; from memory_program.core.command_line import exit_status\n"
+        "import sys, time; from memory_program.core.command_line import run_script\n"
         "from memory_program.core.errors import StoreError\n"
         "def fail(): time.sleep(0.5); print('x'); raise StoreError('locked')\n"
-        "sys.exit(exit_status(fail))"
+        "sys.exit(run_script(fail))"
     )
     buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # what is printed waits until Python ends
     process = subprocess.Popen(

@@ -121,7 +121,7 @@ def test_the_cached_share_is_of_input_tokens_alone_and_unknown_without_any() -> 
 
 def test_prices_are_read_without_importing_litellm() -> None:
     check = (
-        "import sys; from memory_program.models.usage import price_of; assert price_of('openai/gpt-4.1-mini'); "
+        "import sys; from memory_program.models.usage import list_price; assert list_price('openai/gpt-4.1-mini'); "
         "sys.exit(any(name in sys.modules for name in ('litellm', 'dspy')))"
     )
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -247,7 +247,7 @@ def test_a_difference_is_an_agents_own_whatever_the_others_do():
     parts = [graded(1.0, ["m1"], episodic=[create("A.")], semantic=[create("B.")]), graded(0.5, ["m1"])]
     withouts = [{MemoryKind.EPISODIC: 0.5, MemoryKind.SEMANTIC: 1.0}, {}]
     both = [
-        replace(part, score=replace(part.score, without=scores))
+        replace(part, score=replace(part.score, counterfactual_scores=scores))
         for part, scores in zip(parts, withouts, strict=True)
     ]
     grouping = group_by_agent(both, AGENTS, RewardRule("difference"), alpha=4.0, scale_rewards=False)

@@ -94,8 +94,8 @@ def parse_question(text: str, speakers: Sequence[str]) -> QuestionClues:
     """Read a question between these speakers.
 
     Example:
-        >>> clues = read_question("What instruments does Ana play?", ["Ana", "Ben"])
-        >>> clues.asked.value, clues.wants_several, sorted(clues.telling), sorted(clues.named)
+        >>> clues = parse_question("What instruments does Ana play?", ["Ana", "Ben"])
+        >>> clues.answer_type.value, clues.wants_several, sorted(clues.content_stems), sorted(clues.named_speakers)
         ('which', True, ['instrument', 'play'], ['Ana'])
     """
     words = [normalize_word(word).removesuffix("'s") for word in WORD.findall(text)]

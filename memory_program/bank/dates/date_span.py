@@ -33,12 +33,12 @@ class DateSpan:
         """Let a sentence tell when it was: in place of what was said, if it repeats that, or at its end.
 
         Example:
-            >>> january = Stretch(date(2023, 1, 1), date(2023, 1, 31), "January 2023")
-            >>> january.told_in("Ana visited Rome.", "last month")
+            >>> january = DateSpan(date(2023, 1, 1), date(2023, 1, 31), "January 2023")
+            >>> january.insert_into("Ana visited Rome.", "last month")
             'Ana visited Rome in January 2023.'
-            >>> january.told_in("Last month Ana visited Rome.", "last month")
+            >>> january.insert_into("Last month Ana visited Rome.", "last month")
             'In January 2023 Ana visited Rome.'
-            >>> january.told_in("Ana lives there since last month!", "last month")
+            >>> january.insert_into("Ana lives there since last month!", "last month")
             'Ana lives there since January 2023!'
         """
         if self.phrase.casefold() in sentence.casefold():

@@ -46,7 +46,7 @@ def find_dates(text: str, anchor: date) -> list[DateMention]:
 
     Example:
         >>> said_on = date(2023, 6, 9)
-        >>> [found.stretch.phrase for found in find_dates("I ran yesterday, and two weeks ago.", said_on)]
+        >>> [found.date_span.phrase for found in find_dates("I ran yesterday, and two weeks ago.", said_on)]
         ['8 June 2023', 'Two weeks before 9 June 2023']
     """
     found: list[DateMention] = []
@@ -86,7 +86,7 @@ def resolve_date_span(expression: str, anchor: date) -> DateSpan | None:
         None for what is no expression of time.
 
     Example:
-        >>> resolve_time("next month", date(2023, 12, 15)).phrase
+        >>> resolve_date_span("next month", date(2023, 12, 15)).phrase
         'January 2024'
     """
     expression = " ".join(expression.split()).strip(".,;")
