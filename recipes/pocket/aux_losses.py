@@ -31,6 +31,7 @@ class AuxHeads(nn.Module):
     def __init__(self, width: int) -> None:
         """Make the heads for a stream of this width."""
         super().__init__()
+        # These names are in the checkpoints of trainings that version 0.1.0 began.
         self.beginnings = nn.ModuleList(_identity_linear(width) for _ in range(LINE_PREFIX_TOKENS))
         self.content = _identity_linear(width)
         self.query = nn.Linear(width, _POINTER_WIDTH, bias=False)
@@ -88,7 +89,15 @@ class AuxHeads(nn.Module):
         )
 
 
-AUX_LOSS_NAMES = ("beginnings", "content", "pointers", "echoes", "taken", "matches", "answers")
+AUX_LOSS_NAMES = (
+    "line_start",
+    "line_content",
+    "pointer",
+    "known_words",
+    "used_words",
+    "match",
+    "answer_start",
+)
 """The names of the losses in the log."""
 
 

@@ -38,7 +38,7 @@ def test_a_uniform_pointer_costs_the_log_share_of_the_source():
     heads = AuxHeads(WIDTH)
     torch.nn.init.zeros_(heads.query.weight)
     # The second is in the second row: it indexes the flattened batch.
-    found = aux_losses(heads, pointers=[[4, 1, 3], [LENGTH + 5, LENGTH, LENGTH + 1]])["pointers"]
+    found = aux_losses(heads, pointers=[[4, 1, 3], [LENGTH + 5, LENGTH, LENGTH + 1]])["pointer"]
     # Two of the four tokens before the first index are its source, one of the five before the second.
     assert math.isclose(found, (math.log(4 / 2) + math.log(5 / 1)) / 2, rel_tol=1e-5)
 
@@ -49,17 +49,17 @@ def test_an_untrained_head_costs_one_bit_for_each_word_and_memory():
         torch.nn.init.zeros_(reading.weight)
         torch.nn.init.zeros_(reading.bias)
     found = aux_losses(heads)
-    assert math.isclose(found["echoes"], math.log(2), rel_tol=1e-5)
-    assert math.isclose(found["matches"], math.log(2), rel_tol=1e-5)
-    assert math.isclose(found["taken"], 2 * math.log(2), rel_tol=1e-5)  # two words of one memory
+    assert math.isclose(found["known_words"], math.log(2), rel_tol=1e-5)
+    assert math.isclose(found["match"], math.log(2), rel_tol=1e-5)
+    assert math.isclose(found["used_words"], 2 * math.log(2), rel_tol=1e-5)  # two words of one memory
 
 
 def test_a_confident_right_prediction_costs_almost_nothing():
     heads = AuxHeads(WIDTH)
     torch.nn.init.zeros_(heads.match.weight)
     torch.nn.init.constant_(heads.match.bias, 20.0)
-    assert aux_losses(heads)["matches"] < 1e-6
-    assert aux_losses(heads, matches=[[2, 0]])["matches"] > 10
+    assert aux_losses(heads)["match"] < 1e-6
+    assert aux_losses(heads, matches=[[2, 0]])["match"] > 10
 
 
 def test_ignored_targets_cost_nothing():

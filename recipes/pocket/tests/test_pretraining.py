@@ -167,7 +167,7 @@ def test_at_full_weight_the_network_soon_predicts_how_a_line_begins(trained, tmp
     weighed = {**SMALL, "aux_line_start_weight": 1.0, "tokens": 72_000, "layers": 2, "probe_size": 1}
     pretrain(PretrainConfig(out=tmp_path, **weighed))
     losses = [
-        entry["aux_losses"]["beginnings"] for entry in read_log(tmp_path) if entry.get("stage") == "bare"
+        entry["aux_losses"]["line_start"] for entry in read_log(tmp_path) if entry.get("stage") == "bare"
     ]
     assert losses[-1] < 0.5 * losses[0]
 
