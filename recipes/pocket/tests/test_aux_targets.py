@@ -33,7 +33,7 @@ def marks() -> MarkerTokens:
     return MarkerTokens.from_tokenizer(small_tokenizer())
 
 
-def tokens_of(text: str) -> list[int]:
+def encode(text: str) -> list[int]:
     return small_tokenizer().backend_tokenizer.encode(text).ids
 
 
@@ -134,13 +134,13 @@ def test_a_token_is_asked_for_the_beginning_and_a_token_of_its_line():
 
 
 def test_before_the_answer_the_question_and_the_answer_are_asked_for():
-    question = tokens_of("When did Tom buy the blue kite?")
+    question = encode("When did Tom buy the blue kite?")
     example, found = reader_targets("When did Tom buy the blue kite?", "9 May 2023", KITE)
     about, ahead = (row[1:].tolist() for row in found.lines if row[0] == example.reply_start)
     assert about[:3] == question[:3]
     assert about[3] in question
     assert ahead[:3] == [IGNORE_INDEX] * 3
-    assert ahead[3] in tokens_of("9 May 2023")
+    assert ahead[3] in encode("9 May 2023")
 
 
 # -- the memories of a reader, and the turns of a writer ------------------------------------------------
@@ -175,7 +175,7 @@ def test_the_words_that_an_answer_uses_are_marked_in_its_memory():
     assert words_marked(result, 2) == ["9", "May", "2023"]
     example, found = result
     ((place, *begun),) = found.answers.tolist()
-    assert begun == tokens_of("9 May 2023")[:3]
+    assert begun == encode("9 May 2023")[:3]
     assert small_tokenizer().decode(example.tokens[: place + 1]).endswith(KITE)
 
 
@@ -237,5 +237,5 @@ def test_a_turn_that_changes_a_line_is_asked_for_that_line():
 def test_a_line_shorter_than_the_prefix_leaves_the_rest_unasked():
     example, found = writer_targets(evidence=(LIVES,), changes=((LIVES, "(none)"),))
     ((_, *begun),) = found.answers.tolist()
-    assert begun == [*tokens_of("(none)"), *(IGNORE_INDEX,) * 3][:3]
+    assert begun == [*encode("(none)"), *(IGNORE_INDEX,) * 3][:3]
     assert len(example.changes) == 1
