@@ -22,9 +22,9 @@ class OptimizationPublisher:
 
     def __init__(self, config: OptimizeConfig) -> None:
         """Begin to open MLflow in the background, since it takes seconds."""
-        self.uri, artifacts = tracking_location(config.output_dir, config.tracking_uri)
+        self.uri, artifacts = tracking_location(config.output_dir, config.tracking.tracking_uri)
         self._config = config
-        self._tracker = Tracker(self.uri, artifacts) if config.mlflow else None
+        self._tracker = Tracker(self.uri, artifacts) if config.tracking.mlflow else None
 
     def close(self) -> None:
         """Let go of MLflow."""

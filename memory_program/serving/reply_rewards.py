@@ -14,9 +14,8 @@ from memory_program.agents.reader import QAReader
 from memory_program.agents.signatures import SPECIALISTS
 from memory_program.agents.writer import MemoryWriter
 from memory_program.rl.episodes import Episode
-from memory_program.rl.grading import Grader
 from memory_program.rl.rewards import AnswerMetric, RewardRule
-from memory_program.rl.rollouts import run_rollout
+from memory_program.rl.rollouts import Grader, run_rollout
 
 GENERALIST = "generalist"
 AGENTS = (*SPECIALISTS, GENERALIST)
@@ -27,7 +26,7 @@ _UNLIMITED_TOKENS = 10**9  # tokens; what is over a budget is for a model to mer
 
 @dataclass(frozen=True, slots=True)
 class ReplyReward:
-    """What a reply is worth, and what that was made of; without a ``reward``, ``reason`` says why."""
+    """The reward of a reply and its parts. Without a ``reward``, ``reason`` says why."""
 
     reward: float | None
     score: float | None

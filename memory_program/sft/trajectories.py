@@ -21,8 +21,7 @@ from memory_program.core.parallel import run_parallel
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.episode_json import episode_to_json
 from memory_program.rl.episodes import Episode, questions_by_session
-from memory_program.rl.groups import chat_messages
-from memory_program.rl.rollouts import Rollout, get_policy_lm, run_rollout, sampling_program
+from memory_program.rl.rollouts import Rollout, chat_messages, get_policy_lm, run_rollout, sampling_program
 from memory_program.sft.session_lines import (
     SessionLine,
     append_line,
@@ -34,7 +33,7 @@ from memory_program.sft.session_lines import (
 
 @dataclass(frozen=True, slots=True)
 class CollectionResult:
-    """How many sessions of a conversation there are now, and why there are not more."""
+    """Sessions recorded of one conversation, and the reason why there are not more."""
 
     conversation_id: str
     sessions: int
@@ -97,7 +96,7 @@ def read_trajectories(folder: Path) -> list[SessionLine]:
 
 @dataclass(frozen=True, slots=True)
 class _Expert:
-    """Who is watched: a model, and a hash of the prompts that it writes by."""
+    """The expert that is recorded: its model and a hash of its prompts."""
 
     model: str
     prompts: str
