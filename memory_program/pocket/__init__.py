@@ -1,1 +1,1 @@
-"""The embedded model ``pocket``: its weights, and the prompts that it was trained under (``program.json``)."""
+"""The embedded model ``pocket``: its weights, and the prompts that it was trained under."""
