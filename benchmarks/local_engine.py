@@ -27,7 +27,7 @@ from memory_program.inference.loading import LoadedModel
 from memory_program.inference.prefix_cache import PrefixCache
 from memory_program.models.model_names import POCKET, model_source
 from memory_program.worlds import generate_worlds
-from recipes.pocket.examples import collect_exchanges
+from recipes.pocket.training_text import collect_exchanges
 
 _ROUNDS = 2
 

@@ -3,6 +3,7 @@
 from contextlib import ExitStack
 
 from memory_program import __version__
+from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
@@ -28,6 +29,7 @@ class MemoryOptimizationTarget:
         """Read the program and the conversations."""
         program = make_system(SystemName.MEMORY.value, config.system)
         assert isinstance(program, MemoryProgram)
+        load_model_prompts(program, writer=config.model, reader=config.model)
         if config.program is not None:
             load_program(program, config.program)
         self.program = program

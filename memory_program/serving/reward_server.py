@@ -25,6 +25,7 @@ from pydantic import Field, model_validator
 from locomo.judge.rubrics import Rubric
 from memory_program import __version__
 from memory_program.agents.context import MemoryContext
+from memory_program.agents.model_prompts import load_agent_prompts
 from memory_program.agents.reader import QAReader
 from memory_program.configs.groups import GradingSettings, RetrievalSettings, ServerAddress
 from memory_program.core.command_line import parse_flags, run_script
@@ -220,6 +221,7 @@ def serve_rewards(config: RewardServerConfig) -> None:
         check_model(judge)
     shown = config.retrieval
     reader = QAReader(MemoryContext(shown.top_k, shown.reader_budget, shown.min_relative_score))
+    load_agent_prompts(reader, "reader", config.reader_model)
     reader.set_lm(memoized(lm))
     metric = build_answer_metric(config.grading.answer_metric, Rubric(config.grading.rubric), judge)
     limits = RequestLimits(config.max_items, int(config.max_megabytes * 1e6), config.threads, token)

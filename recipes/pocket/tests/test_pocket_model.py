@@ -1,4 +1,4 @@
-"""The network copies before it has learned anything; that is what its first weights are for."""
+"""The first weights of the network copy before it has learned anything."""
 
 import pytest
 import torch
@@ -20,14 +20,14 @@ def next_tokens(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("length", [16, 64, 128])
-def test_a_fresh_network_goes_on_with_what_it_reads_for_the_second_time(fresh, length):
+def test_a_fresh_network_continues_a_text_that_it_reads_for_the_second_time(fresh, length):
     once = torch.randint(1, VOCABULARY, (8, length), generator=torch.Generator().manual_seed(length))
     twice = torch.cat((once, once), dim=1)
     said = next_tokens(fresh, twice)[:, length + 1 : -1]
     assert (said == twice[:, length + 2 :]).float().mean() > 0.97
 
 
-def test_of_two_places_it_takes_the_one_where_the_token_before_was_the_same_too(fresh):
+def test_of_two_places_it_copies_from_the_one_with_the_same_token_before(fresh):
     draws = torch.Generator().manual_seed(1)
     right = 0
     for _ in range(50):
@@ -37,14 +37,14 @@ def test_of_two_places_it_takes_the_one_where_the_token_before_was_the_same_too(
     assert right >= 45
 
 
-def test_without_its_layout_such_a_network_does_not_copy():
+def test_without_these_first_weights_the_network_does_not_copy():
     model = LlamaForCausalLM(make_model(ModelShape(), VOCABULARY, 0, seed=0).config)
     once = torch.randint(1, VOCABULARY, (8, 32), generator=torch.Generator().manual_seed(3))
     twice = torch.cat((once, once), dim=1)
     assert (next_tokens(model, twice)[:, 33:-1] == twice[:, 34:]).float().mean() < 0.1
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_one_others():
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others():
     first, again, other = (make_model(ModelShape(layers=2), 50, 0, seed).state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["model.embed_tokens.weight"], other["model.embed_tokens.weight"])

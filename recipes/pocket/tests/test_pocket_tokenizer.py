@@ -1,4 +1,4 @@
-"""The tokenizer loses nothing, and spends tokens on what is said only."""
+"""The tokenizer loses nothing, and spends tokens on content only."""
 
 import pytest
 from hypothesis import given, settings
@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from memory_program.agents.signatures import SPECIALISTS, AnswerQuestion, Consolidate, WriteAll
+from memory_program.models.model_names import POCKET, POCKET_BASE, model_source
 from memory_program.worlds.rendered_prompts import render_prompt
 from recipes.pocket.pocket_tokenizer import END, chat_text, fixed_texts, save_tokenizer, train_tokenizer
-from tests.pocket_samples import small_tokenizer
+from recipes.pocket.tests.samples import small_tokenizer
 
-TOLD = (*SPECIALISTS.values(), AnswerQuestion)
+PROMPTS = (*SPECIALISTS.values(), AnswerQuestion)
 
 
 def ids(text: str) -> list[int]:
@@ -38,14 +39,14 @@ def test_any_text_comes_back(text):
 @given(st.text(st.characters(exclude_characters="<"), max_size=60))
 @settings(max_examples=50)
 def test_any_text_comes_back_from_inside_a_rendered_prompt(text):
-    for signature in (*TOLD, WriteAll, Consolidate):
+    for signature in (*PROMPTS, WriteAll, Consolidate):
         field = list(signature.input_fields)[-1]
         whole = chat_text(*prompt(signature, **{field: text}))
         assert decoded(ids(whole)) == whole
 
 
-@pytest.mark.parametrize("signature", TOLD, ids=lambda signature: signature.__name__)
-def test_a_prompt_without_content_is_a_token_for_each_of_its_fixed_parts(signature):
+@pytest.mark.parametrize("signature", PROMPTS, ids=lambda signature: signature.__name__)
+def test_a_prompt_without_content_has_a_token_for_each_fixed_part(signature):
     system, user = prompt(signature)
     # Three marks of roles, two ends, two parts of the system prompt, a header for each field and the closing.
     fixed = 3 + 2 + 2 + len(signature.input_fields) + 1
@@ -57,7 +58,7 @@ def test_each_fixed_text_is_one_token(text):
     assert len(ids(text)) == 1
 
 
-def test_the_json_around_arguments_costs_a_token_between_two_of_them():
+def test_the_json_between_two_arguments_is_one_token():
     reply = (
         '[[ ## tool_calls ## ]]\n{"tool_calls": [{"name": "manage_memory", "args": {"action": "create", '
         '"text": "a", "happened_at": "2023-05-07"}}, {"name": "delete_memory", "args": {"reason": "b", '
@@ -69,7 +70,7 @@ def test_the_json_around_arguments_costs_a_token_between_two_of_them():
 
 
 @pytest.mark.parametrize("name", ["Krumvanova", "Zouja", "accordion", "Zoë", "Ødegård"])
-def test_a_word_that_is_not_common_is_the_same_tokens_wherever_it_stands(name):
+def test_an_open_word_has_the_same_tokens_everywhere(name):
     own = ids(name)
     for before, after in ((" ", "."), ('"text": "', " lives"), ("\n", ":"), ("(", "'s"), ("in ", "\n")):
         inside = ids(f"{before}{name}{after}")
@@ -97,7 +98,7 @@ def test_the_chat_template_writes_what_training_reads():
     assert answered == text + "I" + END
 
 
-def test_a_saved_tokenizer_is_the_same_for_whoever_loads_it(tmp_path):
+def test_a_saved_tokenizer_is_the_same_when_transformers_loads_it(tmp_path):
     save_tokenizer(small_tokenizer(), tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     text = chat_text(*prompt(SPECIALISTS["episodic"], session="Zoë: I visited Krumvanova."))
@@ -106,7 +107,7 @@ def test_a_saved_tokenizer_is_the_same_for_whoever_loads_it(tmp_path):
     assert loaded.eos_token == END
 
 
-def test_another_instruction_is_ordinary_text_and_leaves_the_rest_as_it_is():
+def test_another_instruction_is_ordinary_text_and_changes_no_other_token():
     system, user = prompt(SPECIALISTS["semantic"])
     changed = system.replace("Remember what is true", "Write down what holds")
     before, after = ids(chat_text(system, user)), ids(chat_text(changed, user))
@@ -115,8 +116,15 @@ def test_another_instruction_is_ordinary_text_and_leaves_the_rest_as_it_is():
     assert after[-10:] == before[-10:]
 
 
-def test_words_to_be_alike_are_tokens_both_ways_whatever_the_texts_say():
+def test_paired_words_have_both_tokens_whatever_the_texts_say():
     made = train_tokenizer(["Mara has a cat."], ["Tom has a cat."], 1024, ["cat", "ferret"])
     for text in ("cat", " cat", "ferret", " ferret"):
         assert len(made.backend_tokenizer.encode(text).ids) == 1
     assert len(made.backend_tokenizer.encode("Mara").ids) > 1
+
+
+@pytest.mark.parametrize("model", [POCKET, POCKET_BASE])
+def test_the_shipped_tokenizers_have_a_token_for_each_fixed_text(model):
+    """Fails if program.json, or DSPy's rendering of it, is not what the weights were trained under."""
+    tokenizer = AutoTokenizer.from_pretrained(model_source(model))
+    assert {text: len(tokenizer.tokenize(text)) for text in fixed_texts()} == dict.fromkeys(fixed_texts(), 1)

@@ -1,4 +1,4 @@
-"""Examples side by side, and what of them is to be learned."""
+"""Batches: examples of similar length, padded, with the tokens and the auxiliary targets to learn."""
 
 import random
 from collections.abc import Sequence
@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recipes.pocket.aux_targets import AuxTargets, make_aux_targets
-from recipes.pocket.example import MarkerTokens, PretrainExample
+from recipes.pocket.parsed_example import MarkerTokens, PretrainExample
 
-_LENGTH_MULTIPLE = 16  # lengths are multiples of it, so that there are few: ``side_tasks.filled`` says why
+_LENGTH_MULTIPLE = 16  # few different lengths: ``aux_losses.pad_rows`` says why
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedExamples:
-    """Examples side by side, padded at the end; two arrays of shape (examples, about the longest).
+    """Examples as rows, padded at the end; two arrays of shape (examples, longest example).
 
-    ``is_reply`` marks the tokens of replies. Padding needs no mask: attention looks back only, so nothing
-    before it sees it.
+    ``is_reply`` marks the tokens of replies. Padding needs no mask: attention looks back only, so no token
+    before the padding sees it.
     """
 
     tokens: NDArray[np.int32]
@@ -26,7 +26,7 @@ class PaddedExamples:
 
     @classmethod
     def from_examples(cls, examples: Sequence[PretrainExample]) -> "PaddedExamples":
-        """Lay examples out."""
+        """Pad examples to one length."""
         shape = (len(examples), max(_padded_length(example) for example in examples))
         made = cls(np.zeros(shape, np.int32), np.zeros(shape, np.bool_))
         for row, example in enumerate(examples):
@@ -37,24 +37,24 @@ class PaddedExamples:
 
 @dataclass(frozen=True, slots=True)
 class PretrainBatch:
-    """Examples side by side, and what of them is to be learned.
+    """A batch of examples.
 
-    ``places`` says which tokens count in the loss, by their places in the flattened ``tokens[:, 1:]`` of the
-    layout; ``is_reply`` which of those are replies'. Places in ``questions`` are those in the flattened
-    ``tokens``. ``size`` counts the tokens, padding left out.
+    ``places`` are the tokens that count in the loss, as indices into the flattened ``tokens[:, 1:]``;
+    ``is_reply`` says which of them belong to replies. ``aux_targets`` index the flattened ``tokens``.
+    ``size`` counts the tokens without padding.
     """
 
     layout: PaddedExamples
     places: NDArray[np.int64]
     is_reply: NDArray[np.bool_]
-    questions: AuxTargets
+    aux_targets: AuxTargets
     size: int
 
 
 def group_by_length(
     examples: Sequence[PretrainExample], batch_tokens: int, rng: random.Random
 ) -> list[list[PretrainExample]]:
-    """Group examples of like length, so that little is padded; a group has at most so many tokens, padded."""
+    """Group examples of similar length, to pad little. A padded group has at most ``batch_tokens`` tokens."""
     groups: list[list[PretrainExample]] = []
     mixed = rng.sample(examples, len(examples))
     for example in sorted(mixed, key=lambda example: len(example.tokens)):
@@ -76,28 +76,28 @@ def make_batches(
     marks: MarkerTokens,
     rng: random.Random,
 ) -> list[PretrainBatch]:
-    """Make batches of at most so many tokens, padded.
+    """Make batches of at most ``batch_tokens`` padded tokens.
 
-    A share ``prompt_weight`` of the prompts' tokens counts in full: as much as all of them at that weight, on
-    average, and the output matrix, a third of the work, is applied to few.
+    Instead of weighting every prompt token with ``prompt_weight``, that share of them is drawn and counts in
+    full. The expectation is the same, and the output matrix, a third of the work, is applied to fewer tokens.
     """
-    draws = np.random.default_rng(rng.getrandbits(64))
+    random_numbers = np.random.default_rng(rng.getrandbits(64))
     made: list[PretrainBatch] = []
     for group in group_by_length(examples, batch_tokens, rng):
         layout = PaddedExamples.from_examples(group)
         lengths = np.array([len(example.tokens) for example in group])
         width = layout.tokens.shape[1]
-        is_said = np.arange(1, width) < lengths[:, None]
         is_reply = layout.is_reply[:, 1:]
-        counts = is_reply | (is_said & (draws.random(is_reply.shape) < prompt_weight))
-        asked = [make_aux_targets(example, marks, draws) for example in group]
+        is_token = np.arange(1, width) < lengths[:, None]
+        is_counted = is_reply | (is_token & (random_numbers.random(is_reply.shape) < prompt_weight))
+        targets = [make_aux_targets(example, marks, random_numbers) for example in group]
         made.append(
             PretrainBatch(
                 layout=layout,
-                places=np.flatnonzero(counts),
-                is_reply=is_reply[counts],
-                questions=AuxTargets.concatenated(
-                    [questions.moved(row * width) for row, questions in enumerate(asked)]
+                places=np.flatnonzero(is_counted),
+                is_reply=is_reply[is_counted],
+                aux_targets=AuxTargets.concatenated(
+                    [of_row.moved(row * width) for row, of_row in enumerate(targets)]
                 ),
                 size=int(lengths.sum()),
             )

@@ -1,12 +1,12 @@
-"""What the tests of the embedded model share: a tokenizer made of a few worlds."""
+"""A tokenizer trained on a few worlds, for the tests of the recipe."""
 
 from functools import lru_cache
 
 from transformers import PreTrainedTokenizerFast
 
 from memory_program.worlds import generate_worlds
-from recipes.pocket.examples import world_texts
 from recipes.pocket.pocket_tokenizer import train_tokenizer
+from recipes.pocket.training_text import world_texts
 
 
 @lru_cache

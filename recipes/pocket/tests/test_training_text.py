@@ -1,4 +1,4 @@
-"""Training text is what passed between the program and the oracle, always the same for the same seed."""
+"""Training text: the exchanges of the program with the oracle, the same for the same seed; and probes."""
 
 import random
 from dataclasses import replace
@@ -10,8 +10,13 @@ from memory_program.agents.signatures import NOT_MENTIONED
 from memory_program.worlds import World, generate_worlds, is_held_out
 from memory_program.worlds.catalogue import SCHEMAS
 from memory_program.worlds.oracle import Exchange
-from recipes.pocket.example import PretrainExample
-from recipes.pocket.examples import (
+from recipes.pocket.parsed_example import PretrainExample
+from recipes.pocket.pocket_model import ModelShape, make_model
+from recipes.pocket.pocket_tokenizer import END, chat_text
+from recipes.pocket.probes import PretrainProbe, make_pretrain_probe, measure_exact_match
+from recipes.pocket.recipe import STAGES
+from recipes.pocket.tests.samples import small_tokenizer
+from recipes.pocket.training_text import (
     MINOR_FACTS,
     collect_exchanges,
     encode_exchange,
@@ -21,17 +26,12 @@ from recipes.pocket.examples import (
     save_examples,
     strip_chatter,
 )
-from recipes.pocket.pocket_model import ModelShape, make_model
-from recipes.pocket.pocket_tokenizer import END, chat_text
-from recipes.pocket.probes import PretrainProbe, make_pretrain_probe, measure_exact_match
-from recipes.pocket.recipe import STAGES
-from tests.pocket_samples import small_tokenizer
 
 BARE = STAGES[1]
 
 
 @lru_cache
-def talk() -> tuple[World, list[Exchange]]:
+def world_and_exchanges() -> tuple[World, list[Exchange]]:
     world = generate_worlds(3, sessions=(5, 5), questions_per_session=6)[0]
     return world, collect_exchanges(world, random.Random(0))
 
@@ -42,23 +42,23 @@ def some_chunk(number: int = 0) -> list[PretrainExample]:
 
 
 def test_a_world_gives_four_writers_for_each_session_and_a_reader_for_each_question():
-    world, exchanges = talk()
+    world, exchanges = world_and_exchanges()
     writers = [exchange for exchange in exchanges if "tool_calls" in exchange.reply]
     assert len(writers) == 4 * len(world.conversation.sessions)
     assert len(exchanges) - len(writers) == len(world.conversation.questions)
 
 
-def test_there_is_something_of_everything_to_learn():
-    _, exchanges = talk()
+def test_the_exchanges_hold_every_kind_of_reply():
+    _, exchanges = world_and_exchanges()
     replies = "".join(exchange.reply for exchange in exchanges)
     for part in ('"create"', '"append"', '"tool_calls": []', NOT_MENTIONED, "[[ ## answer ## ]]"):
         assert part in replies
     assert any("(none)" not in exchange.user.partition("excerpts")[2] for exchange in exchanges)
 
 
-def test_an_expert_that_overlooks_small_things_writes_all_others():
-    world, careful = talk()
-    careless = collect_exchanges(world, random.Random(0), overlooked=1.0)
+def test_label_dropout_leaves_out_minor_facts_only():
+    world, careful = world_and_exchanges()
+    careless = collect_exchanges(world, random.Random(0), label_dropout=1.0)
     small = {fact.text for fact in world.facts.values() if fact.schema.name in MINOR_FACTS}
     large = {operation.text for operation in world.operations if operation.text} - small
     written = ["".join(e.reply for e in told if "tool_calls" in e.reply) for told in (careful, careless)]
@@ -69,23 +69,23 @@ def test_an_expert_that_overlooks_small_things_writes_all_others():
     assert any(text in written[0] for text in small)
 
 
-def test_a_thing_that_is_overlooked_stays_so_however_it_changes():
-    overlooks = make_minor_fact_dropout(0.5)
+def test_a_fact_that_is_dropped_stays_dropped_when_it_changes():
+    is_dropped_by = make_minor_fact_dropout(0.5)
     worlds = generate_worlds(5, 20, sessions=(4, 8))
     seen = [
-        (world.conversation.conversation_id, world.facts[o.fact_id].key, overlooks(world, o))
+        (world.conversation.conversation_id, world.facts[o.fact_id].key, is_dropped_by(world, o))
         for world in worlds
         for o in world.operations
         if world.facts[o.fact_id].schema.name in MINOR_FACTS
     ]
-    verdicts = {(name, key): is_overlooked for name, key, is_overlooked in seen}
-    assert all(verdicts[name, key] == is_overlooked for name, key, is_overlooked in seen)
+    verdicts = {(name, key): is_dropped for name, key, is_dropped in seen}
+    assert all(verdicts[name, key] == is_dropped for name, key, is_dropped in seen)
     assert 0.4 < sum(verdicts.values()) / len(verdicts) < 0.6
     assert len(verdicts) < len(seen)  # some of them changed
 
 
-def test_an_example_is_the_chat_and_its_reply_begins_where_the_model_begins():
-    _, exchanges = talk()
+def test_an_example_is_the_chat_and_the_reply_begins_where_the_model_begins():
+    _, exchanges = world_and_exchanges()
     tokenizer = small_tokenizer()
     for exchange in exchanges[:8]:
         example = encode_exchange(exchange, tokenizer)
@@ -102,9 +102,9 @@ def test_a_chunk_is_the_same_each_time_and_another_number_gives_another():
     assert 6000 <= total < 7000
 
 
-def test_in_a_share_of_the_texts_names_are_others():
+def test_names_are_permuted_in_a_share_of_the_texts():
     plain, mixed = (
-        make_chunk(1, 0, BARE, 20_000, small_tokenizer(), renamings=share) for share in (0.0, 0.5)
+        make_chunk(1, 0, BARE, 20_000, small_tokenizer(), token_permutation=share) for share in (0.0, 0.5)
     )
     assert [len(example.tokens) for example in mixed] == [len(example.tokens) for example in plain]
     changed = sum(one.tokens != other.tokens for one, other in zip(plain, mixed, strict=True))
@@ -121,7 +121,7 @@ def test_names_of_held_out_worlds_never_occur_in_training_text():
     assert not any(is_held_out(name) for name in speakers if name.isalpha() and name.istitle())
 
 
-def test_copies_say_the_same_tokens_in_another_order():
+def test_copy_examples_repeat_the_same_tokens_in_another_order():
     for example in make_chunk(1, 0, STAGES[0], 2000, small_tokenizer()):
         first, second = example.tokens[: example.reply_start], example.tokens[example.reply_start :]
         assert sorted(first) == sorted(second)
@@ -142,8 +142,8 @@ def test_most_empty_replies_are_left_out():
     assert share(without) == 0
 
 
-def test_what_a_reply_is_from_begins_where_the_prompt_says_it_and_so_does_what_it_changes():
-    _, exchanges = talk()
+def test_evidence_and_changes_are_where_their_lines_begin_in_the_prompt():
+    _, exchanges = world_and_exchanges()
     tokenizer = small_tokenizer()
     told = [exchange for exchange in exchanges if exchange.evidence]
     assert {"tool_calls" in exchange.reply for exchange in told} == {True, False}
@@ -158,8 +158,8 @@ def test_what_a_reply_is_from_begins_where_the_prompt_says_it_and_so_does_what_i
                 assert any(rest.startswith(f"{line}\n") for line in expected)
 
 
-def test_a_bare_world_has_the_same_replies_in_fewer_words():
-    world, exchanges = talk()
+def test_a_world_without_chatter_has_the_same_replies_in_fewer_words():
+    world, exchanges = world_and_exchanges()
     cut = collect_exchanges(strip_chatter(world), random.Random(0))
     assert sorted(exchange.reply for exchange in cut) == sorted(exchange.reply for exchange in exchanges)
     assert sum(len(e.user) for e in cut) < 0.8 * sum(len(e.user) for e in exchanges)
@@ -184,7 +184,7 @@ def test_a_probe_holds_as_many_of_each_kind_and_only_held_out_names():
     assert NOT_MENTIONED in small_tokenizer().decode(reply.tokens[reply.reply_start :])
 
 
-def test_induction_is_the_share_of_tokens_that_come_out_right_when_they_are_said_again():
+def test_induction_is_the_share_of_repeated_tokens_that_are_predicted():
     """The first weights copy by construction; without its first layer the network does not."""
     texts = [tuple(random.Random(seed).choices(range(1, 200), k=24)) for seed in range(8)]
     repeated = [PretrainExample((*text, *text), 26) for text in texts]

@@ -1,13 +1,13 @@
-"""Names change within a text, the same way wherever they stand, and nothing else does."""
+"""The tokens of names change within a text, the same way everywhere, and nothing else changes."""
 
 import random
 from itertools import groupby
 
 from memory_program.worlds import generate_worlds
-from recipes.pocket.example import PretrainExample
-from recipes.pocket.examples import collect_exchanges, encode_exchange
+from recipes.pocket.parsed_example import PretrainExample
+from recipes.pocket.tests.samples import small_tokenizer
 from recipes.pocket.token_permutation import NamePieces, permute_name_tokens
-from tests.pocket_samples import small_tokenizer
+from recipes.pocket.training_text import collect_exchanges, encode_exchange
 
 
 def examples():
@@ -18,7 +18,7 @@ def examples():
     ]
 
 
-def test_a_token_stands_for_the_same_other_one_wherever_it_is():
+def test_a_token_is_replaced_by_the_same_token_everywhere():
     pieces = NamePieces.from_tokenizer(small_tokenizer())
     for number, example in enumerate(examples()):
         made = permute_name_tokens(example, pieces, random.Random(number))
@@ -31,29 +31,29 @@ def test_a_token_stands_for_the_same_other_one_wherever_it_is():
         )
 
 
-def words_of(example: PretrainExample) -> list[tuple[int, ...]]:
+def inner_words(example: PretrainExample) -> list[tuple[int, ...]]:
     inside = NamePieces.from_tokenizer(small_tokenizer()).inside
     return [tuple(word) for is_word, word in groupby(example.tokens, inside.__contains__) if is_word]
 
 
-def test_names_share_their_pieces_and_stay_different():
+def test_names_share_tokens_and_stay_different():
     pieces = NamePieces.from_tokenizer(small_tokenizer())
     shared = 0
     for number, example in enumerate(examples()):
         made = permute_name_tokens(example, pieces, random.Random(number))
         shared += len(set(example.tokens)) - len(set(made.tokens))
-        before, after = words_of(example), words_of(made)
+        before, after = inner_words(example), inner_words(made)
         assert len(set(before)) == len(set(after)) == len(set(zip(before, after, strict=True)))
     assert shared > 100
 
 
-def test_another_text_has_other_names():
+def test_another_seed_gives_other_names():
     pieces = NamePieces.from_tokenizer(small_tokenizer())
     example = examples()[0]
     assert len({permute_name_tokens(example, pieces, random.Random(seed)).tokens for seed in range(5)}) == 5
 
 
-def test_only_pieces_of_names_change_for_others_that_begin_alike():
+def test_only_tokens_of_names_change_and_keep_their_kind_of_first_letter():
     tokenizer, pieces = small_tokenizer(), NamePieces.from_tokenizer(small_tokenizer())
     changed = 0
     for number, example in enumerate(examples()):
@@ -90,13 +90,13 @@ def test_a_name_may_begin_with_any_letter_that_is_a_token():
     assert any(letter in text.tokens for text in texts)
 
 
-def test_a_closed_word_stays_itself_where_it_is_pieced_together():
+def test_a_closed_word_of_several_tokens_stays_as_it_is():
     tokenizer, pieces = small_tokenizer(), NamePieces.from_tokenizer(small_tokenizer())
     vocabulary = tokenizer.get_vocab()
-    pieced = next(
+    split_word = next(
         word for word in ("this", "three", "seven") if f"Ġ{word}" in vocabulary and word not in vocabulary
     )
-    for text in (f"\n{pieced} days ago", "\n(none)"):
+    for text in (f"\n{split_word} days ago", "\n(none)"):
         tokens = tuple(tokenizer.backend_tokenizer.encode(text).ids)
         assert set(tokens) & {token for group in pieces.groups for token in group}
         for seed in range(20):

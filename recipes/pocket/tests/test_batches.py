@@ -1,4 +1,4 @@
-"""Examples side by side are learned from as if each stood alone."""
+"""A batch is learned from as if each example stood alone."""
 
 import random
 from functools import lru_cache
@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from recipes.pocket.example import MarkerTokens, PretrainExample
-from recipes.pocket.examples import make_chunk
+from recipes.pocket.batches import PaddedExamples, PretrainBatch, group_by_length, make_batches
+from recipes.pocket.parsed_example import MarkerTokens, PretrainExample
 from recipes.pocket.pocket_model import ModelShape, make_model
 from recipes.pocket.recipe import STAGES
-from recipes.pocket.token_layout import PaddedExamples, PretrainBatch, group_by_length, make_batches
-from tests.pocket_samples import small_tokenizer
+from recipes.pocket.tests.samples import small_tokenizer
+from recipes.pocket.training_text import make_chunk
 
 
 @lru_cache
@@ -35,7 +35,7 @@ def test_examples_are_laid_out_by_hand():
 
 
 @pytest.mark.parametrize("limit", [300, 1000])
-def test_groups_hold_every_example_once_and_keep_to_their_size_when_padded(limit):
+def test_groups_hold_every_example_once_and_keep_to_their_padded_size(limit):
     groups = group_by_length(some_examples(), limit, random.Random(0))
     for group in groups:
         assert len(group) == 1 or PaddedExamples.from_examples(group).tokens.size <= limit
@@ -64,26 +64,26 @@ def test_a_batch_counts_every_token_of_a_reply_and_a_share_of_the_prompts():
     counted = sum(len(batch.places) for batch in made) - replies
     assert 0.2 * (tokens - replies) < counted < 0.3 * (tokens - replies)
     for batch in made:
-        targets = batch.layout.tokens[:, 1:].ravel()[batch.places[batch.is_reply]]
-        assert small_tokenizer().eos_token_id in targets
+        expected = batch.layout.tokens[:, 1:].ravel()[batch.places[batch.is_reply]]
+        assert small_tokenizer().eos_token_id in expected
 
 
 def test_without_weight_no_token_of_a_prompt_counts():
     assert all(batch.is_reply.all() for batch in some_batches(prompt_weight=0.0))
 
 
-def test_a_batch_asks_about_its_examples_where_they_lie():
+def test_auxiliary_targets_point_into_the_rows_of_their_examples():
     marks = MarkerTokens.from_tokenizer(small_tokenizer())
     taken = 0
     for batch in some_batches():
-        tokens, questions = batch.layout.tokens.ravel(), batch.questions
+        tokens, targets = batch.layout.tokens.ravel(), batch.aux_targets
         width = batch.layout.tokens.shape[1]
-        assert 0 < len(questions.lines) < 0.1 * batch.size + 10 * len(batch.layout.tokens)
-        for place, first, end in questions.pointers:
+        assert 0 < len(targets.lines) < 0.1 * batch.size + 10 * len(batch.layout.tokens)
+        for place, first, end in targets.pointers:
             assert place // width * width <= first < end <= place
             assert not marks.is_break[tokens[first:end]].any() or (first, end) == (first, first + 1)
-        assert not marks.is_break[tokens[questions.words[:, 0]]].any()
-        assert set(questions.matches[:, 0]) <= set(questions.words[:, 0])
-        assert set(questions.answers[:, 0]) <= set(questions.matches[questions.matches[:, 1] == 1, 0])
-        taken += int(questions.words[:, 2].sum())
+        assert not marks.is_break[tokens[targets.words[:, 0]]].any()
+        assert set(targets.matches[:, 0]) <= set(targets.words[:, 0])
+        assert set(targets.answers[:, 0]) <= set(targets.matches[targets.matches[:, 1] == 1, 0])
+        taken += int(targets.words[:, 2].sum())
     assert taken

@@ -1,4 +1,4 @@
-"""Muon does what torch's does, in the precision of the weights; and the rates of a training."""
+"""Muon takes the steps of torch's, in the precision of the weights; and the learning rates."""
 
 import pytest
 import torch
@@ -12,16 +12,16 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def after_steps(optimizer_of, start: torch.Tensor) -> torch.Tensor:
+def after_steps(make_optimizer, start: torch.Tensor) -> torch.Tensor:
     matrix = nn.Parameter(start.clone())
-    optimizer = optimizer_of(matrix)
+    optimizer = make_optimizer(matrix)
     for step in range(3):
         matrix.grad = drawn(*start.shape, seed=step + 1)
         optimizer.step()
     return matrix.detach()
 
 
-def test_three_steps_are_those_of_torch_within_the_precision_of_bfloat16():
+def test_three_steps_match_torch_within_the_precision_of_bfloat16():
     for shape in ((16, 48), (48, 16), (32, 32)):
         start = drawn(*shape)
         ours = after_steps(lambda matrix: Muon([{"params": [matrix]}], 0.1), start)
@@ -66,5 +66,5 @@ def test_every_parameter_has_exactly_one_optimizer():
         (0.75, {0.0: 1.0, 0.375: 0.5, 0.749: 0.02, 0.75: 0.5, 0.875: 0.25, 0.999: 0.01, 1.01: 0.01}),
     ],
 )
-def test_rates_fall_to_almost_nothing_and_once_more_after_a_restart(restart, rates):
+def test_rates_fall_to_almost_nothing_and_again_after_a_restart(restart, rates):
     assert {share: lr_schedule_factor(share, restart) for share in rates} == pytest.approx(rates)
