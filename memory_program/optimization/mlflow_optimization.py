@@ -91,7 +91,7 @@ def plot_best_scores(stages: list[StageResult]) -> Figure:
     axes = figure.subplots()
     for stage in stages:
         for split, style in (("train", "--"), ("val", "-")):
-            points = [(best.calls, getattr(best, split)) for best in stage.bench.curve]
+            points = [(best.calls, getattr(best, split)) for best in stage.evaluator.curve]
             known = [(calls, score) for calls, score in points if score is not None]
             if known:
                 label = f"{stage.target.value}: best on {split}"
@@ -115,7 +115,7 @@ def _write_diffs(folder: Path, stages: list[StageResult]) -> list[Path]:
     paths: list[Path] = []
     for place, stage in enumerate(stages):
         path = folder / f"{place}-{stage.target.value}.diff"
-        diff = instruction_diff(stage.bench.baseline.prompts, stage.choice.winner.prompts)
+        diff = instruction_diff(stage.evaluator.baseline.prompts, stage.choice.winner.prompts)
         path.write_text(diff, encoding="utf-8")
         paths.append(path)
     return paths

@@ -73,7 +73,7 @@ def test_without_flags_demos_are_found_on_the_sample_and_gain_on_its_test_split(
     assert stage["comparison"]["low"] > 0.2
     assert stage["examples"] == {"train": 32, "val": 41}  # all that is asked about two conversations
     output = console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
-    assert "sample: 4 conversations to learn from, 2 to choose on, 2 left untouched" in output
+    assert "sample: 4 conversations for training, 2 for validation, 2 left for the test" in output
     assert "estimated cost: about $0.0000" in output
     estimated = sum(
         int(line.partition(": ")[2].partition(" calls")[0].replace(",", ""))

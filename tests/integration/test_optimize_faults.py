@@ -73,7 +73,7 @@ def test_a_model_that_does_not_answer_ends_the_run_before_anything_is_done(
 
 def test_a_writer_whose_every_call_fails_leaves_nothing_to_work_on(data: Path, tmp_path: Path) -> None:
     told = failure(quick(data, tmp_path), fails(lambda prompt: bool(prompt.wanted)), Steerable())
-    assert told.startswith("ModelError: none of 12 sessions could be remembered; the first failure: writer.")
+    assert told.startswith("ModelError: the writer failed on all 12 sessions; the first failure: writer.")
     assert "Incorrect API key" in told
 
 
@@ -83,7 +83,7 @@ def test_a_reader_whose_every_call_fails_ends_the_run_with_the_cause(data: Path,
         "OptimizationError: none of 8 attempts has a score; the first failure: reader.answer: "
     )
     assert "Incorrect API key" in told
-    assert told.endswith("replies are kept: the same command goes on from there")
+    assert told.endswith("replies are kept: run the same command again to continue")
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -150,7 +150,7 @@ def test_fewer_examples_than_a_batch_are_enough(optimizer: str, data: Path, tmp_
 
 def test_a_split_without_questions_is_an_error_with_the_way_out(tmp_path: Path) -> None:
     data = write_conversations(tmp_path / "one.json", count=1)
-    with pytest.raises(ConfigError, match="1 conversations give 0 to learn from"):
+    with pytest.raises(ConfigError, match="1 conversations give 0 for training"):
         optimize(quick(data, tmp_path))
 
 
@@ -166,8 +166,8 @@ def test_a_limit_of_calls_stops_the_run_with_the_best_so_far(
         results, output = run(config, server)
         used = results["calls"]["used"]
         assert calls / 2 < server.traffic.requests.total() == used <= calls
-    kept = " but for what is kept for the comparison" if used < calls else ""
-    assert f"stopped early: max_calls={calls} is reached{kept}; the best so far counts" in output
+    kept = " (the rest is reserved for the final comparison)" if used < calls else ""
+    assert f"stopped early: max_calls={calls} is reached{kept}; the best so far is saved" in output
     program = make_system("memory", config.system_settings)
     program.load(str(config.output))
     if results["stages"] and results["stages"][0]["comparison"] is not None:
@@ -249,14 +249,14 @@ def test_a_limit_of_dollars_stops_the_run_with_the_best_so_far(data: Path, tmp_p
     assert 15 < len(model.asked) <= 30
     output = console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
     assert "estimated cost: about $0." in output
-    assert f"it stops at --max-cost {config.max_cost:g}, with the best so far saved" in output
+    assert f"it stops at --max-cost {config.max_cost:g}, and saves the best so far" in output
     assert "stopped early: max_cost=" in output
 
 
 def test_a_limit_of_dollars_needs_prices(data: Path, tmp_path: Path) -> None:
     config = quick(data, tmp_path, model=PRICED, api_base="http://127.0.0.1:1/v1", max_cost=1.0)
     with pytest.raises(
-        ConfigError, match=r"max_cost=1\.0 cannot be kept: as called here, .* has no known price"
+        ConfigError, match=r"max_cost=1\.0 cannot be enforced: as called here, .* has no known price"
     ):
         optimize(config)
     assert not config.output_dir.exists()

@@ -116,7 +116,7 @@ def test_no_case_is_of_a_question_that_is_left_untouched(
         if rubric in answer.verdicts and answer.question.text not in untouched
     }
     assert tried == known
-    with pytest.raises(AssertionError, match="the test split is never touched"):
+    with pytest.raises(AssertionError, match="the test split is never used"):
         CandidateEvaluator(
             train=bench.train, val=bench.val, calls=ReplyCache(tmp_path / "calls.jsonl"), probe=lambda: None,
             on_attempt=lambda *_: None, test_groups=[bench.train[0].group],
