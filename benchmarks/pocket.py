@@ -28,14 +28,16 @@ from rich.table import Table
 from locomo.metrics import is_abstention
 from locomo.statistics import clustered_interval
 from memory_program.agents.signatures import SPECIALISTS
-from memory_program.configs.evaluate_config import DatasetName, EvaluateConfig
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.configs.groups import DatasetName
 from memory_program.core.command_line import parse_flags, run_script
+from memory_program.core.json_files import Json
 from memory_program.core.settings import Settings
 from memory_program.evaluation.datasets import load_worlds
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.oracle_eval import ORACLE, evaluate_oracle
 from memory_program.evaluation.report.score_tables import format_interval
-from memory_program.evaluation.scoring.question_scores import BootstrapSampler, Json
+from memory_program.evaluation.scoring.question_scores import BootstrapSampler
 from memory_program.models.factory import AdaptiveLimiter, language_model
 from memory_program.worlds import Kind
 from memory_program.worlds.oracle import Exchange, Oracle, oracle_lm
@@ -99,17 +101,10 @@ def main() -> None:
 
 
 def _measured(config: EvaluateConfig, lm: dspy.LM, wordings: int) -> Iterable[Table]:
-    worlds = load_worlds(config)
+    worlds = load_worlds(config.source, config.seed)
     ceiling = evaluate_oracle(config)
     assert ceiling is not None, "the truth of a world is known"
-    from_gold = EvaluateConfig(
-        **{
-            **config.model_dump(),
-            "systems": "memory",
-            "writer_model": ORACLE,
-            "output_dir": config.output_dir / "gold",
-        }
-    )
+    from_gold = config.replace(systems="memory", writer_model=ORACLE, output_dir=config.output_dir / "gold")
     _results(from_gold, {ORACLE: oracle_lm(worlds), lm.model: lm})
     answers = _answers(from_gold.output_dir)
     yield _reader_table(answers, _answers(config.output_dir / "ceiling"))

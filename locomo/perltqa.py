@@ -172,9 +172,9 @@ def parse_event_time(written: str) -> datetime | None:
     Of two times the first one counts.
 
     Example:
-        >>> event_time("October 2021")
+        >>> parse_event_time("October 2021")
         datetime.datetime(2021, 10, 1, 0, 0, tzinfo=datetime.timezone.utc)
-        >>> event_time("during an election") is None
+        >>> parse_event_time("during an election") is None
         True
     """
     year = _YEAR.search(written)

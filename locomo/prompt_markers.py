@@ -33,7 +33,7 @@ def escape_prompt_markers(text: str) -> str:
     request can carry, becomes U+FFFD.
 
     Example:
-        >>> neutralised("[[ ## answer ## ]] <|im_end|>")
+        >>> escape_prompt_markers("[[ ## answer ## ]] <|im_end|>")
         '[ [ ## answer ## ]] < |im_end|>'
     """
     if _HIDDEN_TEXT.search(text):

@@ -47,7 +47,7 @@ def locomo_split(conversation_id: str) -> Split:
         DatasetError: it is none of LoCoMo's ten.
 
     Example:
-        >>> split_of("conv-47")
+        >>> locomo_split("conv-47")
         'val'
     """
     for split, ids in SPLITS.items():

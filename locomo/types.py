@@ -223,7 +223,7 @@ def evidence_group(turn_id: str) -> str:
     An id of another form stands for itself.
 
     Example:
-        >>> group_of("D8:6")
+        >>> evidence_group("D8:6")
         'D8'
     """
     return turn_id.rpartition(":")[0] or turn_id

@@ -207,7 +207,7 @@ def sqlite_path(uri: str) -> Path | None:
     """Give the file of an SQLite address; None for any other address.
 
     Example:
-        >>> database_of("sqlite:///runs/mlflow.db").as_posix()
+        >>> sqlite_path("sqlite:///runs/mlflow.db").as_posix()
         'runs/mlflow.db'
     """
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None

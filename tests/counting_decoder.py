@@ -38,7 +38,7 @@ class CountingDecoder:
         self.texts: list[list[int]] = []
         self.breaks = self.breaks_for_good = False
 
-    def read(self, prompts: Sequence[Sequence[int]]) -> list[PrefilledPrompt]:
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> list[PrefilledPrompt]:
         self.read_together.append(len(prompts))
         self.read_by.append(threading.current_thread())
         assert self.reading.wait(timeout=PATIENCE_S)
@@ -50,10 +50,10 @@ class CountingDecoder:
             for prompt in prompts
         ]
 
-    def begin(self, read: PrefilledPrompt) -> None:
+    def add_sequence(self, read: PrefilledPrompt) -> None:
         self.texts.append(list(read.tokens))
 
-    def begin_alike(self, prompt: Sequence[int]) -> Tensor:
+    def clone_sequence(self, prompt: Sequence[int]) -> Tensor:
         self.texts.append(list(prompt))
         return _after(prompt[-1])
 
@@ -67,11 +67,11 @@ class CountingDecoder:
             text.append(token)
         return torch.cat([_after(token) for token in tokens])
 
-    def reread(self, tokens: Sequence[int]) -> Tensor:
+    def recompute_logits(self, tokens: Sequence[int]) -> Tensor:
         assert list(tokens) in self.texts  # the choice is made again before its token is appended
         return _after(tokens[-1])
 
-    def end(self, slot: int) -> None:
+    def remove_sequence(self, slot: int) -> None:
         self.texts[slot] = self.texts[-1]
         self.texts.pop()
 

@@ -230,7 +230,7 @@ def held_out(data: Path) -> list[Conversation]:
 
 def held_out_f1(config: OptimizeConfig, data: Path, models: ModelFactory, program: Path | None) -> float:
     """Remember the held-out conversations with a program, saved or as it comes, and ask about them."""
-    system = make_system("memory", config.system_settings)
+    system = make_system("memory", config.system)
     assert isinstance(system, MemoryProgram)
     if program is not None:
         system.load(str(program))

@@ -166,7 +166,7 @@ def format_gold(gold: GoldValue) -> str:
     """Write a gold as benchmarks do.
 
     Example:
-        >>> spelled(date(2023, 5, 7)), spelled(Month(2022, 11)), spelled(("tea", "milk"))
+        >>> format_gold(date(2023, 5, 7)), format_gold(YearMonth(2022, 11)), format_gold(("tea", "milk"))
         ('7 May 2023', 'November 2022', 'tea, milk')
     """
     match gold:
@@ -186,7 +186,7 @@ def off_by_one_golds(gold: GoldValue) -> list[GoldValue]:
     """Give what is off by one unit: of a date every unit that it tells; nothing for texts and lists.
 
     Example:
-        >>> [spelled(month) for month in neighbours(Month(2023, 12))]
+        >>> [format_gold(month) for month in off_by_one_golds(YearMonth(2023, 12))]
         ['November 2023', 'January 2024', 'December 2022', 'December 2024']
     """
     match gold:

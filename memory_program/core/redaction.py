@@ -18,7 +18,7 @@ def redact_text(text: str) -> str:
     """Replace every key of the environment, and whatever has the shape of one, by ``[key removed]``.
 
     Example:
-        >>> redacted("Incorrect API key provided: sk-proj-0123456789.")
+        >>> redact_text("Incorrect API key provided: sk-proj-0123456789.")
         'Incorrect API key provided: [key removed].'
     """
     for secret in _environment_secrets():

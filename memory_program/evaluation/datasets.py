@@ -9,50 +9,48 @@ from locomo.locomo import Dataset, load_locomo, read_dataset
 from locomo.longmemeval import load_longmemeval
 from locomo.perltqa import load_perltqa
 from locomo.types import Benchmark
-from memory_program.configs.evaluate_config import DatasetName, EvaluateConfig
+from memory_program.configs.groups import DatasetName, DataSettings
 from memory_program.worlds import SAMPLE_FILE, World, as_locomo_json, generate_worlds, sample_worlds
 
 
-def load_dataset(config: EvaluateConfig) -> Dataset:
-    """Read, download or make up the dataset of a config; a name that is not in ``DATASET_LOADERS`` is a path.
+def load_dataset(source: DataSettings, seed: int) -> Dataset:
+    """Read, download or generate a dataset; a name that is not in ``DATASET_LOADERS`` is a path.
 
     Raises:
         DatasetError: the file is missing, modified or not in the schema.
     """
-    load = DATASET_LOADERS.get(config.dataset)
-    return load(config) if load is not None else read_dataset(Path(config.dataset))
+    load = DATASET_LOADERS.get(source.dataset)
+    return load(source, seed) if load is not None else read_dataset(Path(source.dataset))
 
 
-def benchmark_for_config(config: EvaluateConfig) -> Benchmark:
-    """Say how the questions of a config's dataset are scored; what is no benchmark is in LoCoMo's schema."""
+def benchmark_for_config(source: DataSettings) -> Benchmark:
+    """Name the benchmark whose rules score the questions; other datasets are in LoCoMo's schema."""
     known = [benchmark.value for benchmark in Benchmark]
-    return Benchmark(config.dataset) if config.dataset in known else Benchmark.LOCOMO
+    return Benchmark(source.dataset) if source.dataset in known else Benchmark.LOCOMO
 
 
-def load_worlds(config: EvaluateConfig) -> list[World]:
-    """Give the worlds that the conversations of a dataset were made from; none if nobody knows the truth."""
-    make = _WORLD_LOADERS.get(config.dataset)
-    return make(config) if make is not None else []
+def load_worlds(source: DataSettings, seed: int) -> list[World]:
+    """Give the worlds behind the conversations of a dataset; none if their truth is not known."""
+    if source.dataset == DatasetName.SAMPLE:
+        return sample_worlds()
+    if source.dataset == DatasetName.WORLD:
+        return generate_worlds(seed, source.num_worlds, held_out=True)
+    return []
 
 
-def _make_world_dataset(config: EvaluateConfig) -> Dataset:
-    conversations = tuple(world.conversation for world in load_worlds(config))
+def _make_world_dataset(source: DataSettings, seed: int) -> Dataset:
+    conversations = tuple(world.conversation for world in load_worlds(source, seed))
     content = json.dumps(as_locomo_json(conversations)).encode()
-    variant = f"{config.seed}x{config.worlds}"
+    variant = f"{seed}x{source.num_worlds}"
     return Dataset(conversations, hashlib.sha256(content).hexdigest(), False, DatasetName.WORLD, variant)
 
 
-DATASET_LOADERS: Mapping[str, Callable[[EvaluateConfig], Dataset]] = {
-    DatasetName.LOCOMO: lambda config: load_locomo(config.data, allow_modified=config.allow_modified),
-    DatasetName.LONGMEMEVAL: lambda config: load_longmemeval(config.data),
-    DatasetName.PERLTQA: lambda config: load_perltqa(config.data),
-    DatasetName.SAMPLE: lambda _: read_dataset(SAMPLE_FILE),
+DATASET_LOADERS: Mapping[str, Callable[[DataSettings, int], Dataset]] = {
+    DatasetName.LOCOMO: lambda source, _: load_locomo(source.data, allow_modified=source.allow_modified),
+    DatasetName.LONGMEMEVAL: lambda source, _: load_longmemeval(source.data),
+    DatasetName.PERLTQA: lambda source, _: load_perltqa(source.data),
+    DatasetName.SAMPLE: lambda _source, _seed: read_dataset(SAMPLE_FILE),
     DatasetName.WORLD: _make_world_dataset,
 }
 """Every dataset that is known by name. To add one: a reader into locomo.types's types, a name in the
 config, and a line here; what a signature shows of it is its ``Dataset.version``."""
-
-_WORLD_LOADERS: Mapping[str, Callable[[EvaluateConfig], list[World]]] = {
-    DatasetName.SAMPLE: lambda _: sample_worlds(),
-    DatasetName.WORLD: lambda config: generate_worlds(config.seed, config.worlds, held_out=True),
-}

@@ -12,14 +12,13 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode
 from memory_program.core.errors import ModelError, RecordError
+from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
 from memory_program.evaluation.judge_program import make_judges
 from memory_program.evaluation.question_selection import Selection, load_selection
 from memory_program.evaluation.report.mlflow_evaluation import EvaluationPublisher
-from memory_program.evaluation.report.results_json import write_json
 from memory_program.evaluation.report.write_reports import load_system_records, report_runs, score_and_publish
 from memory_program.evaluation.scoring.bank_growth import database_url
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.scoring.score_signature import identify_judge, write_run
 from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.evaluation.stages.calibrate_stage import calibrate_judge

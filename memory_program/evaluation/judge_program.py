@@ -12,9 +12,9 @@ from locomo.judge.rubrics import Rubric, list_gradings
 from locomo.types import Benchmark
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import ConfigError
+from memory_program.core.json_files import Json
 from memory_program.core.settings import split_list
 from memory_program.evaluation.datasets import benchmark_for_config
-from memory_program.evaluation.scoring.question_scores import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def load_judge_program(config: EvaluateConfig) -> JudgeProgram | None:
     if config.judge_program is None:
         return None
     program = read_judge_program(config.judge_program)
-    program.check(benchmark_for_config(config), [Rubric(name) for name in split_list(config.rubrics)])
+    program.check(benchmark_for_config(config.source), [Rubric(name) for name in split_list(config.rubrics)])
     return program
 
 

@@ -4,9 +4,9 @@ from rich.console import Console
 
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
 from memory_program.core.errors import RecordError
+from memory_program.core.json_files import Json
 from memory_program.evaluation.datasets import load_worlds
 from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.worlds.oracle import oracle_lm
 
 ORACLE = "oracle"
@@ -28,7 +28,9 @@ def evaluate_oracle(config: EvaluateConfig) -> Json | None:
         MemoryProgramError: as ``evaluate`` does.
     """
     is_scored = config.mode in (Mode.FULL, Mode.REPORT) and SystemName.MEMORY in config.system_names
-    worlds = load_worlds(config) if is_scored and not config.runs else []  # runs have theirs on record
+    if not is_scored or config.runs:  # each of these runs has its own on record
+        return None
+    worlds = load_worlds(config.source, config.seed)
     if not worlds:
         return None
     of_oracle: Json = {
@@ -42,7 +44,7 @@ def evaluate_oracle(config: EvaluateConfig) -> Json | None:
         "temperature": 0.0,
         "program": None,  # its instructions and demos are a model's, and no prompt that the oracle knows
         "output_dir": config.output_dir / "ceiling",
-        "page": None,
+        "report_file": None,
         "db_url": None,
         "executor": "threads",  # the oracle is in this process
         "max_cost": None,
@@ -52,7 +54,7 @@ def evaluate_oracle(config: EvaluateConfig) -> Json | None:
     }
     try:
         results = evaluate(
-            EvaluateConfig(**{**config.model_dump(), **of_oracle}),
+            config.replace(**of_oracle),
             console=Console(quiet=True),
             models=lambda _name, _temperature: oracle_lm(worlds),
         )

@@ -44,7 +44,7 @@ def load_selection(config: EvaluateConfig) -> Selection:
         DatasetError: the file is missing, modified or not in the schema, or it has no such split.
         ConfigError: a conversation is named that the split does not have.
     """
-    dataset = load_dataset(config)
+    dataset = load_dataset(config.source, config.seed)
     conversations = _in_split(dataset, config.split)
     named = split_list(config.conversations)
     known = [conversation.conversation_id for conversation in conversations]

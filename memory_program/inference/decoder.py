@@ -129,7 +129,7 @@ class Decoder:
             if twin.prompt == tokens:
                 length = len(tokens) - _prefix_length(twin.shared_prefix)
                 leaf = self._leaves.add([part[..., :length, :] for part in twin.sequence_kv.parts_LHTD])
-                self._texts.append(replace(twin, leaf=leaf))
+                self._texts.append(replace(twin, sequence_kv=leaf))
                 return twin.logits
         raise KeyError(tokens)
 
@@ -230,7 +230,7 @@ class Decoder:
             position_ids=positions_N_T.to(device),
             use_cache=False,
             logits_to_keep=kept,
-            growing=growing,
+            attention_pass=growing,
         )
         return output.logits.float()
 

@@ -251,7 +251,7 @@ def _kv_shape(source: str, network: PreTrainedModel) -> tuple[int, int, int]:
             f"whole context ({', '.join(kinds)}), and cannot be batched here: {_SERVE_IT}"
         )
     probe = _Probe()
-    network(input_ids=token, use_cache=False, growing=probe)
+    network(input_ids=token, use_cache=False, attention_pass=probe)
     if probe.layers != list(range(len(layers))):
         raise ModelError(
             f"{source!r} ({type(network).__name__}) attends in a way of its own, and cannot be batched here: "

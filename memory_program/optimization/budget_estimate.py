@@ -31,7 +31,7 @@ def estimate_run(config: OptimizeConfig, splits: DataSplits, program: MemoryProg
         model=config.model,
         judge_model=config.judge,
         api_base=config.api_base,
-        **config.system_settings.model_dump(),
+        system=config.system,
     )
     estimates: list[StageEstimate | None] = []
     sessions = all_sessions = sum(len(conversation.sessions) for conversation in used)

@@ -18,7 +18,8 @@ from typing import Any
 import dspy
 from dspy import lm15
 
-from memory_program.evaluation.item_records import Journal, content_hash
+from memory_program.core.hashing import content_hash
+from memory_program.core.journal import Journal
 from memory_program.models.model_names import model_fingerprint
 from memory_program.models.rate_limit import Engine
 from memory_program.models.usage import CallRecord, Usage, record_call, track_usage

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from locomo.statistics import PairedComparison, clustered_interval, paired_comparison
-from memory_program.evaluation.scoring.question_scores import Json
+from memory_program.core.json_files import Json
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 
 MAX_FINALISTS = 4

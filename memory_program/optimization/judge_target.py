@@ -8,11 +8,12 @@ from locomo.judge.judge import Judges
 from locomo.judge.rubrics import Rubric, Verdict, list_gradings
 from memory_program import __version__
 from memory_program.configs.optimize_config import OptimizeConfig, Target
+from memory_program.core.hashing import content_hash
+from memory_program.core.json_files import Json
 from memory_program.evaluation.datasets import benchmark_for_config
-from memory_program.evaluation.item_records import content_hash
 from memory_program.evaluation.judge_program import read_judge_program
 from memory_program.evaluation.scoring.judge_errors import JudgedKnownAnswer, mean_error_rates
-from memory_program.evaluation.scoring.question_scores import BootstrapSampler, Json
+from memory_program.evaluation.scoring.question_scores import BootstrapSampler
 from memory_program.evaluation.stages.cost_estimate import StageEstimate
 from memory_program.models.model_names import model_fingerprint
 from memory_program.optimization.budget_estimate import estimate_judging
@@ -39,7 +40,7 @@ class JudgeOptimizationTarget:
             ConfigError: the saved judge is for another benchmark or rubric.
         """
         self._config = config
-        self._rubric, self._benchmark = Rubric(config.rubric), benchmark_for_config(config.data_config)
+        self._rubric, self._benchmark = Rubric(config.grading.rubric), benchmark_for_config(config.source)
         self.program = Judges(self._rubric, gradings=list_gradings(self._benchmark))
         if config.program is not None:
             saved = read_judge_program(config.program)

@@ -15,10 +15,10 @@ from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
 from memory_program.evaluation.data_splits import split_conversations
 from memory_program.evaluation.datasets import load_dataset
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.stages.cost_estimate import StageEstimate
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.models.model_names import model_fingerprint
@@ -44,14 +44,14 @@ class MemoryOptimizationTarget:
             ConfigError: the training or the validation split is empty, or the program does not fit.
             DatasetError: the file is missing, modified or not in the schema.
         """
-        program = make_system(SystemName.MEMORY.value, config.system_settings)
+        program = make_system(SystemName.MEMORY.value, config.system)
         assert isinstance(program, MemoryProgram)
         if config.program is not None:
             load_program(program, config.program)
         self.program = program
         self.lost_sessions = 0
         """Sessions in which a call failed, the last time that the conversations were processed."""
-        splits = split_conversations(load_dataset(config.data_config))
+        splits = split_conversations(load_dataset(config.source, config.seed))
         if (limit := config.max_sessions) is not None:
             train, val = (
                 tuple(truncate_conversation(c, limit) for c in s) for s in (splits.train, splits.val)
@@ -104,7 +104,7 @@ class MemoryOptimizationTarget:
         config, splits = self._config, self._splits
         conversations = (*splits.train, *splits.val)
         tasks = [partial(self._write_memories, conversation) for conversation in conversations]
-        written = run_parallel(tasks, config.num_threads, on_error=self._calls.stop_on)
+        written = run_parallel(tasks, config.concurrency, on_error=self._calls.stop_on)
         records = [ingested.record for spaces in written for ingested in spaces[-1].sessions.values()]
         lost = [record for record in records if _lost_calls(record.failures)]
         self.lost_sessions = len(lost)
@@ -163,8 +163,9 @@ class MemoryOptimizationTarget:
     def signature(self, target: Target, candidate: PromptCandidate, n: int) -> str:
         """Write the signature of a score on ``n`` validation cases: all that it depends on, in one line."""
         config = self._config
-        judge = f"{model_fingerprint(config.judge)}/{config.rubric}" if config.judge is not None else "none"
-        is_reader = target is Target.READER
+        judge, is_reader = "none", target is Target.READER
+        if config.judge is not None:
+            judge = f"{model_fingerprint(config.judge)}/{config.grading.rubric}"
         parts = {
             "cat": "1-5",
             "n": n,
@@ -179,9 +180,11 @@ class MemoryOptimizationTarget:
             "temperature": f"{config.temperature:g}",
             "prompts": candidate.name[:8],
             "seed": config.seed,
-            **config.system_settings.model_dump(),
+            **config.system.for_records(),
         }
-        metric = {"f1": "locomo_f1", "judge": "judge", "mix": "mean(locomo_f1,judge)"}[config.metric]
+        metric = {"f1": "locomo_f1", "judge": "judge", "mix": "mean(locomo_f1,judge)"}[
+            config.grading.answer_metric
+        ]
         return "|".join([metric, *(f"{name}:{value}" for name, value in parts.items())])
 
     def errors(self, evaluator: CandidateEvaluator, candidate: PromptCandidate) -> Json:

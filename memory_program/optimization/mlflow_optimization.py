@@ -7,10 +7,9 @@ import dspy
 from matplotlib.figure import Figure
 
 from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.core.hashing import content_hash
+from memory_program.core.json_files import Json, write_json
 from memory_program.core.provenance import provenance_tags
-from memory_program.evaluation.item_records import content_hash
-from memory_program.evaluation.report.results_json import write_json
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.optimization.optimization_stage import StageResult
 from memory_program.optimization.prompt_text import instruction_diff
 from memory_program.tracking import TrackedRun, Tracker, is_already_logged, tracking_location, write_receipt
@@ -23,9 +22,9 @@ class OptimizationPublisher:
 
     def __init__(self, config: OptimizeConfig) -> None:
         """Begin to open MLflow in the background, since it takes seconds."""
-        self.uri, artifacts = tracking_location(config.output_dir, config.tracking_uri)
+        self.uri, artifacts = tracking_location(config.output_dir, config.tracking.tracking_uri)
         self._config = config
-        self._tracker = Tracker(self.uri, artifacts) if config.mlflow else None
+        self._tracker = Tracker(self.uri, artifacts) if config.tracking.mlflow else None
 
     def close(self) -> None:
         """Close the connection to MLflow."""

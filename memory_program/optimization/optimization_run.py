@@ -11,9 +11,8 @@ from rich.console import Console
 from locomo.judge.rubrics import Rubric
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
-from memory_program.evaluation.report.results_json import write_json
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.stages.cost_estimate import format_estimates
 from memory_program.evaluation.stages.system_runner import ModelFactory
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
@@ -134,7 +133,8 @@ def _make_stage_context(
     return StageContext(
         config=config,
         calls=calls,
-        score=score or build_answer_metric(config.metric, Rubric(config.rubric), judge_lm),
+        score=score
+        or build_answer_metric(config.grading.answer_metric, Rubric(config.grading.rubric), judge_lm),
         models=models,
         task_lm=task_lm,
         prompt_lm=prompt_lm,
@@ -197,7 +197,7 @@ def _stage_summary(stage: Json) -> str:
 
 def _make_model_maker(config: OptimizeConfig) -> ModelFactory:
     """Make the models of a config; those over HTTP share one limit of calls in flight."""
-    limiter = AdaptiveLimiter(config.num_threads)
+    limiter = AdaptiveLimiter(config.concurrency)
 
     @cache
     def local_model(name: str) -> dspy.LM:

@@ -143,7 +143,7 @@ def _validate(context: StageContext, evaluator: CandidateEvaluator, student: Stu
 
     candidate = evaluator.register(read_prompts(student))
     tasks = [partial(attempt, case) for case in evaluator.val if case.case_id not in candidate.val]
-    run_parallel(tasks, context.config.num_threads, on_error=context.calls.stop_on)
+    run_parallel(tasks, context.config.concurrency, on_error=context.calls.stop_on)
 
 
 @contextlib.contextmanager

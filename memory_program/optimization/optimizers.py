@@ -109,7 +109,7 @@ def _simba(inputs: OptimizerInputs) -> list[dspy.Module]:
         max_demos=config.max_demos,
         prompt_model=inputs.prompt_lm,
         demo_input_field_maxlen=MAX_DEMO_FIELD_CHARS,
-        num_threads=config.num_threads,
+        num_threads=config.concurrency,
     )
     if not config.proposes_instructions:  # demos only: the first strategy appends one, the second a rule
         optimizer.strategies = optimizer.strategies[:1]
@@ -129,7 +129,7 @@ def _mipro(inputs: OptimizerInputs) -> list[dspy.Module]:
         max_labeled_demos=0,
         auto=None,
         num_candidates=config.num_candidates,
-        num_threads=config.num_threads,
+        num_threads=config.concurrency,
         max_errors=len(inputs.train) + len(inputs.val),
         seed=config.seed + 1,  # DSPy takes 0 for no seed
         metric_threshold=MIN_DEMO_SCORE,
@@ -159,7 +159,7 @@ def _gepa(inputs: OptimizerInputs) -> list[dspy.Module]:
         instruction_proposer=InstructionProposer(adapter=dspy.ChatAdapter()),
         # a judge has a prompt for each kind of question, and a batch has not every kind
         component_selector="all" if config.target is Target.JUDGE else "round_robin",
-        num_threads=config.num_threads,
+        num_threads=config.concurrency,
         warn_on_score_mismatch=False,
         seed=config.seed,
     )

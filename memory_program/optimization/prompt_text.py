@@ -8,8 +8,8 @@ from typing import cast
 import dspy
 from pydantic import BaseModel
 
-from memory_program.evaluation.item_records import content_hash
-from memory_program.evaluation.scoring.question_scores import Json
+from memory_program.core.hashing import content_hash
+from memory_program.core.json_files import Json
 
 
 @dataclass(frozen=True, slots=True)

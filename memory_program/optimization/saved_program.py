@@ -9,9 +9,8 @@ import orjson
 
 from memory_program import __version__
 from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.core.json_files import Json, write_json
 from memory_program.core.provenance import git_commit, lock_hash
-from memory_program.evaluation.report.results_json import write_json
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_evaluator import PromptCandidate
 from memory_program.optimization.candidate_selection import compare_with_baseline, val_interval
@@ -24,7 +23,7 @@ OptimizationTarget = MemoryOptimizationTarget | JudgeOptimizationTarget
 """A program to improve, with the cases to try it on."""
 
 _MACHINE_SETTINGS = {
-    "api_base", "data", "dataset", "mlflow", "output", "output_dir", "program", "tracking_uri", "num_threads"
+    "api_base", "data", "dataset", "mlflow", "output", "output_dir", "program", "tracking_uri", "concurrency"
 }  # fmt: skip
 """Settings of the machine and not of the result: addresses and paths. The dataset is named with its hash."""
 

@@ -1,7 +1,6 @@
-"""An episode as one JSON object, complete in itself: what other trainers carry, and send to be rewarded."""
+"""Episodes as self-contained JSON objects, which other trainers store and send to the reward server."""
 
 import json
-from typing import Any
 
 from locomo.types import ANSWERABLE_CATEGORIES, Category, Conversation, Question
 from memory_program.bank.bank import MemoryBank
@@ -9,15 +8,14 @@ from memory_program.bank.memory import operation_from_json, operation_to_json
 from memory_program.bank.record_json import session_from_json, session_to_json
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import RecordError
+from memory_program.core.json_files import Json
 from memory_program.rl.episodes import Episode
-
-Json = dict[str, Any]  # Any: a JSON object
 
 
 def episode_to_json(episode: Episode) -> Json:
-    """Write an episode: the log of the bank before, the session, and the questions with their golds.
+    """Convert an episode to JSON: the log of the bank before, the session, and the questions with answers.
 
-    The verbatim archive is not in it: readers are shown memories.
+    The verbatim archive is left out, since readers are shown memories.
     """
     return {
         "conversation_id": episode.conversation.conversation_id,
@@ -37,10 +35,10 @@ def episode_to_json(episode: Episode) -> Json:
 
 
 def episode_from_json(document: Json) -> Episode:
-    """Read an episode that ``episode_to_json`` wrote.
+    """Parse the result of ``episode_to_json``.
 
     Raises:
-        RecordError: it did not write this.
+        RecordError: the document is something else.
     """
     try:
         name = document["conversation_id"]
@@ -58,7 +56,7 @@ def episode_from_json(document: Json) -> Episode:
         problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise RecordError(f"not an episode: {problem:.300}; write it with episode_to_json") from error
     if not questions:
-        raise RecordError("not an episode: it asks nothing, so that nothing can be rewarded; give questions")
+        raise RecordError("not an episode: it has no questions, so no reply can be rewarded; add questions")
     speakers = tuple(dict.fromkeys(turn.speaker for turn in session.turns))
     conversation = Conversation(name, (speakers[0], speakers[-1]), (session,), questions)
     return Episode(conversation, session, space, questions)

@@ -1,4 +1,4 @@
-"""What comes out of a training besides weights: the program, a card, results.json, curves, MLflow."""
+"""The outputs of a training besides its weights: program, card, results.json, curves, MLflow."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -7,10 +7,9 @@ from memory_program import __version__
 from memory_program.agents.program import MemoryProgram
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.checkpoints import LogEntry
+from memory_program.core.hashing import content_hash
+from memory_program.core.json_files import Json, write_json
 from memory_program.core.provenance import git_commit, lock_hash, provenance_tags
-from memory_program.evaluation.item_records import content_hash
-from memory_program.evaluation.report.results_json import write_json
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.rl.base_comparison import validation_difference
 from memory_program.rl.model_card import model_card
 from memory_program.rl.training_curves import write_curves
@@ -23,7 +22,7 @@ _MACHINE_SETTINGS = {
     "api_base",
     "data",
     "mlflow",
-    "num_threads",
+    "concurrency",
     "output_dir",
     "push_to_hub",
     "tracking_uri",
@@ -33,7 +32,7 @@ _MACHINE_SETTINGS = {
 def make_training_results(
     config: TrainConfig, splits: TrainingSplits, entries: Sequence[LogEntry], comparison: Json
 ) -> Json:
-    """Say as JSON what was trained, how it went, what it is worth, and what that rests on."""
+    """Make results.json: settings, data, progress, validation scores and the comparison with the base."""
     steps = [entry for entry in entries if entry["kind"] == "step"]
     validations = [entry for entry in entries if entry["kind"] == "validation"]
     best = next(entry for entry in validations if entry["step"] == validations[-1]["best_step"])
@@ -58,14 +57,14 @@ def make_training_results(
         / max(1e-9, sum(e["seconds/step"] for e in steps)),
         "validation": {
             **{"first": validations[0], "best": best, "last": validations[-1]},
-            "difference": validation_difference(validations[0], best, config.seed),
+            "difference": validation_difference(validations[0], best, config.trainer.optimizer.seed),
         },
         **comparison,
     }
 
 
 def save_trained_program(config: TrainConfig, program: MemoryProgram, results: Json) -> None:
-    """Write the program (prompts and demos, no model) and the card beside the weights.
+    """Write the program (prompts and demos, no model) and the model card next to the weights.
 
     Raises:
         OSError: a file cannot be written.
@@ -79,9 +78,9 @@ class TrainingPublisher:
 
     def __init__(self, config: TrainConfig) -> None:
         """Begin to open MLflow in the background, since it takes seconds."""
-        self.uri, artifacts = tracking_location(config.output_dir, config.tracking_uri)
+        self.uri, artifacts = tracking_location(config.output_dir, config.tracking.tracking_uri)
         self._config = config
-        self._tracker = Tracker(self.uri, artifacts) if config.mlflow else None
+        self._tracker = Tracker(self.uri, artifacts) if config.tracking.mlflow else None
 
     def close(self) -> None:
         """Let go of MLflow."""
@@ -124,7 +123,7 @@ def _tracked_run(results: Json, entries: Sequence[LogEntry], files: Sequence[Pat
 
 
 def metric_curves(entries: Sequence[LogEntry]) -> dict[str, list[tuple[int, float]]]:
-    """Give every number of a log against its step; those of validations begin with ``validation/``."""
+    """Collect each number of a log by step; names of validation numbers begin with ``validation/``."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for entry in entries:
         prefix = "validation/" if entry["kind"] == "validation" else ""

@@ -7,8 +7,7 @@ from locomo.splits import SPLITS
 from locomo.types import Benchmark, Conversation
 from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import MemoryKind
-from memory_program.configs.evaluate_config import DatasetName
-from memory_program.configs.train_config import TrainConfig
+from memory_program.configs.groups import DatasetName, DataSettings
 from memory_program.core.errors import ConfigError
 from memory_program.evaluation.data_splits import DataSplits, split_conversations
 from memory_program.evaluation.datasets import load_dataset
@@ -37,17 +36,23 @@ class TrainingSplits(DataSplits):
         return sum(count_tokens(operation.text) for operation in operations)
 
 
-def load_training_splits(config: TrainConfig) -> TrainingSplits:
-    """Read the conversations of a config; for ``sample``, generate those for training and validation.
+def load_training_splits(source: DataSettings, seed: int, num_train: int, num_val: int = 1) -> TrainingSplits:
+    """Read the conversations of a training; for ``sample``, generate those for training and validation.
+
+    Args:
+        source: the dataset.
+        seed: of generated conversations.
+        num_train: least number of training examples (sessions with questions).
+        num_val: least number of validation examples.
 
     Raises:
         ConfigError: a split is empty.
         DatasetError: the file is missing, modified or not in the schema.
     """
-    dataset = load_dataset(config.data_config)
-    if config.dataset == DatasetName.SAMPLE:
-        train = _generate_worlds(_TRAIN_SEED + config.seed, config.num_train, _TRAIN_QUESTIONS)
-        val = _generate_worlds(_VAL_SEED + config.seed, config.num_val, _VAL_QUESTIONS, is_held_out=True)
+    dataset = load_dataset(source, seed)
+    if source.dataset == DatasetName.SAMPLE:
+        train = _generate_worlds(_TRAIN_SEED + seed, num_train, _TRAIN_QUESTIONS)
+        val = _generate_worlds(_VAL_SEED + seed, num_val, _VAL_QUESTIONS, is_held_out=True)
         worlds = {world.conversation.conversation_id: world for world in (*train, *val)}
         made = [tuple(world.conversation for world in split) for split in (train, val)]
         return TrainingSplits(dataset, *made, dataset.conversations, worlds)
@@ -61,25 +66,30 @@ def load_training_splits(config: TrainConfig) -> TrainingSplits:
             raise ConfigError(
                 f"conversation id {conversation_id!r} contains a comma: rename the conversation"
             )
-    train, val = _take_enough(splits.train, config.num_train), _take_enough(splits.val, config.num_val)
+    train, val = _take_enough(splits.train, num_train), _take_enough(splits.val, num_val)
     return TrainingSplits(dataset, train, val, splits.test)
 
 
-def load_synthesis_conversations(config: TrainConfig) -> tuple[Conversation, ...]:
+def load_synthesis_conversations(source: DataSettings, seed: int, num_train: int) -> tuple[Conversation, ...]:
     """Read the conversations to write questions about: the training split, or all of the user's own file.
+
+    Args:
+        source: the dataset.
+        seed: of generated conversations.
+        num_train: least number of sessions with questions.
 
     Raises:
         ConfigError: a split is empty.
         DatasetError: the file is missing, modified or not in the schema.
     """
-    if config.dataset in set(DatasetName):
-        return load_training_splits(config).train
-    dataset = load_dataset(config.data_config)
+    if source.dataset in set(DatasetName):
+        return load_training_splits(source, seed, num_train).train
+    dataset = load_dataset(source, seed)
     known = {identity for of_split in SPLITS.values() for identity in of_split}
     ids = {conversation.conversation_id for conversation in dataset.conversations}
     if dataset.benchmark is not Benchmark.LOCOMO or known & ids:
-        return load_training_splits(config).train
-    return _take_enough(dataset.conversations, config.num_train)
+        return load_training_splits(source, seed, num_train).train
+    return _take_enough(dataset.conversations, num_train)
 
 
 def count_examples(conversations: Sequence[Conversation]) -> int:

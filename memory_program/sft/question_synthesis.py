@@ -187,7 +187,7 @@ def _jaccard(one: str, other: str) -> float:
     """Give the share of common words among all words of both (Jaccard).
 
     Example:
-        >>> _overlap("Where does Nate live?", "where does nate live")
+        >>> _jaccard("Where does Nate live?", "where does nate live")
         1.0
     """
     first, second = (set(_WORD.findall(text.casefold())) for text in (one, other))

@@ -16,13 +16,12 @@ from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import operation_from_json, operation_to_json
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import RecordError
+from memory_program.core.hashing import content_hash
 from memory_program.core.parallel import run_parallel
-from memory_program.evaluation.item_records import content_hash
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.episode_json import episode_to_json
 from memory_program.rl.episodes import Episode, questions_by_session
-from memory_program.rl.groups import chat_messages
-from memory_program.rl.rollouts import Rollout, get_policy_lm, run_rollout, sampling_program
+from memory_program.rl.rollouts import Rollout, chat_messages, get_policy_lm, run_rollout, sampling_program
 from memory_program.sft.session_lines import (
     SessionLine,
     append_line,

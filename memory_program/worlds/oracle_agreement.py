@@ -223,7 +223,7 @@ def normalize_operation_text(text: str) -> str:
     """Leave case, punctuation and spare spaces out of a text.
 
     Example:
-        >>> normalised("  Ana's dog is called Pip. ")
+        >>> normalize_operation_text("  Ana's dog is called Pip. ")
         'ana s dog is called pip'
     """
     return " ".join(re.findall(r"\w+", text.casefold()))

@@ -16,10 +16,10 @@ from locomo.types import Benchmark
 from memory_program.bank.outcomes import Outcome
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import BudgetExceededError
+from memory_program.core.json_files import Json
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.item_records import JudgeRecord
 from memory_program.evaluation.scoring.judge_errors import calibration_cases, calibration_journal
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.scoring.score_signature import identify_judge
 from memory_program.models.factory import language_model
 from memory_program.models.usage import Usage

@@ -11,10 +11,10 @@ from rich.console import Console
 from locomo.longmemeval import load_longmemeval
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import ConfigError
+from memory_program.core.json_files import Json
 from memory_program.evaluation.data_splits import split_conversations
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.question_selection import load_selection
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.models.factory import language_model
 from tests.competent_model import Prompt
 from tests.longmemeval_samples import instances

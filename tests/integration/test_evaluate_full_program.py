@@ -13,10 +13,11 @@ from rich.console import Console
 from memory_program.agents.systems import make_system
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.store import BankStore
-from memory_program.configs.evaluate_config import EvaluateConfig, SystemSettings
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import BudgetExceededError, ConfigError, ModelError
+from memory_program.core.json_files import Json
 from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.stages.system_runner import ModelFactory
 from memory_program.models.factory import AdaptiveLimiter, language_model
 from memory_program.tracking import EXPERIMENT, import_mlflow

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.store import BankStore
-from memory_program.evaluation.scoring.question_scores import Json
+from memory_program.core.json_files import Json
 from memory_program.tracking import EXPERIMENT, import_mlflow
 from tests.conftest import CHECKOUT
 from tests.evaluation_samples import write_conversations

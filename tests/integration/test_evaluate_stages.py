@@ -27,12 +27,12 @@ from memory_program.core.errors import (
     RunInUseError,
     StoreError,
 )
+from memory_program.core.json_files import Json
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.item_records import JudgeRecord
 from memory_program.evaluation.question_selection import load_selection
 from memory_program.evaluation.report.results_json import EVALUATION_RESULTS_FILE
 from memory_program.evaluation.report.write_reports import load_system_records
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.scoring.score_signature import identify_judge, read_run, write_run
 from memory_program.evaluation.stages.judge_stage import list_answers_to_judge
 from memory_program.models.usage import CallRecord, Usage, record_call

@@ -13,7 +13,7 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.outcomes import Answer
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.errors import ConfigError, ModelError, OptimizationError
-from memory_program.evaluation.scoring.question_scores import Json
+from memory_program.core.json_files import Json
 from memory_program.evaluation.stages.system_runner import ModelFactory
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 from memory_program.optimization.optimization_run import optimize
@@ -94,7 +94,7 @@ def test_no_optimiser_returns_a_program_if_all_its_calls_fail(
         asked.extend([prompt] * reads(prompt))
         return Behaviour.BAD_KEY if len(asked) > 8 else Behaviour.COMPETENT  # 8: the baseline on validation
 
-    message = failure(quick(data, tmp_path, optimizer=optimizer, num_threads=4), behave, Steerable())
+    message = failure(quick(data, tmp_path, optimizer=optimizer, concurrency=4), behave, Steerable())
     assert "Incorrect API key" in message
 
 
@@ -124,7 +124,7 @@ def test_a_metric_that_raises_later_is_not_counted_as_a_bad_prompt(data: Path, t
         scored.append(answer)
         return 1.0 if len(scored) <= 12 else 1 / 0
 
-    config = quick(data, tmp_path, optimizer="simba", num_threads=1)
+    config = quick(data, tmp_path, optimizer="simba", concurrency=1)
     message = failure(config, always(Behaviour.COMPETENT), Steerable(), breaks)
     assert "ZeroDivisionError" in message
     assert len(scored) == 13
@@ -166,7 +166,7 @@ def test_a_limit_of_calls_stops_the_run_with_the_best_so_far(
         assert calls / 2 < server.traffic.requests.total() == used <= calls
     kept = " (the rest is reserved for the final comparison)" if used < calls else ""
     assert f"stopped early: max_calls={calls} is reached{kept}; the best so far is saved" in output
-    program = make_system("memory", config.system_settings)
+    program = make_system("memory", config.system)
     program.load(str(config.output))
     if results["stages"] and results["stages"][0]["comparison"] is not None:
         assert (
@@ -176,7 +176,7 @@ def test_a_limit_of_calls_stops_the_run_with_the_best_so_far(
 
 
 def test_a_comparison_that_uses_up_its_reserve_reaches_the_limit(data: Path, tmp_path: Path) -> None:
-    more = {"max_sessions": 3, "num_examples": 4, "num_val": 12, "num_threads": 1}
+    more = {"max_sessions": 3, "num_examples": 4, "num_val": 12, "concurrency": 1}
     config = quick(
         data, tmp_path, optimizer="simba", max_calls=79, **more
     )  # 24 for two candidates, 23 are kept
@@ -199,7 +199,7 @@ def test_a_stopped_run_continues_with_a_higher_limit(data: Path, tmp_path: Path)
 
 def test_sessions_of_an_earlier_try_count_towards_the_limit(data: Path, tmp_path: Path) -> None:
     whole, again = (
-        quick(data, folder, optimizer="bootstrap", max_sessions=3, num_threads=1, max_calls=45)
+        quick(data, folder, optimizer="bootstrap", max_sessions=3, concurrency=1, max_calls=45)
         for folder in (tmp_path / "whole", tmp_path / "again")
     )
     with ModelServer(reply=Steerable(["reader"], is_fickle=False)) as server:
@@ -239,7 +239,7 @@ def test_a_limit_of_dollars_stops_the_run_with_the_best_so_far(data: Path, tmp_p
         model=PRICED,
         prompt_model=PRICED,
         max_cost=30 * call_usd,
-        num_threads=1,
+        concurrency=1,
     )
     results, output = run_optimization(config, in_process(model))
     assert results["calls"]["cost_usd"] == pytest.approx(len(model.asked) * call_usd)

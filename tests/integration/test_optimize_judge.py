@@ -15,8 +15,8 @@ from locomo.types import Benchmark
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.errors import OptimizationError
+from memory_program.core.json_files import Json
 from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.evaluation.scoring.question_scores import Json
 from tests.evaluation_samples import write_conversations
 from tests.judge_samples import CURE, SteerableJudge, quick_judge, untouched_questions, write_judge
 from tests.model_server import Behaviour, ModelServer

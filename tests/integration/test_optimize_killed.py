@@ -53,7 +53,7 @@ def test_a_run_that_was_killed_and_interrupted_ends_like_one_that_was_not_and_pa
     print(f"seed {seed}")  # pytest shows it when the test fails
     rng = random.Random(seed)
     data = write_conversations(tmp_path / "codes.json")
-    more = {"optimizer": optimizer, "num_threads": THREADS}
+    more = {"optimizer": optimizer, "concurrency": THREADS}
     whole = quick(data, tmp_path / "whole", **more)
     config = quick(data, tmp_path / "killed", **more)
     with ModelServer(reply=Steerable(["reader"], is_fickle=False)) as server:

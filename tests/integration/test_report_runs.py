@@ -21,6 +21,7 @@ from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, RecordError
+from memory_program.core.json_files import Json
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.item_records import JudgeRecord
 from memory_program.evaluation.oracle_eval import evaluate_oracle
@@ -32,7 +33,6 @@ from memory_program.evaluation.report.write_reports import (
     load_system_records,
     score_and_publish,
 )
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.scoring.score_signature import identify_judge, write_run
 from memory_program.evaluation.stages.judge_stage import list_answers_to_judge
 from memory_program.models.usage import Usage

@@ -25,7 +25,7 @@ def test_every_evaluation_in_the_docs_has_valid_flags(command):
 
 def test_every_part_of_a_signature_is_explained():
     source = (CHECKOUT / "memory_program/evaluation/report/results_json.py").read_text(encoding="utf-8")
-    body = source.partition("def signature(")[2].partition("\ndef ")[0]
+    body = source.partition("def score_signature(")[2].partition("\ndef ")[0]
     parts = {*re.findall(r'"(\w+)": ', body), *re.findall(r'parts\["(\w+)"\]', body)}
     assert {"judge", "calibration", "top_k", "subset"} <= parts
     text = (CHECKOUT / "docs/comparability.md").read_text(encoding="utf-8")

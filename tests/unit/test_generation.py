@@ -331,9 +331,9 @@ def test_a_seed_decides_a_sampled_text() -> None:
 
 def test_a_batcher_computes_on_threads_of_its_own_and_leaves_others_as_they_are() -> None:
     class Asked(CountingDecoder):
-        def read(self, prompts: Sequence[Sequence[int]]) -> list[PrefilledPrompt]:
+        def prefill(self, prompts: Sequence[Sequence[int]]) -> list[PrefilledPrompt]:
             seen.append(torch.get_num_threads())
-            return super().read(prompts)
+            return super().prefill(prompts)
 
     def of_a_new_thread() -> int:
         with ThreadPoolExecutor(1) as threads:
@@ -466,6 +466,7 @@ def test_a_pause_waits_for_a_prompt_that_is_being_read() -> None:
         until(lambda: len(decoder.texts) == 1)
         decoder.reading.clear()
         read = threads.submit(batcher.generate, job(3))
+        until(lambda: len(decoder.read_by) == 2)
         decoder.gate.set()
         assert running.result(timeout=PATIENCE_S).tokens == [0, STOP]
         entered = threading.Event()

@@ -52,7 +52,7 @@ def texts_in(space: MemorySpace) -> set[tuple[str, object]]:
 @pytest.mark.parametrize("index", [0, 1])
 def test_after_all_sessions_the_bank_holds_just_what_is_true(index, mode):
     _, space = remembered(index, mode)
-    assert texts_in(space) == {(fact.text, fact.happened_at) for fact in worlds()[index].live_after(8)}
+    assert texts_in(space) == {(fact.text, fact.happened_at) for fact in worlds()[index].live_facts_after(8)}
 
 
 def test_its_score_through_the_program_is_near_one():

@@ -131,7 +131,7 @@ def test_most_empty_replies_are_left_out():
     """Of the four writers of a session with one or two facts, about two in three have nothing to write."""
     tokenizer = small_tokenizer()
     examples = [example for number in range(4) for example in some_chunk(number)]
-    without = make_chunk(1, 0, replace(BARE, kept_empty=0.0), 6000, tokenizer)
+    without = make_chunk(1, 0, replace(BARE, empty_call_share=0.0), 6000, tokenizer)
 
     def share(texts: list[PretrainExample]) -> float:
         replies = [tokenizer.decode(text.tokens[text.reply_start :]) for text in texts]

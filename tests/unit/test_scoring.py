@@ -7,10 +7,10 @@ import pytest
 from locomo.judge.rubrics import Rubric, Verdict
 from locomo.types import Category, LongMemEvalType, PerltqaType, Question
 from memory_program.bank.outcomes import Answer, CallFailure, Outcome, RankedItem, SessionRecord
+from memory_program.core.json_files import Json
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, JudgeRecord
 from memory_program.evaluation.scoring.question_scores import (
     BootstrapSampler,
-    Json,
     ScoredQuestion,
     paired_comparisons,
     score_question,

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from locomo.types import Conversation, Question
 from memory_program.bank.memory import operation_to_json
 from memory_program.bank.outcomes import Answer, Outcome
+from memory_program.core.json_files import Json
 from memory_program.evaluation.scoring.bank_growth import system_retained_turns
 from memory_program.evaluation.scoring.error_types import Diagnosis, RetainedTurns, is_wrong
-from memory_program.evaluation.scoring.question_scores import Json, ScoredQuestion
+from memory_program.evaluation.scoring.question_scores import ScoredQuestion
 from memory_program.evaluation.scoring.system_records import ScoredSystem
 
 

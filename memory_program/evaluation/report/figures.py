@@ -8,6 +8,7 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from memory_program.core.json_files import Json
 from memory_program.evaluation.report.plots import (
     LITERAL_TEXT_STYLE,
     plot_bank_growth,
@@ -15,7 +16,6 @@ from memory_program.evaluation.report.plots import (
     plot_score_vs_cost,
     plot_score_vs_tokens,
 )
-from memory_program.evaluation.scoring.question_scores import Json
 
 NUM_SERIES_COLOURS = 8
 """How many systems have a colour of their own; the next ones begin again."""

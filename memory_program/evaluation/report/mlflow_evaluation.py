@@ -8,19 +8,18 @@ from rich.console import Console
 
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.hashing import content_hash
+from memory_program.core.json_files import Json, write_json
 from memory_program.core.provenance import provenance_tags
-from memory_program.evaluation.item_records import content_hash
 from memory_program.evaluation.question_selection import Selection
 from memory_program.evaluation.report.plots import write_plots
 from memory_program.evaluation.report.report_page import REPORT_FILE, ReportedRun, write_html_report
 from memory_program.evaluation.report.results_json import (
     EVALUATION_RESULTS_FILE,
     build_evaluation_results,
-    write_json,
     write_question_results,
 )
 from memory_program.evaluation.report.score_tables import print_results
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.tracking import TrackedRun, Tracker, is_already_logged, tracking_location, write_receipt
 
@@ -36,12 +35,12 @@ class EvaluationPublisher:
         self._config = config
         self._selection = selection
         self._console = console
-        self._uri, self._artifacts = tracking_location(config.output_dir, config.tracking_uri)
+        self._uri, self._artifacts = tracking_location(config.output_dir, config.tracking.tracking_uri)
         self._tracker: Tracker | None = None
 
     def open_tracker(self) -> None:
         """Begin to open MLflow in the background, since it takes seconds; and trace from now on, if asked."""
-        if self._config.mlflow and self._tracker is None:
+        if self._config.tracking.mlflow and self._tracker is None:
             self._tracker = Tracker(self._uri, self._artifacts)
             if self._config.traces:
                 self._tracker.enable_tracing()
@@ -65,7 +64,7 @@ class EvaluationPublisher:
         scored = tuple(system.score_answers(store) for system in recorded)
         results = build_evaluation_results(self._config, self._selection, scored, self._ceiling)
         folder = self._config.output_dir
-        page = self._config.page or folder / REPORT_FILE
+        page = self._config.report_file or folder / REPORT_FILE
         reported = ReportedRun(folder, self._selection, results, scored)
         write_json(folder / EVALUATION_RESULTS_FILE, results)
         for system, of_system in zip(recorded, scored, strict=True):
@@ -75,7 +74,7 @@ class EvaluationPublisher:
         print_results(self._console, results)
         for label, path in (("results", folder / EVALUATION_RESULTS_FILE), ("report", page)):
             self._console.print(f"{label}: {path}", highlight=False, markup=False, soft_wrap=True)
-        if self._config.mlflow:
+        if self._config.tracking.mlflow:
             self._log_to_mlflow(results, recorded, [page, *plots])
         return reported
 
@@ -116,9 +115,9 @@ def publish_combined_report(
     """
     write_html_report(page, runs)
     console.print(f"report of {len(runs)} runs: {page}", highlight=False, markup=False, soft_wrap=True)
-    if config.mlflow:
+    if config.tracking.mlflow:
         names = ", ".join(run.folder.name for run in runs)
-        with closing(Tracker(*tracking_location(config.output_dir, config.tracking_uri))) as tracker:
+        with closing(Tracker(*tracking_location(config.output_dir, config.tracking.tracking_uri))) as tracker:
             tracker.log(
                 TrackedRun(f"report of {names}", {}, {}, provenance_tags(runs[0].results), [page]), []
             )

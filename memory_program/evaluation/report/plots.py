@@ -8,8 +8,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter, SymmetricalLogLocator
 
+from memory_program.core.json_files import Json
 from memory_program.evaluation.report.score_tables import score_groups, short_heading
-from memory_program.evaluation.scoring.question_scores import Json
 
 LITERAL_TEXT_STYLE: dict[Any, Any] = {"text.parse_math": False}  # Any: the names of matplotlib's settings
 """Names of data and runs are drawn as they are, even with dollar signs, which begin formulas otherwise."""

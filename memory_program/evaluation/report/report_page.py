@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from rich.table import Table
 
 from locomo.atomic_files import atomic_write_text
+from memory_program.core.json_files import Json
 from memory_program.evaluation.question_selection import Selection
 from memory_program.evaluation.report.answer_browser import (
     BrowserData,
@@ -28,7 +29,7 @@ from memory_program.evaluation.report.score_tables import (
     results_tables,
 )
 from memory_program.evaluation.scoring.error_types import ErrorType
-from memory_program.evaluation.scoring.question_scores import BootstrapSampler, Json
+from memory_program.evaluation.scoring.question_scores import BootstrapSampler
 from memory_program.evaluation.scoring.system_records import ScoredSystem
 
 REPORT_FILE = "report.html"

@@ -10,15 +10,15 @@ from locomo.atomic_files import atomic_write_text
 from locomo.types import HEADLINE_TYPES, Benchmark
 from memory_program import __version__
 from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.hashing import content_hash
+from memory_program.core.json_files import Json
 from memory_program.core.provenance import git_commit, lock_hash
-from memory_program.evaluation.item_records import content_hash
 from memory_program.evaluation.question_selection import Selection
 from memory_program.evaluation.scoring.bank_growth import count_tool_use, mean_bank_growth
 from memory_program.evaluation.scoring.error_types import Diagnosis, summarize_diagnoses
 from memory_program.evaluation.scoring.judge_errors import format_judge_error_rates, load_judge_error_rates
 from memory_program.evaluation.scoring.question_scores import (
     BootstrapSampler,
-    Json,
     ScoredQuestion,
     paired_comparisons,
     summarize_system,
@@ -158,12 +158,6 @@ def score_signature(
     if system.settings["archive"]:
         parts["archive"] = "on"
     return "|".join(["locomo_f1", *(f"{name}:{value}" for name, value in parts.items())])
-
-
-def write_json(path: Path, content: Json) -> None:
-    """Write a JSON file, the whole of it or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def write_question_results(path: Path, system: ScoredSystem) -> None:

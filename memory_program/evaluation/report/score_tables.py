@@ -9,8 +9,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from locomo.types import Benchmark, Category
+from memory_program.core.json_files import Json
 from memory_program.evaluation.scoring.error_types import ErrorType
-from memory_program.evaluation.scoring.question_scores import MEAN_OF_TYPES, RECALL_KEYS, Json
+from memory_program.evaluation.scoring.question_scores import MEAN_OF_TYPES, RECALL_KEYS
 
 _MAX_SCORE_COLUMNS = 7
 """How many columns of scores with intervals a terminal of 120 columns has room for."""

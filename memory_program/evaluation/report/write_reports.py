@@ -9,6 +9,7 @@ from rich.console import Console
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode
 from memory_program.core.errors import RecordError
+from memory_program.core.json_files import Json
 from memory_program.core.run_folder import CONFIG_FILE
 from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import Selection, load_selection
@@ -16,7 +17,6 @@ from memory_program.evaluation.report.mlflow_evaluation import EvaluationPublish
 from memory_program.evaluation.report.report_page import REPORT_FILE, ReportedRun
 from memory_program.evaluation.report.results_json import EVALUATION_RESULTS_FILE
 from memory_program.evaluation.scoring.bank_growth import database_url
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.scoring.score_signature import read_run
 from memory_program.evaluation.scoring.system_records import SystemRecords
 
@@ -38,13 +38,13 @@ def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
         selection = load_selection(of_run)
         summary = f"{of_run.output_dir}: {selection.summary}"
         console.print(summary, highlight=False, markup=False, soft_wrap=True)
-        own_page = of_run if alone else of_run.model_copy(update={"page": None})
+        own_page = of_run if alone else of_run.replace(report_file=None)
         reported.append(
             score_and_publish(own_page, selection, console, _load_oracle_results(of_run.output_dir))
         )
     if not alone:
-        page = config.page or config.runs[0].parent / REPORT_FILE
-        tracked = next((of_run for of_run in settings if of_run.mlflow), settings[0])
+        page = config.report_file or config.runs[0].parent / REPORT_FILE
+        tracked = next((of_run for of_run in settings if of_run.tracking.mlflow), settings[0])
         publish_combined_report(page, reported, tracked, console)
     return reported
 
@@ -99,9 +99,9 @@ def load_run_config(folder: Path, config: EvaluateConfig) -> EvaluateConfig:
     here: Json = {
         "mode": Mode.REPORT,
         "output_dir": folder,
-        "page": config.page,
-        "mlflow": config.mlflow and recorded.get("mlflow", True),
-        "tracking_uri": config.tracking_uri or recorded.get("tracking_uri"),
+        "report_file": config.report_file,
+        "mlflow": config.tracking.mlflow and recorded.get("mlflow", True),
+        "tracking_uri": config.tracking.tracking_uri or recorded.get("tracking_uri"),
     }
     return EvaluateConfig(**{**recorded, **here})
 

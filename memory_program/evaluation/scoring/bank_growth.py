@@ -10,9 +10,9 @@ from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import OperationKind
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
+from memory_program.core.json_files import Json
 from memory_program.evaluation.item_records import BuildRecord
 from memory_program.evaluation.scoring.error_types import RetainedTurns, collect_retained_turns
-from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.scoring.score_signature import SystemIdentity
 
 BanksByConversation = Mapping[str, MemoryBank]

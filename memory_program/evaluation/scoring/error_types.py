@@ -24,7 +24,8 @@ from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Operation, OperationKind
 from memory_program.bank.outcomes import Answer
 from memory_program.bank.stems import tokenize
-from memory_program.evaluation.scoring.question_scores import Json, ScoredQuestion, verdict_score
+from memory_program.core.json_files import Json
+from memory_program.evaluation.scoring.question_scores import ScoredQuestion, verdict_score
 
 CORRECT_F1_THRESHOLD = 0.5
 """The official F1 from which an answer without a verdict counts as right."""

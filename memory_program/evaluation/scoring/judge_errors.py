@@ -9,8 +9,10 @@ from locomo.judge.rubrics import Rubric, Verdict
 from locomo.statistics import clustered_interval
 from locomo.types import Benchmark
 from memory_program.configs.evaluate_config import EvaluateConfig
-from memory_program.evaluation.item_records import Journal, JudgeRecord
-from memory_program.evaluation.scoring.question_scores import BootstrapSampler, Json
+from memory_program.core.journal import Journal
+from memory_program.core.json_files import Json
+from memory_program.evaluation.item_records import JudgeRecord
+from memory_program.evaluation.scoring.question_scores import BootstrapSampler
 from memory_program.evaluation.scoring.score_signature import JudgeIdentity
 from memory_program.evaluation.stages.judge_stage import AnswerToJudge
 

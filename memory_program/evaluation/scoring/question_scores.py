@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
@@ -19,11 +18,10 @@ from locomo.metrics import bleu1, evidence_recall, evidence_recall_under_budget,
 from locomo.statistics import clustered_interval, cohen_kappa, paired_comparison
 from locomo.types import HEADLINE_TYPES, Benchmark, Category, Question, QuestionType
 from memory_program.bank.outcomes import Outcome, RankedItem
+from memory_program.core.json_files import Json
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, JudgeRecord, Record
 from memory_program.evaluation.scoring.recall import RETRIEVAL_KEYS, retrieval_scores
 from memory_program.models.usage import Usage
-
-Json = dict[str, Any]  # Any: a JSON object
 
 RECALL_CUTOFFS = (5, 10, 25, 50)
 RECALL_BUDGET_TOKENS = 2000

@@ -16,7 +16,7 @@ from memory_program import __version__
 from memory_program.agents.program import MemorySystem, writer_state
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.core.errors import RecordError
-from memory_program.evaluation.item_records import content_hash
+from memory_program.core.hashing import content_hash
 from memory_program.evaluation.judge_program import load_judge_program, make_judges
 from memory_program.models.model_names import model_fingerprint
 
@@ -66,7 +66,7 @@ class SystemIdentity:
 def identify_system(system: MemorySystem, name: SystemName, config: EvaluateConfig) -> SystemIdentity:
     """Describe a system that was made from a config."""
     state = system.dump_state()
-    settings = {**config.system_settings.model_dump(mode="json"), "build": config.build}
+    settings = {**config.system.for_records(), "build": config.build}
     writer = config.writer_model_for(name)
     reader = config.reader if name.has_model_reader else None
     known_writer, known_reader = (

@@ -15,7 +15,8 @@ from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import BuildOrder
 from memory_program.core.errors import ConfigError
-from memory_program.evaluation.item_records import BuildRecord, content_hash
+from memory_program.core.hashing import content_hash
+from memory_program.evaluation.item_records import BuildRecord
 from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.evaluation.stages.propose_stage import BuildStoppedError, Proposer, open_proposal_journal
 from memory_program.evaluation.stages.workers import Workers

@@ -6,10 +6,10 @@ from dataclasses import asdict
 from rich.console import Console
 
 from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import lock_run_folder
 from memory_program.evaluation.datasets import benchmark_for_config
 from memory_program.evaluation.judge_program import make_judges
-from memory_program.evaluation.report.results_json import write_json
 from memory_program.evaluation.report.score_tables import calibration_tables, print_table
 from memory_program.evaluation.scoring.judge_errors import (
     calibration_cases,
@@ -17,7 +17,7 @@ from memory_program.evaluation.scoring.judge_errors import (
     calibration_journal,
     compute_judge_error_rates,
 )
-from memory_program.evaluation.scoring.question_scores import BootstrapSampler, Json
+from memory_program.evaluation.scoring.question_scores import BootstrapSampler
 from memory_program.evaluation.scoring.score_signature import OptimizedRubric, identify_judge
 from memory_program.evaluation.stages.cost_estimate import (
     check_affordable,
@@ -44,7 +44,7 @@ def calibrate_judge(config: EvaluateConfig, console: Console, models: ModelFacto
         BudgetExceededError: a limit is passed; what was judged is kept.
         RunInUseError: another process calibrates there.
     """
-    judge, benchmark = identify_judge(config), benchmark_for_config(config)
+    judge, benchmark = identify_judge(config), benchmark_for_config(config.source)
     assert judge is not None, "the config of this mode has a judge"
     folder = calibration_folder(config)
     with lock_run_folder(folder), closing(calibration_journal(config)) as journal:

@@ -39,9 +39,14 @@ def estimate_build(
     if not missing or writer is None:
         return None
     transcripts = [count_tokens(s.transcript) for c in conversations for s in c.sessions]
-    agents = _SPECIALISTS if config.writer_mode == "specialists" else 1
+    agents = _SPECIALISTS if config.system.writer.writer_mode == "specialists" else 1
     input_tokens = _WRITER_PROMPT + _RELATED_MEMORIES + fmean(transcripts)
-    calls = missing * agents * config.max_turns * (_PHASES if config.build == "two-phase" else 1)
+    calls = (
+        missing
+        * agents
+        * config.system.writer.writer_max_turns
+        * (_PHASES if config.build == "two-phase" else 1)
+    )
     return _estimate(config, name, "build", writer, calls, input_tokens, _WRITER_REPLY)
 
 
@@ -51,7 +56,7 @@ def estimate_answers(
     """Estimate answering ``missing`` questions; None if that takes no call."""
     if not missing or config.reader is None or not name.has_model_reader:
         return None
-    calls = missing * (1 + config.max_searches)
+    calls = missing * (1 + config.system.reader.max_searches)
     input_tokens = _READER_PROMPT + _context_tokens(config, name, conversations)
     return _estimate(config, name, "answer", config.reader, calls, input_tokens, _READER_REPLY)
 
@@ -68,7 +73,11 @@ def _context_tokens(config: EvaluateConfig, name: SystemName, conversations: Seq
         return 0
     if name is SystemName.FULL_CONTEXT:
         return fmean(sum(count_tokens(s.transcript) for s in c.sessions) for c in conversations)
-    return min(config.reader_budget, config.top_k * _SHOWN_ITEM * (2 if config.archive else 1))
+    shown = config.system.retrieval
+    return min(
+        shown.reader_budget,
+        shown.top_k * _SHOWN_ITEM * (2 if config.system.reader.with_verbatim_turns else 1),
+    )
 
 
 def _estimate(

@@ -11,7 +11,8 @@ from locomo.judge.judge import Judges
 from locomo.judge.rubrics import Rubric, Verdict
 from locomo.types import Question
 from memory_program.bank.outcomes import Outcome
-from memory_program.evaluation.item_records import Journal, JudgeRecord
+from memory_program.core.journal import Journal
+from memory_program.evaluation.item_records import JudgeRecord
 from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.evaluation.stages.workers import Workers
 from memory_program.models.usage import track_usage

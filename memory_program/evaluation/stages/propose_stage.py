@@ -10,7 +10,8 @@ from pathlib import Path
 from memory_program.agents.two_phase import ProposalRequest
 from memory_program.agents.writer import MemoryWriter, Proposal, ProposedCall
 from memory_program.bank.outcomes import CallFailure
-from memory_program.evaluation.item_records import Journal, content_hash
+from memory_program.core.hashing import content_hash
+from memory_program.core.journal import Journal
 from memory_program.evaluation.stages.workers import Workers
 from memory_program.models.usage import CallRecord, Usage, UsageMeter, track_usage
 

@@ -10,7 +10,8 @@ import dspy
 from memory_program.agents.program import MemorySystem
 from memory_program.agents.systems import set_models
 from memory_program.bank.store import BankStore
-from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName, SystemSettings
+from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
+from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import ConfigError, RecordError
 from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import Selection
@@ -79,7 +80,7 @@ class SystemRunner:
             StoreError: the database cannot be read.
         """
         self._name, self._config = name, config
-        self._system = make_system(name.value, config.system_settings)
+        self._system = make_system(name.value, config.system)
         chosen_on = None
         if config.program is not None and name is SystemName.OPTIMIZED:
             load_program(self._system, config.program)

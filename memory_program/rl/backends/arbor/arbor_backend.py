@@ -10,11 +10,12 @@ import dspy
 from dspy.clients.provider import Provider, ReinforceJob
 from dspy.clients.utils_finetune import TrainDataFormat, TrainingStatus
 
-from memory_program.configs.arbor_settings import ArborJobSettings
+from memory_program.configs.arbor_config import ArborJobSettings
 from memory_program.core.errors import ModelError
+from memory_program.core.json_files import Json
 from memory_program.models.model_names import model_source
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
-from memory_program.rl.backends.arbor.arbor_client import ArborClient, Json
+from memory_program.rl.backends.arbor.arbor_client import ArborClient
 from memory_program.rl.backends.arbor.arbor_engine import OPENAI_PREFIX, ArborEngine
 from memory_program.rl.backends.arbor.arbor_trainer import ArborTrainer, SubmittedGroups
 from memory_program.rl.backends.arbor.arbor_wire import GroupItem

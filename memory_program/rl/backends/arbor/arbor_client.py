@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import httpx
 
 from memory_program.core.errors import ModelError
-
-Json = dict[str, Any]  # Any: a JSON object
+from memory_program.core.json_files import Json
 
 START_COMMAND = "python -m memory_program.rl.backends.arbor serve --config arbor.yaml"
 """What starts a server."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memory_program.core.errors import ModelError
-from memory_program.rl.credit import group_advantages
+from memory_program.rl.rewards import group_advantages
 
 GroupItem = Mapping[str, Any]  # Any: JSON, as DSPy sends training data
 ArborItem = dict[str, Any]  # Any: JSON
@@ -21,9 +21,9 @@ def recenter_advantages(advantages_G: Sequence[float], weights_G: Sequence[float
     spread and weights, compared with what the group's weighted part achieved. Unweighted, nothing changes.
 
     Example:
-        >>> zero_sum([0.5, -0.5], [1.0, 1.0])
+        >>> recenter_advantages([0.5, -0.5], [1.0, 1.0])
         [0.5, -0.5]
-        >>> zero_sum([4 * 0.5, -0.5], [4.0, 1.0])  # rewards 1 and 0: b is 0.8
+        >>> recenter_advantages([4 * 0.5, -0.5], [4.0, 1.0])  # rewards 1 and 0: b is 0.8
         [0.8, -0.8]
     """
     surplus = sum(advantages_G) / sum(weights_G)

@@ -1,0 +1,15 @@
+"""Hashes of content, as keys of records."""
+
+import hashlib
+import json
+
+
+def content_hash(*parts: object) -> str:
+    """Hash JSON values: equal for equal content, whatever the order of keys in an object.
+
+    Example:
+        >>> content_hash({"a": 1, "b": 2}) == content_hash({"b": 2, "a": 1})
+        True
+    """
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
