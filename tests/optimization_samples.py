@@ -1,15 +1,16 @@
-"""Conversations about codes, and a model that finds them out better or worse, as its prompt has it.
+"""Conversations about codes, and a model whose quality depends on its prompt.
 
-It reads and writes with one fault each, that good instructions or good examples cure:
+It makes one error as a reader and one as a writer, which good instructions or good examples cure:
 
 - as a reader it quotes the whole line, unless it is told to give the code alone, or is shown short answers;
 - as a writer it leaves the code out, unless it is told to keep codes exactly, or is shown a code being kept.
 
-On half of what it is asked it makes no fault, so that there is something to learn from; at a temperature
-above 0 it sometimes makes none either. As the one that writes instructions it proposes a cure now and then,
-and bad advice otherwise; only where it is shown what went wrong does it know better.
+On half of the inputs it makes no error, so that there are good examples; at a temperature above 0 it
+sometimes makes none on the others. As the model that writes instructions it proposes a cure now and then, and
+bad advice otherwise; with feedback on the errors it always proposes the cure.
 """
 
+import io
 import json
 import re
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from statistics import fmean
 from typing import Any
 
 import dspy
+from rich.console import Console
 
 from locomo.locomo import read_dataset
 from locomo.metrics import locomo_f1
@@ -29,8 +31,11 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.evaluation.data_splits import split_conversations
+from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.stages.system_runner import ModelFactory
 from memory_program.models.factory import AdaptiveLimiter, language_model
+from memory_program.optimization.optimization_run import optimize
+from memory_program.rl.rewards import AnswerMetric
 from tests.competent_model import NOT_MENTIONED, Prompt, calls_json, chat_format, content_words
 
 READER_CURE = "Answer with the code alone."
@@ -76,10 +81,10 @@ def code_of(number: int, session: int, speaker: str) -> str:
 
 @dataclass(frozen=True)
 class Steerable:
-    """The model; it keeps what it was asked.
+    """The model; it stores the prompts.
 
     Args:
-        faulty: The parts that have to be cured: "reader", "writer" or both.
+        faulty: The parts that make errors: "reader", "writer" or both.
         is_fickle: Whether it replies differently to the same prompt at a temperature above 0.
     """
 
@@ -141,7 +146,7 @@ class Steerable:
 
 
 def is_lucky(prompt: Prompt, seen: int, what: str) -> bool:
-    """Say whether a reply is without a fault, whatever the prompt."""
+    """Tell if a reply has no error, whatever the prompt."""
     return is_odd(what) or (prompt.temperature > 0 and seen % 2 == 1)
 
 
@@ -151,7 +156,7 @@ def is_odd(text: str) -> bool:
 
 
 def _advice(prompt: Prompt, seen: int) -> str:
-    """Propose a cure or bad advice; which one, the prompt decides, and how often it was asked."""
+    """Propose a cure or bad advice, depending on the prompt and on how often it was asked."""
     module = prompt.fields.get("module_names", "") + prompt.fields.get("module", "")
     if is_odd(f"{prompt.key}:{seen}"):
         return WRITER_CURE if "writer." in module or "tool_calls" in module else READER_CURE
@@ -159,7 +164,7 @@ def _advice(prompt: Prompt, seen: int) -> str:
 
 
 def _cure(instruction: str, feedback: str) -> str:
-    """Read out of feedback what is to be cured: memories without their code, or answers that are too long."""
+    """Read from the feedback which cure is needed, for memories without their code or for long answers."""
     if "Answer a question" in instruction:
         too_long = re.search(r"Wanted: (\w+)\\+nAnswered: [^\\]+\b\1\b", feedback)
         return READER_CURE if too_long else BAD_ADVICE[0]
@@ -208,8 +213,18 @@ def impatient(url: str) -> ModelFactory:
     return make
 
 
+def run_optimization(
+    config: OptimizeConfig, models: ModelFactory, score: AnswerMetric | None = None
+) -> tuple[Json, str]:
+    """Run an optimisation, and return its results and its output."""
+    output = io.StringIO()
+    console = Console(file=output, width=200)
+    results = optimize(config, console=console, models=models, score=score)
+    return results, output.getvalue()
+
+
 def held_out(data: Path) -> list[Conversation]:
-    """The conversations that no optimisation may touch."""
+    """The conversations of the test split."""
     return list(split_conversations(read_dataset(data)).test)
 
 

@@ -1,7 +1,7 @@
-"""An optimisation that ends itself in the middle.
+"""An optimisation that ends itself by a signal.
 
 ``python -m tests.slow_optimize API_BASE SETTINGS SIGNAL JOURNAL LINES`` sends itself the signal as soon as
-the journal has so many lines: another process, watching, would be late on a busy machine.
+the journal has LINES lines: a watching process would be late on a busy machine.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""The calls of an optimisation: each is paid for once, however often the run is killed, and counted.
+"""The model calls of an optimisation: each is paid for once, however often the run is killed, and counted.
 
-Optimisers know neither budgets nor kills, and swallow every error of a program. So every reply is kept and
-found again by the whole request, and when no more may be asked for, the run is ended by something that is no
+Optimisers know neither budgets nor kills, and they swallow every exception of a program. So every reply is
+stored under its whole request, and a run that may make no more calls ends by an error that is no
 ``Exception``.
 """
 
@@ -10,26 +10,26 @@ import threading
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import dspy
 from dspy import lm15
-from dspy._vendor.lm15.serde import request_to_dict, response_from_dict, response_to_dict
 
 from memory_program.core.hashing import RECORD_VERSION, content_hash
 from memory_program.core.journal import Journal
 from memory_program.models.model_names import model_fingerprint
 from memory_program.models.rate_limit import Engine
 from memory_program.models.usage import CallRecord, Usage, record_call, track_usage
+from memory_program.optimization.lm15_json import request_to_json, response_from_json, response_to_json
 
 _BUDGET_SETTING = "memory_program_allowance"
 
 
 class StopReason(StrEnum):
-    """Why a run asks for no more replies."""
+    """Why a run makes no more calls."""
 
     LIMIT = "limit"
     INTERRUPTED = "interrupted"
@@ -53,7 +53,7 @@ class RunStopped(BaseException):
 
 @dataclass(slots=True)
 class CallBudget:
-    """What a part of a run may use: the calls and dollars of the whole run at which it ends."""
+    """The limits of a part of a run, in calls and dollars of the whole run; ``stopped`` when reached."""
 
     max_calls: int | None
     max_cost_usd: float | None
@@ -70,18 +70,18 @@ class CallReply:
 
 
 class ReplyCache:
-    """Every reply of a run, on disk, by its request; and what the run may still ask for.
+    """All replies of a run, on disk, by their requests; and the calls that the run may still make.
 
-    A reply that is there is used again and counts like one that is new: a run that was killed uses the same
-    replies as one that was not, and stops at the same limit. Two threads that ask for the same reply at once
-    share it. Of what fails only that is kept: it counts, and is asked for again. All of it is safe from any
-    thread.
+    A stored reply is used again and counts like a new one: a run that was killed uses the same replies as one
+    that was not, and stops at the same limit. Threads that make the same request at once share one call. Of a
+    failed call only the failure is stored: it counts, and the request is made again. Every method is safe
+    from any thread.
     """
 
     def __init__(
         self, path: Path, *, max_calls: int | None = None, max_cost_usd: float | None = None
     ) -> None:
-        """Read the replies that are there.
+        """Read the stored replies.
 
         Raises:
             RecordError: the file is damaged elsewhere than in an incomplete last line.
@@ -89,12 +89,11 @@ class ReplyCache:
         self.journal = Journal(path, CallReply)
         attempts = [attempt for key in self.journal.records for attempt in self.journal.attempts(key)]
         self.used = sum(attempt.reply is None for attempt in attempts)
-        """Calls that the run has used: new ones, those found on disk, and those that failed, in earlier tries
-        of it too."""
+        """Calls that the run has used: new ones, stored ones, and failed ones, of its earlier tries too."""
         self.paid = Usage()
-        """What was newly paid for."""
+        """Usage of the new replies only."""
         self.usage = Usage()
-        """What all replies that were used have cost, whenever they were paid for."""
+        """Usage of all replies that were used, whenever they were paid for."""
         self.stopped: RunStopped | None = None
         self._whole = CallBudget(max_calls, max_cost_usd)
         self._known: set[str] = set()
@@ -103,33 +102,35 @@ class ReplyCache:
         self._idle = threading.Condition(self._lock)
 
     def stop(self, reason: StopReason, message: str) -> RunStopped:
-        """Let no new call out; the first reason is the one that counts."""
+        """Allow no new call; the first reason counts."""
         with self._lock:
             self.stopped = self.stopped or RunStopped(reason, message)
             return self.stopped
 
+    def stop_on(self, error: BaseException) -> None:
+        """Allow no new call after an error of a task; a ``RunStopped`` may concern a part of the run only."""
+        if isinstance(error, (Exception, KeyboardInterrupt)):
+            self.stop(StopReason.INTERRUPTED, f"{type(error).__name__}: {error}")
+
     @contextmanager
     def reserve_calls(self, calls: int) -> Generator[None]:
-        """Keep some of what is allowed for the comparison after the block, but never more than half of it.
+        """Reserve a part of the limits, at most half of the rest, for the comparison after the block.
 
-        A block that stops at its limit stops nothing after it. What it leaves behind in threads of its own
-        stays stopped.
+        A block that stops at its limit stops nothing after it. Threads that it leaves behind stay stopped.
 
         Args:
-            calls: how many calls come after it; they are taken to cost what the calls so far did.
+            calls: the number of calls after the block; each is taken to cost the mean of the calls so far.
         """
         with self._lock:
-            allowance = CallBudget(self._whole.max_calls, self._whole.max_cost_usd)
-            if allowance.max_calls is not None:
-                left = max(0, allowance.max_calls - self.used)
-                allowance.max_calls -= min(calls, left // 2)
-            if allowance.max_cost_usd is not None and self.usage.cost_usd is not None:
-                left_usd = max(0.0, allowance.max_cost_usd - self.usage.cost_usd)
+            budget = replace(self._whole, stopped=None)
+            if budget.max_calls is not None:
+                left = max(0, budget.max_calls - self.used)
+                budget.max_calls -= min(calls, left // 2)
+            if budget.max_cost_usd is not None and self.usage.cost_usd is not None:
+                left_usd = max(0.0, budget.max_cost_usd - self.usage.cost_usd)
                 expected_usd = calls * self.usage.cost_usd / max(1, self.used)
-                allowance.max_cost_usd -= min(expected_usd, left_usd / 2)
-        with dspy.context(
-            **{_BUDGET_SETTING: allowance}
-        ):  # unlike a variable of ours, DSPy's threads inherit it
+                budget.max_cost_usd -= min(expected_usd, left_usd / 2)
+        with dspy.context(**{_BUDGET_SETTING: budget}):  # DSPy's threads inherit its settings
             yield
 
     def close(self) -> None:
@@ -139,55 +140,50 @@ class ReplyCache:
         self.journal.close()
 
     def complete(self, engine: Engine, request: lm15.Request, sample: int) -> lm15.Response:
-        """Give the reply to a request, from disk or from the engine.
+        """Return the reply to a request, from disk or from the engine.
 
         Args:
-            engine: whom to ask.
-            request: what to ask.
+            engine: answers the request.
+            request: the request.
             sample: which of several replies to the same request, where replies are sampled.
 
         Raises:
             RunStopped: no call may be made any more.
             lm15.LM15Error: the call failed.
         """
-        is_sampled = request.config.temperature != 0
-        model, which = model_fingerprint(request.model), sample if is_sampled else 0
-        key = content_hash("call", RECORD_VERSION, model, request_to_dict(request), which)
-        allowance: CallBudget = dspy.settings.get(_BUDGET_SETTING, self._whole)
+        model = model_fingerprint(request.model)
+        sample_id = sample if request.config.temperature != 0 else 0
+        key = content_hash("call", RECORD_VERSION, model, request_to_json(request), sample_id)
+        budget: CallBudget = dspy.settings.get(_BUDGET_SETTING, self._whole)
         with self._lock:
-            stopped = self.stopped or allowance.stopped
+            stopped = self.stopped or budget.stopped
             if stopped is not None:
                 raise stopped
-            reply, pending = self._cached_reply(key), self._pending.get(key)
-            is_new = reply is None and pending is None
-            if key not in self._known and (is_new or reply is not None):
-                self._admit(allowance)
+            stored, pending = self.journal.records.get(key), self._pending.get(key)
+            if stored is not None and stored.reply is None:
+                stored = None
+            is_new = stored is None and pending is None
+            if key not in self._known and (is_new or stored is not None):
+                self._count_call(budget)
                 self._known.add(key)
-                self.usage += reply.usage if reply is not None else Usage()
+                self.usage += stored.usage if stored is not None else Usage()
             if is_new:
                 self._pending[key] = Future()
-        if is_new:
-            return self._call_uninterrupted(engine, request, key)
-        if reply is None:
+        if is_new and threading.current_thread() is not threading.main_thread():
+            return self._call_and_store(engine, request, key)
+        if (
+            is_new
+        ):  # an interrupt reaches the main thread only, which waits for the call, since it is paid for
+            with ThreadPoolExecutor(1, thread_name_prefix="paid-call") as pool:
+                context = contextvars.copy_context()
+                return pool.submit(context.run, self._call_and_store, engine, request, key).result()
+        if stored is None:
             assert pending is not None
-            reply = pending.result()
-        assert reply.reply is not None, "what failed is raised"
-        response = response_from_dict(reply.reply)
+            stored = pending.result()
+        assert stored.reply is not None, "a pending call that fails raises"
+        response = response_from_json(stored.reply)
         record_call(CallRecord(request.model, Usage(), response.finish_reason))
         return response
-
-    def _cached_reply(self, key: str) -> CallReply | None:
-        kept = self.journal.records.get(key)
-        return kept if kept is not None and kept.reply is not None else None
-
-    def _call_uninterrupted(self, engine: Engine, request: lm15.Request, key: str) -> lm15.Response:
-        if threading.current_thread() is not threading.main_thread():
-            return self._call_and_store(engine, request, key)
-        with ThreadPoolExecutor(1, thread_name_prefix="paid-call") as pool:
-            # an interrupt falls into the main thread: it waits for what was asked and is paid for
-            return pool.submit(
-                contextvars.copy_context().run, self._call_and_store, engine, request, key
-            ).result()
 
     def _call_and_store(self, engine: Engine, request: lm15.Request, key: str) -> lm15.Response:
         try:
@@ -201,7 +197,7 @@ class ReplyCache:
                 self._pending.pop(key).set_exception(error)
                 self._idle.notify_all()
             raise
-        reply = CallReply(key, response_to_dict(response), meter.usage)
+        reply = CallReply(key, response_to_json(response), meter.usage)
         self.journal.add(reply)
         with self._lock:
             self.paid += reply.usage
@@ -210,27 +206,19 @@ class ReplyCache:
             self._idle.notify_all()
         return response
 
-    def _admit(self, allowance: CallBudget) -> None:
-        """Count one more call, if it is allowed."""
-        limit = self._limit_reached(allowance)
+    def _count_call(self, budget: CallBudget) -> None:
+        """Count one more call, or stop the part of the run that the budget is for."""
+        whole, cost_usd = self._whole, self.usage.cost_usd
+        limit, is_part = None, False
+        if budget.max_calls is not None and self.used >= budget.max_calls:
+            limit, is_part = f"max_calls={whole.max_calls} is reached", budget.max_calls != whole.max_calls
+        elif budget.max_cost_usd is not None and cost_usd is None:
+            limit = f"max_cost={whole.max_cost_usd!r} can no longer be enforced: a call has no known price"
+        elif budget.max_cost_usd is not None and cost_usd is not None and cost_usd >= budget.max_cost_usd:
+            limit = f"max_cost={whole.max_cost_usd!r} is reached"
+            is_part = budget.max_cost_usd != whole.max_cost_usd
         if limit is not None:
-            allowance.stopped = RunStopped(StopReason.LIMIT, limit)
-            raise allowance.stopped
+            limit += " (the rest is reserved for the final comparison)" if is_part else ""
+            budget.stopped = RunStopped(StopReason.LIMIT, limit)
+            raise budget.stopped
         self.used += 1
-
-    def _limit_reached(self, allowance: CallBudget) -> str | None:
-        whole = self._whole
-        if allowance.max_calls is not None and self.used >= allowance.max_calls:
-            return _limit_message(f"max_calls={whole.max_calls}", allowance.max_calls == whole.max_calls)
-        if allowance.max_cost_usd is None:
-            return None
-        max_cost = f"max_cost={whole.max_cost_usd!r}"
-        if self.usage.cost_usd is None:
-            return f"{max_cost} cannot be kept any more: a call has no known price"
-        if self.usage.cost_usd < allowance.max_cost_usd:
-            return None
-        return _limit_message(max_cost, allowance.max_cost_usd == whole.max_cost_usd)
-
-
-def _limit_message(limit: str, is_whole: bool) -> str:
-    return f"{limit} is reached" + ("" if is_whole else " but for what is kept for the comparison")

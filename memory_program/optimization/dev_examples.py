@@ -1,9 +1,9 @@
-"""What candidates are tried on: questions for a reader, sessions for a writer, known answers for a judge."""
+"""Cases that candidates are tried on: questions for a reader, sessions for a writer, answers for a judge."""
 
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import dspy
 
@@ -14,30 +14,11 @@ from memory_program.bank.space import MemorySpace
 from memory_program.rl.episodes import Episode
 
 
-class OptimizationCase(Protocol):
-    """One thing that candidates are tried on."""
-
-    @property
-    def case_id(self) -> str:
-        """Its name, by which a student finds it again."""
-        ...
-
-    @property
-    def group(self) -> str:
-        """What it may share with other cases: no two splits have one in common, intervals resample them."""
-        ...
-
-    @property
-    def example(self) -> dspy.Example:
-        """The case as an optimiser sees it; what writes instructions is shown of it what is in here."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryCase:
-    """Memories, and questions to be answered from them.
+    """Memories, and questions to answer from them.
 
-    With a ``session``, the memories are those before it, and it is remembered first.
+    With a ``session``, the memories are those before it, and the writer processes it first.
     """
 
     case_id: str
@@ -48,13 +29,16 @@ class MemoryCase:
 
     @property
     def group(self) -> str:
-        """The conversation."""
+        """The conversation: no two splits share one, and intervals resample them."""
         return self.conversation.conversation_id
 
     @property
     def example(self) -> dspy.Example:
-        """The question, or the session and what is asked later, with the golds."""
-        asked = [{"question": q.dated_text, "gold": _format_gold(q)} for q in self.questions]
+        """The case for an optimiser: the question, or the session and its questions, with gold answers."""
+        asked = [
+            {"question": q.dated_text, "gold": str(q.answer) if q.is_answerable else "(to abstain)"}
+            for q in self.questions
+        ]
         if self.session is None:
             shown = dspy.Example(case_id=self.case_id, question=asked[0]["question"], gold=asked[0]["gold"])
             return shown.with_inputs("case_id", "question")
@@ -72,17 +56,17 @@ class JudgeCase:
 
     @property
     def known(self) -> Verdict:
-        """The verdict that is right."""
+        """The correct verdict."""
         return self.answer.verdicts[self.rubric]
 
     @property
     def group(self) -> str:
-        """The question."""
+        """The question: no two splits share one, and intervals resample them."""
         return self.answer.question.text
 
     @property
     def example(self) -> dspy.Example:
-        """What the judge is shown, how the answer was made, and the verdict that is right."""
+        """The case for an optimiser: the inputs of the judge, the kind of answer, and the correct verdict."""
         question = self.answer.question
         shown = dspy.Example(
             case_id=self.case_id,
@@ -95,17 +79,17 @@ class JudgeCase:
         return shown.with_inputs("case_id", "question", "gold_answer", "given_answer")
 
 
+OptimizationCase = MemoryCase | JudgeCase
+"""One thing that candidates are tried on; a student finds it again by its ``case_id``."""
+
+
 @dataclass(frozen=True, slots=True)
 class CaseSplits:
-    """The cases of a target by split, and the groups that no case may be of."""
+    """The cases by split, and the groups of the test split, which no case may belong to."""
 
     train: Sequence[OptimizationCase]
     val: Sequence[OptimizationCase]
     test_groups: Sequence[str]
-
-
-def _format_gold(question: Question) -> str:
-    return str(question.answer) if question.is_answerable else "(to abstain)"
 
 
 def question_cases(
@@ -118,7 +102,7 @@ def question_cases(
 
     Args:
         conversations: where to draw from, in turn.
-        spaces: what ``roll_in`` gave for each conversation.
+        spaces: the result of ``roll_in`` for each conversation.
         count: how many at most.
         rng: draws them.
     """
@@ -136,8 +120,8 @@ def question_cases(
 def episode_cases(episodes: Sequence[Sequence[Episode]], count: int, rng: random.Random) -> list[MemoryCase]:
     """Draw episodes in turn from the lists of several conversations, ``count`` at most."""
     cases = [
-        [MemoryCase(e.episode_id, e.conversation, e.before, e.questions, e.session) for e in of_conversation]
-        for of_conversation in episodes
+        [MemoryCase(e.episode_id, e.conversation, e.before, e.questions, e.session) for e in listed]
+        for listed in episodes
     ]
     return _sample_round_robin(cases, count, rng)
 
@@ -145,13 +129,13 @@ def episode_cases(episodes: Sequence[Sequence[Episode]], count: int, rng: random
 def answer_cases(
     answers: Sequence[CalibrationAnswer], rubric: Rubric, count: int, rng: random.Random
 ) -> list[JudgeCase]:
-    """Draw answers in turn from those known to be right and to be wrong, and of each from every kind.
+    """Draw answers in turn from correct and wrong ones, and of each in turn from every kind.
 
-    Many easy ones of one kind then cannot hide the rest.
+    So many easy answers of one kind cannot hide the rest.
 
     Args:
         answers: where to draw from; those that the rubric leaves open are left out.
-        rubric: whose verdicts are known.
+        rubric: gives the correct verdicts.
         count: how many at most.
         rng: draws them.
     """
@@ -160,15 +144,15 @@ def answer_cases(
         for place, answer in enumerate(answers)
         if rubric in answer.verdicts
     ]
-    of_verdicts = [
+    by_verdict = [
         [[c for c in cases if c.known is known and c.answer.kind is kind] for kind in AnswerKind]
         for known in (Verdict.CORRECT, Verdict.WRONG)
     ]
-    return _interleave([_sample_round_robin(of_kinds, len(cases), rng) for of_kinds in of_verdicts])[:count]
+    return _interleave([_sample_round_robin(by_kind, len(cases), rng) for by_kind in by_verdict])[:count]
 
 
 def is_scorable(question: Question) -> bool:
-    """Whether an answer to a question can be scored: it has a gold, or is to be abstained from."""
+    """Tell if answers to a question can be scored: it has a gold answer, or the reader must abstain."""
     return question.answer is not None or not question.is_answerable
 
 

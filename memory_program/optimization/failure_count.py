@@ -1,4 +1,4 @@
-"""Successes and failures, counted where what is called hides them."""
+"""Counts of successes and failures, kept where the caller hides them: optimisers go on after any failure."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 from memory_program.core.errors import OptimizationError
 
-RESUME_HINT = "replies are kept: the same command goes on from there"
+RESUME_HINT = "replies are kept: run the same command again to continue"
 
 
 @dataclass(slots=True)
 class SuccessCounter:
-    """How often something succeeded and failed; optimisers go on whatever fails."""
+    """Number of successes and failures, and the first failure."""
 
     succeeded: int = 0
     failed: int = 0
     first_failure: str = ""
 
     def note(self, failure: str | None) -> None:
-        """Count once more; without a ``failure`` it was a success."""
+        """Count one more; without a ``failure`` it was a success."""
         if failure is None:
             self.succeeded += 1
             return
@@ -27,10 +27,10 @@ class SuccessCounter:
 
     @contextmanager
     def require_success(self, claim: str) -> Generator[None]:
-        """Refuse to go on after a block in which something failed, and nothing succeeded.
+        """Raise after a block in which something failed and nothing succeeded.
 
         Args:
-            claim: what is said of "none of 8", for example "attempts has a score".
+            claim: completes the sentence "none of 8 ...", for example "attempts has a score".
 
         Raises:
             OptimizationError: with the first failure.
@@ -39,5 +39,6 @@ class SuccessCounter:
         yield
         if self.succeeded == succeeded and self.failed > failed:
             raise OptimizationError(
-                f"none of {self.failed - failed} {claim}; the first failure: {self.first_failure}; {RESUME_HINT}"
+                f"none of {self.failed - failed} {claim}; the first failure: {self.first_failure}; "
+                f"{RESUME_HINT}"
             )

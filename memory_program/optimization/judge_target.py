@@ -1,9 +1,9 @@
-"""The judge of a rubric, to be improved on answers whose verdict is known."""
+"""The judge of a rubric as the target of an optimisation, tried on answers whose verdict is known."""
 
 import random
 from contextlib import ExitStack
 
-from locomo.judge.calibration import CalibrationAnswer, split_calibration_answers
+from locomo.judge.calibration import split_calibration_answers
 from locomo.judge.judge import Judges
 from locomo.judge.rubrics import Rubric, Verdict, list_gradings
 from memory_program import __version__
@@ -25,13 +25,20 @@ from memory_program.rl.rewards import AnswerMetric
 
 
 class JudgeOptimizationTarget:
-    """The judge of a rubric, with all its prompts for a benchmark, on answers whose verdict is known."""
+    """The judge of a rubric, with all its prompts for a benchmark, tried on answers whose verdict is known.
+
+    It has the methods of ``MemoryOptimizationTarget``.
+    """
 
     lost_sessions = 0
-    """Nothing is remembered here."""
+    """There are no memories to write here."""
 
     def __init__(self, config: OptimizeConfig) -> None:
-        """Make the judge, or read a saved one."""
+        """Make the judge, or read a saved one.
+
+        Raises:
+            ConfigError: the saved judge is for another benchmark or rubric.
+        """
         self._config = config
         self._rubric, self._benchmark = Rubric(config.grading.rubric), benchmark_for_config(config.source)
         self.program = Judges(self._rubric, gradings=list_gradings(self._benchmark))
@@ -39,28 +46,27 @@ class JudgeOptimizationTarget:
             saved = read_judge_program(config.program)
             saved.check(self._benchmark, [self._rubric])
             self.program = saved.judges()
-        answers = split_calibration_answers(self._benchmark)
         self._answers = {
-            split: [answer for answer in of_split if self._rubric in answer.verdicts]
-            for split, of_split in answers.items()
+            split: [answer for answer in answers if self._rubric in answer.verdicts]
+            for split, answers in split_calibration_answers(self._benchmark).items()
+        }
+        self._questions = {
+            split: list(dict.fromkeys(answer.question.text for answer in answers))
+            for split, answers in self._answers.items()
         }
 
     @property
     def summary(self) -> str:
-        """How many questions there are by split."""
-        train, val, test = (len(groups) for groups in self._questions.values())
+        """The rubric and the number of questions by split, as a line of progress."""
+        train, val, test = (len(questions) for questions in self._questions.values())
         return (
-            f"{self.dataset['name']}, {self._rubric.value} rubric: {train} questions to learn from, {val} to "
-            f"choose on, {test} left untouched"
+            f"{self.dataset['name']}, {self._rubric.value} rubric: {train} questions for training, {val} for "
+            f"validation, {test} left for the test"
         )
 
     @property
-    def _questions(self) -> dict[str, list[str]]:
-        return {split: _unique_questions(answers) for split, answers in self._answers.items()}
-
-    @property
     def dataset(self) -> Json:
-        """The questions by split, and a hash of all that is known of their answers."""
+        """The questions by split, and a hash of the known answers, for ``results.json``."""
         known = [
             [a.question.text, a.question.answer, a.text, a.kind.value, a.verdicts[self._rubric].value]
             for answers in self._answers.values()
@@ -79,7 +85,7 @@ class JudgeOptimizationTarget:
         """Open nothing."""
 
     def estimates(self) -> list[StageEstimate]:
-        """Estimate judging and proposing."""
+        """Estimate the calls for judgements and proposals."""
         cases = self.cases(Target.JUDGE)
         predictors = len(self.program.named_predictors())
         return estimate_judging(self._config, len(cases.train), len(cases.val), predictors)
@@ -98,18 +104,17 @@ class JudgeOptimizationTarget:
         )
         return CaseSplits(train, val, self._questions["test"])
 
-    def student(self, target: Target, score: AnswerMetric, bench: CandidateEvaluator) -> Student:
-        """Make a student of the judge, whose verdicts need no other score."""
-        return JudgeStudent(bench, self.program)
+    def student(self, target: Target, score: AnswerMetric, evaluator: CandidateEvaluator) -> Student:
+        """Make a student of the current judge; its verdicts are compared with the known ones."""
+        return JudgeStudent(evaluator, self.program)
 
     def signature(self, target: Target, candidate: PromptCandidate, n: int) -> str:
-        """Write rubric, answers, version, model and prompts."""
-        dataset = self.dataset
+        """Write the signature of a score on ``n`` validation cases: all that it depends on, in one line."""
         parts = {
             "bench": self._benchmark.value,
             "rubric": self._rubric.value,
             "n": n,
-            "answers": dataset["sha256"][:8],
+            "answers": self.dataset["sha256"][:8],
             "v": __version__,
             "split": "val",
             "model": model_fingerprint(self._config.model),
@@ -118,26 +123,16 @@ class JudgeOptimizationTarget:
         }
         return "|".join(["known_verdicts", *(f"{name}:{value}" for name, value in parts.items())])
 
-    def errors(self, bench: CandidateEvaluator, candidate: PromptCandidate) -> Json:
-        """Give false accepts and false rejects, as ``judge_quality`` does."""
-        tried = [
-            JudgedKnownAnswer(case.answer, self._rubric, _given_verdict(candidate, case))
-            for case in bench.val
-            if isinstance(case, JudgeCase)
-        ]
-        return mean_error_rates(tried, BootstrapSampler(self._config.seed))
-
-
-def _unique_questions(answers: list[CalibrationAnswer]) -> list[str]:
-    return list(dict.fromkeys(answer.question.text for answer in answers))
-
-
-def _given_verdict(candidate: PromptCandidate, case: JudgeCase) -> Verdict | None:
-    """Tell by what an attempt was worth which verdict it gave."""
-    value = candidate.val[case.case_id]
-    if value is None:
-        return None
-    if case.case_id in candidate.unparsed_cases:
-        return Verdict.UNPARSED
-    other = Verdict.WRONG if case.known is Verdict.CORRECT else Verdict.CORRECT
-    return case.known if value else other
+    def errors(self, evaluator: CandidateEvaluator, candidate: PromptCandidate) -> Json:
+        """Return the rates of false accepts and false rejects on validation, as a calibration does."""
+        judged: list[JudgedKnownAnswer] = []
+        for case in evaluator.val:
+            assert isinstance(case, JudgeCase)
+            score, known = candidate.val[case.case_id], case.known
+            verdict = None if score is None else known  # the score tells which verdict was given
+            if case.case_id in candidate.unparsed_cases:
+                verdict = Verdict.UNPARSED
+            elif score == 0:
+                verdict = Verdict.WRONG if known is Verdict.CORRECT else Verdict.CORRECT
+            judged.append(JudgedKnownAnswer(case.answer, self._rubric, verdict))
+        return mean_error_rates(judged, BootstrapSampler(self._config.seed))

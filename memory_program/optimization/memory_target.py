@@ -1,106 +1,184 @@
-"""The memory program, to be improved on conversations."""
+"""The memory program as the target of an optimisation, tried on conversations."""
 
+import random
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 
+from locomo.types import Conversation
 from memory_program import __version__
 from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
+from memory_program.bank.outcomes import CallFailure, Outcome
+from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.optimize_config import OptimizeConfig, Target
+from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.hashing import RECORD_VERSION
 from memory_program.core.json_files import Json
+from memory_program.core.parallel import run_parallel
+from memory_program.evaluation.data_splits import split_conversations
+from memory_program.evaluation.datasets import load_dataset
 from memory_program.evaluation.stages.cost_estimate import StageEstimate
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.models.model_names import model_fingerprint
 from memory_program.optimization.budget_estimate import estimate_run
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
-from memory_program.optimization.dev_data import CaseBuilder, load_optimization_splits
-from memory_program.optimization.dev_examples import CaseSplits
+from memory_program.optimization.dev_examples import CaseSplits, MemoryCase, episode_cases, question_cases
 from memory_program.optimization.students import ReaderStudent, Student, WriterStudent
+from memory_program.rl.episodes import make_episodes, memory_namespace, roll_in, truncate_conversation
 from memory_program.rl.rewards import AnswerMetric
 
 
 class MemoryOptimizationTarget:
-    """Reader and writer of the memory program, on conversations."""
+    """Reader and writer of the memory program, tried on conversations.
+
+    ``program`` is what the run begins with, and becomes the winner.
+    """
 
     def __init__(self, config: OptimizeConfig) -> None:
-        """Read the program and the conversations."""
+        """Read the program and the conversations.
+
+        Raises:
+            ConfigError: the training or the validation split is empty, or the program does not fit.
+            DatasetError: the file is missing, modified or not in the schema.
+        """
         program = make_system(SystemName.MEMORY.value, config.system)
         assert isinstance(program, MemoryProgram)
         load_model_prompts(program, writer=config.model, reader=config.model)
         if config.program is not None:
             load_program(program, config.program)
         self.program = program
-        self._config, self._material = config, load_optimization_splits(config)
-        self._roll_in: CaseBuilder | None = None
+        self.lost_sessions = 0
+        """Sessions in which a call failed, the last time that the conversations were processed."""
+        splits = split_conversations(load_dataset(config.source, config.seed))
+        if (limit := config.max_sessions) is not None:
+            train, val = (
+                tuple(truncate_conversation(c, limit) for c in s) for s in (splits.train, splits.val)
+            )
+            splits = replace(splits, train=train, val=val)
+        self._config, self._splits = config, splits
+        self._test_ids = [conversation.conversation_id for conversation in splits.test]
+        self._processed: set[str] = set()
 
     @property
     def summary(self) -> str:
-        """How many conversations there are by split."""
-        material = self._material
-        splits = f"{len(material.train)} conversations to learn from, {len(material.val)} to choose on"
-        return f"{material.dataset.name}: {splits}, {len(material.test_ids)} left untouched"
+        """The dataset and the number of conversations by split, as a line of progress."""
+        splits = self._splits
+        return (
+            f"{splits.dataset.name}: {len(splits.train)} conversations for training, {len(splits.val)} for "
+            f"validation, {len(splits.test)} left for the test"
+        )
 
     @property
     def dataset(self) -> Json:
-        """The dataset and its conversations by split."""
-        material = self._material
+        """The dataset and the ids of its conversations by split, for ``results.json``."""
+        splits = self._splits
         return {
-            "name": material.dataset.name,
-            "sha256": material.dataset.sha256,
-            "is_modified": material.dataset.is_modified,
-            "train": [conversation.conversation_id for conversation in material.train],
-            "val": [conversation.conversation_id for conversation in material.val],
-            "test": list(material.test_ids),
+            "name": splits.dataset.name,
+            "sha256": splits.dataset.sha256,
+            "is_modified": splits.dataset.is_modified,
+            "train": [conversation.conversation_id for conversation in splits.train],
+            "val": [conversation.conversation_id for conversation in splits.val],
+            "test": self._test_ids,
         }
 
-    @property
-    def lost_sessions(self) -> int:
-        """Sessions of the last roll-in in which a call failed."""
-        return self._opened.lost_sessions
-
-    @property
-    def _opened(self) -> CaseBuilder:
-        assert self._roll_in is not None, "begin comes first"
-        return self._roll_in
-
     def begin(self, calls: ReplyCache, stack: ExitStack) -> None:
-        """Open the database of memories."""
+        """Open the database of memories in the folder of the run, until the stack is closed."""
         path = self._config.output_dir / "banks.sqlite"
-        store = stack.enter_context(BankStore(f"sqlite:///{path.as_posix()}"))
-        self._roll_in = CaseBuilder(self._config, self._material, store, calls)
+        self._calls, self._store = calls, stack.enter_context(BankStore(f"sqlite:///{path.as_posix()}"))
 
     def estimates(self) -> list[StageEstimate]:
-        """Estimate remembering, answering, judging and proposing."""
-        return estimate_run(self._config, self._material, self.program)
+        """Estimate the calls for memories, answers, judgements and proposals."""
+        return estimate_run(self._config, self._splits, self.program)
 
     def cases(self, target: Target) -> CaseSplits:
-        """Remember what is not remembered yet, and draw questions or sessions."""
-        return self._opened.cases(self.program, target)
+        """Write the memories that the current program has not written yet, and draw questions or sessions.
 
-    def student(self, target: Target, score: AnswerMetric, bench: CandidateEvaluator) -> Student:
-        """Make a student of the reader or of the writer."""
+        Raises:
+            ConfigError: one of the splits has no cases.
+            ModelError: the writer failed on every session.
+            RunStopped: a limit of the run is reached.
+            StoreError: the database fails.
+        """
+        config, splits = self._config, self._splits
+        conversations = (*splits.train, *splits.val)
+        tasks = [partial(self._write_memories, conversation) for conversation in conversations]
+        written = run_parallel(tasks, config.concurrency, on_error=self._calls.stop_on)
+        records = [ingested.record for spaces in written for ingested in spaces[-1].sessions.values()]
+        lost = [record for record in records if _lost_calls(record.failures)]
+        self.lost_sessions = len(lost)
+        if lost and all(record in lost and not record.operations for record in records):
+            raise ModelError(
+                f"the writer failed on all {len(records)} sessions; the first failure: "
+                f"{_lost_calls(lost[0].failures)[0]}"
+            )
+        spaces = {c.conversation_id: found for c, found in zip(conversations, written, strict=True)}
+
+        def draw(conversations: tuple[Conversation, ...], count: int, split: str) -> list[MemoryCase]:
+            rng, limit = random.Random(f"{config.seed}:{target.value}:{split}"), config.episode_questions
+            if target is Target.READER:
+                return question_cases(conversations, spaces, count, rng)
+            episodes = [
+                make_episodes(c, spaces[c.conversation_id], max_questions=limit, rng=rng)
+                for c in conversations
+            ]
+            return episode_cases(episodes, count, rng)
+
+        train = draw(splits.train, config.num_examples, "train")
+        val = draw(splits.val, config.num_val, "val")
+        if not train or not val:
+            raise ConfigError(
+                f"{len(train)} questions for training and {len(val)} for validation: at least one of each is "
+                "needed; use more sessions (--max-sessions) or another dataset"
+            )
+        return CaseSplits(train, val, self._test_ids)
+
+    def _write_memories(self, conversation: Conversation) -> list[MemorySpace]:
+        """Return the memories of a conversation before each session and after the last one."""
+        config, writer = self._config, self.program.writer
+        settings = [writer.mode, writer.max_turns, writer.memory_budget, writer.related, writer.related_floor]
+        model = model_fingerprint(config.model)
+        namespace = memory_namespace(
+            conversation, RECORD_VERSION, model, config.temperature, settings, writer.dump_state()
+        )
+        # Sessions of an earlier try are processed again, with the replies on disk, so that their calls count
+        # in this one. Of an earlier stage only those are in which a call failed.
+        again = [
+            ingested.session.session_id
+            for ingested in self._store.load(namespace).sessions.values()
+            if namespace not in self._processed or _lost_calls(ingested.record.failures)
+        ]
+        if again:
+            self._store.rewind_session(namespace, again[0])
+        self._processed.add(namespace)
+        return roll_in(self.program, conversation, self._store, namespace)
+
+    def student(self, target: Target, score: AnswerMetric, evaluator: CandidateEvaluator) -> Student:
+        """Make a student of the current reader or writer; ``score`` says what an answer is worth."""
         if target is Target.READER:
-            return ReaderStudent(bench, self.program.reader, score)
-        return WriterStudent(bench, self.program.writer, self.program.reader, score)
+            return ReaderStudent(evaluator, self.program.reader, score)
+        return WriterStudent(evaluator, self.program.writer, self.program.reader, score)
 
     def signature(self, target: Target, candidate: PromptCandidate, n: int) -> str:
-        """Write metric, judge, data, version, model, prompts and settings."""
+        """Write the signature of a score on ``n`` validation cases: all that it depends on, in one line."""
         config = self._config
+        judge, is_reader = "none", target is Target.READER
+        if config.judge is not None:
+            judge = f"{model_fingerprint(config.judge)}/{config.grading.rubric}"
         parts = {
             "cat": "1-5",
             "n": n,
-            "judge": f"{model_fingerprint(config.judge)}/{config.grading.rubric}"
-            if config.judge is not None
-            else "none",
-            "data": self._material.dataset.version,
+            "judge": judge,
+            "data": self._splits.dataset.version,
             "v": __version__,
             "split": "val",
             **({} if config.max_sessions is None else {"max_sessions": config.max_sessions}),
-            "examples": "questions" if target is Target.READER else "sessions",
-            **({} if target is Target.READER else {"episode_questions": config.episode_questions}),
+            "examples": "questions" if is_reader else "sessions",
+            **({} if is_reader else {"episode_questions": config.episode_questions}),
             "model": model_fingerprint(config.model),
             "temperature": f"{config.temperature:g}",
             "prompts": candidate.name[:8],
@@ -112,6 +190,11 @@ class MemoryOptimizationTarget:
         ]
         return "|".join([metric, *(f"{name}:{value}" for name, value in parts.items())])
 
-    def errors(self, bench: CandidateEvaluator, candidate: PromptCandidate) -> Json:
-        """Say nothing more."""
+    def errors(self, evaluator: CandidateEvaluator, candidate: PromptCandidate) -> Json:
+        """Return nothing: a memory program has no error rates besides its score."""
         return {}
+
+
+def _lost_calls(failures: tuple[CallFailure, ...]) -> list[str]:
+    """List the calls that failed, except those whose reply could not be used."""
+    return [f"{f.where}: {f.message}" for f in failures if f.outcome is Outcome.ERROR]

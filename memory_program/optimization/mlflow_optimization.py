@@ -1,4 +1,4 @@
-"""Where an optimisation goes besides the saved program: pictures, the diff of the prompts, MLflow."""
+"""The files and the MLflow run of an optimisation: plot of the best scores, diff of the prompts, results."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ class OptimizationPublisher:
         self._tracker = Tracker(self.uri, artifacts) if config.tracking.mlflow else None
 
     def close(self) -> None:
-        """Let go of MLflow."""
+        """Close the connection to MLflow."""
         if self._tracker is not None:
             self._tracker.close()
 
@@ -90,7 +90,7 @@ def plot_best_scores(stages: list[StageResult]) -> Figure:
     axes = figure.subplots()
     for stage in stages:
         for split, style in (("train", "--"), ("val", "-")):
-            points = [(best.calls, getattr(best, split)) for best in stage.bench.curve]
+            points = [(best.calls, getattr(best, split)) for best in stage.evaluator.curve]
             known = [(calls, score) for calls, score in points if score is not None]
             if known:
                 label = f"{stage.target.value}: best on {split}"
@@ -110,18 +110,18 @@ def _write_pictures(folder: Path, stages: list[StageResult]) -> list[Path]:
 
 
 def _write_diffs(folder: Path, stages: list[StageResult]) -> list[Path]:
-    """Write, for each stage, what changed in the prompts."""
+    """Write the diff of the prompts for each stage."""
     paths: list[Path] = []
     for place, stage in enumerate(stages):
         path = folder / f"{place}-{stage.target.value}.diff"
-        diff = instruction_diff(stage.bench.baseline.prompts, stage.choice.winner.prompts)
+        diff = instruction_diff(stage.evaluator.baseline.prompts, stage.choice.winner.prompts)
         path.write_text(diff, encoding="utf-8")
         paths.append(path)
     return paths
 
 
 def _results_digest(results: Json) -> str:
-    """Hash what a run ended with; the order in which threads tried candidates is no part of it."""
+    """Hash the results of a run, without the order in which threads tried the candidates."""
     scores = [
         (stage["baseline"]["score"], stage["winner"]["score"], stage["comparison"])
         for stage in results["stages"]
@@ -144,7 +144,7 @@ def _params(results: Json) -> Json:
 
 
 def _run_metrics(results: Json) -> Iterator[tuple[str, float]]:
-    """List the numbers of a run: its cost, and per target what the last stage gained."""
+    """List the metrics of a run: its cost, and per target the scores of the last stage."""
     numbers: Json = {
         name: results["calls"][name] for name in ("used", "input_tokens", "output_tokens", "cost_usd")
     }

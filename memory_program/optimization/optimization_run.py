@@ -1,7 +1,7 @@
-"""A whole optimisation: what is learned from, the stages, the best program saved, the run in MLflow."""
+"""A whole optimisation: it runs the stages, saves the best program and logs the run to MLflow."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import cache, partial
 
@@ -29,17 +29,16 @@ from memory_program.optimization.optimization_stage import (
     optimize_stage,
     stop_at_limits,
 )
-from memory_program.optimization.optimization_target import OptimizationTarget
 from memory_program.optimization.prompt_text import apply_prompts
 from memory_program.optimization.reply_cache import with_reply_cache
 from memory_program.optimization.saved_program import run_results, save_program
 from memory_program.rl.rewards import AnswerMetric, build_answer_metric
 
 PROMPT_TEMPERATURE = 1.0
-"""Whoever writes instructions is to write different ones."""
+"""Sampling temperature of the model that writes instructions, so that its proposals differ."""
 
 OPTIMIZER_LOG = "optimizer.log"
-"""What the optimiser printed, in the folder of the run."""
+"""The file for the output of the optimiser, in the folder of the run."""
 
 
 def optimize(
@@ -49,19 +48,21 @@ def optimize(
     models: ModelFactory | None = None,
     score: AnswerMetric | None = None,
 ) -> Json:
-    """Improve the prompts of the memory program, save the best, and say what it is worth.
+    """Improve the prompts of the memory program or of a judge, save the best, and return the results.
+
+    The parts of the program are improved one after the other, each from the best prompts so far.
 
     Args:
-        config: what to do.
-        console: where progress goes; standard output by default.
-        models: makes the language models, which have to be paced; by default those of the config.
-        score: what an answer is worth; by default the metric of the config.
+        config: the settings.
+        console: for progress lines; standard output by default.
+        models: makes the language models, which must be rate limited; by default those of the config.
+        score: the score of an answer; by default the metric of the config.
 
     Returns:
-        what ``results.json`` in the folder of the run holds.
+        the content of ``results.json`` in the folder of the run.
 
     Raises:
-        ConfigError: the config does not fit the data.
+        ConfigError: the config does not fit the data, or a limit in dollars a model without a price.
         DatasetError: the data cannot be read.
         ModelError: a model cannot be used, or no longer answers.
         OptimizationError: the optimiser, the program or the metric failed.
@@ -70,67 +71,59 @@ def optimize(
         StoreError: the database fails.
         TrackingError: MLflow fails; everything else is done.
     """
-    _check_priced(config)
-    subject = (
-        JudgeOptimizationTarget(config) if config.target is Target.JUDGE else MemoryOptimizationTarget(config)
-    )
+    used = {config.model, config.proposer if config.proposes_instructions else config.model, config.judge}
+    named = sorted(model for model in used if model is not None)
+    unpriced = [model for model in named if list_price(model, api_base=config.api_base) is None]
+    if config.max_cost is not None and unpriced:
+        raise ConfigError(
+            f"max_cost={config.max_cost!r} cannot be enforced: as called here, {', '.join(unpriced)} has no "
+            "known price; leave --max-cost out and give --max-calls, or choose a model with a list price"
+        )
+    is_judge = config.target is Target.JUDGE
+    subject = JudgeOptimizationTarget(config) if is_judge else MemoryOptimizationTarget(config)
     folder = config.output_dir
     with ExitStack() as stack:
         stack.enter_context(lock_run_folder(folder))
         write_json(folder / CONFIG_FILE, config.model_dump(mode="json"))
-        paid = ReplyCache(folder / "calls.jsonl", max_calls=config.max_calls, max_cost_usd=config.max_cost)
-        calls = stack.enter_context(closing(paid))
+        replies = ReplyCache(folder / "calls.jsonl", max_calls=config.max_calls, max_cost_usd=config.max_cost)
+        calls = stack.enter_context(closing(replies))
         subject.begin(calls, stack)
         progress = OptimizationProgress(console or Console(file=sys.stdout, width=120), calls)
-        _announce(progress, config, subject)
-        tools = _make_stage_context(config, calls, models or _make_model_maker(config), score)
+        for line in (subject.summary, *format_estimates(subject.estimates())):
+            progress.say(line)
+        limits = [f"--max-calls {config.max_calls:,}"] if config.max_calls is not None else []
+        limits += [f"--max-cost {config.max_cost:g}"] if config.max_cost is not None else []
+        if limits:
+            progress.say(f"it stops at {' or '.join(limits)}, and saves the best so far")
+        context = _make_stage_context(config, calls, models or _make_model_maker(config), score)
         publisher = stack.enter_context(closing(OptimizationPublisher(config)))
-        stages = list[StageResult]()
-        stopped = _improve_all(tools, subject, progress, stages)
+        stages, stopped = list[StageResult](), list[str]()
+        with dspy.context(lm=context.task_lm), stop_at_limits(stopped):
+            _check_models(context.models)
+            for target in config.rounds * config.target.stages:
+                cases = subject.cases(target)
+                progress.say(
+                    f"{config.optimizer.value} on {target.value}: {len(cases.train)} examples for training, "
+                    f"{len(cases.val)} for validation; {calls.used:,} calls so far"
+                )
+                make_student = partial(subject.student, target, context.score)
+                stages.append(optimize_stage(context, target, cases, make_student, progress.report_attempt))
+                apply_prompts(stages[-1].choice.winner.prompts, subject.program)
+                if stages[-1].stopped is not None:
+                    break
         results = run_results(config, subject, stages, calls)
         save_program(config.output_file, subject.program, results)
-        _conclude(progress, config, results, stopped)
+        stopped += [stage.stopped for stage in stages if stage.stopped is not None]
+        for line in _summary_lines(config, results, stopped):
+            progress.say(line)
         publisher.publish(results, stages, subject.program)
         return results
-
-
-def _improve_all(
-    tools: StageContext,
-    subject: OptimizationTarget,
-    progress: OptimizationProgress,
-    stages: list[StageResult],
-) -> list[str]:
-    """Improve one part after the other, each from the best so far; the program becomes what won.
-
-    Args:
-        tools: what to work with.
-        subject: what is improved; its program is changed.
-        progress: is told.
-        stages: gets a result for each part that was come to, also if a limit of the run ends this early.
-
-    Returns:
-        the limits that ended it early, if any.
-    """
-    stopped: list[str] = []
-    with dspy.context(lm=tools.task_lm), stop_at_limits(stopped):
-        _check_models(tools.models)
-        for target in tools.config.rounds * tools.config.target.stages:
-            cases = subject.cases(target)
-            progress.say(
-                f"{tools.config.optimizer.value} on {target.value}: {len(cases.train)} examples to learn "
-                f"from, {len(cases.val)} to choose on; {tools.calls.used:,} calls so far"
-            )
-            make_student = partial(subject.student, target, tools.score)
-            stages.append(optimize_stage(tools, target, cases, make_student, progress.report_attempt))
-            apply_prompts(stages[-1].choice.winner.prompts, subject.program)
-            if stages[-1].stopped is not None:
-                break
-    return stopped + [stage.stopped for stage in stages if stage.stopped is not None]
 
 
 def _make_stage_context(
     config: OptimizeConfig, calls: ReplyCache, make: ModelFactory, score: AnswerMetric | None
 ) -> StageContext:
+    """Make the models of a run, with a reply cache, and the metric."""
     task_lm = with_reply_cache(make(config.model, config.task_temperature), calls)
     judge_lm = with_reply_cache(make(config.judge, 0.0), calls) if config.judge is not None else None
     prompt_lm = task_lm
@@ -156,95 +149,63 @@ def _check_models(lms: Sequence[dspy.LM]) -> None:
         try:
             check_model(lm)
         except ModelError:
-            check_model(lm)  # a provider that garbles a reply in a hundred is good enough to begin
+            check_model(lm)  # one unusable reply in a hundred is no reason not to start
 
 
-def _check_priced(config: OptimizeConfig) -> None:
-    """Refuse a limit in dollars where nobody knows the prices."""
-    models = {config.model, config.proposer if config.proposes_instructions else config.model, config.judge}
-    named = sorted(model for model in models if model is not None)
-    unpriced = [model for model in named if list_price(model, api_base=config.api_base) is None]
-    if config.max_cost is not None and unpriced:
-        raise ConfigError(
-            f"max_cost={config.max_cost!r} cannot be kept: as called here, {', '.join(unpriced)} has no "
-            "known price; leave --max-cost out and give --max-calls, or choose a model with a list price"
-        )
-
-
-def _announce(progress: OptimizationProgress, config: OptimizeConfig, subject: OptimizationTarget) -> None:
-    """Say what the run works on, what it will take, and where it stops."""
-    progress.say(subject.summary)
-    for line in format_estimates(subject.estimates()):
-        progress.say(line)
-    limits = [
-        f"--max-calls {config.max_calls:,}" if config.max_calls is not None else "",
-        f"--max-cost {config.max_cost:g}" if config.max_cost is not None else "",
-    ]
-    if any(limits):
-        progress.say(
-            f"it stops at {' or '.join(limit for limit in limits if limit)}, with the best so far saved"
-        )
-
-
-def _conclude(
-    progress: OptimizationProgress, config: OptimizeConfig, results: Json, stopped: Sequence[str]
-) -> None:
-    """Say what won, with its signature, and where it is."""
+def _summary_lines(config: OptimizeConfig, results: Json, stopped: Sequence[str]) -> Iterator[str]:
+    """List the lines that end a run: the winner of each stage, its signature, and the files."""
     for reason in dict.fromkeys(stopped):
-        progress.say(
-            f"stopped early: {reason}; the best so far counts, and the same command with more goes on"
+        yield (
+            f"stopped early: {reason}; the best so far is saved, and the same command with a higher limit "
+            "continues"
         )
     for stage in results["stages"]:
-        progress.say(_stage_summary(stage))
-        if "false_accept" in stage["baseline"]:
-            progress.say(_judge_error_summary(stage))
-        progress.say(str(stage["winner"]["signature"]))
+        baseline, winner = stage["baseline"], stage["winner"]
+        yield f"{stage['target']}: {_stage_summary(stage)}"
+        if "false_accept" in baseline:
+            rates = [
+                f"{words} {format_score(baseline[name]['value'])} -> {format_score(winner[name]['value'])}"
+                for name, words in (("false_accept", "false accepts"), ("false_reject", "false rejects"))
+            ]
+            yield f"{stage['target']}: {', '.join(rates)}, means over the kinds of answers"
+        yield str(winner["signature"])
     if not results["stages"]:
-        progress.say("nothing was compared: what is saved is the program that the run began with")
+        yield "nothing was compared: the saved program is the one that the run began with"
     if results["lost_sessions"]:
-        progress.say(f"{results['lost_sessions']} sessions are remembered in part only: calls failed")
-    progress.say(f"saved: {config.output_file}; all that was tried: {config.output_dir / RESULTS}")
+        yield f"{results['lost_sessions']} sessions are stored only in part: calls failed"
+    yield f"saved: {config.output_file}; all candidates: {config.output_dir / RESULTS}"
 
 
 def _stage_summary(stage: Json) -> str:
     baseline, comparison = stage["baseline"]["score"], stage["comparison"]
     if baseline is None or comparison is None:
-        few = len(stage["candidates"]) == 1 and stage["stopped"] is None
-        why = f"nothing was proposed ({OPTIMIZER_LOG} says why)" if few else "nothing was compared"
-        return f"{stage['target']}: {why}, so the baseline stays"
+        is_alone = len(stage["candidates"]) == 1 and stage["stopped"] is None
+        why = f"nothing was proposed ({OPTIMIZER_LOG} says why)" if is_alone else "nothing was compared"
+        return f"{why}, so the baseline stays"
     low, high = comparison["low"], comparison["high"]
     group = Target(stage["target"]).group
     interval = f"no interval: one {group}" if low is None else f"95 % interval {low:+.3f}..{high:+.3f}"
     by = f"{comparison['difference']:+.3f} ({interval}, p {comparison['p_value']:.2f}, n {comparison['n']})"
+    before = format_score(baseline["value"])
     if stage["winner"]["is_baseline"]:
         return (
-            f"{stage['target']}: nothing beats the baseline, {format_score(baseline['value'])} on validation; the "
-            f"best candidate has {by}; the baseline stays"
+            f"nothing beats the baseline, {before} on validation; the best candidate has {by}; the baseline "
+            "stays"
         )
-    won = stage["winner"]["score"]["value"]
-    return f"{stage['target']}: {format_score(baseline['value'])} -> {format_score(won)} on validation, {by}"
-
-
-def _judge_error_summary(stage: Json) -> str:
-    """Say how often the judge erred on validation before and after."""
-    rates = [
-        f"{words} {format_score(stage['baseline'][name]['value'])} -> {format_score(stage['winner'][name]['value'])}"
-        for name, words in (("false_accept", "false accepts"), ("false_reject", "false rejects"))
-    ]
-    return f"{stage['target']}: {', '.join(rates)}, means over the kinds of answers"
+    return f"{before} -> {format_score(stage['winner']['score']['value'])} on validation, {by}"
 
 
 def _make_model_maker(config: OptimizeConfig) -> ModelFactory:
-    """Make the models of a config, under one limit of calls in flight for all that are called over HTTP."""
+    """Make the models of a config; those over HTTP share one limit of calls in flight."""
     limiter = AdaptiveLimiter(config.concurrency)
 
     @cache
-    def embedded(name: str) -> dspy.LM:
+    def local_model(name: str) -> dspy.LM:
         return language_model(name)  # once: a second one would be a second network in memory
 
     def make_model(name: str, temperature: float) -> dspy.LM:
         if is_local(name):
-            return embedded(name).copy(temperature=temperature)
+            return local_model(name).copy(temperature=temperature)
         return language_model(name, api_base=config.api_base, temperature=temperature, limiter=limiter)
 
     return make_model

@@ -1,4 +1,4 @@
-"""One part of the program improved once: baseline, search, finals, choice."""
+"""One stage of an optimisation, which improves one part of the program: baseline, search, finals, choice."""
 
 import contextlib
 import io
@@ -11,6 +11,7 @@ from typing import TextIO
 
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.errors import ModelError, OptimizationError
+from memory_program.core.parallel import run_parallel
 from memory_program.optimization.call_journal import ReplyCache, RunStopped, StopReason
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 from memory_program.optimization.candidate_selection import (
@@ -19,11 +20,10 @@ from memory_program.optimization.candidate_selection import (
     choose_candidate,
     choose_finalists,
 )
-from memory_program.optimization.crew import run_parallel_or_stop
 from memory_program.optimization.dev_examples import CaseSplits, OptimizationCase
 from memory_program.optimization.failure_count import RESUME_HINT
 from memory_program.optimization.optimizers import OptimizerInputs, propose_programs
-from memory_program.optimization.prompt_text import apply_prompts, fingerprint_prompts, read_prompts
+from memory_program.optimization.prompt_text import apply_prompts, read_prompts
 from memory_program.optimization.reply_cache import CachedLM
 from memory_program.optimization.students import Student
 from memory_program.rl.rewards import AnswerMetric
@@ -33,131 +33,122 @@ _SCORED = "attempts has a score"
 
 @dataclass(frozen=True, slots=True)
 class StageContext:
-    """What every stage of a run works with."""
+    """The settings, models and calls that all stages of a run share."""
 
     config: OptimizeConfig
     calls: ReplyCache
     score: AnswerMetric
-    """What an answer is worth, where that is what candidates are compared by."""
+    """The score of an answer, where candidates are compared by answers."""
     models: Sequence[CachedLM]
     task_lm: CachedLM
     """The model whose prompts are improved, one of ``models``."""
     prompt_lm: CachedLM
     """The model that writes instructions, one of ``models``."""
     probe: Callable[[], None]
-    """Asks every model anew, and raises ``ModelError`` if one does not answer."""
+    """Calls every model, without the reply cache, and raises ``ModelError`` if one does not answer."""
     log: Path
-    """The file for what the optimiser prints."""
+    """The file for the output of the optimiser."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """All that was tried in a stage, what won, and why it ended early, if it did."""
+    """All candidates of a stage, the winner, and the limit that ended it early, if any."""
 
     target: Target
-    bench: CandidateEvaluator
+    evaluator: CandidateEvaluator
     choice: CandidateChoice
     stopped: str | None
 
 
 def optimize_stage(
-    tools: StageContext,
+    context: StageContext,
     target: Target,
     cases: CaseSplits,
     make_student: Callable[[CandidateEvaluator], Student],
     on_attempt: Callable[[CandidateEvaluator, PromptCandidate, bool], None],
 ) -> StageResult:
-    """Look for better prompts of one part of a program, which is not changed.
+    """Search for better prompts of one part of a program, which is not changed.
 
     Args:
-        tools: what to work with.
+        context: the settings, models and calls of the run.
         target: the part.
-        cases: what to propose from and what to choose on.
-        make_student: makes the part as it is now into what can be tried on them.
+        cases: the cases to propose from and to choose on.
+        make_student: makes the current part into a student, which can be tried on the cases.
         on_attempt: see ``CandidateEvaluator``.
 
     Raises:
         ModelError: the model no longer answers.
         OptimizationError: the optimiser, the program or the metric failed.
     """
-    bench = CandidateEvaluator(
+    evaluator = CandidateEvaluator(
         train=cases.train,
         val=cases.val,
-        calls=tools.calls,
-        probe=tools.probe,
+        calls=context.calls,
+        probe=context.probe,
         on_attempt=on_attempt,
         test_groups=cases.test_groups,
     )
-    student = make_student(bench)
-    prompts = read_prompts(student)
-    bench.register(fingerprint_prompts(prompts), prompts)
+    student = make_student(evaluator)
+    evaluator.register(read_prompts(student))
     stopped: list[str] = []
     with stop_at_limits(stopped):
-        used = tools.calls.used
-        with bench.tally.require_success(_SCORED):
-            _validate(tools, bench, student)
+        used = context.calls.used
+        with evaluator.tally.require_success(_SCORED):
+            _validate(context, evaluator, student)
         proposed = list[str]()
-        finals = MAX_FINALISTS * (tools.calls.used - used)
+        finals = MAX_FINALISTS * (context.calls.used - used)
         with (
             stop_at_limits(stopped),
-            tools.calls.reserve_calls(finals),
-            bench.tally.require_success(_SCORED),
-            tools.prompt_lm.tally.require_success("calls for instructions was answered"),
+            context.calls.reserve_calls(finals),
+            evaluator.tally.require_success(_SCORED),
+            context.prompt_lm.tally.require_success("calls for instructions was answered"),
         ):
-            proposed = _search(tools, bench, student)
-        for candidate in choose_finalists(bench, proposed):
-            _validate(tools, bench, _with_prompts(student, candidate))
-    return StageResult(
-        target, bench, choose_candidate(bench, tools.config.seed), stopped[-1] if stopped else None
-    )
+            proposed = _search(context, evaluator, student)
+        for candidate in choose_finalists(evaluator, proposed):
+            finalist = student.deepcopy()  # with the prompts as they would be saved and loaded
+            apply_prompts(candidate.prompts, finalist)
+            _validate(context, evaluator, finalist)
+    choice = choose_candidate(evaluator, context.config.seed)
+    return StageResult(target, evaluator, choice, stopped[-1] if stopped else None)
 
 
-def _search(tools: StageContext, bench: CandidateEvaluator, student: Student) -> list[str]:
-    """Run the optimiser, and introduce what it proposes; fingerprints, the best first."""
+def _search(context: StageContext, evaluator: CandidateEvaluator, student: Student) -> list[str]:
+    """Run the optimiser and register its proposals; return their fingerprints, the best first."""
+    optimizer = context.config.optimizer.value
     try:
-        with _redirect_output(tools.log):
-            programs = propose_programs(OptimizerInputs(tools.config, student, bench, tools.prompt_lm))
+        with _redirect_output(context.log):
+            programs = propose_programs(
+                OptimizerInputs(context.config, student, evaluator, context.prompt_lm)
+            )
     except KeyboardInterrupt:
-        tools.calls.stop(StopReason.INTERRUPTED, "interrupted")
+        context.calls.stop(StopReason.INTERRUPTED, "interrupted")
         raise
-    except Exception as error:  # whatever an optimiser raises, its cause must be seen
-        if tools.calls.stopped is not None:
-            raise tools.calls.stopped from error
+    except Exception as error:  # an optimiser may raise anything, and the message must name the cause
+        if context.calls.stopped is not None:
+            raise context.calls.stopped from error
         raise OptimizationError(
-            f"{tools.config.optimizer.value} failed with {type(error).__name__}: {error}; what it printed is "
-            f"in {str(tools.log)!r}; {RESUME_HINT}, and gets the same replies: where one could not be used, take "
-            "another --seed or --prompt-model"
+            f"{optimizer} failed with {type(error).__name__}: {error}; its output is in "
+            f"{str(context.log)!r}; {RESUME_HINT}, with the same replies; if it fails again, choose another "
+            "--seed or --prompt-model"
         ) from error
-    proposed: list[str] = []
-    for prompts in map(read_prompts, programs):
-        proposed.append(fingerprint_prompts(prompts))
-        bench.register(proposed[-1], prompts)
-    return proposed
+    return [evaluator.register(read_prompts(program)).name for program in programs]
 
 
-def _with_prompts(student: Student, candidate: PromptCandidate) -> Student:
-    """Copy a student with the prompts of a candidate, as they would be saved and loaded."""
-    copy = student.deepcopy()
-    apply_prompts(candidate.prompts, copy)
-    return copy
+def _validate(context: StageContext, evaluator: CandidateEvaluator, student: Student) -> None:
+    """Try a student on the validation cases that it was not tried on yet."""
 
+    def attempt(case: OptimizationCase) -> None:
+        example = case.example
+        evaluator.metric(example, student(**example.inputs()))
 
-def _validate(tools: StageContext, bench: CandidateEvaluator, student: Student) -> None:
-    """Try a student on the validation cases that it was not tried on."""
-    candidate = bench.register(fingerprint_prompts(read_prompts(student)), read_prompts(student))
-    missing = [case for case in bench.val if case.case_id not in candidate.val]
-    tasks = [partial(_try, bench, student, case) for case in missing]
-    run_parallel_or_stop(tasks, threads=tools.config.concurrency, calls=tools.calls)
-
-
-def _try(bench: CandidateEvaluator, student: Student, case: OptimizationCase) -> None:
-    example = case.example
-    bench.metric(example, student(**example.inputs()))
+    candidate = evaluator.register(read_prompts(student))
+    tasks = [partial(attempt, case) for case in evaluator.val if case.case_id not in candidate.val]
+    run_parallel(tasks, context.config.concurrency, on_error=context.calls.stop_on)
 
 
 @contextlib.contextmanager
 def stop_at_limits(stopped: list[str]) -> Generator[None]:
-    """Leave the block early, and note why, when a limit of the run is reached.
+    """Leave the block when a limit of the run is reached, and append the reason to ``stopped``.
 
     Raises:
         ModelError: the model no longer answers.
@@ -174,7 +165,7 @@ def stop_at_limits(stopped: list[str]) -> Generator[None]:
 
 
 class _ProgressBarFilter(io.TextIOBase):
-    """Writes what optimisers print, without progress bars, each of which is thousands of lines."""
+    """Writes text to a file without the progress bars, each of which is thousands of lines."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -187,7 +178,7 @@ class _ProgressBarFilter(io.TextIOBase):
 
 @contextlib.contextmanager
 def _redirect_output(log: Path) -> Generator[None]:
-    """Let what optimisers print go to a file."""
+    """Redirect the output and the log lines of optimisers to a file."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8", buffering=1) as lines:
         file = _ProgressBarFilter(lines)

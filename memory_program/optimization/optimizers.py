@@ -1,8 +1,7 @@
-"""DSPy's optimisers, each set up for this program; what they propose is compared elsewhere.
+"""DSPy's optimisers, each set up for this program; their proposals are compared elsewhere.
 
-All of them work on a student within a context that names the model, and are given whole cases as examples.
-Labelled demos are off everywhere: an example here lacks what a predictor is to
-reply.
+All of them improve a student within a context that names the model, and are given whole cases as examples.
+Labelled demos are off everywhere: an example here lacks the outputs of the predictors.
 """
 
 import random
@@ -11,17 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import dspy
-from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
-from dspy.teleprompt.simba_utils import append_a_demo
+from dspy.teleprompt.gepa import InstructionProposer
 
 from memory_program.configs.optimize_config import OptimizeConfig, Optimizer, Target
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator
 
 MIN_DEMO_SCORE = 0.6
-"""The score from which an attempt is good enough to be shown as a demo."""
+"""The least score of an attempt that is shown as a demo."""
 
 MAX_DEMO_FIELD_CHARS = 8_000
-"""The longest input field of a demo; what is longer is cut. A session is two to six thousand."""
+"""Longer input fields of a demo are cut. A session has two to six thousand characters."""
 
 AUTO_STEPS: Mapping[Optimizer, Mapping[str, int]] = {
     Optimizer.SIMBA: {"light": 3, "medium": 6, "heavy": 12},
@@ -29,44 +27,44 @@ AUTO_STEPS: Mapping[Optimizer, Mapping[str, int]] = {
     Optimizer.MIPRO: {"light": 10, "medium": 20, "heavy": 40},
     Optimizer.GEPA: {"light": 6, "medium": 12, "heavy": 24},
 }
-"""How many steps, sets, trials or new instructions ``--auto`` means."""
+"""Number of steps, trials, new instructions or sets of demos for each value of ``--auto``."""
 
 MIPRO_FULL_EVAL_STEPS = 5
-"""After how many trials MIPROv2 tries its best on all of the validation examples."""
+"""MIPROv2 tries its best program on all validation examples after this number of trials."""
 
 REFLECTION_BATCH = 3
-"""How many examples GEPA reflects on at once."""
+"""Number of examples that GEPA reflects on at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerInputs:
-    """What an optimiser works with."""
+    """The settings, student, cases and model for an optimiser."""
 
     config: OptimizeConfig
     student: dspy.Module
-    bench: CandidateEvaluator
+    evaluator: CandidateEvaluator
     prompt_lm: dspy.LM
 
     @property
     def train(self) -> list[dspy.Example]:
         """The examples that candidates are proposed from."""
-        return [case.example for case in self.bench.train]
+        return [case.example for case in self.evaluator.train]
 
     @property
     def val(self) -> list[dspy.Example]:
         """The examples that candidates are chosen on."""
-        return [case.example for case in self.bench.val]
+        return [case.example for case in self.evaluator.val]
 
 
 def num_optimizer_steps(config: OptimizeConfig) -> int:
-    """Give the number of steps, by ``--trials`` or ``--auto``."""
+    """Return the number of steps, from ``--trials`` or ``--auto``."""
     return config.trials or AUTO_STEPS[config.optimizer][config.auto]
 
 
 def expected_attempts(config: OptimizeConfig, train: int, val: int) -> int:
-    """Estimate how often an optimiser tries the student, given the numbers of examples."""
+    """Estimate the number of attempts of an optimiser, given the numbers of examples."""
     steps, candidates = num_optimizer_steps(config), config.num_candidates
-    bootstrapped = min(train, 2 * config.max_demos)  # until there are enough good ones
+    bootstrapped = min(train, 2 * config.max_demos)  # until there are enough demos
     match config.optimizer:
         case Optimizer.SIMBA:
             return steps * min(config.batch_size, train) * (2 * candidates + 1) + (candidates + 1) * train
@@ -80,7 +78,7 @@ def expected_attempts(config: OptimizeConfig, train: int, val: int) -> int:
 
 
 def expected_proposals(config: OptimizeConfig, predictors: int) -> int:
-    """Estimate how many calls an optimiser makes to the model that writes instructions."""
+    """Estimate the number of calls of an optimiser to the model that writes instructions."""
     if not config.proposes_instructions:
         return 0
     match config.optimizer:
@@ -94,73 +92,70 @@ def expected_proposals(config: OptimizeConfig, predictors: int) -> int:
             return 0
 
 
-def propose_programs(search: OptimizerInputs) -> list[dspy.Module]:
-    """Run the optimiser of a config, and list the programs that it thinks best, the very best first."""
-    return _OPTIMIZERS[search.config.optimizer](search)
+def propose_programs(inputs: OptimizerInputs) -> list[dspy.Module]:
+    """Run the optimiser of a config, and list the programs that it proposes, the best first."""
+    return _OPTIMIZERS[inputs.config.optimizer](inputs)
 
 
-def _simba(search: OptimizerInputs) -> list[dspy.Module]:
-    """SIMBA: rules and demos from what varies between samples (no validation set of its own).
-
-    Where no model can write rules, only demos are appended.
-    """
-    config = search.config
-    metric: Any = search.bench.metric  # Any: DSPy declares predictions as dicts here
+def _simba(inputs: OptimizerInputs) -> list[dspy.Module]:
+    """Run SIMBA: rules and demos from examples whose samples differ in score; it uses no validation set."""
+    config = inputs.config
+    metric: Any = inputs.evaluator.metric  # Any: DSPy declares predictions as dicts here
     optimizer = dspy.SIMBA(
         metric=metric,
-        bsize=min(config.batch_size, len(search.train)),
+        bsize=min(config.batch_size, len(inputs.train)),
         num_candidates=config.num_candidates,
         max_steps=num_optimizer_steps(config),
         max_demos=config.max_demos,
-        prompt_model=search.prompt_lm,
+        prompt_model=inputs.prompt_lm,
         demo_input_field_maxlen=MAX_DEMO_FIELD_CHARS,
         num_threads=config.concurrency,
     )
-    if not config.proposes_instructions:
-        optimizer.strategies = [append_a_demo(MAX_DEMO_FIELD_CHARS)]
-    best: Any = optimizer.compile(search.student, trainset=search.train, seed=config.seed)
+    if not config.proposes_instructions:  # demos only: the first strategy appends one, the second a rule
+        optimizer.strategies = optimizer.strategies[:1]
+    best: Any = optimizer.compile(inputs.student, trainset=inputs.train, seed=config.seed)
     return [best, *(candidate["program"] for candidate in best.candidate_programs)]
 
 
-def _mipro(search: OptimizerInputs) -> list[dspy.Module]:
-    """MIPROv2: instructions proposed from the data, and sets of demos, combined by Bayesian optimisation."""
-    config = search.config
-    minibatch = min(config.batch_size, len(search.val))
+def _mipro(inputs: OptimizerInputs) -> list[dspy.Module]:
+    """Run MIPROv2: instructions written from the data and sets of demos, joined by Bayesian optimisation."""
+    config = inputs.config
+    minibatch = min(config.batch_size, len(inputs.val))
     optimizer = dspy.MIPROv2(
-        metric=search.bench.metric,
-        prompt_model=search.prompt_lm,
+        metric=inputs.evaluator.metric,
+        prompt_model=inputs.prompt_lm,
         task_model=dspy.settings.lm,
         max_bootstrapped_demos=config.max_demos,
         max_labeled_demos=0,
         auto=None,
         num_candidates=config.num_candidates,
         num_threads=config.concurrency,
-        max_errors=len(search.train) + len(search.val),
-        seed=config.seed + 1,  # 0 would be taken for none
+        max_errors=len(inputs.train) + len(inputs.val),
+        seed=config.seed + 1,  # DSPy takes 0 for no seed
         metric_threshold=MIN_DEMO_SCORE,
     )
     best: Any = optimizer.compile(
-        search.student,
-        trainset=search.train,
-        valset=search.val,
+        inputs.student,
+        trainset=inputs.train,
+        valset=inputs.val,
         num_trials=num_optimizer_steps(config),
-        minibatch=minibatch < len(search.val),
+        minibatch=minibatch < len(inputs.val),
         minibatch_size=minibatch,
         minibatch_full_eval_steps=MIPRO_FULL_EVAL_STEPS,
     )
-    tried = [*best.candidate_programs, *best.mb_candidate_programs]  # wholly, and on batches only
+    tried = [*best.candidate_programs, *best.mb_candidate_programs]  # on all examples, and on batches only
     return [best, *(candidate["program"] for candidate in tried)]
 
 
-def _gepa(search: OptimizerInputs) -> list[dspy.Module]:
-    """GEPA: instructions by reflection on what went wrong, kept where they win on a validation case."""
-    config = search.config
+def _gepa(inputs: OptimizerInputs) -> list[dspy.Module]:
+    """Run GEPA: instructions by reflection on failures, kept where they win on a validation case."""
+    config = inputs.config
     optimizer = dspy.GEPA(
-        metric=search.bench.metric_with_feedback,
-        max_metric_calls=gepa_metric_calls(config, len(search.val)),
+        metric=inputs.evaluator.metric_with_feedback,
+        max_metric_calls=gepa_metric_calls(config, len(inputs.val)),
         reflection_minibatch_size=REFLECTION_BATCH,
-        reflection_lm=search.prompt_lm,
-        # not in JSON mode, DSPy's default here: not every server has it
+        reflection_lm=inputs.prompt_lm,
+        # DSPy's default here is JSON mode, which some servers lack
         instruction_proposer=InstructionProposer(adapter=dspy.ChatAdapter()),
         # a judge has a prompt for each kind of question, and a batch has not every kind
         component_selector="all" if config.target is Target.JUDGE else "round_robin",
@@ -168,29 +163,29 @@ def _gepa(search: OptimizerInputs) -> list[dspy.Module]:
         warn_on_score_mismatch=False,
         seed=config.seed,
     )
-    return [optimizer.compile(search.student, trainset=search.train, valset=search.val)]
+    return [optimizer.compile(inputs.student, trainset=inputs.train, valset=inputs.val)]
 
 
 def gepa_metric_calls(config: OptimizeConfig, val: int) -> int:
-    """Give GEPA's budget: the baseline on validation; per step two minibatches and, if better, validation."""
+    """Return GEPA's budget: validation of the baseline, and per step two minibatches and a validation."""
     return val + num_optimizer_steps(config) * (2 * REFLECTION_BATCH + val)
 
 
-def _bootstrap(search: OptimizerInputs) -> list[dspy.Module]:
-    """BootstrapFewShot: the program's own good attempts as demos, a set for each order of the examples."""
-    config, proposals = search.config, list[dspy.Module]()
+def _bootstrap(inputs: OptimizerInputs) -> list[dspy.Module]:
+    """Run BootstrapFewShot: the program's good attempts as demos, a set for each order of the examples."""
+    config, proposals = inputs.config, list[dspy.Module]()
     for trial in range(num_optimizer_steps(config)):
-        train = search.train
+        train = inputs.train
         if trial:
             random.Random(config.seed + trial).shuffle(train)
         optimizer = dspy.BootstrapFewShot(
-            metric=search.bench.metric,
+            metric=inputs.evaluator.metric,
             metric_threshold=MIN_DEMO_SCORE,
             max_bootstrapped_demos=config.max_demos,
             max_labeled_demos=0,
             max_errors=len(train) + 1,
         )
-        proposals.append(optimizer.compile(search.student, trainset=train))
+        proposals.append(optimizer.compile(inputs.student, trainset=train))
     return proposals
 
 

@@ -1,12 +1,12 @@
-"""What an optimiser changes of a program, as JSON: the instruction and the demos of each predictor."""
+"""The prompts of a program as JSON: the instruction and the demos of each predictor."""
 
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import dspy
-from dspy.predict.predict import serialize_object
+from pydantic import BaseModel
 
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json
@@ -26,13 +26,20 @@ Prompts = Mapping[str, Prompt]
 
 def read_prompts(module: dspy.Module) -> dict[str, Prompt]:
     """Read the prompts of a program, or of a part of one, without its models."""
-    return {name: _read_prompt(predictor) for name, predictor in module.named_predictors()}
+    prompts: dict[str, Prompt] = {}
+    for name, predictor in module.named_predictors():
+        signature = cast(type[dspy.Signature], predictor.signature)
+        demos = tuple({field: _to_json(demo[field]) for field in demo} for demo in predictor.demos)
+        prompts[name] = Prompt(signature.instructions, demos)
+    return prompts
 
 
-def _read_prompt(predictor: dspy.Predict) -> Prompt:
-    signature = cast(type[dspy.Signature], predictor.signature)
-    demos = tuple({name: serialize_object(demo[name]) for name in demo} for demo in predictor.demos)
-    return Prompt(signature.instructions, demos)
+def _to_json(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, (list, tuple)):
+        return [_to_json(item) for item in value]
+    return {key: _to_json(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def fingerprint_prompts(prompts: Prompts) -> str:
@@ -41,7 +48,7 @@ def fingerprint_prompts(prompts: Prompts) -> str:
 
 
 def apply_prompts(prompts: Prompts, module: dspy.Module) -> None:
-    """Put prompts into a program, or a part of one; predictors that they do not name stay as they are."""
+    """Set the prompts of a program, or of a part of one; predictors that are not named stay as they are."""
     for name, predictor in module.named_predictors():
         if name in prompts:
             signature = cast(type[dspy.Signature], predictor.signature)
@@ -50,7 +57,7 @@ def apply_prompts(prompts: Prompts, module: dspy.Module) -> None:
 
 
 def instruction_diff(before: Prompts, after: Prompts) -> str:
-    """Write what changed in the instructions as a unified diff, and how many demos each predictor has."""
+    """Write the changes of the instructions as a unified diff, with the number of demos of each predictor."""
     parts: list[str] = []
     for name, prompt in after.items():
         old, new = before[name].instructions.splitlines(), prompt.instructions.splitlines()
@@ -59,6 +66,6 @@ def instruction_diff(before: Prompts, after: Prompts) -> str:
     return "\n".join(parts)
 
 
-def prompts_to_json(prompts: Prompts) -> dict[str, Any]:  # Any: JSON
+def prompts_to_json(prompts: Prompts) -> dict[str, Json]:
     """Write prompts as a JSON object."""
     return {name: {"instructions": p.instructions, "demos": list(p.demos)} for name, p in prompts.items()}

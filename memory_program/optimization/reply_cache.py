@@ -1,4 +1,4 @@
-"""Language models whose every reply is kept: what optimisers are given to call."""
+"""Language models with a reply cache, for optimisers to call."""
 
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ LMT = TypeVar("LMT", bound=dspy.LM)
 
 
 class CachedEngine:
-    """An engine whose replies are kept; ``sample`` says which of several to the same request."""
+    """An engine with a reply cache; ``sample`` says which of several replies to the same request it gives."""
 
     def __init__(
         self, engine: Engine, calls: ReplyCache, sample: int = 0, tally: SuccessCounter | None = None
@@ -28,10 +28,6 @@ class CachedEngine:
     def api_base(self) -> str | None:
         """The address of the engine's server, if it has one of its own."""
         return getattr(self.engine, "api_base", None)
-
-    def for_sample(self, sample: int) -> "CachedEngine":
-        """Give the same engine for another sample."""
-        return CachedEngine(self.engine, self.calls, sample, self.tally)
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer a request.
@@ -56,37 +52,40 @@ class CachedEngine:
 
 
 class CachedLM(dspy.LM):
-    """A language model whose replies are kept.
+    """A language model with a reply cache.
 
-    Optimisers ask for another sample by ``copy(rollout_id=...)``, of which an engine sees nothing; here the
-    engine of the copy knows it.
+    Optimisers ask for another sample by ``copy(rollout_id=...)``, which an engine does not see; the engine of
+    the copy knows it.
     """
 
     @property
-    def tally(self) -> SuccessCounter:
-        """How its calls went, in all samples."""
+    def cached_engine(self) -> CachedEngine:
+        """The engine with the reply cache."""
         engine: object = self.engine
         assert isinstance(engine, CachedEngine)
-        return engine.tally
+        return engine
+
+    @property
+    def tally(self) -> SuccessCounter:
+        """Count of its calls that succeeded and failed, of all samples."""
+        return self.cached_engine.tally
 
     @property
     def uncached(self) -> dspy.LM:
-        """The model itself, which is asked, and paid, each time."""
-        engine: object = self.engine
-        assert isinstance(engine, CachedEngine)
-        return _with_engine(self, engine.engine, dspy.LM)
+        """The same model without the cache: every call is made and paid for."""
+        return _with_engine(self, self.cached_engine.engine, dspy.LM)
 
     def copy(self, **changes: object) -> "CachedLM":
         """Copy the model; ``rollout_id`` chooses the sample."""
         sample = changes.get("rollout_id")
-        engine: object = self.engine
-        if isinstance(sample, int) and isinstance(engine, CachedEngine):
-            changes["engine"] = engine.for_sample(sample)
+        if isinstance(sample, int):
+            cached = self.cached_engine
+            changes["engine"] = CachedEngine(cached.engine, cached.calls, sample, cached.tally)
         return super().copy(**changes)
 
 
 def with_reply_cache(lm: dspy.LM, calls: ReplyCache) -> CachedLM:
-    """Make a model of ``memory_program.models.factory`` into one whose replies are kept."""
+    """Give a model of ``memory_program.models.factory`` a reply cache."""
     assert isinstance(lm.engine, RateLimitedEngine), "language_model paces every model"
     return _with_engine(lm, CachedEngine(lm.engine, calls), CachedLM)
 

@@ -1,24 +1,25 @@
-"""The parts of the program as an optimiser sees them: modules that take a case, and try it."""
+"""Students: the parts of the program as modules that take a case and try it, for optimisers to improve.
+
+Optimisers show the source of these classes to the model that writes instructions: it is a part of a prompt.
+"""
 
 from typing import Any
 
 import dspy
-from dspy.utils.exceptions import LMError
 
 from locomo.judge.judge import Judges
 from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
-from memory_program.bank.outcomes import Answer, SessionRecord
-from memory_program.bank.space import MemorySpace
+from memory_program.bank.outcomes import SessionRecord
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator
 from memory_program.optimization.candidate_metric import Attempt, JudgeAttempt, MemoryAttempt
 from memory_program.optimization.dev_examples import JudgeCase, MemoryCase
-from memory_program.optimization.prompt_text import fingerprint_prompts, read_prompts
+from memory_program.optimization.prompt_text import read_prompts
 from memory_program.rl.rewards import AnswerMetric
 
 
 class AttemptPrediction(dspy.Prediction):
-    """What an optimiser is shown of an attempt, and, where it does not look, the attempt itself."""
+    """The outputs of an attempt for the optimiser, with the attempt in an attribute that it does not read."""
 
     def __init__(self, attempt: Attempt, **shown: object) -> None:
         """Wrap an attempt."""
@@ -34,20 +35,17 @@ class AttemptPrediction(dspy.Prediction):
 class Student(dspy.Module):
     """A part of the program that is tried on cases. Its predictors have the names that they have there."""
 
-    def __init__(self, bench: CandidateEvaluator) -> None:
-        """Make a student of what the bench holds."""
+    def __init__(self, evaluator: CandidateEvaluator) -> None:
+        """Make a student that is tried on the cases of an evaluator."""
         super().__init__()
-        self.bench = bench
+        self.evaluator = evaluator
 
     def _register_prompts(self) -> str:
-        """Let the bench know the prompts as they are now, and give their fingerprint."""
-        prompts = read_prompts(self)
-        name = fingerprint_prompts(prompts)
-        self.bench.register(name, prompts)
-        return name
+        """Register the current prompts, and return their fingerprint."""
+        return self.evaluator.register(read_prompts(self)).name
 
     def _memory_case(self, case_id: str) -> MemoryCase:
-        case = self.bench.cases[case_id]
+        case = self.evaluator.cases[case_id]
         assert isinstance(case, MemoryCase), "readers and writers are tried on memories"
         return case
 
@@ -55,15 +53,15 @@ class Student(dspy.Module):
 class ReaderStudent(Student):
     """Answer a question about a conversation from the memories that were written of it."""
 
-    def __init__(self, bench: CandidateEvaluator, reader: QAReader, score: AnswerMetric) -> None:
+    def __init__(self, evaluator: CandidateEvaluator, reader: QAReader, score: AnswerMetric) -> None:
         """Let a reader be improved, by what its answers are worth."""
-        super().__init__(bench)
+        super().__init__(evaluator)
         self.reader = reader
         self._score = score
 
     def forward(self, case_id: str, question: str) -> dspy.Prediction:
         """Answer the question of a case."""
-        with self.bench.stop_run_on_error():
+        with self.evaluator.stop_run_on_error():
             case = self._memory_case(case_id)
             answer = self.reader.ask(case.memories, question)
             attempt = MemoryAttempt(case, self._register_prompts(), (answer,), case.memories, self._score)
@@ -74,29 +72,26 @@ class WriterStudent(Student):
     """Remember a session of a conversation; then questions about it are answered from what is remembered."""
 
     def __init__(
-        self, bench: CandidateEvaluator, writer: MemoryWriter, reader: QAReader, score: AnswerMetric
+        self, evaluator: CandidateEvaluator, writer: MemoryWriter, reader: QAReader, score: AnswerMetric
     ) -> None:
         """Let a writer be improved, by the answers of a reader that stays as it is."""
-        super().__init__(bench)
+        super().__init__(evaluator)
         self.writer = writer
         self._answers_from = reader.ask  # the method: a module would be taken for one to be improved
         self._score = score
 
     def forward(self, case_id: str) -> dspy.Prediction:
         """Remember the session of a case after what was remembered before it, and answer its questions."""
-        with self.bench.stop_run_on_error():
+        with self.evaluator.stop_run_on_error():
             case = self._memory_case(case_id)
             assert case.session is not None, "a writer is tried on sessions"
             memories = case.memories.fork()
             record: SessionRecord = self.writer(space=memories, session=case.session).record
             memories.ingest(case.session, record)
-            answers = tuple(self._answer(memories, question.dated_text) for question in case.questions)
+            with dspy.context(trace=None):  # demos and reflection are about what is improved
+                answers = tuple(self._answers_from(memories, q.dated_text) for q in case.questions)
             attempt = MemoryAttempt(case, self._register_prompts(), answers, memories, self._score, record)
             return AttemptPrediction(attempt, answers=[answer.text for answer in answers])
-
-    def _answer(self, memories: MemorySpace, question: str) -> Answer:
-        with dspy.context(trace=None):  # demos and reflection are about what is improved
-            return self._answers_from(memories, question)
 
     def named_parameters(self) -> list[tuple[str, Any]]:  # Any: DSPy's parameters
         """Leave the rare consolidation out: few cases, if any, would show what a prompt for it is worth."""
@@ -107,27 +102,25 @@ class WriterStudent(Student):
 class JudgeStudent(Student):
     """Judge an answer whose verdict is known."""
 
-    def __init__(self, bench: CandidateEvaluator, judges: Judges) -> None:
+    def __init__(self, evaluator: CandidateEvaluator, judges: Judges) -> None:
         """Let the judges of a rubric be improved."""
-        super().__init__(bench)
+        super().__init__(evaluator)
         self.judges = judges
 
     def forward(self, case_id: str, question: str, gold_answer: str, given_answer: str) -> dspy.Prediction:
         """Judge the answer of a case; the case knows what else is shown, for optimisers to see."""
-        with self.bench.stop_run_on_error():
-            case = self.bench.cases[case_id]
+        with self.evaluator.stop_run_on_error():
+            case = self.evaluator.cases[case_id]
             assert isinstance(case, JudgeCase), "judges are tried on answers whose verdict is known"
-            attempt = self._judged(case)
+            prompts = self._register_prompts()
+            try:
+                judgement = self.judges.grade(case.answer.question, case.answer.text)
+                attempt = JudgeAttempt(case, prompts, judgement.verdict, judgement.reasoning)
+            except dspy.LMError as error:
+                message = f"judge: {' '.join(str(error).split())[:300]}"
+                attempt = JudgeAttempt(case, prompts, None, message)
             verdict = "" if attempt.verdict is None else attempt.verdict.value.upper()
             return AttemptPrediction(attempt, reasoning=attempt.said, verdict=verdict)
-
-    def _judged(self, case: JudgeCase) -> JudgeAttempt:
-        prompts = self._register_prompts()
-        try:
-            judgement = self.judges.grade(case.answer.question, case.answer.text)
-        except LMError as error:
-            return JudgeAttempt(case, prompts, None, f"judge: {' '.join(str(error).split())[:300]}")
-        return JudgeAttempt(case, prompts, judgement.verdict, judgement.reasoning)
 
     def named_parameters(self) -> list[tuple[str, Any]]:  # Any: DSPy's parameters
         """Name the prompts as the judges do."""

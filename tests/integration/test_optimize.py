@@ -1,16 +1,10 @@
-"""Every optimiser on every part, over real HTTP, with a model that is as good as its prompt.
+"""Every optimiser on every part, over real HTTP, with the model of ``tests/optimization_samples.py``."""
 
-Its quality depends on the instruction and the demos that it is sent, and on nothing else: see
-``tests/optimization_samples.py``.
-"""
-
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from memory_program.agents.systems import make_system
 from memory_program.configs.groups import SystemSettings
@@ -29,6 +23,7 @@ from tests.optimization_samples import (
     held_out_f1,
     impatient,
     quick,
+    run_optimization,
     write_conversations,
 )
 
@@ -42,25 +37,23 @@ def data(tmp_path: Path) -> Path:
 
 
 def run(config: OptimizeConfig, server: ModelServer) -> tuple[Json, str]:
-    console = Console(file=io.StringIO(), width=120)
-    results = optimize(config, console=console, models=impatient(server.url))
-    return results, console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
+    return run_optimization(config, impatient(server.url))
 
 
 def is_cured(prompts: Json, cure: str) -> bool:
-    """Whether a prompt has the cure, or a demo of a code that is kept, or answered alone."""
+    """True if a prompt has the cure, or demos."""
     return any(cure in prompt["instructions"] or prompt["demos"] for prompt in prompts.values())
 
 
 def asked_about(model: Steerable, codes: set[str]) -> set[str]:
-    """The codes of a set that the model was ever sent."""
+    """The codes of a set that were ever sent to the model."""
     sent = " ".join(f"{prompt.system} {prompt.user} {prompt.shown}" for prompt in model.asked)
     return {code for code in codes if code in sent}
 
 
 @pytest.mark.parametrize("target", ["reader", "writer"])
 @pytest.mark.parametrize("optimizer", TRIALS)
-def test_each_optimiser_finds_a_better_prompt_that_gains_on_what_nobody_saw(
+def test_each_optimiser_finds_a_better_prompt_that_gains_on_the_test_split(
     optimizer: str, target: str, data: Path, tmp_path: Path
 ) -> None:
     model = Steerable([target])
@@ -97,7 +90,7 @@ def test_the_reader_is_improved_before_the_writer_and_both_are_saved(data: Path,
     assert changed == {"reader", "writer"}
 
 
-def test_where_nothing_is_better_the_baseline_is_saved_and_that_is_said(data: Path, tmp_path: Path) -> None:
+def test_where_nothing_is_better_the_baseline_is_saved_and_reported(data: Path, tmp_path: Path) -> None:
     config = quick(data, tmp_path, optimizer="gepa", trials=2)
     with ModelServer(reply=Steerable([])) as server:
         results, output = run(config, server)
@@ -120,7 +113,7 @@ def test_bad_advice_never_wins(data: Path, tmp_path: Path) -> None:
     assert "nothing beats the baseline, 0.675 on validation; the best candidate has +0.000" in output
 
 
-def test_the_saved_file_says_what_it_rests_on_and_holds_no_key(
+def test_the_saved_file_lists_data_models_and_settings_and_no_key(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")

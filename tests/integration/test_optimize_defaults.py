@@ -1,12 +1,13 @@
 """``python optimize.py`` without flags, and ``evaluate.py --program`` with what it saved.
 
-In the place of the embedded model stands one that knows the truth and is careless: its answers are right if
-it is shown an example, and half of the time otherwise.
+A careless model that knows the truth replaces the embedded one: its answers are right if its prompt has an
+example, and half of the time otherwise.
 """
 
 import io
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import dspy
 from dspy.lm15 import Message, Request, Response, TextPart
@@ -16,19 +17,19 @@ from rich.console import Console
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.evaluation.scoring.question_scores import Json
 from memory_program.evaluation.stages.system_runner import ModelFactory
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
-from memory_program.optimization.optimization_run import optimize
 from memory_program.worlds import sample_worlds
 from memory_program.worlds.oracle import Oracle
-from tests.optimization_samples import is_odd
+from tests.optimization_samples import is_odd, run_optimization
 from tests.scripted_lm import fields
 
 
 class Careless:
     """Answers as the oracle does; without an example, often with the words around it.
 
-    Which answers those are is always the same at temperature 0, and changes from sample to sample above.
+    Those answers are always the same at temperature 0, and change from sample to sample above.
     """
 
     def __init__(self) -> None:
@@ -61,19 +62,30 @@ def maker(engine: Careless) -> ModelFactory:
     )
 
 
+def config(folder: Path, **settings: Any) -> OptimizeConfig:
+    paths = {"output": folder / "optimized.json", "output_dir": folder / "runs" / "optimize"}
+    return OptimizeConfig(**paths, mlflow=False, **settings)
+
+
+def evaluate_saved(folder: Path, model: Careless, **settings: Any) -> tuple[Json, str]:
+    """Evaluate the saved program, and return the results and the output."""
+    output = io.StringIO()
+    paths = {"program": folder / "optimized.json", "output_dir": folder / "runs" / "evaluate"}
+    evaluation = EvaluateConfig(**paths, mlflow=False, **settings)
+    results = evaluate(evaluation, console=Console(file=output, width=200), models=maker(model))
+    assert results is not None
+    return results, output.getvalue()
+
+
 def test_without_flags_demos_are_found_on_the_sample_and_gain_on_its_test_split(tmp_path: Path) -> None:
-    config = OptimizeConfig(
-        output=tmp_path / "optimized.json", output_dir=tmp_path / "runs" / "optimize", mlflow=False
-    )
-    model, console = Careless(), Console(file=io.StringIO(), width=200)
-    results = optimize(config, console=console, models=maker(model))
+    model = Careless()
+    results, output = run_optimization(config(tmp_path), maker(model))
     (stage,) = results["stages"]
     winner = next(c for c in stage["candidates"] if c["number"] == stage["winner"]["number"])
     assert winner["prompts"]["reader.answer"]["demos"]
     assert stage["comparison"]["low"] > 0.2
-    assert stage["examples"] == {"train": 32, "val": 41}  # all that is asked about two conversations
-    output = console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
-    assert "sample: 4 conversations to learn from, 2 to choose on, 2 left untouched" in output
+    assert stage["examples"] == {"train": 32, "val": 41}  # all questions of two conversations
+    assert "sample: 4 conversations for training, 2 for validation, 2 left for the test" in output
     assert "estimated cost: about $0.0000" in output
     estimated = sum(
         int(line.partition(": ")[2].partition(" calls")[0].replace(",", ""))
@@ -82,53 +94,18 @@ def test_without_flags_demos_are_found_on_the_sample_and_gain_on_its_test_split(
     )
     assert model.calls <= estimated < 2 * model.calls
 
-    evaluated = evaluate(
-        EvaluateConfig(
-            program=config.output,
-            systems="memory",
-            split="test",
-            output_dir=tmp_path / "runs" / "evaluate",
-            mlflow=False,
-        ),
-        console=(shown := Console(file=io.StringIO(), width=200)),
-        models=maker(model),
-    )
-    assert evaluated is not None
+    evaluated, report = evaluate_saved(tmp_path, model, systems="memory", split="test")
     assert evaluated["dataset"]["conversations"] == results["dataset"]["test"]
     (compared,) = evaluated["comparisons"]
     assert (compared["a"], compared["b"]) == ("memory", "optimized")
-    assert compared["high"] < -0.2  # how much better memory is than optimized
-    assert "its prompts were made and chosen on" not in shown.file.getvalue()  # type: ignore[attr-defined]
+    assert compared["high"] < -0.2  # memory minus optimized
+    assert "its prompts were made and chosen on" not in report
 
 
-def test_an_evaluation_on_what_the_prompts_were_chosen_on_says_so(tmp_path: Path) -> None:
-    config = OptimizeConfig(
-        output=tmp_path / "optimized.json",
-        output_dir=tmp_path / "runs" / "optimize",
-        mlflow=False,
-        max_sessions=2,
-        optimizer="bootstrap",
-        trials=1,
-        num_examples=4,
-        num_val=4,
-    )
-    optimize(config, console=Console(file=io.StringIO()), models=maker(Careless()))
-    shown = Console(file=io.StringIO(), width=200)
-    evaluated = evaluate(
-        EvaluateConfig(
-            program=config.output,
-            systems="optimized",
-            num_test=30,
-            output_dir=tmp_path / "runs" / "evaluate",
-            mlflow=False,
-        ),
-        console=shown,
-        models=maker(Careless()),
-    )
-    assert evaluated is not None
+def test_an_evaluation_on_the_conversations_of_the_optimisation_says_so(tmp_path: Path) -> None:
+    few: dict[str, Any] = {"max_sessions": 2, "trials": 1, "num_examples": 4, "num_val": 4}
+    run_optimization(config(tmp_path, optimizer="bootstrap", **few), maker(Careless()))
+    evaluated, report = evaluate_saved(tmp_path, Careless(), systems="optimized", num_test=30)
     assert evaluated["systems"]["optimized"]["chosen_on"] == evaluated["dataset"]["conversations"]
-    output = shown.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
-    assert (
-        "optimized: its prompts were made and chosen on 2 of these conversations: quote --split test"
-        in output
-    )
+    note = "optimized: its prompts were made and chosen on 2 of these conversations: quote --split test"
+    assert note in report

@@ -1,6 +1,5 @@
-"""What goes wrong while prompts are improved: the cause is named, or the run stops with the best so far."""
+"""Faults during an optimisation: the error names the cause, or the run stops with the best so far."""
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import dspy
 import pytest
 from dspy.lm15 import Message, Request, Response, TextPart
 from dspy.lm15 import Usage as Tokens
-from rich.console import Console
 
 from locomo.types import Question
 from memory_program.agents.systems import make_system
@@ -22,7 +20,13 @@ from memory_program.optimization.optimization_run import optimize
 from memory_program.rl.rewards import AnswerMetric
 from tests.competent_model import Prompt
 from tests.model_server import Behave, Behaviour, ModelServer, always
-from tests.optimization_samples import Steerable, impatient, quick, write_conversations
+from tests.optimization_samples import (
+    Steerable,
+    impatient,
+    quick,
+    run_optimization,
+    write_conversations,
+)
 
 OPTIMIZERS = ("simba", "mipro", "gepa", "bootstrap")
 PRICED = "openai/gpt-4.1-mini"
@@ -34,25 +38,21 @@ def data(tmp_path: Path) -> Path:
 
 
 def run(config: OptimizeConfig, server: ModelServer) -> tuple[Json, str]:
-    console = Console(file=io.StringIO(), width=200)
-    results = optimize(config, console=console, models=impatient(server.url))
-    return results, console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
+    return run_optimization(config, impatient(server.url))
 
 
 def failure(
     config: OptimizeConfig, behave: Behave, model: Steerable, score: AnswerMetric | None = None
 ) -> str:
-    """Run against a server that fails, and give what the run says when it gives up."""
-    with ModelServer(behave, reply=model) as server:
-        models = impatient(server.url)
-        with pytest.raises((ModelError, OptimizationError)) as caught:
-            optimize(config, console=Console(file=io.StringIO()), models=models, score=score)
+    """Run against a server that fails, and return the error."""
+    with ModelServer(behave, reply=model) as server, pytest.raises((ModelError, OptimizationError)) as caught:
+        run_optimization(config, impatient(server.url), score)
     assert not config.output.exists()
     return f"{type(caught.value).__name__}: {caught.value}"
 
 
 def fails(which: Callable[[Prompt], bool]) -> Behave:
-    """Fail on some prompts for good, with an error that is not tried again."""
+    """Fail on some prompts with an error that is not retried."""
     return lambda prompt, seen: Behaviour.BAD_KEY if which(prompt) else Behaviour.COMPETENT
 
 
@@ -60,9 +60,7 @@ def reads(prompt: Prompt) -> bool:
     return "Answer a question about a conversation" in prompt.system
 
 
-def test_a_model_that_does_not_answer_ends_the_run_before_anything_is_done(
-    data: Path, tmp_path: Path
-) -> None:
+def test_a_model_that_does_not_answer_ends_the_run_at_once(data: Path, tmp_path: Path) -> None:
     with (
         ModelServer(always(Behaviour.BAD_KEY)) as server,
         pytest.raises(ModelError, match="'openai/task' at"),
@@ -71,23 +69,23 @@ def test_a_model_that_does_not_answer_ends_the_run_before_anything_is_done(
     assert server.traffic.requests.total() == 2  # the check, twice
 
 
-def test_a_writer_whose_every_call_fails_leaves_nothing_to_work_on(data: Path, tmp_path: Path) -> None:
-    told = failure(quick(data, tmp_path), fails(lambda prompt: bool(prompt.wanted)), Steerable())
-    assert told.startswith("ModelError: none of 12 sessions could be remembered; the first failure: writer.")
-    assert "Incorrect API key" in told
+def test_a_writer_whose_every_call_fails_ends_the_run(data: Path, tmp_path: Path) -> None:
+    message = failure(quick(data, tmp_path), fails(lambda prompt: bool(prompt.wanted)), Steerable())
+    assert message.startswith("ModelError: the writer failed on all 12 sessions; the first failure: writer.")
+    assert "Incorrect API key" in message
 
 
 def test_a_reader_whose_every_call_fails_ends_the_run_with_the_cause(data: Path, tmp_path: Path) -> None:
-    told = failure(quick(data, tmp_path), fails(reads), Steerable())
-    assert told.startswith(
+    message = failure(quick(data, tmp_path), fails(reads), Steerable())
+    assert message.startswith(
         "OptimizationError: none of 8 attempts has a score; the first failure: reader.answer: "
     )
-    assert "Incorrect API key" in told
-    assert told.endswith("replies are kept: the same command goes on from there")
+    assert "Incorrect API key" in message
+    assert message.endswith("replies are kept: run the same command again to continue")
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_no_optimiser_returns_a_program_when_all_its_calls_fail(
+def test_no_optimiser_returns_a_program_if_all_its_calls_fail(
     optimizer: str, data: Path, tmp_path: Path
 ) -> None:
     asked: list[Prompt] = []
@@ -96,8 +94,8 @@ def test_no_optimiser_returns_a_program_when_all_its_calls_fail(
         asked.extend([prompt] * reads(prompt))
         return Behaviour.BAD_KEY if len(asked) > 8 else Behaviour.COMPETENT  # 8: the baseline on validation
 
-    told = failure(quick(data, tmp_path, optimizer=optimizer, num_threads=4), behave, Steerable())
-    assert "Incorrect API key" in told
+    message = failure(quick(data, tmp_path, optimizer=optimizer, concurrency=4), behave, Steerable())
+    assert "Incorrect API key" in message
 
 
 @pytest.mark.parametrize("optimizer", ["simba", "mipro", "gepa"])
@@ -115,28 +113,28 @@ def test_a_metric_that_raises_ends_the_run_with_its_error(optimizer: str, data: 
         raise KeyError("no such gold")
 
     config = quick(data, tmp_path, optimizer=optimizer)
-    told = failure(config, always(Behaviour.COMPETENT), Steerable(), broken)
-    assert told == "OptimizationError: the program or the metric failed with KeyError: 'no such gold'"
+    message = failure(config, always(Behaviour.COMPETENT), Steerable(), broken)
+    assert message == "OptimizationError: the program or the metric failed with KeyError: 'no such gold'"
 
 
-def test_a_metric_that_raises_in_the_middle_is_not_taken_for_a_bad_prompt(data: Path, tmp_path: Path) -> None:
+def test_a_metric_that_raises_later_is_not_counted_as_a_bad_prompt(data: Path, tmp_path: Path) -> None:
     scored: list[Answer] = []
 
     def breaks(question: Question, answer: Answer) -> float:
         scored.append(answer)
         return 1.0 if len(scored) <= 12 else 1 / 0
 
-    config = quick(data, tmp_path, optimizer="simba", num_threads=1)
-    told = failure(config, always(Behaviour.COMPETENT), Steerable(), breaks)
-    assert "ZeroDivisionError" in told
+    config = quick(data, tmp_path, optimizer="simba", concurrency=1)
+    message = failure(config, always(Behaviour.COMPETENT), Steerable(), breaks)
+    assert "ZeroDivisionError" in message
     assert len(scored) == 13
 
 
 def test_a_judge_whose_every_call_fails_is_named_as_the_cause(data: Path, tmp_path: Path) -> None:
     config = quick(data, tmp_path, metric="judge", judge_model="openai/judge")
-    told = failure(config, fails(lambda prompt: "verdict" in prompt.wanted), Steerable(["reader"]))
-    assert "none of 8 attempts has a score" in told
-    assert "Incorrect API key" in told
+    message = failure(config, fails(lambda prompt: "verdict" in prompt.wanted), Steerable(["reader"]))
+    assert "none of 8 attempts has a score" in message
+    assert "Incorrect API key" in message
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -148,9 +146,9 @@ def test_fewer_examples_than_a_batch_are_enough(optimizer: str, data: Path, tmp_
     assert config.output.exists()
 
 
-def test_a_split_without_questions_is_an_error_with_the_way_out(tmp_path: Path) -> None:
+def test_a_split_without_questions_is_an_error(tmp_path: Path) -> None:
     data = write_conversations(tmp_path / "one.json", count=1)
-    with pytest.raises(ConfigError, match="1 conversations give 0 to learn from"):
+    with pytest.raises(ConfigError, match="1 conversations give 0 for training"):
         optimize(quick(data, tmp_path))
 
 
@@ -166,8 +164,8 @@ def test_a_limit_of_calls_stops_the_run_with_the_best_so_far(
         results, output = run(config, server)
         used = results["calls"]["used"]
         assert calls / 2 < server.traffic.requests.total() == used <= calls
-    kept = " but for what is kept for the comparison" if used < calls else ""
-    assert f"stopped early: max_calls={calls} is reached{kept}; the best so far counts" in output
+    kept = " (the rest is reserved for the final comparison)" if used < calls else ""
+    assert f"stopped early: max_calls={calls} is reached{kept}; the best so far is saved" in output
     program = make_system("memory", config.system)
     program.load(str(config.output))
     if results["stages"] and results["stages"][0]["comparison"] is not None:
@@ -177,8 +175,8 @@ def test_a_limit_of_calls_stops_the_run_with_the_best_so_far(
         )
 
 
-def test_a_comparison_that_uses_up_what_was_kept_for_it_reaches_the_limit(data: Path, tmp_path: Path) -> None:
-    more = {"max_sessions": 3, "num_examples": 4, "num_val": 12, "num_threads": 1}
+def test_a_comparison_that_uses_up_its_reserve_reaches_the_limit(data: Path, tmp_path: Path) -> None:
+    more = {"max_sessions": 3, "num_examples": 4, "num_val": 12, "concurrency": 1}
     config = quick(
         data, tmp_path, optimizer="simba", max_calls=79, **more
     )  # 24 for two candidates, 23 are kept
@@ -189,19 +187,19 @@ def test_a_comparison_that_uses_up_what_was_kept_for_it_reaches_the_limit(data: 
     assert (results["calls"]["used"], stage["stopped"]) == (79, "max_calls=79 is reached")
 
 
-def test_a_run_that_was_stopped_goes_on_with_a_higher_limit(data: Path, tmp_path: Path) -> None:
+def test_a_stopped_run_continues_with_a_higher_limit(data: Path, tmp_path: Path) -> None:
     with ModelServer(reply=Steerable(["reader"], is_fickle=False)) as server:
         run(quick(data, tmp_path, optimizer="gepa", max_calls=25), server)
         results, output = run(quick(data, tmp_path, optimizer="gepa"), server)
         replies = (tmp_path / "run" / "calls.jsonl").read_text().splitlines()
-        assert server.traffic.requests.total() == len(replies)  # nothing that was on disk was asked again
+        assert server.traffic.requests.total() == len(replies)  # stored replies are not paid again
     assert "stopped early" not in output
     assert results["stages"][0]["winner"]["score"]["value"] == 1.0
 
 
-def test_what_an_earlier_try_remembered_counts_towards_the_limit(data: Path, tmp_path: Path) -> None:
+def test_sessions_of_an_earlier_try_count_towards_the_limit(data: Path, tmp_path: Path) -> None:
     whole, again = (
-        quick(data, folder, optimizer="bootstrap", max_sessions=3, num_threads=1, max_calls=45)
+        quick(data, folder, optimizer="bootstrap", max_sessions=3, concurrency=1, max_calls=45)
         for folder in (tmp_path / "whole", tmp_path / "again")
     )
     with ModelServer(reply=Steerable(["reader"], is_fickle=False)) as server:
@@ -241,22 +239,20 @@ def test_a_limit_of_dollars_stops_the_run_with_the_best_so_far(data: Path, tmp_p
         model=PRICED,
         prompt_model=PRICED,
         max_cost=30 * call_usd,
-        num_threads=1,
+        concurrency=1,
     )
-    console = Console(file=io.StringIO(), width=200)
-    results = optimize(config, console=console, models=in_process(model))
+    results, output = run_optimization(config, in_process(model))
     assert results["calls"]["cost_usd"] == pytest.approx(len(model.asked) * call_usd)
     assert 15 < len(model.asked) <= 30
-    output = console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
     assert "estimated cost: about $0." in output
-    assert f"it stops at --max-cost {config.max_cost:g}, with the best so far saved" in output
+    assert f"it stops at --max-cost {config.max_cost:g}, and saves the best so far" in output
     assert "stopped early: max_cost=" in output
 
 
 def test_a_limit_of_dollars_needs_prices(data: Path, tmp_path: Path) -> None:
     config = quick(data, tmp_path, model=PRICED, api_base="http://127.0.0.1:1/v1", max_cost=1.0)
     with pytest.raises(
-        ConfigError, match=r"max_cost=1\.0 cannot be kept: as called here, .* has no known price"
+        ConfigError, match=r"max_cost=1\.0 cannot be enforced: as called here, .* has no known price"
     ):
         optimize(config)
     assert not config.output_dir.exists()

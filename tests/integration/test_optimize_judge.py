@@ -1,6 +1,6 @@
-"""``optimize.py --target judge`` over real HTTP, with a judge that is as good as its prompt.
+"""``optimize.py --target judge`` over real HTTP, with a judge whose quality depends on its prompt.
 
-What comes out is used by ``evaluate.py``, and measured on the answers that nothing was optimised on.
+``evaluate.py`` uses the result, and measures it on the answers of the test split.
 """
 
 import io
@@ -17,17 +17,14 @@ from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.errors import OptimizationError
 from memory_program.core.json_files import Json
 from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.optimization.optimization_run import optimize
 from tests.evaluation_samples import write_conversations
 from tests.judge_samples import CURE, SteerableJudge, quick_judge, untouched_questions, write_judge
 from tests.model_server import Behaviour, ModelServer
-from tests.optimization_samples import impatient
+from tests.optimization_samples import impatient, run_optimization
 
 
 def run(config: OptimizeConfig, server: ModelServer) -> tuple[Json, str]:
-    console = Console(file=io.StringIO(), width=120)
-    results = optimize(config, console=console, models=impatient(server.url))
-    return results, console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
+    return run_optimization(config, impatient(server.url))
 
 
 def evaluated(server: ModelServer, folder: Path, **settings: Any) -> tuple[Json, str]:
@@ -43,7 +40,7 @@ def evaluated(server: ModelServer, folder: Path, **settings: Any) -> tuple[Json,
     return results or {}, console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
 
 
-def test_a_better_instruction_is_found_and_the_judge_errs_less_on_what_nobody_saw(
+def test_a_better_instruction_is_found_and_the_judge_errs_less_on_the_test_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
@@ -89,7 +86,7 @@ def test_a_better_instruction_is_found_and_the_judge_errs_less_on_what_nobody_sa
     assert all(question in " ".join(report.split()) for question in told["dataset"]["train"])
 
 
-def test_demos_of_its_own_good_verdicts_make_a_better_judge(tmp_path: Path) -> None:
+def test_demos_of_good_verdicts_make_a_better_judge(tmp_path: Path) -> None:
     config = quick_judge(tmp_path, optimizer="bootstrap", rubric="lenient", trials=1)
     with ModelServer(reply=SteerableJudge()) as server:
         results, _ = run(config, server)
@@ -101,7 +98,7 @@ def test_demos_of_its_own_good_verdicts_make_a_better_judge(tmp_path: Path) -> N
     assert not {demo["question"] for demo in saved["demos"]} & untouched_questions(Benchmark.PERLTQA)
 
 
-def test_each_kind_of_question_has_a_prompt_of_its_own_and_one_step_improves_several(tmp_path: Path) -> None:
+def test_one_step_improves_the_prompts_of_several_kinds_of_questions(tmp_path: Path) -> None:
     config = quick_judge(tmp_path, optimizer="gepa", dataset="longmemeval", trials=1)
     with ModelServer(reply=SteerableJudge(benchmark=Benchmark.LONGMEMEVAL)) as server:
         results, _ = run(config, server)
@@ -111,7 +108,7 @@ def test_each_kind_of_question_has_a_prompt_of_its_own_and_one_step_improves_sev
     assert 2 <= max(map(len, changed)) <= 3  # a batch has three answers
 
 
-def test_where_nothing_helps_the_judge_stays_as_it_was(tmp_path: Path) -> None:
+def test_where_nothing_helps_the_judge_is_unchanged(tmp_path: Path) -> None:
     config = quick_judge(tmp_path, optimizer="simba", rubric="lenient", trials=1)
     with ModelServer(reply=SteerableJudge(is_curable=False)) as server:
         results, output = run(config, server)
@@ -135,7 +132,7 @@ def test_a_judge_whose_every_call_fails_ends_the_run_with_the_cause(tmp_path: Pa
     assert not config.output_file.exists()
 
 
-def test_verdicts_by_optimised_prompts_are_other_verdicts_and_are_named(tmp_path: Path) -> None:
+def test_verdicts_by_optimised_prompts_are_stored_apart_and_named(tmp_path: Path) -> None:
     data = write_conversations(tmp_path / "talks.json", 1)
     judge = write_judge(tmp_path / "judge.json", instruction="\nBe careful.")
     settings = {"dataset": str(data), "systems": "extractive", "num_test": 4}
@@ -145,7 +142,7 @@ def test_verdicts_by_optimised_prompts_are_other_verdicts_and_are_named(tmp_path
         evaluated(server, tmp_path, **settings, mode="judge")
         assert server.traffic.requests.total() == 2 * judged
         evaluated(server, tmp_path, **settings, mode="judge", judge_program=judge)
-        assert server.traffic.requests.total() == 2 * judged  # both are kept
+        assert server.traffic.requests.total() == 2 * judged  # both are stored
     name = results["systems"]["extractive"]["calibration"]["judge"]
     assert name.startswith("openai/judge+strict@")
     assert f"|judge:{name}|calibration:none|" in output

@@ -1,6 +1,5 @@
-"""SIGINT and ``kill -9`` in the middle: the same command finishes, and no reply is paid twice."""
+"""SIGINT and ``kill -9`` during a run: the same command finishes it, and no reply is paid twice."""
 
-import io
 import json
 import random
 import signal
@@ -10,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from memory_program.configs.optimize_config import OptimizeConfig
-from memory_program.optimization.optimization_run import optimize
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
-from tests.optimization_samples import Steerable, impatient, quick, write_conversations
+from tests.optimization_samples import Steerable, impatient, quick, run_optimization, write_conversations
 
 THREADS = 4
 
@@ -24,19 +21,11 @@ THREADS = 4
 def killed(
     config: OptimizeConfig, server: ModelServer, name: str, lines: int
 ) -> subprocess.CompletedProcess[str]:
-    """Run until so many replies are on disk, and a signal ends it."""
+    """Run until this many replies are on disk, and a signal ends it."""
     journal = config.output_dir / "calls.jsonl"
     settings = json.dumps(config.model_dump(mode="json"))
-    command = [
-        sys.executable,
-        "-m",
-        "tests.slow_optimize",
-        server.url,
-        settings,
-        name,
-        str(journal),
-        str(lines),
-    ]
+    arguments = [server.url, settings, name, str(journal), str(lines)]
+    command = [sys.executable, "-m", "tests.slow_optimize", *arguments]
     return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=240)
 
 
@@ -45,7 +34,7 @@ def replies_on_disk(config: OptimizeConfig) -> int:
 
 
 def finish(config: OptimizeConfig, server: ModelServer) -> dict[str, Any]:
-    results = optimize(config, console=Console(file=io.StringIO()), models=impatient(server.url))
+    results, _ = run_optimization(config, impatient(server.url))
     stage = results["stages"][0]
     candidates = sorted(candidate["fingerprint"] for candidate in stage["candidates"])
     return {
@@ -64,7 +53,7 @@ def test_a_run_that_was_killed_and_interrupted_ends_like_one_that_was_not_and_pa
     print(f"seed {seed}")  # pytest shows it when the test fails
     rng = random.Random(seed)
     data = write_conversations(tmp_path / "codes.json")
-    more = {"optimizer": optimizer, "num_threads": THREADS}
+    more = {"optimizer": optimizer, "concurrency": THREADS}
     whole = quick(data, tmp_path / "whole", **more)
     config = quick(data, tmp_path / "killed", **more)
     with ModelServer(reply=Steerable(["reader"], is_fickle=False)) as server:

@@ -1,20 +1,16 @@
 """The writer's episodes on LoCoMo's real train split: the right questions, counted and checked."""
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import dspy
 import pytest
 
 from locomo.splits import SPLITS
-from memory_program.agents.program import MemoryProgram
-from memory_program.agents.systems import make_system
-from memory_program.bank.store import BankStore
-from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.optimization.call_journal import ReplyCache
-from memory_program.optimization.dev_data import CaseBuilder, load_optimization_splits
 from memory_program.optimization.dev_examples import CaseSplits, MemoryCase, OptimizationCase
+from memory_program.optimization.memory_target import MemoryOptimizationTarget
 from memory_program.optimization.reply_cache import with_reply_cache
 from tests.model_server import ModelServer
 from tests.optimization_samples import impatient
@@ -27,18 +23,14 @@ def session_number(turn_id: str) -> int:
     return int(turn_id[1:].partition(":")[0])
 
 
-def rolled_in(config: OptimizeConfig, server: ModelServer) -> CaseSplits:
-    program = make_system(SystemName.MEMORY.value, config.system)
-    assert isinstance(program, MemoryProgram)
-    folder = config.output_dir
-    with (
-        closing(ReplyCache(folder / "calls.jsonl")) as calls,
-        BankStore(f"sqlite:///{(folder / 'banks.sqlite').as_posix()}") as store,
-        dspy.context(lm=with_reply_cache(impatient(server.url)(config.model, 0.0), calls)),
-    ):
-        return CaseBuilder(config, load_optimization_splits(config), store, calls).cases(
-            program, Target.WRITER
-        )
+def writer_cases(config: OptimizeConfig, server: ModelServer) -> CaseSplits:
+    with ExitStack() as stack:
+        calls = stack.enter_context(closing(ReplyCache(config.output_dir / "calls.jsonl")))
+        target = MemoryOptimizationTarget(config)
+        target.begin(calls, stack)
+        lm = with_reply_cache(impatient(server.url)(config.model, 0.0), calls)
+        stack.enter_context(dspy.context(lm=lm))
+        return target.cases(Target.WRITER)
 
 
 def assert_is_an_episode(case: OptimizationCase) -> None:
@@ -70,9 +62,9 @@ def test_the_episodes_of_locomos_train_split_have_the_questions_whose_evidence_e
         output_dir=tmp_path,
     )
     with ModelServer() as server:
-        cases = rolled_in(config, server)
+        cases = writer_cases(config, server)
         asked = server.traffic.requests.total()
-        again = rolled_in(config, server)
+        again = writer_cases(config, server)
         assert server.traffic.requests.total() == asked  # what is remembered is found again
     assert [case.case_id for case in again.train] == [case.case_id for case in cases.train]
 

@@ -1,13 +1,10 @@
 """An optimisation in MLflow: every candidate under one parent, pictures, diffs, and a program to load."""
 
-import io
 from pathlib import Path
 
 import dspy
-from rich.console import Console
 
 from memory_program.bank.space import MemorySpace
-from memory_program.optimization.optimization_run import optimize
 from memory_program.tracking import EXPERIMENT, import_mlflow
 from tests.model_server import ModelServer
 from tests.optimization_samples import (
@@ -16,6 +13,7 @@ from tests.optimization_samples import (
     held_out,
     impatient,
     quick,
+    run_optimization,
     write_conversations,
 )
 
@@ -24,10 +22,8 @@ def test_every_candidate_is_a_run_under_one_parent_that_holds_the_program(tmp_pa
     data = write_conversations(tmp_path / "codes.json")
     config = quick(data, tmp_path, optimizer="gepa", output_dir=tmp_path / "runs" / "one", mlflow=True)
     with ModelServer(reply=Steerable(["reader"])) as server:
-        results = optimize(config, console=Console(file=io.StringIO()), models=impatient(server.url))
-        optimize(
-            config, console=Console(file=io.StringIO()), models=impatient(server.url)
-        )  # logs nothing anew
+        results, _ = run_optimization(config, impatient(server.url))
+        run_optimization(config, impatient(server.url))  # logs nothing new
     mlflow = import_mlflow()
     uri = f"sqlite:///{(tmp_path / 'runs' / 'mlflow.db').as_posix()}"
     client = mlflow.MlflowClient(tracking_uri=uri)

@@ -1,14 +1,16 @@
-"""Every reply is paid for once, limits hold, and what stops a run is no exception that optimisers swallow."""
+"""Every reply is paid for once, limits hold, and optimisers cannot swallow the end of a run."""
 
 import contextvars
+import json
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import dspy
 import pytest
-from dspy.lm15 import Message, Request, Response, ServerError, TextPart
+from dspy.lm15 import Config, Message, Request, Response, ServerError, TextPart, ThinkingPart, ToolCallPart
 from dspy.lm15 import Usage as Tokens
 
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
@@ -19,6 +21,18 @@ from memory_program.optimization.reply_cache import CachedLM, with_reply_cache
 
 MODEL = "openai/gpt-4.1-mini"  # listed at $0.40 and $1.60 a million tokens
 CALL_USD = (1000 * 0.40 + 100 * 1.60) / 1e6
+RESERVED = " (the rest is reserved for the final comparison)"
+LINE_OF_0_1_0 = (
+    '{"key":"61f01beb03944180f2fefc60bb07e4de6cfea249506cbfd0b2af58bdab5a3d20","reply":{"id":"r-1",'
+    '"model":"openai/gpt-4.1-mini","message":{"role":"assistant","parts":[{"type":"thinking","text":"Hm."},'
+    '{"type":"text","text":"forty-two"},{"type":"tool_call","id":"call-1","name":"search_memory",'
+    '"input":{"query":""}}]},"finish_reason":"tool_call","usage":{"input_tokens":1000,"output_tokens":100,'
+    '"total_tokens":1100,"cache_read_tokens":0},"logprobs":[{"token":"forty","logprob":-0.5,"token_id":7,'
+    '"top":[{"token":"fifty","logprob":-1.5}]}]},"usage":{"calls":1,"input_tokens":1000,"cached_tokens":0,'
+    '"output_tokens":100,"cost_usd":0.00056,"seconds":0.00028754899994964944,"retries":0,"failed_calls":0,'
+    '"unpriced_calls":0,"saved_usd":0.0}}\n'
+)
+"""A line of a ``calls.jsonl`` that version 0.1.0 wrote."""
 
 
 class Counting:
@@ -48,23 +62,46 @@ def counting() -> Counting:
     return Counting()
 
 
-def model(counting: Counting, calls: ReplyCache, temperature: float = 0.0) -> CachedLM:
+Open = Callable[..., ReplyCache]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Open:
+    """Opens the same journal each time, with the limits that are given."""
+    return lambda **limits: ReplyCache(tmp_path / "calls.jsonl", **limits)
+
+
+@pytest.fixture
+def calls(journal: Open) -> ReplyCache:
+    return journal()
+
+
+@pytest.fixture
+def lm(counting: Counting, calls: ReplyCache) -> CachedLM:
+    return model(counting, calls)
+
+
+def model(counting: Counting, calls: ReplyCache) -> CachedLM:
     engine = RateLimitedEngine(counting, AdaptiveLimiter(8), RetryPolicy(max_retries=0))
-    lm = dspy.LM(MODEL, engine=engine, temperature=temperature, max_tokens=50, num_retries=0, cache=False)
+    lm = dspy.LM(MODEL, engine=engine, temperature=0.0, max_tokens=50, num_retries=0, cache=False)
     return with_reply_cache(lm, calls)
 
 
-def ask_on(lm: CachedLM, what: str = "question") -> None:
+def ask_on(lm: CachedLM, what: str = "question") -> str:
+    """Ask until the run is stopped, and return the message."""
     for number in range(100):
-        lm(f"{what} {number}?")
+        try:
+            lm(f"{what} {number}?")
+        except RunStopped as stop:
+            return stop.message
+    raise AssertionError("the run was not stopped")
 
 
-def test_a_reply_is_asked_for_once_in_all_runs_and_counts_in_each(counting: Counting, tmp_path: Path) -> None:
-    first = ReplyCache(tmp_path / "calls.jsonl")
-    lm = model(counting, first)
-    assert [lm("A?"), lm("B?"), lm("A?")] == [["reply 1"], ["reply 2"], ["reply 1"]]
-    first.close()
-    second = ReplyCache(tmp_path / "calls.jsonl")
+def test_a_reply_is_asked_for_once_in_all_runs_and_counts_in_each(counting: Counting, journal: Open) -> None:
+    with closing(journal()) as first:
+        lm = model(counting, first)
+        assert [lm("A?"), lm("B?"), lm("A?")] == [["reply 1"], ["reply 2"], ["reply 1"]]
+    second = journal()
     assert model(counting, second)("A?") == ["reply 1"]
     assert counting.asked == ["A?", "B?"]
     assert (first.used, second.used) == (2, 1)
@@ -72,35 +109,60 @@ def test_a_reply_is_asked_for_once_in_all_runs_and_counts_in_each(counting: Coun
     assert second.usage.cost_usd == pytest.approx(CALL_USD)
 
 
-def test_a_reply_that_is_remembered_costs_nothing_on_the_meter(counting: Counting, tmp_path: Path) -> None:
-    lm = model(counting, ReplyCache(tmp_path / "calls.jsonl"))
+def test_a_reply_that_an_earlier_version_stored_is_found(
+    counting: Counting, journal: Open, tmp_path: Path
+) -> None:
+    (tmp_path / "calls.jsonl").write_text(LINE_OF_0_1_0)
+    calls, config = journal(), Config(max_tokens=50, temperature=0.0)
+    request = Request(MODEL, (Message.user("A?"),), system="Answer.", config=config)
+    reply = calls.complete(counting, request, 0)
+    assert counting.asked == []
+    assert calls.usage.cost_usd == pytest.approx(CALL_USD)
+    call = ToolCallPart("call-1", "search_memory", {"query": ""})
+    assert reply.message.parts == (ThinkingPart("Hm."), TextPart("forty-two"), call)
+    assert (reply.id, reply.finish_reason, reply.usage.total_tokens) == ("r-1", "tool_call", 1100)
+    assert reply.logprobs is not None
+    assert [(token.token_id, token.top[0].token) for token in reply.logprobs] == [(7, "fifty")]
+
+
+def test_a_reply_is_stored_in_the_format_of_the_earlier_version(journal: Open, tmp_path: Path) -> None:
+    (tmp_path / "calls.jsonl").write_text(LINE_OF_0_1_0)
+    request = Request(MODEL, (Message.user("A?"),), system="Answer.", config=Config(50, 0.0))
+    reply = journal().complete(Counting(), request, 0)
+
+    class Replies(Counting):
+        def complete(self, request: Request) -> Response:
+            return reply
+
+    (tmp_path / "calls.jsonl").unlink()
+    with closing(journal()) as calls:
+        calls.complete(Replies(), request, 0)
+    stored, expected = (json.loads(t) for t in ((tmp_path / "calls.jsonl").read_text(), LINE_OF_0_1_0))
+    assert (stored["key"], stored["reply"]) == (expected["key"], expected["reply"])
+
+
+def test_a_stored_reply_costs_nothing_on_the_meter(lm: CachedLM) -> None:
     with track_usage() as first:
         lm("A?")
     with track_usage() as second:
         lm("A?")
     assert first.usage.cost_usd == pytest.approx(CALL_USD)
     assert (second.usage.calls, second.usage.cost_usd) == (0, 0.0)
-    assert [call.finish_reason for call in second.calls] == [
-        "stop"
-    ]  # whether it was cut is known all the same
+    assert [call.finish_reason for call in second.calls] == ["stop"]  # so that a cut reply is seen again
 
 
-def test_samples_of_one_request_are_told_apart_by_rollout_id(counting: Counting, tmp_path: Path) -> None:
-    lm = model(counting, ReplyCache(tmp_path / "calls.jsonl"))
+def test_samples_of_one_request_differ_by_rollout_id(lm: CachedLM) -> None:
     samples = [lm.copy(rollout_id=number, temperature=1.0) for number in (0, 1, 0)]
     assert [sample("A?") for sample in samples] == [["reply 1"], ["reply 2"], ["reply 1"]]
     assert lm.copy(rollout_id=7)("A?") == lm("A?") == ["reply 3"]  # at temperature 0 there are no samples
 
 
-def test_another_model_temperature_or_limit_is_another_call(counting: Counting, tmp_path: Path) -> None:
-    lm = model(counting, ReplyCache(tmp_path / "calls.jsonl"))
+def test_another_model_temperature_or_limit_is_another_call(lm: CachedLM) -> None:
     variants = [lm, lm.copy(model="openai/other"), lm.copy(temperature=0.5), lm.copy(max_tokens=7)]
     assert len({variant("A?")[0] for variant in variants}) == 4
 
 
-def test_what_fails_is_counted_and_asked_again(counting: Counting, tmp_path: Path) -> None:
-    calls = ReplyCache(tmp_path / "calls.jsonl")
-    lm = model(counting, calls)
+def test_a_failed_call_is_counted_and_made_again(counting: Counting, calls: ReplyCache, lm: CachedLM) -> None:
     for _ in range(2):
         with pytest.raises(dspy.LMError, match="out of order"):
             lm("fail?")
@@ -110,9 +172,9 @@ def test_what_fails_is_counted_and_asked_again(counting: Counting, tmp_path: Pat
     assert lm.tally.succeeded == 1
 
 
-def test_what_failed_in_an_earlier_try_counts_towards_the_limit(counting: Counting, tmp_path: Path) -> None:
+def test_a_failed_call_of_an_earlier_try_counts_towards_the_limit(counting: Counting, journal: Open) -> None:
     for used in (2, 3, 3):  # the limit is reached in the second try
-        with closing(ReplyCache(tmp_path / "calls.jsonl", max_calls=3)) as calls:
+        with closing(journal(max_calls=3)) as calls:
             lm = model(counting, calls)
             for _ in range(2):
                 with pytest.raises((dspy.LMError, RunStopped)):
@@ -121,9 +183,9 @@ def test_what_failed_in_an_earlier_try_counts_towards_the_limit(counting: Counti
     assert len(counting.asked) == 3
 
 
-def test_threads_that_ask_the_same_at_once_share_one_call(counting: Counting, tmp_path: Path) -> None:
-    calls = ReplyCache(tmp_path / "calls.jsonl")
-    lm = model(counting, calls)
+def test_threads_that_ask_the_same_at_once_share_one_call(
+    counting: Counting, calls: ReplyCache, lm: CachedLM
+) -> None:
     counting.gate.clear()
     with ThreadPoolExecutor(6) as pool:
         replies = [pool.submit(lm, "A?") for _ in range(6)]
@@ -134,9 +196,8 @@ def test_threads_that_ask_the_same_at_once_share_one_call(counting: Counting, tm
 
 
 @pytest.mark.parametrize("threads", [1, 6])
-def test_the_limit_of_calls_is_never_passed(counting: Counting, tmp_path: Path, threads: int) -> None:
-    calls = ReplyCache(tmp_path / "calls.jsonl", max_calls=5)
-    lm = model(counting, calls)
+def test_the_limit_of_calls_is_never_passed(counting: Counting, journal: Open, threads: int) -> None:
+    lm = model(counting, journal(max_calls=5))
     with ThreadPoolExecutor(threads) as pool:
         outcomes = [pool.submit(lm, f"{number}?").exception() for number in range(12)]
     stops = [outcome for outcome in outcomes if outcome is not None]
@@ -146,72 +207,58 @@ def test_the_limit_of_calls_is_never_passed(counting: Counting, tmp_path: Path, 
     assert not isinstance(stops[0], Exception)  # which optimisers would swallow
 
 
-def test_calls_of_an_earlier_try_count_towards_the_limit(counting: Counting, tmp_path: Path) -> None:
-    with closing(ReplyCache(tmp_path / "calls.jsonl")) as earlier:
+def test_calls_of_an_earlier_try_count_towards_the_limit(counting: Counting, journal: Open) -> None:
+    with closing(journal()) as earlier:
         model(counting, earlier)("0?")
-    lm = model(counting, ReplyCache(tmp_path / "calls.jsonl", max_calls=2))
+    lm = model(counting, journal(max_calls=2))
     assert (lm("0?"), lm("1?")) == (["reply 1"], ["reply 2"])
     with pytest.raises(RunStopped):
         lm("2?")
     assert counting.asked == ["0?", "1?"]
 
 
-def test_the_limit_of_dollars_stops_as_soon_as_it_is_reached(counting: Counting, tmp_path: Path) -> None:
-    lm = model(counting, ReplyCache(tmp_path / "calls.jsonl", max_cost_usd=2.5 * CALL_USD))
-    for number in range(3):
-        lm(f"{number}?")
-    with pytest.raises(RunStopped, match=r"max_cost=.* is reached"):
-        lm("3?")
+def test_the_limit_of_dollars_stops_as_soon_as_it_is_reached(counting: Counting, journal: Open) -> None:
+    limit_usd = 2.5 * CALL_USD
+    assert ask_on(model(counting, journal(max_cost_usd=limit_usd))) == f"max_cost={limit_usd!r} is reached"
     assert len(counting.asked) == 3
 
 
-def test_a_part_leaves_what_is_reserved_to_what_comes_after_it(counting: Counting, tmp_path: Path) -> None:
-    calls = ReplyCache(tmp_path / "calls.jsonl", max_calls=10)
+def test_a_part_leaves_the_reserved_calls_to_the_next_one(counting: Counting, journal: Open) -> None:
+    calls = journal(max_calls=10)
     lm = model(counting, calls)
-    with pytest.raises(RunStopped) as search, calls.reserve_calls(3):
-        ask_on(lm, "search")
-    assert search.value.message == "max_calls=10 is reached but for what is kept for the comparison"
+    with calls.reserve_calls(3):
+        assert ask_on(lm, "search") == f"max_calls=10 is reached{RESERVED}"
     assert calls.used == 7
-    for number in range(3):
-        lm(f"finals {number}?")
-    with pytest.raises(RunStopped) as finals:
-        lm("one more?")
-    assert finals.value.message == "max_calls=10 is reached"
+    assert ask_on(lm, "finals") == "max_calls=10 is reached"
+    assert calls.used == 10
 
 
-def test_dollars_that_are_kept_are_told_from_dollars_that_are_spent(
-    counting: Counting, tmp_path: Path
-) -> None:
-    max_cost_usd = 9.5 * CALL_USD
-    calls = ReplyCache(tmp_path / "calls.jsonl", max_cost_usd=max_cost_usd)
+def test_reserved_dollars_are_distinguished_from_spent_ones(counting: Counting, journal: Open) -> None:
+    calls = journal(max_cost_usd=9.5 * CALL_USD)
     lm = model(counting, calls)
     lm("baseline?")
-    with pytest.raises(RunStopped) as search, calls.reserve_calls(3):
-        ask_on(lm, "search")
-    told = f"max_cost={max_cost_usd!r} is reached"
-    assert search.value.message == f"{told} but for what is kept for the comparison"
-    with pytest.raises(RunStopped) as finals:
-        ask_on(lm, "finals")
-    assert finals.value.message == told
+    message = f"max_cost={9.5 * CALL_USD!r} is reached"
+    with calls.reserve_calls(3):
+        assert ask_on(lm, "search") == message + RESERVED
+    assert ask_on(lm, "finals") == message
 
 
-def test_where_nothing_can_be_kept_the_limit_itself_is_reached(counting: Counting, tmp_path: Path) -> None:
-    calls = ReplyCache(tmp_path / "calls.jsonl", max_calls=1)
-    with pytest.raises(RunStopped, match=r"^max_calls=1 is reached$"), calls.reserve_calls(3):
-        ask_on(model(counting, calls))
+def test_where_nothing_can_be_reserved_the_limit_itself_is_reached(counting: Counting, journal: Open) -> None:
+    calls = journal(max_calls=1)
+    with calls.reserve_calls(3):
+        assert ask_on(model(counting, calls)) == "max_calls=1 is reached"
 
 
-def test_no_part_is_left_with_less_than_half(counting: Counting, tmp_path: Path) -> None:
-    calls = ReplyCache(tmp_path / "calls.jsonl", max_calls=10)
-    with pytest.raises(RunStopped), calls.reserve_calls(1000):
+def test_no_part_is_left_with_less_than_half(counting: Counting, journal: Open) -> None:
+    calls = journal(max_calls=10)
+    with calls.reserve_calls(1000):
         ask_on(model(counting, calls))
     assert calls.used == 5
 
 
-def test_threads_left_behind_by_a_part_stay_stopped(counting: Counting, tmp_path: Path) -> None:
-    calls = ReplyCache(tmp_path / "calls.jsonl", max_calls=4)
+def test_threads_left_behind_by_a_part_stay_stopped(counting: Counting, journal: Open) -> None:
+    calls, part_is_over = journal(max_calls=4), threading.Event()
     lm = model(counting, calls)
-    part_is_over = threading.Event()
 
     def ask_late() -> list[str]:
         part_is_over.wait()
@@ -220,16 +267,13 @@ def test_threads_left_behind_by_a_part_stay_stopped(counting: Counting, tmp_path
     with ThreadPoolExecutor(1) as pool:
         with calls.reserve_calls(2):
             late = pool.submit(contextvars.copy_context().run, ask_late)
-            with pytest.raises(RunStopped):
-                ask_on(lm)
+            ask_on(lm)
         part_is_over.set()
         assert isinstance(late.exception(), RunStopped)
     assert lm("after?") == ["reply 3"]
 
 
-def test_a_stopped_run_gives_not_even_what_it_has(counting: Counting, tmp_path: Path) -> None:
-    calls = ReplyCache(tmp_path / "calls.jsonl")
-    lm = model(counting, calls)
+def test_a_stopped_run_gives_not_even_stored_replies(calls: ReplyCache, lm: CachedLM) -> None:
     lm("A?")
     calls.stop(StopReason.PROGRAM_ERROR, "KeyError: 'x'")
     calls.stop(StopReason.LIMIT, "later")
@@ -238,9 +282,9 @@ def test_a_stopped_run_gives_not_even_what_it_has(counting: Counting, tmp_path: 
     assert caught.value.reason is StopReason.PROGRAM_ERROR
 
 
-def test_closing_waits_for_the_calls_in_flight(counting: Counting, tmp_path: Path) -> None:
-    calls = ReplyCache(tmp_path / "calls.jsonl")
-    lm = model(counting, calls)
+def test_closing_waits_for_the_calls_in_flight(
+    counting: Counting, calls: ReplyCache, lm: CachedLM, journal: Open
+) -> None:
     counting.gate.clear()
     with ThreadPoolExecutor(2) as pool:
         reply = pool.submit(lm, "A?")
@@ -251,27 +295,27 @@ def test_closing_waits_for_the_calls_in_flight(counting: Counting, tmp_path: Pat
         counting.gate.set()
         closing.result(timeout=10)
         assert reply.result() == ["reply 1"]
-    assert len(ReplyCache(tmp_path / "calls.jsonl").journal.records) == 1
+    assert len(journal().journal.records) == 1
 
 
-def test_a_copied_program_shares_the_replies(counting: Counting, tmp_path: Path) -> None:
+def test_a_copied_program_shares_the_replies(lm: CachedLM) -> None:
     program = dspy.Predict("question -> answer")
-    program.set_lm(model(counting, ReplyCache(tmp_path / "calls.jsonl")))
-    copy = program.deepcopy()
-    assert copy.get_lm().engine is program.get_lm().engine
+    program.set_lm(lm)
+    assert program.deepcopy().get_lm().engine is program.get_lm().engine
 
 
-def test_the_model_itself_is_asked_each_time(counting: Counting, tmp_path: Path) -> None:
-    calls = ReplyCache(tmp_path / "calls.jsonl")
-    lm = model(counting, calls).uncached
-    assert [lm("A?"), lm("A?")] == [["reply 1"], ["reply 2"]]
-    assert (lm.model, lm.kwargs["temperature"], lm.kwargs["max_tokens"]) == (MODEL, 0.0, 50)
+def test_the_model_itself_is_asked_each_time(calls: ReplyCache, lm: CachedLM) -> None:
+    uncached = lm.uncached
+    assert [uncached("A?"), uncached("A?")] == [["reply 1"], ["reply 2"]]
+    settings = (uncached.model, uncached.kwargs["temperature"], uncached.kwargs["max_tokens"])
+    assert settings == (MODEL, 0.0, 50)
     assert calls.used == 0
 
 
-def test_no_key_is_kept(counting: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_key_is_stored(
+    counting: Counting, calls: ReplyCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    calls = ReplyCache(tmp_path / "calls.jsonl")
     model(counting, calls)("A?")
     calls.close()
     assert "sk-secret" not in (tmp_path / "calls.jsonl").read_text()

@@ -47,7 +47,7 @@ def test_a_file_is_split_by_the_order_of_its_conversations(
     assert [*splits.train, *splits.val, *splits.test] == talks
 
 
-def test_the_conversations_of_locomo_have_their_reference_splits() -> None:
+def test_locomo_has_its_reference_splits() -> None:
     names = [f"conv-{n}" for n in (26, 30, 41, 42, 43, 44, 47, 48, 49, 50)]
     talks = [Conversation(name, ("Ana", "Ben"), (session(1, "Ana: Hi."),), ()) for name in names]
     splits = split_conversations(of(talks))
@@ -55,7 +55,7 @@ def test_the_conversations_of_locomo_have_their_reference_splits() -> None:
     assert {name: tuple(c.conversation_id for c in part) for name, part in found.items()} == SPLITS
 
 
-def test_a_file_of_locomos_train_split_alone_is_split_by_order_and_nothing_held_out_is_in_it() -> None:
+def test_locomos_train_split_alone_is_split_by_order() -> None:
     talks = [Conversation(name, ("Ana", "Ben"), (session(1, "Ana: Hi."),), ()) for name in SPLITS["train"]]
     splits = split_conversations(of(talks))
     assert [len(splits.train), len(splits.val), len(splits.test)] == [4, 1, 1]
@@ -93,7 +93,7 @@ def test_episodes_are_drawn_from_every_depth(talks: list[Conversation]) -> None:
         assert all(set(question.evidence) <= told for question in case.questions)
 
 
-def test_an_optimiser_is_shown_the_gold_but_not_as_an_input(talks: list[Conversation]) -> None:
+def test_an_optimiser_sees_the_gold_but_not_as_an_input(talks: list[Conversation]) -> None:
     spaces = {talk.conversation_id: spaces_of(talk) for talk in talks}
     (case,) = question_cases(talks[:1], spaces, 1, random.Random(0))
     example = case.example
@@ -116,7 +116,7 @@ def test_an_optimiser_is_shown_the_gold_but_not_as_an_input(talks: list[Conversa
         (Category.ADVERSARIAL, None, True),
     ],
 )
-def test_a_question_without_gold_has_no_score_unless_it_is_to_be_abstained_from(
+def test_a_question_without_gold_has_no_score_unless_it_is_unanswerable(
     category: Category, answer: str | None, expected: bool
 ) -> None:
     assert is_scorable(Question("talk", 0, "What?", category, answer, ())) is expected
@@ -145,7 +145,7 @@ def test_answers_are_drawn_in_turn_from_both_verdicts_and_from_every_kind(rubric
     assert len(everything) == sum(rubric in answer.verdicts for answer in answers)
 
 
-def test_a_judge_is_shown_what_it_judges_but_not_the_verdict() -> None:
+def test_the_verdict_is_no_input_of_the_judge() -> None:
     case = answer_cases(calibration_answers(Benchmark.PERLTQA), Rubric.STRICT, 2, random.Random(0))[1]
     question = case.answer.question
     assert dict(case.example.inputs()) == {

@@ -1,4 +1,4 @@
-"""What an optimisation will take, estimated for all of its stages."""
+"""The estimate of an optimisation covers all of its stages."""
 
 from pathlib import Path
 
@@ -15,16 +15,14 @@ def calls(config: OptimizeConfig, stage: str) -> int:
     )
 
 
-@pytest.mark.parametrize(("target", "remembered"), [("reader", 1), ("writer", 3), ("both", 3)])
-def test_a_round_after_the_writer_was_improved_remembers_everything_anew(
-    target: str, remembered: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("target", "times"), [("reader", 1), ("writer", 3), ("both", 3)])
+def test_an_improved_writer_processes_every_session_again(target: str, times: int, tmp_path: Path) -> None:
     data = write_conversations(tmp_path / "codes.json")
     once, thrice = (quick(data, tmp_path, target=target, rounds=rounds) for rounds in (1, 3))
-    assert calls(thrice, "build") == remembered * calls(once, "build")
+    assert calls(thrice, "build") == times * calls(once, "build")
     assert calls(thrice, "answer") == 3 * calls(once, "answer")
 
 
-def test_a_reader_is_improved_on_what_is_remembered_once(tmp_path: Path) -> None:
+def test_for_a_reader_each_session_is_processed_once(tmp_path: Path) -> None:
     config = quick(write_conversations(tmp_path / "codes.json"), tmp_path, max_turns=1)
     assert calls(config, "build") == 12  # two sessions of each of six conversations; two are for the test

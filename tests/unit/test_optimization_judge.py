@@ -1,4 +1,4 @@
-"""A judge as an optimiser sees it: its cases, what a verdict is worth, how often it errs."""
+"""A judge as the target of an optimisation: its cases, scores and error rates."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def judged(word: str) -> str:
         (GOLD, Verdict.UNPARSED, 0.0, "The reply could not be read: the verdict must be one word"),
     ],
 )  # fmt: skip
-def test_a_verdict_is_worth_whether_it_is_the_known_one_and_the_feedback_says_so(
+def test_a_verdict_scores_1_if_it_is_the_known_one_and_the_feedback_says_so(
     case: JudgeCase, verdict: Verdict, value: float, said: str
 ) -> None:
     attempt = JudgeAttempt(case, "prompts", verdict, "Compared.")
@@ -49,15 +49,17 @@ def test_a_verdict_is_worth_whether_it_is_the_known_one_and_the_feedback_says_so
     assert said in attempt.feedback()
 
 
-def test_a_judge_that_did_not_answer_is_no_attempt() -> None:
+def test_a_failed_call_of_the_judge_has_no_score() -> None:
     attempt = JudgeAttempt(GOLD, "prompts", None, "judge: no route")
     assert (attempt.value(), attempt.lost_calls) == (None, ["judge: no route"])
 
 
-def board(folder: Path, **settings: object) -> tuple[JudgeOptimizationTarget, CandidateEvaluator]:
-    subject = JudgeOptimizationTarget(quick_judge(folder, **{**COUNTS, **settings}))
-    cases = subject.cases(Target.JUDGE)
-    bench = CandidateEvaluator(
+def target_and_evaluator(
+    folder: Path, **settings: object
+) -> tuple[JudgeOptimizationTarget, CandidateEvaluator]:
+    target = JudgeOptimizationTarget(quick_judge(folder, **{**COUNTS, **settings}))
+    cases = target.cases(Target.JUDGE)
+    evaluator = CandidateEvaluator(
         train=cases.train,
         val=cases.val,
         calls=ReplyCache(folder / "calls.jsonl"),
@@ -65,33 +67,33 @@ def board(folder: Path, **settings: object) -> tuple[JudgeOptimizationTarget, Ca
         on_attempt=lambda *_: None,
         test_groups=cases.test_groups,
     )
-    return subject, bench
+    return target, evaluator
 
 
-def test_what_is_tried_is_what_the_judge_is_asked_and_what_it_says_is_counted(tmp_path: Path) -> None:
-    subject, bench = board(tmp_path)
+def test_verdicts_are_scored_and_error_rates_counted(tmp_path: Path) -> None:
+    target, evaluator = target_and_evaluator(tmp_path)
     replies = [judged("CORRECT"), judged("CORRECT"), ServerError("out", provider="test"), "no verdict"]
     replies += [judged("WRONG")] * 8
     with ScriptedLM(replies) as lm:
-        subject.program.set_lm(lm)
-        student = subject.student(Target.JUDGE, lambda *_: None, bench)
+        target.program.set_lm(lm)
+        student = target.student(Target.JUDGE, lambda *_: None, evaluator)
         assert isinstance(student, JudgeStudent)
-        for case in bench.val:
-            bench.metric(case.example, student(**case.example.inputs()))
+        for case in evaluator.val:
+            evaluator.metric(case.example, student(**case.example.inputs()))
     assert [name for name, _ in student.named_predictors()] == ["perltqa"]
     assert lm.requests[0].system is not None
     assert (
-        judge_instruction(Rubric.STRICT, next(iter(subject.program.by_grading))).splitlines()[0]
+        judge_instruction(Rubric.STRICT, next(iter(target.program.by_grading))).splitlines()[0]
         in lm.requests[0].system
     )
-    known = [case.known for case in bench.val if isinstance(case, JudgeCase)]
+    known = [case.known for case in evaluator.val if isinstance(case, JudgeCase)]
     assert known == [Verdict.CORRECT, Verdict.WRONG] * 6
     # Verdicts: C C - ? and then W eight times, on answers known to be C W C W C W ...
-    worth = list(bench.baseline.val.values())
+    worth = list(evaluator.baseline.val.values())
     assert worth == [1, 0, None, 0, 0, 1, 0, 1, 0, 1, 0, 1]
-    assert (bench.tally.succeeded, bench.tally.failed) == (11, 1)
-    assert "out" in bench.tally.first_failure
-    errors = subject.errors(bench, bench.baseline)
+    assert (evaluator.tally.succeeded, evaluator.tally.failed) == (11, 1)
+    assert "out" in evaluator.tally.first_failure
+    errors = target.errors(evaluator, evaluator.baseline)
     assert (errors["unparsed"], errors["failed"]) == (1, 1)
     assert (errors["false_accept"]["n"], errors["false_reject"]["n"]) == (5, 5)
     assert 0 < errors["false_accept"]["value"] < 1
@@ -100,33 +102,28 @@ def test_what_is_tried_is_what_the_judge_is_asked_and_what_it_says_is_counted(tm
 
 @pytest.mark.parametrize("benchmark", Benchmark)
 @pytest.mark.parametrize("rubric", Rubric)
-def test_no_case_is_of_a_question_that_is_left_untouched(
+def test_no_case_belongs_to_a_question_of_the_test_split(
     benchmark: Benchmark, rubric: Rubric, tmp_path: Path
 ) -> None:
-    subject, bench = board(
+    target, evaluator = target_and_evaluator(
         tmp_path, dataset=benchmark.value, rubric=rubric.value, num_examples=999, num_val=999
     )
     untouched = untouched_questions(benchmark)
-    assert set(subject.dataset["test"]) == untouched
-    assert not {case.group for case in bench.cases.values()} & untouched
-    tried = {(case.group, case.example.given_answer) for case in bench.cases.values()}
+    assert set(target.dataset["test"]) == untouched
+    assert not {case.group for case in evaluator.cases.values()} & untouched
+    tried = {(case.group, case.example.given_answer) for case in evaluator.cases.values()}
     known = {
         (answer.question.text, answer.text)
         for answer in calibration_answers(benchmark)
         if rubric in answer.verdicts and answer.question.text not in untouched
     }
     assert tried == known
-    with pytest.raises(AssertionError, match="the test split is never touched"):
-        CandidateEvaluator(
-            train=bench.train, val=bench.val, calls=ReplyCache(tmp_path / "calls.jsonl"), probe=lambda: None,
-            on_attempt=lambda *_: None, test_groups=[bench.train[0].group],
-        )  # fmt: skip
 
 
-def test_the_beginning_may_be_a_saved_judge_of_the_same_rubric(tmp_path: Path) -> None:
+def test_a_run_can_begin_with_a_saved_judge_of_the_same_rubric(tmp_path: Path) -> None:
     path = write_judge(tmp_path / "begin.json", Benchmark.PERLTQA, instruction="\nBe careful.")
-    subject = JudgeOptimizationTarget(quick_judge(tmp_path, program=path))
-    (predictor,) = subject.program.predictors()
+    target = JudgeOptimizationTarget(quick_judge(tmp_path, program=path))
+    (predictor,) = target.program.predictors()
     assert predictor.signature.instructions.endswith("Be careful.")
     with pytest.raises(ConfigError, match="is for the strict rubric"):
         JudgeOptimizationTarget(quick_judge(tmp_path, program=path, rubric="lenient"))
@@ -140,13 +137,13 @@ def test_the_estimate_counts_judging_and_proposing(tmp_path: Path) -> None:
     assert proposing.calls == 2
 
 
-def test_the_judges_of_a_benchmark_are_saved_under_the_names_of_their_kinds() -> None:
-    subject = JudgeOptimizationTarget(OptimizeConfig(target="judge", model="openai/m", dataset="longmemeval"))
-    assert list(subject.program.dump_state()) == [
+def test_the_judges_of_a_benchmark_are_saved_under_their_names() -> None:
+    target = JudgeOptimizationTarget(OptimizeConfig(target="judge", model="openai/m", dataset="longmemeval"))
+    assert list(target.program.dump_state()) == [
         "longmemeval",
         "longmemeval-temporal",
         "longmemeval-update",
         "longmemeval-preference",
         "longmemeval-abstention",
     ]
-    assert isinstance(subject.program.deepcopy(), Judges)
+    assert isinstance(target.program.deepcopy(), Judges)

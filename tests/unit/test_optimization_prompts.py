@@ -1,4 +1,4 @@
-"""Prompts as JSON: read, put back, told apart, compared."""
+"""Prompts as JSON: read, applied, fingerprinted, compared."""
 
 import json
 
@@ -63,7 +63,7 @@ def test_prompts_are_named_by_their_predictors() -> None:
     assert all(prompt.demos == () for prompt in prompts.values())
 
 
-def test_prompts_that_are_put_back_are_asked_word_for_word() -> None:
+def test_applied_prompts_give_the_same_requests() -> None:
     program, copy = traced_program(), MemoryProgram()
     prompts = read_prompts(program)
     assert len(prompts["writer.semantic"].demos) == 1
@@ -73,7 +73,7 @@ def test_prompts_that_are_put_back_are_asked_word_for_word() -> None:
     assert fingerprint_prompts(read_prompts(copy)) == fingerprint_prompts(prompts)
 
 
-def test_a_saved_program_asks_word_for_word_what_the_traced_one_did(tmp_path: object) -> None:
+def test_a_saved_program_gives_the_same_requests_as_the_traced_one(tmp_path: object) -> None:
     program, loaded = traced_program(), MemoryProgram()
     path = f"{tmp_path}/program.json"
     program.save(path)

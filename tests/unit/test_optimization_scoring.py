@@ -1,4 +1,4 @@
-"""What an attempt is worth, and what is said of one that went wrong."""
+"""Scores of attempts, and the feedback on them."""
 
 import pytest
 from dspy.lm15 import ServerError
@@ -40,13 +40,13 @@ def verdict(word: str) -> str:
     return fields(reasoning="Compared.", verdict=word)
 
 
-def test_an_attempt_is_worth_the_mean_of_its_answers() -> None:
+def test_an_attempt_scores_the_mean_of_its_answers() -> None:
     found = attempt(Answer("a dog"), Answer("Mara"), Answer(ABSTENTION))
     assert (found.value(), found.is_unparsed) == (pytest.approx(2 / 3), False)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.UNPARSED, Outcome.TRUNCATED])
-def test_a_reply_that_cannot_be_used_is_worth_nothing(outcome: Outcome) -> None:
+def test_a_reply_that_cannot_be_used_scores_0(outcome: Outcome) -> None:
     found = attempt(Answer("a dog"), Answer("", outcome, "reader.answer: cut"))
     assert (found.value(), found.is_unparsed) == (0.5, True)
 
@@ -69,13 +69,13 @@ def test_an_attempt_with_a_lost_call_has_no_score() -> None:
 @pytest.mark.parametrize(
     ("metric", "question", "text", "replies", "expected"),
     [
-        ("f1", DOG, "a brown dog", [], 2 / 3),  # one of two words, and all of the gold's: 2 * 1/2 / (3/2)
+        ("f1", DOG, "a brown dog", [], 2 / 3),  # precision 1/2, recall 1: 2 * 1/2 / (3/2)
         ("f1", VIOLIN, ABSTENTION, [], 1.0),
         ("f1", VIOLIN, "a Stradivari", [], 0.0),
         ("judge", DOG, "a hound", ["CORRECT"], 1.0),
         ("judge", DOG, "a cat", ["WRONG"], 0.0),
         ("judge", DOG, "a cat", ["I cannot say"], None),
-        ("judge", VIOLIN, ABSTENTION, [], 1.0),  # whether to abstain needs no judge
+        ("judge", VIOLIN, ABSTENTION, [], 1.0),  # an abstention needs no judge
         ("judge", VIOLIN, "a Stradivari", [], 0.0),
         ("judge", DOG, ABSTENTION, [], 0.0),
         ("mix", DOG, "a brown dog", ["CORRECT"], (2 / 3 + 1) / 2),
@@ -83,7 +83,7 @@ def test_an_attempt_with_a_lost_call_has_no_score() -> None:
         ("mix", DOG, "a cat", ["I cannot say"], None),
     ],
 )
-def test_an_answer_is_worth_what_the_metric_says(
+def test_an_answer_scores_by_the_metric(
     metric: str, question: Question, text: str, replies: list[str], expected: float | None
 ) -> None:
     with ScriptedLM([verdict(word) for word in replies]) as judge:
@@ -91,7 +91,7 @@ def test_an_answer_is_worth_what_the_metric_says(
     assert found == (None if expected is None else pytest.approx(expected))
 
 
-def test_a_judge_that_does_not_answer_gives_no_score() -> None:
+def test_without_a_verdict_there_is_no_score() -> None:
     replies: list[Reply] = [ServerError("out of order", provider="test"), verdict("CORRECT")]
     with ScriptedLM(replies) as judge:
         score = build_answer_metric("judge", Rubric.STRICT, judge)
@@ -123,7 +123,7 @@ def test_feedback_names_the_step_at_which_the_evidence_was_lost(
     assert told[4:] == [f"What went wrong: {expected[0]}.", *expected[1:]]
 
 
-def test_feedback_on_what_has_no_answer_wants_an_abstention() -> None:
+def test_feedback_on_a_question_without_answer_wants_an_abstention() -> None:
     told = attempt(Answer("a dog"), Answer("Tom"), Answer("a Stradivari")).feedback()
     right, _, wrong = told.split("\n\n")
     assert "What went wrong" not in right
@@ -132,7 +132,7 @@ def test_feedback_on_what_has_no_answer_wants_an_abstention() -> None:
     assert "What went wrong: should have abstained." in wrong
 
 
-def test_feedback_tells_of_replies_and_calls_that_could_not_be_used() -> None:
+def test_feedback_lists_replies_and_tool_calls_that_could_not_be_used() -> None:
     record = SessionRecord(
         "session_1",
         tool_errors=("semantic: update: unknown id 'm9'",),

@@ -29,7 +29,7 @@ def rendered(signature: type[dspy.Signature]) -> str:
 
 
 @pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.__name__)
-def test_the_prompt_is_the_one_that_was_agreed_on(signature):
+def test_each_prompt_equals_its_golden_file(signature):
     path = GOLDEN / f"{signature.__name__}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,18 +38,18 @@ def test_the_prompt_is_the_one_that_was_agreed_on(signature):
 
 
 @pytest.mark.parametrize("signature", SPECIALISTS.values(), ids=lambda signature: signature.__name__)
-def test_what_changes_from_session_to_session_comes_after_what_does_not(signature):
+def test_fields_that_change_with_the_session_come_last(signature):
     first, *_, last = signature.input_fields
     assert (first, last) == ("core_memory", "tool_results")
 
 
-def test_a_reader_is_told_the_question_before_the_memories_and_after_them():
+def test_the_question_stands_before_and_after_the_memories():
     for signature in (signatures.AnswerQuestion, signatures.AnswerOrSearch):
         names = list(signature.input_fields)
-        told = [names.index(name) for name in ("excerpts", "question", "memories", "question_again")]
-        assert told == sorted(told)
+        places = [names.index(name) for name in ("excerpts", "question", "memories", "question_again")]
+        assert places == sorted(places)
 
 
-def test_no_prompt_of_the_reader_has_a_place_for_the_category_or_the_gold():
+def test_no_prompt_of_the_reader_has_a_field_for_the_category_or_the_gold():
     for signature in (signatures.AnswerQuestion, signatures.AnswerOrSearch):
         assert not {"category", "gold", "evidence"} & set(signature.input_fields)

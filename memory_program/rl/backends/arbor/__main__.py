@@ -44,9 +44,7 @@ def stop_command(config: Path = ARBOR_YAML) -> None:
     )
 
 
-def main(
-    arguments: list[str] | None = None, prog: str = "python -m memory_program.rl.backends.arbor"
-) -> int:
+def main(arguments: list[str] | None = None, prog: str = "python -m memory_program.rl.backends.arbor") -> int:
     """Run a command and give its exit status."""
     commands: dict[str, Callable[..., None]] = {
         "serve": serve_command,

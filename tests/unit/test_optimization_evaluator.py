@@ -1,4 +1,4 @@
-"""What is counted of attempts, when a run ends, and which candidate wins."""
+"""Attempts are scored and counted, a run ends when nothing works, and the best candidate wins."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +19,7 @@ from memory_program.optimization.candidate_evaluator import (
 from memory_program.optimization.candidate_metric import MemoryAttempt
 from memory_program.optimization.candidate_selection import (
     MAX_FINALISTS,
+    CandidateChoice,
     choose_candidate,
     choose_finalists,
     compare_with_baseline,
@@ -26,7 +27,7 @@ from memory_program.optimization.candidate_selection import (
 )
 from memory_program.optimization.dev_examples import MemoryCase, OptimizationCase
 from memory_program.optimization.failure_count import SuccessCounter
-from memory_program.optimization.prompt_text import Prompt, fingerprint_prompts
+from memory_program.optimization.prompt_text import Prompt
 from memory_program.optimization.students import AttemptPrediction
 from memory_program.rl.rewards import AnswerMetric
 from tests.conversations import session
@@ -49,7 +50,7 @@ def worth(question: Question, answer: Answer) -> float | None:
 
 
 class Board:
-    """A bench, and attempts of prompts that are named by their instruction."""
+    """An evaluator, and attempts of candidates that are named by their instruction."""
 
     def __init__(
         self,
@@ -61,36 +62,40 @@ class Board:
     ) -> None:
         self.calls, self.score = ReplyCache(folder / "calls.jsonl"), score
         self.complete: list[int] = []
-        self.bench = CandidateEvaluator(
+        self.evaluator = CandidateEvaluator(
             train=cases("a", "b", each=each),
             val=cases("c", "d", each=each),
             calls=self.calls,
             probe=probe,
-            on_attempt=lambda bench, candidate, done: self.complete.extend([candidate.number] * done),
+            on_attempt=lambda evaluator, candidate, done: self.complete.extend([candidate.number] * done),
             test_groups=["e"],
         )
         self.candidate("baseline")
 
     def candidate(self, instruction: str) -> PromptCandidate:
-        prompts = {"reader.answer": Prompt(instruction)}
-        return self.bench.register(fingerprint_prompts(prompts), prompts)
+        return self.evaluator.register({"reader.answer": Prompt(instruction)})
 
     def attempt(self, instruction: str, case: OptimizationCase, worth: float | str) -> float:
         answer = Answer("", Outcome.ERROR, "no route") if worth == LOST else Answer(str(worth))
-        name = self.candidate(instruction).name
         assert isinstance(case, MemoryCase)
-        attempt = MemoryAttempt(case, name, (answer,), case.memories, self.score)
-        return self.bench.metric(dspy.Example(), AttemptPrediction(attempt, answer=answer.text))
+        attempt = MemoryAttempt(case, self.candidate(instruction).name, (answer,), case.memories, self.score)
+        return self.evaluator.metric(dspy.Example(), AttemptPrediction(attempt, answer=answer.text))
 
     def val(self, instruction: str, *worths: float | str) -> PromptCandidate:
-        for case, worth in zip(self.bench.val, worths, strict=False):
+        return self._try(instruction, self.evaluator.val, worths)
+
+    def train(self, instruction: str, *worths: float | str) -> PromptCandidate:
+        return self._try(instruction, self.evaluator.train, worths)
+
+    def _try(
+        self, instruction: str, cases: Sequence[OptimizationCase], worths: Sequence[float | str]
+    ) -> PromptCandidate:
+        for case, worth in zip(cases, worths, strict=False):
             self.attempt(instruction, case, worth)
         return self.candidate(instruction)
 
-    def train(self, instruction: str, *worths: float | str) -> PromptCandidate:
-        for case, worth in zip(self.bench.train, worths, strict=False):
-            self.attempt(instruction, case, worth)
-        return self.candidate(instruction)
+    def choice(self) -> CandidateChoice:
+        return choose_candidate(self.evaluator, seed=0)
 
 
 @pytest.fixture
@@ -98,74 +103,72 @@ def board(tmp_path: Path) -> Board:
     return Board(tmp_path)
 
 
-def test_what_proposes_does_not_select_and_the_test_split_is_never_touched(tmp_path: Path) -> None:
-    def bench(train: Sequence[OptimizationCase], val: Sequence[OptimizationCase]) -> CandidateEvaluator:
-        calls = ReplyCache(tmp_path / "calls.jsonl")
-        return CandidateEvaluator(
-            train=train, val=val, calls=calls, probe=lambda: None,
-            on_attempt=lambda *_: None, test_groups=["e"],
+@pytest.mark.parametrize(
+    ("train", "val", "message"),
+    [
+        ("ac", "c", "train and val share no group"),
+        ("e", "c", "the test split is never used"),
+        ("a", "e", "the test split is never used"),
+    ],
+)
+def test_no_group_is_in_two_splits(tmp_path: Path, train: str, val: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        CandidateEvaluator(
+            train=cases(*train), val=cases(*val), calls=ReplyCache(tmp_path / "calls.jsonl"),
+            probe=lambda: None, on_attempt=lambda *_: None, test_groups=["e"],
         )  # fmt: skip
 
-    bench(cases("a"), cases("c"))
-    with pytest.raises(AssertionError, match="what proposes does not select"):
-        bench(cases("a", "c"), cases("c"))
-    for train, val in ((cases("e"), cases("c")), (cases("a"), cases("e"))):
-        with pytest.raises(AssertionError, match="the test split is never touched"):
-            bench(train, val)
 
-
-def test_scores_are_kept_by_split_and_candidate(board: Board) -> None:
-    assert board.attempt("baseline", board.bench.train[0], 0.5) == 0.5
+def test_scores_are_stored_by_split_and_candidate(board: Board) -> None:
+    assert board.attempt("baseline", board.evaluator.train[0], 0.5) == 0.5
     board.train("better", 0.75, 0.25)
     board.val("better", 1, 0, 1, 1)
     better = board.candidate("better")
     assert (better.number, better.train_score, better.val_score) == (1, 0.5, 0.75)
-    assert board.bench.is_fully_validated(better)
+    assert board.evaluator.is_fully_validated(better)
     assert board.complete == [1]
-    assert not board.bench.is_fully_validated(board.bench.baseline)
+    assert not board.evaluator.is_fully_validated(board.evaluator.baseline)
 
 
-def test_a_lost_attempt_is_counted_and_worth_nothing_to_an_optimiser_only(board: Board) -> None:
-    assert board.attempt("baseline", board.bench.val[0], LOST) == 0.0
+def test_a_lost_attempt_counts_as_failed_and_scores_0_for_optimisers_only(board: Board) -> None:
+    assert board.attempt("baseline", board.evaluator.val[0], LOST) == 0.0
     board.val("baseline", LOST, 1, 0.5, LOST)
-    assert board.bench.baseline.val_score == 0.75
-    assert board.bench.tally == SuccessCounter(succeeded=2, failed=3, first_failure="no route")
+    assert board.evaluator.baseline.val_score == 0.75
+    assert board.evaluator.tally == SuccessCounter(succeeded=2, failed=3, first_failure="no route")
 
 
-def test_the_curve_has_an_entry_for_every_rise_of_the_best(board: Board) -> None:
+def test_the_curve_has_an_entry_each_time_the_best_score_rises(board: Board) -> None:
     board.val("baseline", 0, 1, 0, 1)
     board.val("worse", 0, 0, 0, 1)
     board.train("better", 1, 1, 0, 1)
     board.val("better", 1, 1, 0, 1)
-    curve = [(best.train, best.val) for best in board.bench.curve]
+    curve = [(best.train, best.val) for best in board.evaluator.curve]
     assert curve == [(None, 0.5), (0.75, 0.5), (0.75, 0.75)]
 
 
-def test_a_metric_that_raises_ends_the_run_and_is_no_exception(tmp_path: Path) -> None:
+def test_a_metric_that_raises_ends_the_run_by_no_exception(tmp_path: Path) -> None:
     def broken(question: Question, answer: Answer) -> float:
         raise KeyError("gold")
 
     board = Board(tmp_path, broken)
     with pytest.raises(RunStopped, match="KeyError: 'gold'") as caught:
-        board.attempt("baseline", board.bench.train[0], 1)
+        board.attempt("baseline", board.evaluator.train[0], 1)
     assert caught.value.reason is StopReason.PROGRAM_ERROR
     assert board.calls.stopped is caught.value
 
 
 def test_a_program_that_raises_ends_the_run(board: Board) -> None:
-    with pytest.raises(RunStopped, match="ZeroDivisionError"), board.bench.stop_run_on_error():
+    with pytest.raises(RunStopped, match="ZeroDivisionError"), board.evaluator.stop_run_on_error():
         _ = 1 / 0
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-def test_after_many_lost_attempts_in_a_row_the_models_are_asked_whether_they_are_there(
-    tmp_path: Path, is_there: bool
-) -> None:
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_after_many_lost_attempts_in_a_row_the_models_are_probed(tmp_path: Path, is_alive: bool) -> None:
     asked: list[int] = []
 
     def probe() -> None:
         asked.append(1)
-        if not is_there:
+        if not is_alive:
             raise ModelError("'openai/m' does not answer")
 
     board = Board(tmp_path, probe=probe, each=MAX_CONSECUTIVE_FAILURES)
@@ -173,22 +176,22 @@ def test_after_many_lost_attempts_in_a_row_the_models_are_asked_whether_they_are
         "baseline", *[LOST] * (MAX_CONSECUTIVE_FAILURES - 1), 1, *[LOST] * (MAX_CONSECUTIVE_FAILURES - 1)
     )
     assert not asked
-    if is_there:
-        board.attempt("baseline", board.bench.train[0], LOST)
-        board.attempt("baseline", board.bench.train[0], LOST)
+    if is_alive:
+        board.attempt("baseline", board.evaluator.train[0], LOST)
+        board.attempt("baseline", board.evaluator.train[0], LOST)
     else:
         with pytest.raises(RunStopped, match="does not answer") as caught:
-            board.attempt("baseline", board.bench.train[0], LOST)
+            board.attempt("baseline", board.evaluator.train[0], LOST)
         assert caught.value.reason is StopReason.NO_SCORES
     assert asked == [1]
 
 
-def test_the_best_on_validation_wins_with_a_paired_interval(board: Board) -> None:
+def test_the_best_candidate_on_validation_wins_with_a_paired_interval(board: Board) -> None:
     board.val("baseline", 0, 1, 0, 1)
     board.val("better", 1, 1, 0, 1)
     best = board.val("best", 1, 1, 1, 1)
     board.val("worse", 0, 0, 0, 0)
-    choice = choose_candidate(board.bench, seed=0)
+    choice = board.choice()
     assert choice.winner is best
     assert choice.comparison is not None
     assert (choice.comparison.difference, choice.comparison.n) == (0.5, 4)
@@ -200,69 +203,70 @@ def test_the_best_on_validation_wins_with_a_paired_interval(board: Board) -> Non
 def test_the_baseline_stays_where_nothing_is_better(board: Board, other: tuple[float, ...]) -> None:
     board.val("baseline", 0, 1, 0, 1)
     board.val("other", *other)
-    choice = choose_candidate(board.bench, seed=0)
-    assert choice.winner is board.bench.baseline
+    choice = board.choice()
+    assert choice.winner is board.evaluator.baseline
     assert choice.comparison is not None
     assert choice.comparison.difference <= 0
 
 
-def test_a_candidate_that_was_not_tried_on_everything_cannot_win(board: Board) -> None:
+def test_a_candidate_without_all_validation_cases_cannot_win(board: Board) -> None:
     board.val("baseline", 0, 0, 0, 0)
     board.val("half", 1, 1)
-    assert choose_candidate(board.bench, seed=0).winner is board.bench.baseline
-    assert choose_candidate(board.bench, seed=0).comparison is None
+    assert board.choice().winner is board.evaluator.baseline
+    assert board.choice().comparison is None
 
 
-def test_without_a_whole_baseline_nothing_is_compared(board: Board) -> None:
+def test_without_all_cases_of_the_baseline_nothing_is_compared(board: Board) -> None:
     board.val("baseline", 0)
     board.val("better", 1, 1, 1, 1)
-    choice = choose_candidate(board.bench, seed=0)
-    assert (choice.winner, choice.comparison) == (board.bench.baseline, None)
+    choice = board.choice()
+    assert (choice.winner, choice.comparison) == (board.evaluator.baseline, None)
 
 
 def test_a_candidate_that_lost_many_cases_cannot_win_on_the_others(tmp_path: Path) -> None:
     board = Board(tmp_path, each=5)
     board.val("baseline", *[0.5] * 10)
     board.val("flaky", *[1] * 8, LOST, LOST)
-    assert choose_candidate(board.bench, seed=0).winner is board.bench.baseline
+    assert board.choice().winner is board.evaluator.baseline
     mostly = board.val("mostly there", *[0.75] * 9, LOST)
-    choice = choose_candidate(board.bench, seed=0)
+    choice = board.choice()
     assert choice.winner is mostly
     assert choice.comparison is not None
     assert (choice.comparison.difference, choice.comparison.n) == (0.25, 9)
 
 
-def test_of_equally_good_candidates_the_shorter_wins_whoever_was_first(board: Board) -> None:
+def test_of_equally_good_candidates_the_shorter_wins(board: Board) -> None:
     board.val("baseline", 0, 0, 0, 0)
     board.val("a long instruction", 1, 1, 1, 1)
     short = board.val("short", 1, 1, 1, 1)
-    assert choose_candidate(board.bench, seed=0).winner is short
+    assert board.choice().winner is short
 
 
-def test_finalists_are_what_was_proposed_and_then_the_best_on_train(board: Board) -> None:
+def test_finalists_are_the_proposals_and_then_the_best_on_train(board: Board) -> None:
     board.val("baseline", 0, 0, 0, 0)
     good = board.train("good", 1, 1, 1, 0)
     fair = board.train("fair", 1, 0, 1, 0)
     once = board.train("tried once", 1)
     proposed = board.candidate("proposed")
     done = board.val("validated already", 1, 1, 1, 1)
-    found = choose_finalists(board.bench, [proposed.name, done.name, good.name])
+    found = choose_finalists(board.evaluator, [proposed.name, done.name, good.name])
     assert found == [proposed, good, fair]
     assert once not in found
     assert (
-        len(choose_finalists(board.bench, [board.candidate(f"{n}").name for n in range(9)])) == MAX_FINALISTS
+        len(choose_finalists(board.evaluator, [board.candidate(f"{n}").name for n in range(9)]))
+        == MAX_FINALISTS
     )
 
 
-def test_where_an_optimiser_tries_on_parts_of_validation_the_best_there_are_finalists(board: Board) -> None:
+def test_the_best_on_parts_of_validation_are_finalists(board: Board) -> None:
     board.val("baseline", 0, 0, 0, 0)
     fair, good = board.val("fair", 1, 0), board.val("good", 1, 1, 1)
-    assert choose_finalists(board.bench, []) == [good, fair]
+    assert choose_finalists(board.evaluator, []) == [good, fair]
 
 
-def test_scores_come_with_intervals_by_conversation(board: Board) -> None:
+def test_scores_have_intervals_clustered_by_conversation(board: Board) -> None:
     board.val("baseline", 0, 0, 1, 1)
-    found = val_interval(board.bench, board.bench.baseline, seed=0)
+    found = val_interval(board.evaluator, board.evaluator.baseline, seed=0)
     assert found == {"value": 0.5, "low": 0.0, "high": 1.0, "n": 4}
-    assert val_interval(board.bench, board.candidate("untried"), seed=0) is None
-    assert compare_with_baseline(board.bench, board.candidate("untried"), seed=0) is None
+    assert val_interval(board.evaluator, board.candidate("untried"), seed=0) is None
+    assert compare_with_baseline(board.evaluator, board.candidate("untried"), seed=0) is None
