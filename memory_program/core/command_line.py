@@ -134,20 +134,13 @@ def read_settings_file(path: Path) -> dict[str, Any]:  # Any: JSON or YAML value
     Raises:
         ConfigError: the file cannot be read, or does not hold settings by name.
     """
+    import yaml  # most commands read no file
+
     try:
         text = path.read_text(encoding="utf-8")
-        if path.suffix == ".json":
-            content = json.loads(text)
-        else:
-            import yaml  # only this reads YAML, and most commands read none
-
-            content = yaml.safe_load(text)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--config {str(path)!r} cannot be read: {error}") from error
-    except Exception as error:
-        if not type(error).__module__.startswith("yaml"):
-            raise
-        raise ConfigError(f"--config {str(path)!r} is not YAML: {' '.join(str(error).split())}") from error
+        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"--config {str(path)!r} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise ConfigError(
             f"--config {str(path)!r} holds {content!r:.80}: expected settings, such as top_k: 5"
