@@ -12,9 +12,8 @@ def main() -> None:
 
     # DSPy and the rest: --help does not wait for them
     from memory_program.evaluation.evaluation_run import evaluate
-    from memory_program.evaluation.oracle_eval import evaluate_oracle
 
-    evaluate(config, ceiling=evaluate_oracle(config))
+    evaluate(config, with_oracle=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What the scripts share: flags made from a config, and errors as one line and an exit status."""
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from inspect import cleandoc
 from typing import Any, TypeVar
 
@@ -92,14 +93,13 @@ def peek_flag(name: str, arguments: Sequence[str] | None = None) -> str | None:
     return found
 
 
-def run_script(run: Callable[[], None]) -> int:
-    """Run something; a deliberate error becomes one line on stderr and an exit status.
+run_script = partial(
+    locomo.exit_status.run_with_exit_status,
+    deliberate=(MemoryProgramError, BenchmarkError, OSError),
+    nothing_started=_ERRORS_BEFORE_START,
+    interrupted="interrupted: what is done is kept, and the same command goes on from there",
+)
+"""Run a function; a deliberate error becomes one line on stderr and an exit status.
 
-    Anything else is a bug, and keeps its traceback.
-    """
-    return locomo.exit_status.run_with_exit_status(
-        run,
-        deliberate=(MemoryProgramError, BenchmarkError, OSError),
-        nothing_started=_ERRORS_BEFORE_START,
-        interrupted="interrupted: what is done is kept, and the same command goes on from there",
-    )
+Any other exception is a bug, and keeps its traceback.
+"""

@@ -10,13 +10,13 @@ _MEMBUILDERS: dict[Split, MemBuilderSplit] = {"train": "sft", "val": "rl", "test
 
 
 def split_conversations(dataset: Dataset) -> dict[Split, list[Conversation]]:
-    """Split by conversation, so that nothing is learned from, or chosen on, what the test split scores.
+    """Split by conversation, so that no test conversation is used for training or validation.
 
-    LoCoMo has its reference splits, LongMemEval those of MemBuilder (its SFT split to learn from, its RL
-    split to choose on); others are split by their order, as is a file of LoCoMo's train split alone.
+    LoCoMo has its reference splits. LongMemEval has those of MemBuilder: its SFT split for training, its RL
+    split for validation. Other datasets are split by their order, and so is a part of LoCoMo's train split.
 
     Raises:
-        ConfigError: there is nothing to learn from, or nothing to choose on.
+        ConfigError: the training or the validation split is empty.
         DatasetError: LoCoMo's conversations are mixed with others, or MemBuilder's list cannot be fetched.
     """
     conversations = dataset.conversations
@@ -33,7 +33,7 @@ def split_conversations(dataset: Dataset) -> dict[Split, list[Conversation]]:
         splits = {split: select_split(conversations, split) for split in SPLITS}
     if not splits["train"] or not splits["val"]:
         raise ConfigError(
-            f"{len(conversations)} conversations give {len(splits['train'])} to learn from and "
-            f"{len(splits['val'])} to choose on: there must be one of each at least; add conversations"
+            f"{len(conversations)} conversations give {len(splits['train'])} for training and "
+            f"{len(splits['val'])} for validation: at least one of each is needed; add conversations"
         )
     return splits

@@ -1,4 +1,4 @@
-"""The datasets by name: where their conversations come from, and of which ones the truth is known."""
+"""The datasets by name: how each is loaded, and which ones have a known truth."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from memory_program.worlds import SAMPLE_FILE, World, as_locomo_json, generate_w
 
 
 def load_dataset(config: EvaluateConfig) -> Dataset:
-    """Read, download or make up the dataset of a config; a name that is not in ``DATASET_LOADERS`` is a path.
+    """Read, download or generate the dataset of a config; a name without a loader is a path.
 
     Raises:
         DatasetError: the file is missing, modified or not in the schema.
@@ -24,13 +24,13 @@ def load_dataset(config: EvaluateConfig) -> Dataset:
 
 
 def benchmark_for_config(config: EvaluateConfig) -> Benchmark:
-    """Say how the questions of a config's dataset are scored; what is no benchmark is in LoCoMo's schema."""
+    """Return the benchmark whose rules score a dataset; files and generated data follow LoCoMo's."""
     known = [benchmark.value for benchmark in Benchmark]
     return Benchmark(config.dataset) if config.dataset in known else Benchmark.LOCOMO
 
 
 def load_worlds(config: EvaluateConfig) -> list[World]:
-    """Give the worlds that the conversations of a dataset were made from; none if nobody knows the truth."""
+    """Return the worlds that generated the conversations of a dataset; none if the truth is unknown."""
     make = _WORLD_LOADERS.get(config.dataset)
     return make(config) if make is not None else []
 
@@ -49,8 +49,8 @@ DATASET_LOADERS: Mapping[str, Callable[[EvaluateConfig], Dataset]] = {
     DatasetName.SAMPLE: lambda _: read_dataset(SAMPLE_FILE),
     DatasetName.WORLD: _make_world_dataset,
 }
-"""Every dataset that is known by name. To add one: a reader into locomo.types's types, a name in the
-config, and a line here; what a signature shows of it is its ``Dataset.version``."""
+"""Every dataset with a name. To add one: write a reader into the types of ``locomo.types``, add its name to
+the config and a line here. Signatures show its ``Dataset.version``."""
 
 _WORLD_LOADERS: Mapping[str, Callable[[EvaluateConfig], list[World]]] = {
     DatasetName.SAMPLE: lambda _: sample_worlds(),

@@ -71,7 +71,6 @@ def evaluate(
     models = models or _make_model_factory(config)
     with ExitStack() as stack:
 
-
         def is_wanted(record: logging.LogRecord) -> bool:
             return not record.getMessage().startswith("LM response was truncated")
 

@@ -82,7 +82,7 @@ def test_membuilders_splits_choose_among_real_instances(longmemeval_path, tmp_pa
     assert len(chosen["test"]) == 8
     with pytest.raises(ConfigError, match="split='sft' has none of the 10 conversations of this file"):
         load_selection(EvaluateConfig(split="sft", **settings))
-    with pytest.raises(ConfigError, match="10 conversations give 0 to learn from and 2 to choose on"):
+    with pytest.raises(ConfigError, match="10 conversations give 0 for training and 2 for validation"):
         split_conversations(load_longmemeval(longmemeval_path))  # and not those that are tested on
 
 

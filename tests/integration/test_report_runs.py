@@ -22,9 +22,8 @@ from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, RecordError
 from memory_program.core.json_files import Json
-from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.evaluation.evaluation_run import evaluate, evaluate_oracle
 from memory_program.evaluation.item_records import JudgeRecord
-from memory_program.evaluation.oracle_eval import evaluate_oracle
 from memory_program.evaluation.question_selection import load_selection
 from memory_program.evaluation.report.answer_browser import SizeBudget
 from memory_program.evaluation.report.report_page import write_html_report

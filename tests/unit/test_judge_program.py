@@ -93,9 +93,9 @@ def test_a_run_remembers_whose_prompts_judged_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "is no optimised judge (FileNotFoundError"),
-        ("not JSON", "is no optimised judge (JSONDecodeError"),
-        ("[]", "is no optimised judge (TypeError"),
+        (None, "is not an optimised judge (FileNotFoundError"),
+        ("not JSON", "is not an optimised judge (JSONDecodeError"),
+        ("[]", "is not an optimised judge (TypeError"),
         ('{"metadata": {"optimization": {"dataset": {"train": [], "val": []}}}}', "(KeyError: 'rubric')"),
     ],
 )
@@ -122,7 +122,7 @@ def test_a_judge_of_another_benchmark_or_rubric_is_refused(tmp_path: Path) -> No
     path = write_judge(tmp_path / "judge.json", Benchmark.PERLTQA)
     with pytest.raises(ConfigError, match="for questions of perltqa, and these are of locomo"):
         identity(path)
-    with pytest.raises(ConfigError, match="for the strict rubric, and here answers are judged by lenient"):
+    with pytest.raises(ConfigError, match="for the strict rubric, and this run uses lenient"):
         identity(path, dataset="perltqa", model="openai/m", rubrics="lenient")
     assert identity(path, dataset="perltqa", model="openai/m", rubrics="strict").optimized is not None
 

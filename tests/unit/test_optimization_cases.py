@@ -63,7 +63,7 @@ def test_a_file_of_locomos_train_split_alone_is_split_by_order_and_nothing_held_
 
 def test_one_conversation_is_too_few() -> None:
     talk = Conversation("talk-1", ("Ana", "Ben"), (session(1, "Ana: Hi."),), ())
-    with pytest.raises(ConfigError, match="1 conversations give 0 to learn from and 1 to choose on"):
+    with pytest.raises(ConfigError, match="1 conversations give 0 for training and 1 for validation"):
         split_conversations(of([talk]))
 
 

@@ -96,7 +96,7 @@ def test_an_unknown_conversation_is_refused_with_the_first_of_many(tmp_path):
 
 def test_a_subset_of_a_split_without_questions_is_refused_with_the_way_out(tmp_path):
     data = write(tmp_path / "talks.json", [sample("talk-1", qa=[])])
-    with pytest.raises(ConfigError, match=r"subset_file=.*this split has no questions: leave --subset-file"):
+    with pytest.raises(ConfigError, match=r"subset_file=.*this split has none: leave --subset-file"):
         chosen(data, subset_file=subset(tmp_path, "talk-1\n"))
 
 

@@ -169,7 +169,9 @@ class Builder:
                         # it, it took nothing; otherwise nobody knows what it took.
                         record = space.sessions[session.session_id].record
                         usage = Usage() if self.shares_banks else Usage(cost_usd=None)
-                        self._journal.add(BuildRecord(key, name, session.session_id, bank, record, usage, 0.0))
+                        self._journal.add(
+                            BuildRecord(key, name, session.session_id, bank, record, usage, 0.0)
+                        )
                 elif self._store is not None or key not in known:  # else it is made in memory once more
                     record, usage, elapsed_s = done.record, done.usage, done.elapsed_s
                     self._journal.add(

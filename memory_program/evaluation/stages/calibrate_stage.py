@@ -80,8 +80,8 @@ def calibrate_judge(config: EvaluateConfig, console: Console, models: ModelFacto
         print_table(console, table)
     if judge.optimized is not None:
         note = (
-            f"the {judge.optimized.rubric} prompts were optimised on the answers to these questions, so quote "
-            f"the error rates on the other questions: {' '.join(judge.optimized.made_on)}"
+            f"the {judge.optimized.rubric} prompts were optimised on the answers to these questions, so "
+            f"quote the error rates on the other questions: {' '.join(judge.optimized.made_on)}"
         )
         print_plain(console, note)
     print_plain(console, f"results: {path}")

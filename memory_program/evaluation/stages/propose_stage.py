@@ -103,7 +103,7 @@ class Proposer:
         return [record.proposal for record in records]
 
     def usage(self, session_id: str, *, only_new: bool) -> Usage:
-        """Sum up the usage of the proposals for a session; with ``only_new``, of those made by this process."""
+        """Sum up the usage of the proposals for a session; with ``only_new``, only of those made here."""
         given = [record for record in self._given.values() if record.session_id == session_id]
         if only_new:
             paid = [record for record in given if record.key in self._asked]

@@ -141,7 +141,7 @@ def check_database_reachable(db_url: str | None, machines: int) -> None:
 
 def _cluster_unreachable_error(address: str, error: Exception) -> ConfigError:
     return ConfigError(
-        f"ray_address={address!r} is not a Ray cluster that this machine can reach ({error}): on a machine of "
-        "the cluster, use the host:port that ray start --head printed, with RAY_AUTH_MODE=token in the "
+        f"ray_address={address!r} is not a Ray cluster that this machine can reach ({error}): on a machine "
+        "of the cluster, use the host:port that ray start --head printed, with RAY_AUTH_MODE=token in the "
         "environment if it has a token; or use local"
     )

@@ -1,8 +1,9 @@
 """A system whose sessions and questions are tasks of a Ray cluster, over one database of banks.
 
 A task reads its bank from the database, runs the system on it, and returns the result: operations and a
-record, or an answer, and the calls made. It writes nothing. The process that runs the stages saves and records
-the result, as with threads. So the task of a node that dies can run again elsewhere without loss or duplicates.
+record, or an answer, and the calls made. It writes nothing. The process that runs the stages saves and
+records the result, as with threads. So the task of a node that dies can run again elsewhere, without loss or
+duplicates.
 
 No API key is sent: models are sent by their settings, and each machine has the keys in its own environment.
 """

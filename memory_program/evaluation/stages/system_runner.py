@@ -34,7 +34,6 @@ from memory_program.evaluation.stages.cost_estimate import (
 from memory_program.evaluation.stages.judge_stage import JudgeStage
 from memory_program.evaluation.stages.ray_executor import RayExecutor
 from memory_program.evaluation.stages.ray_system import RemoteSystem
-from memory_program.evaluation.stages.workers import Workers
 
 ModelFactory = Callable[[str, float], dspy.LM]
 """Makes the language model of a name and a temperature, ready for calls."""
