@@ -170,7 +170,7 @@ class _DatasetReport:
 
 
 def _prefixes(runs: Sequence[ReportedRun]) -> list[str]:
-    """Return a prefix for each run: empty for a single run, else its folder's name or, if ambiguous, its path."""
+    """Return a prefix for each run: empty for a single run, else the name or path of its folder."""
     if len(runs) == 1:
         return [""]
     names = [run.folder.name for run in runs]

@@ -42,7 +42,7 @@ class ErrorType(StrEnum):
     """The conversation has no answer to the question, and the system gave one."""
 
     GOLD_SUSPECT = "gold suspect"
-    """The gold answer names no evidence turn; or the question is single-hop, and its gold answer is neither yes
+    """The gold answer has no evidence turn; or the question is single-hop, and its gold answer is neither yes
     nor no and shares no word stem (stop words aside) with its evidence turns."""
 
     NEVER_STORED = "never stored"

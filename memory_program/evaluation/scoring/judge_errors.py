@@ -73,8 +73,8 @@ def compute_judge_error_rates(
     """Compute the error rates of a judge by rubric; a rubric that was not tried on every answer is left out.
 
     Returns:
-        For each rubric: the result of ``mean_error_rates``; ``kinds``: for each kind and right verdict, n, the
-        share of wrong verdicts, and the number of unparsed replies; and, if its prompts were optimised on
+        For each rubric: the result of ``mean_error_rates``; ``kinds``: for each kind and right verdict, n,
+        the share of wrong verdicts, and the number of unparsed replies; and, if its prompts were optimised on
         some of the questions, ``untouched``: the number of other ``questions``, and ``mean_error_rates`` on
         those alone, since the rates on optimised questions are too good.
     """
