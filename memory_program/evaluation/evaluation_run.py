@@ -91,7 +91,34 @@ def evaluate(
         stack.enter_context(lock_run_folder(config.output_dir))
         if config.mode is Mode.JUDGE:
             return _run_judge_stage(config, selection, console, models)
-        return _run_systems(config, selection, console, system_factory, models, oracle)
+        has_banks = any(name.has_model_writer for name in config.system_names)
+        db_url = database_url(config) if has_banks else None
+        store = stack.enter_context(BankStore(db_url)) if db_url is not None else None
+        ray = config.executor == "ray"
+        executor = RayExecutor(config.ray_address, config.concurrency, db_url) if ray else None
+        systems: list[SystemRunner] = []
+        for name in config.system_names:
+            others = [system.recorded for system in systems]
+            systems.append(SystemRunner(name, config, selection, system_factory, store, others, executor))
+            stack.callback(systems[-1].recorded.journals.close)
+        recorded = [system.recorded for system in systems]
+        workers = _check_and_prepare(config, console, systems, models)
+        _write_config(config)  # not earlier: a run that cannot begin leaves the folder as it was
+        publisher = stack.enter_context(closing(EvaluationPublisher(config, selection, console, oracle)))
+        is_finished = all(system.is_finished for system in systems)
+        if executor is not None and not is_finished:
+            stack.enter_context(executor)
+        if (config.traces or config.mode is Mode.FULL) and not is_finished:
+            publisher.open_tracker(with_traces=config.traces)
+        for system in systems:
+            system.write_run_files()
+            if config.mode is not Mode.ANSWER:
+                system.builder.build(workers)
+            if config.mode is not Mode.BUILD:
+                system.answerer.answer(workers)
+            if config.mode is Mode.FULL:
+                _judge_system(system.recorded, config, models, workers)
+        return publisher.publish(recorded, store).results if config.mode is Mode.FULL else None
 
 
 def evaluate_oracle(config: EvaluateConfig) -> Json | None:
@@ -118,53 +145,19 @@ def evaluate_oracle(config: EvaluateConfig) -> Json | None:
     return results["systems"][SystemName.MEMORY.value]
 
 
-def _run_systems(
-    config: EvaluateConfig,
-    selection: Selection,
-    console: Console,
-    system_factory: SystemFactory,
-    models: ModelFactory,
-    oracle: Json | None,
-) -> Json | None:
-    """Build, answer and judge, as far as the mode goes, one system after the other; then report."""
-    with ExitStack() as stack:
-        has_banks = any(name.has_model_writer for name in config.system_names)
-        db_url = database_url(config) if has_banks else None
-        store = stack.enter_context(BankStore(db_url)) if db_url is not None else None
-        executor = None
-        if config.executor == "ray":
-            executor = RayExecutor(config.ray_address, config.concurrency, db_url)
-        systems, recorded = list[SystemRunner](), list[SystemRecords]()
-        for name in config.system_names:
-            others = tuple(recorded)
-            systems.append(SystemRunner(name, config, selection, system_factory, store, others, executor))
-            recorded.append(systems[-1].recorded)
-        for system in recorded:
-            stack.callback(system.journals.close)
-        estimates = [system.estimate_calls() for system in systems]
-        workers = _make_workers(config, console, recorded, [e for of_system in estimates for e in of_system])
-        for system, to_call in zip(systems, estimates, strict=True):
-            if to_call:
-                system.attach_models(models)
+def _check_and_prepare(
+    config: EvaluateConfig, console: Console, systems: Sequence[SystemRunner], models: ModelFactory
+) -> Workers:
+    """Check the cost and the models of the calls to come, and make the worker threads."""
+    recorded = [system.recorded for system in systems]
+    estimates = [system.estimate_calls() for system in systems]
+    workers = _make_workers(config, console, recorded, [e for of_system in estimates for e in of_system])
+    for system, to_call in zip(systems, estimates, strict=True):
+        if to_call:
+            system.attach_models(models)
         if config.mode is Mode.FULL:
-            for system in recorded:
-                _judge_model(system, config, models)
-        _write_config(config)  # not earlier: a run that cannot begin leaves the folder as it was
-        publisher = stack.enter_context(closing(EvaluationPublisher(config, selection, console, oracle)))
-        is_finished = all(system.is_finished for system in systems)
-        if executor is not None and not is_finished:
-            stack.enter_context(executor)
-        if (config.traces or config.mode is Mode.FULL) and not is_finished:
-            publisher.open_tracker(with_traces=config.traces)
-        for system in systems:
-            system.write_run_files()
-            if config.mode is not Mode.ANSWER:
-                system.builder.build(workers)
-            if config.mode is not Mode.BUILD:
-                system.answerer.answer(workers)
-            if config.mode is Mode.FULL:
-                _judge_system(system.recorded, config, models, workers)
-        return publisher.publish(recorded, store).results if config.mode is Mode.FULL else None
+            _judge_model(system.recorded, config, models)
+    return workers
 
 
 def _run_judge_stage(

@@ -44,14 +44,14 @@ def summary_tables(results: Json) -> list[Table]:
     scores = _f1_scores(dataset, _with_oracle(results))
     groups = list(dict.fromkeys(group for of_system in scores.values() for group in of_system))
     others = [group for group in groups if group != "all"]
-    headings = ["all", "95 % interval", *map(short_heading, others)]
+    headings = ["all", "interval", *map(short_heading, others)]
     headline = _make_table(_f1_title(dataset), ["system"], headings)
     for name, of_system in scores.items():
         values = [_number(of_system[g]["value"] if g in of_system else None) for g in others]
         headline.add_row(name, *_value_and_interval(of_system["all"]), *values)
     tables = [headline, _recall_and_cost_table(systems)]
     if any(system["judge"] for system in systems.values()):
-        judged = _make_table("Judged correct", ["system", "rubric"], ["all", "95 % interval", "unparsed"])
+        judged = _make_table("Judged correct", ["system", "rubric"], ["all", "interval", "unparsed"])
         for name, rubric, verdicts, _ in _verdicts(systems):
             judged.add_row(name, rubric, *_value_and_interval(verdicts["all"]), str(verdicts["unparsed"]))
         tables.insert(1, judged)

@@ -116,7 +116,7 @@ class SystemRecords:
         return sum(record.usage.cost_usd or 0.0 for record in (*self.all_records(), *waiting))
 
     def all_records(self) -> list[Record]:
-        """List all records that the run paid for, also those replaced by a retry, and what depends on them."""
+        """List all records that the run paid for, also those replaced by a retry and what came from them."""
         journals, judge = self.journals, self.run.judge
         found: list[Record] = []
         banks: dict[str, list[str]] = {}
