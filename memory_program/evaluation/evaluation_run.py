@@ -31,7 +31,7 @@ from memory_program.evaluation.stages.cost_estimate import (
     estimate_judgements,
     format_estimates,
 )
-from memory_program.evaluation.stages.judge_stage import JudgeStage
+from memory_program.evaluation.stages.judge_stage import judge_cases, list_answers_to_judge, unjudged_answers
 from memory_program.evaluation.stages.limits import RunLimits
 from memory_program.evaluation.stages.ray_executor import RayExecutor
 from memory_program.evaluation.stages.system_runner import ModelFactory, SystemFactory, SystemRunner
@@ -177,7 +177,7 @@ def _run_judge_stage(
                 f"{str(system.folder)!r}: use the flags that they were answered with (--dataset, --data, "
                 "--split, --conversations), or run --mode full first"
             )
-    missing = [len(JudgeStage(system, retry_errors=config.retry_errors).missing()) for system in recorded]
+    missing = [len(unjudged_answers(system, retry_errors=config.retry_errors)) for system in recorded]
     pairs = zip(config.system_names, missing, strict=True)
     estimates = [estimate_judgements(config, name, count) for name, count in pairs]
     workers = _make_workers(config, console, recorded, [e for e in estimates if e is not None])
@@ -198,8 +198,10 @@ def _judge_system(
     recorded: SystemRecords, config: EvaluateConfig, models: ModelFactory, workers: Workers
 ) -> None:
     if recorded.run.judge is not None:
-        stage = JudgeStage(recorded, retry_errors=config.retry_errors)
-        stage.judge(make_judges(config, _judge_model(recorded, config, models)), workers)
+        judges = make_judges(config, _judge_model(recorded, config, models))
+        missing = unjudged_answers(recorded, retry_errors=config.retry_errors)
+        total, journal = len(list_answers_to_judge(recorded)), recorded.journals.judgements
+        judge_cases(f"{recorded.run.system.name}: judge", missing, judges, journal, workers, total=total)
 
 
 def _judge_model(recorded: SystemRecords, config: EvaluateConfig, models: ModelFactory) -> dspy.LM | None:
@@ -208,10 +210,11 @@ def _judge_model(recorded: SystemRecords, config: EvaluateConfig, models: ModelF
     Raises:
         ModelError: it cannot be used, or does not answer.
     """
-    judge = recorded.run.judge
-    are_to_come = any(answer is None for _, answer in recorded.answers())
-    missing = JudgeStage(recorded, retry_errors=config.retry_errors).missing
-    return models(judge.model, 0.0) if judge is not None and (are_to_come or missing()) else None
+    if recorded.run.judge is None:
+        return None
+    has_unanswered = any(answer is None for _, answer in recorded.answers())
+    is_needed = has_unanswered or unjudged_answers(recorded, retry_errors=config.retry_errors)
+    return models(recorded.run.judge.model, 0.0) if is_needed else None
 
 
 def _make_workers(

@@ -352,7 +352,7 @@ def test_failed_answers_stay_until_they_are_retried(bench):
 
 
 def test_too_many_errors_end_the_run_with_the_first_cause_and_keep_what_is_done(bench):
-    with pytest.raises(BudgetExceededError, match=r"3 calls failed, and max_errors=2; .*no route"):
+    with pytest.raises(BudgetExceededError, match=r"3 calls failed, more than max_errors=2; .*no route"):
         bench.run(Failing(about_moving), max_errors=2, concurrency=1)
     kept = (bench.folder / "run/extractive/answers.jsonl").read_text().splitlines()
     assert 3 <= len(kept) < 3 * QUESTIONS
@@ -364,7 +364,7 @@ def test_too_many_errors_end_the_run_with_the_first_cause_and_keep_what_is_done(
 def test_a_system_that_never_works_is_stopped(bench):
     system = Failing(lambda question: True)
     with pytest.raises(
-        BudgetExceededError, match=r"the first 20 items all failed; the first one: .*no route"
+        BudgetExceededError, match=r"the first 20 items all failed; first failure: .*no route"
     ):
         bench.run(system, concurrency=1)
     assert len(system.asked) == 20
@@ -422,7 +422,7 @@ def test_what_a_run_will_cost_is_said_before_it_starts_and_what_it_cost_afterwar
 
 def test_a_run_that_would_cost_too_much_does_not_start(bench):
     system = Paid()
-    with pytest.raises(BudgetExceededError, match=r"would cost about \$0.0.*; nothing was called"):
+    with pytest.raises(BudgetExceededError, match=r"would cost about \$0.0.*; no model was called"):
         bench.run(system, no_model, **PRICED, max_cost=0.0001)
     assert system.asked == system.remembered == []
 
@@ -503,7 +503,7 @@ def test_proposals_that_are_not_settled_yet_have_cost_too(bench):
         "concurrency": 1,
         "writer_model": "openai/gpt-4.1-mini",
     }
-    with pytest.raises(BudgetExceededError, match=r"has cost \$0.1600, and max_cost=0.155"):
+    with pytest.raises(BudgetExceededError, match=r"has cost \$0.1600, more than max_cost=0.155"):
         bench.run_memory(MemoryProgram(writer), **settings, max_cost=0.155)
     with pytest.raises(BudgetExceededError, match=r"would cost about \$0.28"):
         bench.run_memory(MemoryProgram(writer), **settings, max_cost=0.155)

@@ -272,7 +272,7 @@ def test_what_a_task_raises_is_raised_and_a_task_that_kills_its_process_ends_the
     with RayExecutor(cluster.address, 1, None) as executor:
         with pytest.raises(ConflictError, match=r"^somebody was faster$"):
             executor.task(refuse)()
-        with pytest.raises(ClusterError, match=r"lost a task 4 times, .* the same command goes on$"):
+        with pytest.raises(ClusterError, match=r"lost a task 4 times, .* the same command continues$"):
             executor.task(lambda: os._exit(1))()
 
 

@@ -74,17 +74,19 @@ def estimates(*costs: float | None) -> list[StageEstimate]:
 
 def test_the_estimate_is_told_with_what_is_not_known():
     assert format_estimates(estimates(0.5, None)) == [
-        "estimated cost: about $0.5000, and what has no known price",
+        "estimated cost: about $0.5000, plus calls of unknown price",
         "  rag answer: 1,000 calls to m, about 2,000,000 tokens, about $0.5000",
         "  rag answer: 1,000 calls to m, about 2,000,000 tokens, price unknown",
     ]
-    assert format_estimates(estimates(None))[0] == "cost: unknown"
+    assert format_estimates(estimates(None))[0] == "estimated cost: unknown"
 
 
 def test_a_run_over_its_limit_is_refused():
     check_affordable(estimates(0.5, 0.4), spent_usd=0.1, max_cost_usd=1.0)
     check_affordable(estimates(50.0, None), spent_usd=0.1, max_cost_usd=None)
-    with pytest.raises(BudgetExceededError, match=r"about \$1.1000, and max_cost=1.0: raise --max-cost"):
+    with pytest.raises(
+        BudgetExceededError, match=r"about \$1.1000, more than max_cost=1.0: raise --max-cost"
+    ):
         check_affordable(estimates(0.5, 0.4), spent_usd=0.2, max_cost_usd=1.0)
 
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from memory_program.evaluation.report.figures import NUM_SERIES_COLOURS, svg_figures
+from memory_program.evaluation.report.plots import NUM_SERIES_COLOURS, svg_figures
 from tests.unit.test_plots import results
 
 GROWTH = [{"session": n, "memories": 3.0 * n, "tokens": 40.0 * n, "conversations": 2} for n in (1, 2, 3)]
@@ -28,7 +28,7 @@ def test_what_there_is_nothing_of_is_not_drawn():
         "F1 by category, with intervals",
         "F1 against tokens per question",
         "F1 against cost",
-        "Growth of the banks by session",
+        "Bank size by session",
     ]
 
 

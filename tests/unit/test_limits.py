@@ -18,7 +18,8 @@ def test_one_error_too_many_ends_the_run_and_tells_the_first_cause():
     limits.count(NOTHING)
     limits.count(NOTHING, ["reader.answer: no route"])
     with pytest.raises(
-        BudgetExceededError, match=r"2 calls failed, and max_errors=1.*: reader.answer: no route;"
+        BudgetExceededError,
+        match=r"2 calls failed, more than max_errors=1; first failure: reader.answer: no route;",
     ):
         limits.count(NOTHING, ["reader.answer: another"])
 
@@ -31,13 +32,15 @@ def test_no_error_is_allowed_when_the_limit_is_zero():
 def test_the_cost_counts_from_what_was_spent_before():
     limits = RunLimits(max_cost_usd=1.0, spent_usd=0.75)
     limits.count(Usage(cost_usd=0.25))
-    with pytest.raises(BudgetExceededError, match=r"has cost \$1.0100, and max_cost=1.0: raise --max-cost"):
+    with pytest.raises(
+        BudgetExceededError, match=r"has cost \$1.0100, more than max_cost=1.0: raise --max-cost"
+    ):
         limits.count(Usage(cost_usd=0.01))
 
 
 def test_a_call_that_nobody_can_price_ends_a_run_that_has_a_limit():
     RunLimits().count(Usage(calls=1, cost_usd=None))
-    with pytest.raises(BudgetExceededError, match=r"max_cost=1.0 cannot be kept any more"):
+    with pytest.raises(BudgetExceededError, match=r"max_cost=1.0 cannot be kept: the server did not"):
         RunLimits(max_cost_usd=1.0).count(Usage(calls=1, cost_usd=None))
 
 
@@ -46,7 +49,7 @@ def test_a_stage_in_which_nothing_works_ends():
     for _ in range(MAX_LEADING_FAILURES - 1):
         limits.count(NOTHING, ["401: bad key"], is_lost=True)
     with pytest.raises(
-        BudgetExceededError, match=r"the first 20 items all failed; the first one: 401: bad key"
+        BudgetExceededError, match=r"the first 20 items all failed; first failure: 401: bad key"
     ):
         limits.count(NOTHING, ["x"], is_lost=True)
 

@@ -10,7 +10,6 @@ from memory_program.bank.outcomes import Outcome
 from memory_program.core.json_files import Json
 from memory_program.evaluation.scoring.bank_growth import system_retained_turns
 from memory_program.evaluation.scoring.error_types import is_wrong
-from memory_program.evaluation.scoring.question_scores import ScoredQuestion
 from memory_program.evaluation.scoring.system_records import ScoredSystem
 
 
@@ -121,13 +120,16 @@ def _system_results(
     for item, diagnosis in zip(system.scored, system.diagnoses, strict=True):
         question = item.question
         answer = item.record.answer if item.record is not None else None
+        state = "missing" if answer is None else "wrong" if is_wrong(item) else "right"
+        if answer is not None and answer.outcome is not Outcome.OK:
+            state = "failed"
         reached = kept[question.conversation_id].shown_turns(answer) if answer is not None else set[str]()
         first_ranks: dict[str, int] = {}  # of each turn, the rank of the first item that cites it
         for rank, ranked in enumerate((answer.ranked if answer is not None else None) or (), start=1):
             for turn_id in ranked.sources:
                 first_ranks.setdefault(turn_id, rank)
         results[question.question_id] = {
-            "state": answer_state(item),
+            "state": state,
             "answer": answer.text if answer is not None else None,
             "outcome": answer.outcome.value if answer is not None else "missing",
             "message": answer.message if answer is not None else "",
@@ -144,12 +146,3 @@ def _system_results(
             "shown": id_lists.setdefault(answer.shown if answer is not None else (), len(id_lists)),
         }
     return results
-
-
-def answer_state(item: ScoredQuestion) -> str:
-    """Return the state of an answer in a word: missing, failed, wrong or right."""
-    if item.record is None:
-        return "missing"
-    if item.record.answer.outcome is not Outcome.OK:
-        return "failed"
-    return "wrong" if is_wrong(item) else "right"

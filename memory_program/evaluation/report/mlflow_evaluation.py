@@ -1,7 +1,6 @@
 """Publishing of evaluation results: files, tables on the terminal, MLflow."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +21,7 @@ from memory_program.evaluation.report.results_json import (
 )
 from memory_program.evaluation.report.score_tables import print_results
 from memory_program.evaluation.scoring.system_records import SystemRecords
-from memory_program.tracking import RunPublisher, TrackedRun, Tracker, tracking_location
+from memory_program.tracking import RunPublisher, TrackedRun
 
 _RECORD_FILES = (
     *("run.json", "program.json", "build.jsonl", "answers.jsonl"),
@@ -79,30 +78,6 @@ class EvaluationPublisher(RunPublisher):
             )
             print_plain(self._console, f"compare in MLflow: mlflow ui --backend-store-uri {self.uri}")
         return reported
-
-
-def publish_combined_report(
-    page: Path, runs: Sequence[ReportedRun], config: EvaluateConfig, console: Console
-) -> None:
-    """Write the page of several runs, print its path, and log it to MLflow as a run of its own.
-
-    Args:
-        page: the file to write.
-        runs: the runs on the page.
-        config: has the MLflow settings.
-        console: shows the path.
-
-    Raises:
-        TrackingError: MLflow fails; the page is written.
-    """
-    write_html_report(page, runs)
-    print_plain(console, f"report of {len(runs)} runs: {page}")
-    if config.mlflow:
-        names = ", ".join(run.folder.name for run in runs)
-        with closing(Tracker(*tracking_location(config.output_dir, config.tracking_uri))) as tracker:
-            tracker.log(
-                TrackedRun(f"report of {names}", {}, {}, provenance_tags(runs[0].results), [page]), []
-            )
 
 
 def _make_tracked_run(system: SystemRecords, results: Json) -> TrackedRun:

@@ -16,7 +16,11 @@ from memory_program.core.provenance import git_commit, lock_hash
 from memory_program.evaluation.question_selection import Selection
 from memory_program.evaluation.scoring.bank_growth import count_tool_use, mean_bank_growth
 from memory_program.evaluation.scoring.error_types import summarize_diagnoses
-from memory_program.evaluation.scoring.judge_errors import format_judge_error_rates, load_judge_error_rates
+from memory_program.evaluation.scoring.judge_errors import (
+    calibration_journal,
+    compute_judge_error_rates,
+    format_judge_error_rates,
+)
 from memory_program.evaluation.scoring.question_scores import (
     BootstrapSampler,
     paired_comparisons,
@@ -50,7 +54,10 @@ def build_evaluation_results(
         summary = summarize_system(system.scored, system.builds, resampling, system.replaced)
         n = summary["locomo_f1"]["all"]["n"]
         judge = system.run.judge
-        quality = load_judge_error_rates(config, judge, selection.dataset.benchmark, resampling)
+        quality: Json | None = None
+        if judge is not None:
+            known = calibration_journal(config).records
+            quality = compute_judge_error_rates(judge, selection.dataset.benchmark, known, resampling)
         systems[system.run.system.name] = {
             **summary,
             "diagnosis": summarize_diagnoses(system.scored, system.diagnoses),

@@ -10,16 +10,18 @@ from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode
 from memory_program.core.errors import RecordError
 from memory_program.core.json_files import Json
+from memory_program.core.provenance import provenance_tags
 from memory_program.core.run_folder import CONFIG_FILE
 from memory_program.evaluation.console import print_plain
 from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import Selection, load_selection
-from memory_program.evaluation.report.mlflow_evaluation import EvaluationPublisher, publish_combined_report
-from memory_program.evaluation.report.report_page import REPORT_FILE, ReportedRun
+from memory_program.evaluation.report.mlflow_evaluation import EvaluationPublisher
+from memory_program.evaluation.report.report_page import REPORT_FILE, ReportedRun, write_html_report
 from memory_program.evaluation.report.results_json import EVALUATION_RESULTS_FILE
 from memory_program.evaluation.scoring.bank_growth import database_url
 from memory_program.evaluation.scoring.score_signature import read_run
 from memory_program.evaluation.scoring.system_records import SystemRecords
+from memory_program.tracking import TrackedRun, Tracker, tracking_location
 
 
 def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
@@ -48,7 +50,14 @@ def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
     if not alone:
         page = config.page or config.runs[0].parent / REPORT_FILE
         tracked = next((of_run for of_run in settings if of_run.mlflow), settings[0])
-        publish_combined_report(page, reported, tracked, console)
+        write_html_report(page, reported)
+        print_plain(console, f"report of {len(reported)} runs: {page}")
+        if tracked.mlflow:  # the page is a run of its own
+            name = f"report of {', '.join(run.folder.name for run in reported)}"
+            content = TrackedRun(name, {}, {}, provenance_tags(reported[0].results), [page])
+            location = tracking_location(tracked.output_dir, tracked.tracking_uri)
+            with closing(Tracker(*location)) as tracker:
+                tracker.log(content, [])
     return reported
 
 

@@ -51,19 +51,6 @@ def calibration_journal(config: EvaluateConfig) -> Journal[JudgeRecord]:
     return Journal(calibration_folder(config) / "judgements.jsonl", JudgeRecord)
 
 
-def load_judge_error_rates(
-    config: EvaluateConfig, judge: JudgeIdentity | None, benchmark: Benchmark, resampling: BootstrapSampler
-) -> Json | None:
-    """Return the error rates of a judge as measured beside the run of a config; None without a judge.
-
-    Raises:
-        RecordError: the records are damaged.
-    """
-    if judge is None:
-        return None
-    return compute_judge_error_rates(judge, benchmark, calibration_journal(config).records, resampling)
-
-
 def compute_judge_error_rates(
     judge: JudgeIdentity,
     benchmark: Benchmark,

@@ -42,30 +42,10 @@ def list_answers_to_judge(recorded: SystemRecords) -> list[AnswerToJudge]:
     ]
 
 
-class JudgeStage:
-    """Judges the answers of one system, each once by each rubric."""
-
-    def __init__(self, recorded: SystemRecords, *, retry_errors: bool) -> None:
-        """Prepare; with ``retry_errors``, a judgement that failed counts as missing."""
-        self._recorded = recorded
-        self._retry_errors = retry_errors
-
-    def missing(self) -> list[AnswerToJudge]:
-        """List the answers without a verdict."""
-        records = self._recorded.journals.judgements.records
-        answers = list_answers_to_judge(self._recorded)
-        return select_unjudged(answers, records, retry_errors=self._retry_errors)
-
-    def judge(self, judges: Mapping[Rubric, Judges], workers: Workers) -> None:
-        """Judge the answers without a verdict; the judges need a model only if there are any.
-
-        Raises:
-            BudgetExceededError: a limit of the run is passed; verdicts so far are kept.
-        """
-        label = f"{self._recorded.run.system.name}: judge"
-        total = len(list_answers_to_judge(self._recorded))
-        journal = self._recorded.journals.judgements
-        judge_cases(label, self.missing(), judges, journal, workers, total=total)
+def unjudged_answers(recorded: SystemRecords, *, retry_errors: bool) -> list[AnswerToJudge]:
+    """List the answers of a system that have no verdict; for ``retry_errors`` see ``select_unjudged``."""
+    records = recorded.journals.judgements.records
+    return select_unjudged(list_answers_to_judge(recorded), records, retry_errors=retry_errors)
 
 
 def select_unjudged(

@@ -31,7 +31,7 @@ from memory_program.evaluation.stages.cost_estimate import (
     estimate_build,
     estimate_judgements,
 )
-from memory_program.evaluation.stages.judge_stage import JudgeStage
+from memory_program.evaluation.stages.judge_stage import unjudged_answers
 from memory_program.evaluation.stages.ray_executor import RayExecutor
 from memory_program.evaluation.stages.ray_system import RemoteSystem
 
@@ -118,7 +118,7 @@ class SystemRunner:
         if config.mode is not Mode.BUILD:
             estimates.append(estimate_answers(config, self._name, conversations, len(questions)))
         if config.mode is Mode.FULL and judge is not None:
-            cases = JudgeStage(self.recorded, retry_errors=config.retry_errors).missing()
+            cases = unjudged_answers(self.recorded, retry_errors=config.retry_errors)
             count = len(cases) + sum(q.is_headline for q in questions) * len(judge.rubrics)
             estimates.append(estimate_judgements(config, self._name, count))
         return [estimate for estimate in estimates if estimate is not None]
@@ -126,8 +126,8 @@ class SystemRunner:
     @property
     def is_finished(self) -> bool:
         """True if every session is built, every question answered, and every answer judged."""
-        judging = JudgeStage(self.recorded, retry_errors=self._config.retry_errors)
-        return not (self.builder.count_missing() or self.answerer.missing() or judging.missing())
+        unjudged = unjudged_answers(self.recorded, retry_errors=self._config.retry_errors)
+        return not (self.builder.count_missing() or self.answerer.missing() or unjudged)
 
     def attach_models(self, models: ModelFactory) -> None:
         """Give the system its models, and make that of its judge, so that an unusable one ends the run now.
