@@ -33,7 +33,7 @@ def test_every_task_runs_and_progress_is_shown(terminal):
     assert ("5/5" if terminal else "rag: answer: 5 of 5 done, 1 failed,") in output.getvalue()
 
 
-def test_dspy_keeps_nothing_of_what_the_tasks_ask():
+def test_dspy_keeps_no_history_of_the_tasks():
     crew, _ = workers()
     program = dspy.Predict("question -> answer")
     with ScriptedLM([fields(answer="x")] * 3) as lm:
@@ -42,7 +42,7 @@ def test_dspy_keeps_nothing_of_what_the_tasks_ask():
     assert (len(lm.requests), lm.history, program.history, dspy.settings.trace) == (3, [], [], [])
 
 
-def test_a_stage_without_work_says_only_that():
+def test_a_stage_without_work_prints_one_line():
     crew, output = workers()
     crew.run("rag: answer", [], to_do=0, total=9)
     assert output.getvalue() == "rag: answer: 0 of 9 to do\n"
@@ -75,7 +75,7 @@ def test_the_first_exception_ends_the_stage_and_no_new_task_begins():
     assert begun == [0, 1, 2]
 
 
-def test_a_long_task_can_see_that_the_stage_is_ending():
+def test_a_long_task_sees_that_the_stage_is_ending():
     crew, _ = workers(concurrency=2)
     failed = threading.Event()
     seen: list[bool] = []
@@ -95,7 +95,7 @@ def test_a_long_task_can_see_that_the_stage_is_ending():
     assert seen == [True]
 
 
-def test_a_stage_after_one_that_failed_runs():
+def test_a_stage_runs_after_a_failed_one():
     crew, _ = workers()
 
     def failing() -> None:
