@@ -102,7 +102,7 @@ class Tracker:
                 logged = mlflow.dspy.log_model(
                     program,
                     name="program",
-                    # left to find out what it needs, MLflow would load it once more
+                    # otherwise MLflow would load it again to find its requirements
                     pip_requirements=[f"dspy=={version('dspy')}"],
                     use_dspy_model_save=True,
                 )
@@ -122,7 +122,7 @@ class Tracker:
         opened.mlflow.dspy.autolog(silent=True)
 
     def close(self) -> None:
-        """Wait for what is being opened, and forget it."""
+        """Wait until MLflow is open, and release it."""
         self._pool.shutdown(cancel_futures=True)
 
     def _wait(self) -> "_MlflowConnection":
@@ -133,7 +133,7 @@ class Tracker:
 
     def _open(self) -> "_MlflowConnection":
         mlflow = import_mlflow()
-        # a database that fails, or whose driver is missing, is told as its library tells it
+        # errors of a database, or of a missing driver, have the message of their library
         of_databases = (importlib.import_module("sqlalchemy.exc").SQLAlchemyError, ImportError)
         try:
             database = sqlite_path(self.uri)
@@ -144,15 +144,15 @@ class Tracker:
             raise TrackingError(self._error_message(error)) from error
 
     def _create_database(self, mlflow: ModuleType, database: Path) -> None:
-        """Make a new SQLite database aside, and move it into place.
+        """Make a new SQLite database under another name, and move it into place.
 
-        It takes seconds, in which a process may be killed, and MLflow cannot read one that is half made.
+        That takes seconds in which the process may be killed, and MLflow cannot read a half-made database.
         """
         database.parent.mkdir(parents=True, exist_ok=True)
         part = database.with_name(f"{database.name}.{os.getpid()}.part")
         self._experiment(mlflow, f"sqlite:///{part.as_posix()}")
         try:
-            os.link(part, database)  # unlike a rename, it leaves what somebody else made meanwhile
+            os.link(part, database)  # unlike a rename, it keeps a database that another process made
         except FileExistsError:
             pass
         except OSError:  # a file system without links
@@ -172,8 +172,8 @@ class Tracker:
     def _error_message(self, error: Exception) -> str:
         text = " ".join(str(error).split())[:300]
         return (
-            f"MLflow at {self.uri!r} failed: {text}; the results are written all the same: correct "
-            "--tracking-uri and run the same command again, or leave MLflow out with --no-mlflow"
+            f"MLflow at {self.uri!r} failed: {text}; the results are written: correct --tracking-uri and run "
+            "the same command again, or leave MLflow out with --no-mlflow"
         )
 
 
@@ -204,7 +204,7 @@ class _MlflowConnection:
 
 
 def sqlite_path(uri: str) -> Path | None:
-    """Give the file of an SQLite address; None for any other address.
+    """Return the file of an SQLite address; None for any other address.
 
     Example:
         >>> sqlite_path("sqlite:///runs/mlflow.db").as_posix()
@@ -214,11 +214,11 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def import_mlflow() -> ModuleType:
-    """Import MLflow without telemetry, its bars, and the log of its database's migrations."""
+    """Import MLflow without its telemetry, progress bars and log of database migrations."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read while it is imported
     os.environ.setdefault(
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false"
-    )  # one for every run that is searched
+    )  # one bar for every run that is searched
     mlflow = importlib.import_module("mlflow")
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -73,7 +73,7 @@ def load_selection(config: EvaluateConfig) -> Selection:
         if not questions:
             raise ConfigError(
                 f"subset_file={str(config.subset_file)!r} selects questions, and this split has none: leave "
-                " --subset-file out, or name data that has some"
+                "--subset-file out, or name data that has some"
             )
         ids = set(_read_subset_ids(config.subset_file, questions))
         questions = [q for q in questions if {q.question_id, q.conversation_id} & ids]

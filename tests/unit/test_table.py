@@ -111,14 +111,14 @@ def test_the_summary_has_a_line_per_system_and_table():
     row, verdicts, _, usage, errors = (line for line in lines if line[:1] == ["rag"])
     assert row[1:3] == [f"{score['value']:.3f}", f"{score['low']:.2f}..{score['high']:.2f}"]
     assert verdicts == ["rag", "lenient", "1.000", "1.00..1.00", "0"]
-    assert usage[-1] == "6"
+    assert usage[-1] == "24"
     assert errors[1:] == ["6/30", "33%", "67%"]
     assert [line[:3] for line in lines if line[:1] == ["oracle"]] == [["oracle", "(upper", "bound)"]]
 
 
 def test_the_summary_ends_with_the_warnings():
     found = results(memory="red")
-    assert "memory: 6 missing in judge: run the same with --mode full" in summary(found)
+    assert "memory: 24 missing in judge: run the same with --mode full" in summary(found)
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -86,7 +86,7 @@ def svg_figures(results: Json) -> list[tuple[str, Markup]]:
             figure.savefig(file, format="svg", bbox_inches="tight", metadata=metadata)
             svg = file.getvalue()
             svg = svg[svg.index("<svg") :]
-            svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # each figure numbers anew; a page has each id once
+            svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # each figure counts from 1; a page has each id once
             svgs.append((title, Markup(re.sub(r'style="[^"]*"', use_page_colours, svg))))
     return svgs
 

@@ -160,7 +160,7 @@ def _f1_title(dataset: Json) -> str:
 
 
 def _f1_scores(dataset: Json, systems: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the scores of each system by group: all, types, and what the benchmark reports beside them."""
+    """Return the scores of each system by group: all, types, and the benchmark's other scores."""
     scores: dict[str, Json] = {}
     for name, system in systems.items():
         scores[name] = dict(system["locomo_f1"])

@@ -165,14 +165,14 @@ class Builder:
                 key, known = self._record_key(conversation, session), self._journal.records
                 if done is None:
                     if key not in known or known[key].bank != bank:
-                        # The journal lacks this session of the database. If another system of the run built
-                        # it, it took nothing; otherwise nobody knows what it took.
+                        # The journal lacks this session of the database. It took nothing if another system of
+                        # the run built it; otherwise its usage is unknown.
                         record = space.sessions[session.session_id].record
                         usage = Usage() if self.shares_banks else Usage(cost_usd=None)
                         self._journal.add(
                             BuildRecord(key, name, session.session_id, bank, record, usage, 0.0)
                         )
-                elif self._store is not None or key not in known:  # else it is made in memory once more
+                elif self._store is not None or key not in known:  # else it is only made in memory again
                     record, usage, elapsed_s = done.record, done.usage, done.elapsed_s
                     self._journal.add(
                         BuildRecord(key, name, session.session_id, bank, record, usage, elapsed_s)
