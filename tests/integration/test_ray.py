@@ -319,7 +319,7 @@ def test_a_database_at_another_revision_is_an_error(tmp_path: Path) -> None:
         store.save(MemorySpace("alice"))
         remote = RemoteSystem(make_system("memory", SystemSettings()), Here(url), calls_at_once=1)
         with pytest.raises(
-            ConflictError, match="'alice' is at revision 0, and a task reads revision 1 of it"
+            ConflictError, match="'alice' is at revision 0, but a task reads revision 1"
         ):
             remote.ask(MemorySpace("alice"), "Who is Bob?")
 
@@ -337,7 +337,7 @@ def test_a_machine_with_another_version_is_an_error(monkeypatch: pytest.MonkeyPa
 
     remote = RemoteSystem(make_system("extractive", SystemSettings()), Elsewhere(None), calls_at_once=1)
     with pytest.raises(
-        ConfigError, match=r"has memory-program 0\.0\.1, and the run is of .*: install the same"
+        ConfigError, match=r"has memory-program 0\.0\.1, and the run has .*: install the same"
     ):
         remote.ask(MemorySpace("alice"), "Who is Bob?")
 
@@ -358,7 +358,7 @@ def test_without_ray_the_error_names_the_extra(tmp_path: Path, monkeypatch: pyte
 )
 def test_an_unreachable_cluster_is_an_error_at_once(address: str) -> None:
     executor = RayExecutor(address, 1, None)
-    with pytest.raises(ConfigError, match=f"ray_address='{address}' is no Ray cluster .*ray start --head"):
+    with pytest.raises(ConfigError, match=f"ray_address='{address}' is not a Ray cluster .*ray start --head"):
         executor.__enter__()
 
 
@@ -376,7 +376,7 @@ def test_an_sqlite_file_is_refused_on_several_machines() -> None:
     "url", ["postgresql://me:hunter2@host/name", "postgresql://me@host/name?password=hunter2"]
 )
 def test_a_database_with_a_password_in_its_url_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="have PGPASSWORD or ~/") as caught:
+    with pytest.raises(ConfigError, match="set PGPASSWORD or ~/") as caught:
         shareable_database_url(url)
     assert "hunter2" not in str(caught.value)
 
