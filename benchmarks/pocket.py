@@ -28,7 +28,8 @@ from rich.table import Table
 from locomo.metrics import is_abstention
 from locomo.statistics import clustered_interval
 from memory_program.agents.signatures import SPECIALISTS
-from memory_program.configs.evaluate_config import DatasetName, EvaluateConfig
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.configs.groups import DatasetName
 from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.json_files import Json
 from memory_program.core.settings import Settings
@@ -100,17 +101,10 @@ def main() -> None:
 
 
 def _measured(config: EvaluateConfig, lm: dspy.LM, wordings: int) -> Iterable[Table]:
-    worlds = load_worlds(config)
+    worlds = load_worlds(config.source, config.seed)
     ceiling = evaluate_oracle(config)
     assert ceiling is not None, "the truth of a world is known"
-    from_gold = EvaluateConfig(
-        **{
-            **config.model_dump(),
-            "systems": "memory",
-            "writer_model": ORACLE,
-            "output_dir": config.output_dir / "gold",
-        }
-    )
+    from_gold = config.replace(systems="memory", writer_model=ORACLE, output_dir=config.output_dir / "gold")
     _results(from_gold, {ORACLE: oracle_lm(worlds), lm.model: lm})
     answers = _answers(from_gold.output_dir)
     yield _reader_table(answers, _answers(config.output_dir / "ceiling"))

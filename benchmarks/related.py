@@ -24,7 +24,7 @@ from memory_program.agents.writer import MemoryWriter, specialist_memory_kind
 from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory_search import ScoredMemory, filter_by_relative_score
 from memory_program.bank.space import MemorySpace
-from memory_program.configs.evaluate_config import DatasetName, EvaluateConfig
+from memory_program.configs.groups import DatasetName, DataSettings
 from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.settings import Settings
 from memory_program.evaluation.datasets import load_worlds
@@ -63,13 +63,7 @@ def main() -> None:
     """Read the flags, measure, and print the table."""
     benchmark = parse_flags(Related)
     worlds = load_worlds(
-        EvaluateConfig(
-            dataset=DatasetName.WORLD.value,
-            seed=benchmark.seed,
-            worlds=benchmark.conversations,
-            systems="memory",
-            mlflow=False,
-        )
+        DataSettings(dataset=DatasetName.WORLD.value, num_worlds=benchmark.conversations), benchmark.seed
     )
     by_query: dict[str, list[Search]] = {"the whole session": [], "each turn": []}
     for world in track(worlds, "worlds", console=Console(stderr=True)):

@@ -27,7 +27,8 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import Answer, RankedItem, SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.configs.evaluate_config import EvaluateConfig, SystemSettings
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.configs.groups import SystemSettings
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.worlds import as_locomo_json, generate_worlds
 

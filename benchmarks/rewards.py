@@ -39,10 +39,10 @@ RULES: Mapping[str, Sequence[str]] = {
     "dense": ("--reward-rule", "dense", "--alpha", "1"),
     "attribution": ("--reward-rule", "dense", "--alpha", "4"),
     "delta": ("--reward-rule", "delta", "--alpha", "1"),
-    "difference": ("--reward-rule", "difference"),
+    "leave-one-out": ("--reward-rule", "leave-one-out"),
 }
 """The rewards, by name: the score of the answers; MemBuilder's dense reward, and the same with attribution;
-MemUpdate's delta; the difference that a specialist makes."""
+MemUpdate's delta; leave-one-out credit."""
 
 
 class Benchmark(Settings):

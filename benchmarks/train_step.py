@@ -29,8 +29,9 @@ from transformers import TrainerCallback
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.configs.evaluate_config import SystemName
+from memory_program.configs.groups import DataSettings
 from memory_program.configs.train_config import TrainConfig
-from memory_program.configs.trainer_config import GRPOSettings, ReinforceSettings
+from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
 from memory_program.core.checkpoints import LogEntry
 from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.settings import Settings
@@ -39,13 +40,12 @@ from memory_program.models.factory import language_model
 from memory_program.models.local_model import LocalModel
 from memory_program.models.model_names import POCKET_BASE, model_source
 from memory_program.rl.backends.local_backend import require_local_engine
-from memory_program.rl.credit import group_advantages
-from memory_program.rl.groups import chat_messages
 from memory_program.rl.grpo import MemoryGRPO
-from memory_program.rl.rewards import build_answer_metric
+from memory_program.rl.rewards import build_answer_metric, group_advantages
+from memory_program.rl.rollouts import chat_messages
 from memory_program.rl.trainer.packing import Sample
 from memory_program.rl.trainer.policy_step import LocalTrainer
-from memory_program.rl.training_data import DataSplits, load_data_splits
+from memory_program.rl.training_data import TrainingSplits, load_training_splits
 
 
 class Benchmark(Settings):
@@ -144,8 +144,8 @@ def measure_program(benchmark: Benchmark) -> tuple[ProgramStep, Prompts]:
         Where the seconds went, and the prompts of each step, for others to be asked.
     """
     with tempfile.TemporaryDirectory() as folder:
-        material = _material(benchmark)
-        student = make_system(SystemName.MEMORY.value, TrainConfig().system_settings)
+        splits = _splits(benchmark)
+        student = make_system(SystemName.MEMORY.value, TrainConfig().system)
         assert isinstance(student, MemoryProgram)
         policy = _Kept(LocalSettings(source=model_source(benchmark.model), dtype="float32"))
         lm = language_model(benchmark.model, max_tokens=benchmark.max_completion_tokens)
@@ -156,9 +156,9 @@ def measure_program(benchmark: Benchmark) -> tuple[ProgramStep, Prompts]:
         watch = _Watch(policy, require_local_engine(reader))
         grpo = MemoryGRPO(
             build_answer_metric("f1"), Path(folder), _settings(benchmark), _training(benchmark),
-            expert_tokens=material.expert_tokens, on_entry=watch.entry,
+            expert_tokens=splits.expert_tokens, on_entry=watch.entry,
         )  # fmt: skip
-        grpo.compile(student, trainset=material.train, valset=material.val[:1])
+        grpo.compile(student, trainset=splits.train, valset=splits.val[:1])
         policy.local.close()
         require_local_engine(reader).close()
     return watch.program_step(), watch.prompts
@@ -204,17 +204,17 @@ def _different(requests: Sequence[Request]) -> list[Request]:
     return list({str(chat_messages(request)): request for request in requests}.values())
 
 
-def _material(benchmark: Benchmark) -> DataSplits:
+def _splits(benchmark: Benchmark) -> TrainingSplits:
     # conversations have eight sessions or more, of which the curriculum begins with two
     examples = 10 * benchmark.steps * benchmark.examples_per_step
-    return load_data_splits(TrainConfig(num_train=examples, num_val=1, seed=benchmark.seed))
+    return load_training_splits(DataSettings(), benchmark.seed, examples)
 
 
 def _settings(benchmark: Benchmark) -> GRPOSettings:
     return GRPOSettings(
         num_train_steps=benchmark.steps,
         examples_per_step=benchmark.examples_per_step,
-        rollouts=benchmark.rollouts,
+        group_size=benchmark.rollouts,
         val_every=benchmark.steps,
         save_every=benchmark.steps,
     )
@@ -314,7 +314,7 @@ def _trl(benchmark: Benchmark, prompts: Prompts) -> Speed:
             num_generations=benchmark.rollouts,
             max_completion_length=benchmark.max_completion_tokens,
             temperature=1.0,
-            learning_rate=training.learning_rate,
+            learning_rate=training.optimizer.learning_rate,
             lr_scheduler_type="constant",
             beta=training.beta,
             loss_type=training.loss_type,

@@ -71,7 +71,7 @@ def examples_of(conversation: Conversation, rng: np.random.Generator) -> Iterato
     """Find the turns for every question of a conversation, and score the candidates in them."""
     archive = Archive()
     for session in conversation.sessions:
-        archive.add_session(session)
+        archive.add_sessions([session])
     for question in conversation.questions:
         clues = parse_question(question.text, archive.speakers)
         evidence = Evidence(clues, archive.search(question.text, MAX_SEARCHED_TURNS), archive)

@@ -11,7 +11,7 @@ from memory_program.agents.program import MemorySystem
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import Answer, CallFailure, Outcome, RankedItem, SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.configs.evaluate_config import SystemSettings
+from memory_program.configs.groups import SystemSettings
 from memory_program.models.usage import CallRecord, Usage, record_call
 
 ANIMALS = ("badger", "cormorant", "dolphin", "ermine", "falcon", "gecko", "heron", "ibex", "jackal", "koala")

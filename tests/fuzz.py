@@ -35,7 +35,7 @@ with atheris.instrument_imports(
     from memory_program.agents.tools import ALL_TOOLS, MemoryTools
     from memory_program.bank.bank import MemoryBank
     from memory_program.bank.dates.resolve import find_dates, resolve_date
-    from memory_program.bank.exchange import space_from_json
+    from memory_program.bank.record_json import space_from_json
     from memory_program.bank.space import MemorySpace
     from memory_program.core.errors import StoreError
 

@@ -210,12 +210,12 @@ def impatient(url: str) -> ModelFactory:
 
 def held_out(data: Path) -> list[Conversation]:
     """The conversations that no optimisation may touch."""
-    return split_conversations(read_dataset(data))["test"]
+    return list(split_conversations(read_dataset(data)).test)
 
 
 def held_out_f1(config: OptimizeConfig, data: Path, models: ModelFactory, program: Path | None) -> float:
     """Remember the held-out conversations with a program, saved or as it comes, and ask about them."""
-    system = make_system("memory", config.system_settings)
+    system = make_system("memory", config.system)
     assert isinstance(system, MemoryProgram)
     if program is not None:
         system.load(str(program))

@@ -12,7 +12,8 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.configs.evaluate_config import EvaluateConfig, SystemSettings
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.configs.groups import SystemSettings
 from memory_program.evaluation.evaluation_run import evaluate
 from tests.evaluation_samples import NoteTaking, write_conversations
 

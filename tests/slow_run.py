@@ -43,7 +43,8 @@ def main() -> None:
         threading.Thread(target=_die, args=death, daemon=True).start()
     if system == "oracle":
         config = EvaluateConfig(systems="memory", **json.loads(settings))
-        lm: dspy.LM = engine_as_lm(SlowOracle(Oracle(load_worlds(config)), float(delay_s)))
+        worlds = load_worlds(config.source, config.seed)
+        lm: dspy.LM = engine_as_lm(SlowOracle(Oracle(worlds), float(delay_s)))
         evaluate(config, models=lambda name, temperature: lm)
         return
     config = EvaluateConfig(systems=system, **json.loads(settings))

@@ -20,7 +20,7 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.agents.reader import QAReader
 from memory_program.agents.signatures import EMPTY_PLACEHOLDER, SPECIALISTS
 from memory_program.agents.writer import format_session_date
-from memory_program.configs.trainer_config import ReinforceSettings
+from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.models.local_model import LocalModel
 from memory_program.rl.trainer.packing import Sample

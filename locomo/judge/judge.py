@@ -14,7 +14,6 @@ from dspy.utils.exceptions import AdapterParseError
 
 from locomo.judge.rubrics import Grading, Rubric, Verdict, judge_instruction, select_grading
 from locomo.prompt_markers import escape_prompt_markers
-from locomo.rendering import PromptCachingAdapter
 from locomo.types import Question
 
 _VERDICT_MARKER = re.compile(r"^\s*\[\[ ## verdict ## \]\]", re.MULTILINE)
@@ -41,7 +40,7 @@ class GradeAnswer(dspy.Signature):
     verdict: str = dspy.OutputField(desc="one word, CORRECT or WRONG")
 
 
-class OneVerdictAdapter(PromptCachingAdapter):
+class OneVerdictAdapter(dspy.ChatAdapter):
     """ChatAdapter that never asks a second time, and refuses a reply with more than one verdict.
 
     The library's fallback to JSON is another prompt, and its parser takes the first of two verdicts.

@@ -1,1 +1,1 @@
-"""Who writes and reads: the update agent, the QA reader, and the systems they are compared with."""
+"""The writer and the reader, their prompts and tools, and the systems that they are compared with."""

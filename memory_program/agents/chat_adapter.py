@@ -1,9 +1,8 @@
-"""How prompts are rendered and replies are read: DSPy's ChatAdapter, made strict.
+"""The program's reply format: DSPy's ChatAdapter, made strict.
 
-Three things differ from the library's adapter. A reply whose tool calls were cut off is refused instead of
-being repaired into half a memory; one whose calls could be read in two ways is refused instead of being read
-in part; and text that stands in an input field cannot pose as a field marker or as a turn of the chat. There
-is no second call in another format behind the caller's back.
+Three things differ from the library's adapter. A reply whose tool calls were cut off is refused, not repaired
+into half a memory. A reply whose calls can be read in two ways is refused, not read in part. Text in an input
+field cannot pose as a field marker or as a turn of the chat. There is no second call in another format.
 """
 
 import json
@@ -15,7 +14,6 @@ from dspy.utils.exceptions import AdapterParseError
 
 from locomo.json_at import INVALID_CHARACTERS
 from locomo.prompt_markers import escape_prompt_markers
-from locomo.rendering import PromptCachingAdapter
 
 _HEADER = re.compile(r"^[^\S\n]*\[\[ ## (\w+) ## \]\]", re.MULTILINE)
 _CALLS_BEGIN = re.compile(r'\{\s*"(?:tool_calls|name|id|type|function)"|\[\s*[{\]]')
@@ -28,11 +26,11 @@ class TruncatedReplyError(AdapterParseError):
     """The reply ends in the middle of its tool calls."""
 
 
-class StrictChatAdapter(PromptCachingAdapter):
-    """ChatAdapter without the JSON fallback or repairs of cut replies, safe against its own markers."""
+class StrictChatAdapter(dspy.ChatAdapter):
+    """ChatAdapter without JSON fallback or repair of cut replies, safe against its own markers."""
 
     def __init__(self) -> None:
-        """Make the adapter; it has no settings, so that rollouts and training text cannot differ."""
+        """Make the adapter. It has no settings, so that rollouts and training text cannot differ."""
         super().__init__(use_json_adapter_fallback=False)
 
     def format_user_message_content(
@@ -43,17 +41,17 @@ class StrictChatAdapter(PromptCachingAdapter):
         suffix: str = "",
         main_request: bool = False,
     ) -> str:
-        """Render the inputs; markers inside them are broken up so that data stays data."""
+        """Render the inputs; markers inside them are broken up, so that data stays data."""
         harmless = {name: escape_prompt_markers(v) if isinstance(v, str) else v for name, v in inputs.items()}
         return super().format_user_message_content(signature, harmless, prefix, suffix, main_request)
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
         """Read a reply into the signature's output fields.
 
-        No call is lost in silence: of the calls that the reply makes, all are read, or none.
+        No call is lost in silence: either all calls of the reply are read, or none.
 
         Raises:
-            TruncatedReplyError: the tool calls are not closed and neither is the reply.
+            TruncatedReplyError: neither the tool calls nor the reply are closed.
             AdapterParseError: a field is missing or does not have its type, or the calls are ambiguous.
         """
         completion = _replace_invalid_characters(completion)
@@ -67,25 +65,32 @@ class StrictChatAdapter(PromptCachingAdapter):
             _raise_parse_error(signature, completion, "the reply is nested too deeply")
         for name, count in named.items():
             if len(parsed[name].tool_calls) < count:
-                _raise_parse_error(
-                    signature, completion, f"of {count} calls in `{name}` not all could be read"
-                )
+                _raise_parse_error(signature, completion, f"some of {count} calls in `{name}` are unreadable")
             for call in parsed[name].tool_calls:
                 call.args = _replace_invalid_characters(call.args)
         return parsed
 
 
 def _normalize_calls(signature: type[dspy.Signature], completion: str, field: str) -> tuple[str, int]:
-    """Replace the field's text by the JSON in it, leaving prose and code fences out.
+    """Replace a field's text by the JSON of its calls, without prose and code fences.
 
     Returns:
-        the reply, and how many calls are in the field.
+        the reply, and the number of calls in the field.
     """
     header = next((found for found in _HEADER.finditer(completion) if found[1] == field), None)
     if header is None:
         return completion, 0
+    values: list[ReplyJson] = []
+    end = header.end()
     try:
-        values, end = _decoded(completion, header.end())
+        # Only where calls begin is decoded: in a list that was cut, the first calls are whole too, and taking
+        # them alone would lose the others. A marker inside a string of a call is text.
+        while begin := _CALLS_BEGIN.search(completion, end):
+            marker = _HEADER.search(completion, end)
+            if marker is not None and marker.start() < begin.start():
+                break
+            value, end = _DECODER.raw_decode(completion, begin.start())
+            values.append(value)
     except _DuplicateKeyError as error:
         _raise_parse_error(
             signature, completion, f"an object in `{field}` has the key {error.args[0]!r} twice"
@@ -94,11 +99,15 @@ def _normalize_calls(signature: type[dspy.Signature], completion: str, field: st
         _raise_parse_error(signature, completion, f"`{field}` is nested too deeply")
     except ValueError:  # not quite JSON: the library's repair of commas and quotes is welcome
         values, end = [], header.end()
-    _reject_repeated_field(signature, completion, field, end)
-    header_after = _HEADER.search(completion, end)
-    section = completion[end : header_after.start()] if header_after else completion[end:]
+    following = list(_HEADER.finditer(completion, end))
+    names = [marker[1] for marker in following]
+    is_completed = "completed" in names
+    if field in (names[: names.index("completed")] if is_completed else names):  # only one would be read
+        _raise_parse_error(signature, completion, f"the reply has `{field}` more than once")
+    rest_start = following[0].start() if following else len(completion)
+    section = completion[end:rest_start]
     is_open = section.rfind("{") > section.rfind("}") if values else "{" in section
-    if is_open and not any(found[1] == "completed" for found in _HEADER.finditer(completion, end)):
+    if is_open and not is_completed:
         raise TruncatedReplyError(
             adapter_name="StrictChatAdapter",
             signature=signature,  # pyright: ignore[reportArgumentType]  # DSPy means the class
@@ -106,33 +115,17 @@ def _normalize_calls(signature: type[dspy.Signature], completion: str, field: st
             message=f"the reply ends in the middle of `{field}`",
         )
     if not values:
-        return completion, len(_CALL_NAME.findall(section))  # what the repair must not drop
+        return completion, len(_CALL_NAME.findall(section))  # the repair must find as many
     calls = _extract_calls(values)
     if calls is None:
         _raise_parse_error(signature, completion, f"`{field}` holds more than one list of calls")
-    rest = completion[header_after.start() :] if header_after else ""
-    # in ASCII: DSPy goes by lines, and breaks them at characters that may stand in a string of JSON
-    return f"{completion[: header.end()]}\n{json.dumps({'tool_calls': calls})}\n\n{rest}", len(calls)
-
-
-def _decoded(completion: str, position: int) -> tuple[list[ReplyJson], int]:
-    """Decode the calls from a position on, and say where they end.
-
-    Only where calls begin is decoded: inside a list that was cut, the first calls are whole too, and to take
-    them alone would lose the others. A marker inside a string of theirs is text.
-    """
-    values: list[ReplyJson] = []
-    while begin := _CALLS_BEGIN.search(completion, position):
-        header = _HEADER.search(completion, position)
-        if header is not None and header.start() < begin.start():
-            break
-        value, position = _DECODER.raw_decode(completion, begin.start())
-        values.append(value)
-    return values, position
+    # in ASCII: DSPy reads line by line, and also breaks at characters that may stand in a JSON string
+    text = f"{completion[: header.end()]}\n{json.dumps({'tool_calls': calls})}\n\n{completion[rest_start:]}"
+    return text, len(calls)
 
 
 def _extract_calls(values: list[ReplyJson]) -> list[ReplyJson] | None:
-    """Give the calls of one list, or of bare calls one after the other; None if more than that is there."""
+    """Return the calls of one list, or bare calls that follow each other; None if there is more than that."""
     if len(values) > 1:
         are_bare = all(isinstance(value, dict) and "tool_calls" not in value for value in values)
         return values if are_bare else None
@@ -145,15 +138,6 @@ def _extract_calls(values: list[ReplyJson]) -> list[ReplyJson] | None:
     is_alone = not any(isinstance(other, (list, dict)) and other for other in others)
     calls = value["tool_calls"]
     return cast(list[ReplyJson], calls) if is_alone and isinstance(calls, list) else None
-
-
-def _reject_repeated_field(signature: type[dspy.Signature], completion: str, field: str, end: int) -> None:
-    """Refuse a reply that has the field twice before it is completed: only the first would be read."""
-    for header in _HEADER.finditer(completion, end):
-        if header[1] == "completed":
-            return
-        if header[1] == field:
-            _raise_parse_error(signature, completion, f"the reply has `{field}` more than once")
 
 
 def _replace_invalid_characters(value: ReplyJson) -> ReplyJson:
@@ -180,7 +164,7 @@ def _raise_parse_error(signature: type[dspy.Signature], completion: str, message
 
 
 class _DuplicateKeyError(Exception):
-    """A key stands twice in an object: its first value would be lost."""
+    """An object has a key twice: its first value would be lost."""
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, ReplyJson]]) -> dict[str, ReplyJson]:
@@ -191,8 +175,8 @@ def _reject_duplicate_keys(pairs: list[tuple[str, ReplyJson]]) -> dict[str, Repl
     return members
 
 
-# Not strict: a line end inside a string is what models write, and no damage.
+# Not strict: models write line ends inside strings, which does no harm.
 _DECODER = json.JSONDecoder(object_pairs_hook=_reject_duplicate_keys, strict=False)
 
 ADAPTER = StrictChatAdapter()
-"""The one adapter of the program: rollouts, evaluation and training text all go through it."""
+"""The program's only adapter, for rollouts, evaluation and training text."""

@@ -1,7 +1,7 @@
-"""What a reader is shown, under a token budget.
+"""Reader contexts: the memories and turns that a reader sees, under a token budget.
 
 Every system answers with the same reader; they differ in the context that is built here. The reader never
-sees the category, the gold, or (but for ``FullContext``) the conversation itself.
+sees the category or the gold, and only ``FullContext`` shows it the conversation.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from memory_program.bank.outcomes import RankedItem
 from memory_program.bank.space import MemorySpace
 
 RANKING_DEPTH = 50
-"""How far rankings go, so that recall can be measured up to 50; the reader is shown the first of them."""
+"""The length of rankings, so that recall can be measured up to 50; the reader sees the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderContext:
-    """The fields of a reader's prompt, and what went into them."""
+    """The fields of a reader's prompt, and the items in them."""
 
     core: str = EMPTY_PLACEHOLDER
     memories: str = EMPTY_PLACEHOLDER
@@ -34,7 +34,7 @@ class ReaderContext:
     tokens: int = 0
 
     def inputs(self, question: str) -> dict[str, str]:
-        """Give the input fields of a reader's signature, with the question before and after the memories."""
+        """Return the inputs of a reader's signature, with the question before and after the memories."""
         return {
             "excerpts": self.excerpts,
             "question": question,
@@ -45,10 +45,10 @@ class ReaderContext:
 
 
 class ContextBuilder(Protocol):
-    """Builds a reader's context from a space; several queries mean that the reader searched again."""
+    """Builds a reader's context from a space."""
 
     def build(self, space: MemorySpace, queries: Sequence[str]) -> ReaderContext:
-        """Build the context for a question, which is the first of the queries."""
+        """Build the context for a question: the first query; the others are the reader's searches."""
         ...
 
 
@@ -56,9 +56,9 @@ class ContextBuilder(Protocol):
 class MemoryContext:
     """Core block, packed memories, and verbatim excerpts when the archive is on.
 
-    Memories come with the best last, beside the question: each stands for itself and has its date. Excerpts
-    are turns of a talk, and come in its order. Of each ranking, what scores less than ``min_relative_score``
-    times its best is not shown; on LoCoMo's turns 0.4 costs 0.001 of recall at 10.
+    Memories come best last, next to the question: each can be read alone and has its date. Excerpts come in
+    the order of the conversation. Items of a ranking that score below ``min_relative_score`` times its best
+    are dropped; on LoCoMo's turns 0.4 costs 0.001 of recall at 10.
     """
 
     top_k: int = 10
@@ -86,24 +86,27 @@ class MemoryContext:
         order = (
             rankings[0] if len(rankings) == 1 else [hit.doc_id for hit in reciprocal_rank_fusion(rankings)]
         )
-        lines = {key: format_reader_line(entries[key]) for key in order[:RANKING_DEPTH]}
-        ranked = tuple(
-            RankedItem(key[1], _sources(entries[key]), count_tokens(line + "\n"))
-            for key, line in lines.items()
-        )
-        # All lines of the core block, but under the tightest budgets.
+        lines: dict[_Key, str] = {}
+        ranked: list[RankedItem] = []
+        for key in order[:RANKING_DEPTH]:
+            entry = entries[key]
+            lines[key] = format_reader_line(entry)
+            sources = entry.sources if isinstance(entry, Memory) else (entry.turn.turn_id,)
+            ranked.append(RankedItem(key[1], sources, count_tokens(lines[key] + "\n")))
+        # The tightest budgets do not hold all lines of the core block.
         core = pack_to_budget(space.bank.core.splitlines() if self.with_memories else [], self.budget)
-        # Every ranking has its first top_k candidates; packing keeps the best of all that fit.
+        # Every ranking gives its first top_k candidates; packing keeps the best ones that fit.
         candidates = [key for key in list(lines)[: self.top_k * len(rankings)] if key in relevant]
         shown = pack_to_budget(candidates, self.budget - core.tokens, lines.__getitem__)
         chosen = [entries[key] for key in shown.kept]
         memories = [entry for entry in reversed(chosen) if isinstance(entry, Memory)]
-        turns = sorted((e for e in chosen if isinstance(e, ScoredTurn)), key=_chronological_key)
+        turns = [entry for entry in chosen if isinstance(entry, ScoredTurn)]
+        turns.sort(key=lambda scored: (scored.session.number, scored.session.turns.index(scored.turn)))
         return ReaderContext(
             core="\n".join(core.kept) or EMPTY_PLACEHOLDER,
             memories="\n".join(format_reader_line(memory) for memory in memories) or EMPTY_PLACEHOLDER,
             excerpts="\n".join(format_reader_line(turn) for turn in turns) or EMPTY_PLACEHOLDER,
-            ranked=ranked,
+            ranked=tuple(ranked),
             shown=tuple(name for _, name in shown.kept),
             tokens=core.tokens + shown.tokens,
         )
@@ -111,10 +114,10 @@ class MemoryContext:
 
 @dataclass(frozen=True, slots=True)
 class FullContext:
-    """Every turn of every session, whatever it costs: the full-context baseline."""
+    """Every turn of every session, at any length: the full-context baseline."""
 
     def build(self, space: MemorySpace, queries: Sequence[str]) -> ReaderContext:
-        """Spell the conversation out; the queries do not matter."""
+        """Write out the conversation; the queries are ignored."""
         sessions = space.archive.sessions
         text = "\n\n".join(f"{format_day(s.date_time.date())}\n{s.transcript}" for s in sessions)
         shown = tuple(turn.turn_id for session in sessions for turn in session.turns)
@@ -123,34 +126,25 @@ class FullContext:
 
 @dataclass(frozen=True, slots=True)
 class NoContext:
-    """Nothing at all: what a model says from its own knowledge, or by luck."""
+    """No context: the model answers from its own knowledge, or by luck."""
 
     def build(self, space: MemorySpace, queries: Sequence[str]) -> ReaderContext:
-        """Give the empty context."""
+        """Return the empty context."""
         return ReaderContext()
 
 
 def format_reader_line(entry: Memory | ScoredTurn) -> str:
-    """Write a memory or a turn as a reader sees it: a memory before its date, a turn after it."""
+    """Write a memory or a turn as a reader sees it: a memory before its date, a turn after its date."""
     if isinstance(entry, Memory):
         return format_with_date(entry)
     return f"[{format_day(entry.session.date_time.date())}] {entry.turn.line}"
 
 
 _Key = tuple[bool, str]
-"""Whether it is a memory, and its id: a turn may be called as a memory is."""
+"""True for a memory, and its id: a turn and a memory may have the same id."""
 
 
 def _key(entry: Memory | ScoredTurn) -> _Key:
     if isinstance(entry, Memory):
         return True, entry.memory_id
     return False, entry.turn.turn_id
-
-
-def _sources(entry: Memory | ScoredTurn) -> tuple[str, ...]:
-    return entry.sources if isinstance(entry, Memory) else (entry.turn.turn_id,)
-
-
-def _chronological_key(scored: ScoredTurn) -> tuple[int, int]:
-    turn_ids = [turn.turn_id for turn in scored.session.turns]
-    return (scored.session.number, turn_ids.index(scored.turn.turn_id))

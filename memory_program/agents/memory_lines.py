@@ -1,4 +1,4 @@
-"""How memories are written in prompts, for writers and for readers."""
+"""Text of memories in prompts, for writers and for readers."""
 
 from collections.abc import Sequence
 
@@ -7,16 +7,16 @@ from memory_program.bank.memory import Memory
 
 
 def render_memories(memories: Sequence[Memory]) -> str:
-    """Write memories one to a line, each before the id by which a model can name it.
+    """Write one memory a line, each before its id.
 
-    A causal model has read what a memory says when it comes to the id, and can tell it by that.
+    A causal model has read the memory when it reaches the id, and can refer to it by that.
     """
     return "\n".join(f"{memory.line} [{memory.memory_id}]" for memory in memories) or "(none)"
 
 
 def format_with_date(memory: Memory) -> str:
-    """Write a memory before its date, where it has one.
+    """Write a memory before its date, if it has one.
 
-    A causal model has read what happened when it comes to the date, and can keep them together.
+    A causal model has read what happened when it reaches the date, and can keep them together.
     """
     return f"{memory.text} [{format_day(memory.happened_at)}]" if memory.happened_at else memory.text

@@ -1,4 +1,4 @@
-"""One call of a predictor, and how it can fail."""
+"""One call of a predictor and its failures."""
 
 from contextlib import AbstractContextManager
 from typing import cast
@@ -13,7 +13,7 @@ from memory_program.models.usage import UsageMeter, track_usage
 
 
 class CallFailedError(MemoryProgramError):
-    """A call to a model gave nothing usable; ``failure`` says which, how and why."""
+    """A call to a model gave nothing usable; ``failure`` says where and why."""
 
     def __init__(self, failure: CallFailure) -> None:
         """Wrap the failure."""
@@ -22,10 +22,10 @@ class CallFailedError(MemoryProgramError):
 
 
 def dspy_history_disabled() -> AbstractContextManager[None]:
-    """Let DSPy keep nothing of the calls of this thread inside the block.
+    """Stop DSPy from keeping this thread's calls inside the block.
 
-    It holds on to every prompt otherwise, by the ten thousand: in a trace that all threads share, and in the
-    histories of models and modules. Only whoever improves a program needs the one, and nobody the others.
+    Otherwise it keeps up to ten thousand prompts: in a trace that all threads share, and in the histories of
+    models and modules. Only optimisers need the trace, and nothing needs the histories.
     """
     return dspy.context(trace=None, disable_history=True)
 
@@ -35,8 +35,8 @@ def predict(where: str, predictor: dspy.Predict, **inputs: object) -> dspy.Predi
 
     Args:
         where: the name of the call in records, for example ``writer.semantic``.
-        predictor: what to call.
-        **inputs: its input fields.
+        predictor: the predictor to call.
+        **inputs: the predictor's input fields.
 
     Raises:
         CallFailedError: the model could not be reached, or its reply was cut off or could not be read.
@@ -47,24 +47,21 @@ def predict(where: str, predictor: dspy.Predict, **inputs: object) -> dspy.Predi
         except AdapterParseError as error:
             cut = isinstance(error, TruncatedReplyError) or _is_last_call_truncated(meter)
             outcome = Outcome.TRUNCATED if cut else Outcome.UNPARSED
-            raise CallFailedError(CallFailure(where, outcome, _head(error))) from error
+            raise CallFailedError(CallFailure(where, outcome, _one_line(error))) from error
         except LMError as error:
-            raise CallFailedError(CallFailure(where, Outcome.ERROR, _head(error))) from error
-        if _is_last_call_truncated(meter) and _last_output_is_text(predictor):
+            raise CallFailedError(CallFailure(where, Outcome.ERROR, _one_line(error))) from error
+        # Tool calls have an end of their own; a text that was cut can look whole.
+        signature = cast(type[dspy.Signature], predictor.signature)
+        ends_in_text = list(signature.output_fields.values())[-1].annotation is str
+        if ends_in_text and _is_last_call_truncated(meter):
             message = "the reply reached the limit of tokens"
             raise CallFailedError(CallFailure(where, Outcome.TRUNCATED, message))
     return prediction
-
-
-def _last_output_is_text(predictor: dspy.Predict) -> bool:
-    """Whether a cut reply can look whole: text has no end of its own, tool calls have."""
-    signature = cast(type[dspy.Signature], predictor.signature)
-    return list(signature.output_fields.values())[-1].annotation is str
 
 
 def _is_last_call_truncated(meter: UsageMeter) -> bool:
     return bool(meter.calls) and meter.calls[-1].is_truncated
 
 
-def _head(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]

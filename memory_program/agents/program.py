@@ -1,4 +1,4 @@
-"""The program: a writer and a reader over one space; and what every system compared with it can do."""
+"""The memory program (a writer and a reader over one space), and the interface of all systems."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -16,26 +16,35 @@ from memory_program.bank.space import MemorySpace
 
 
 class MemorySystem(dspy.Module):
-    """Something that is told sessions and asked questions. Saved as JSON, without its language models."""
+    """A system that remembers sessions and answers questions; saved as JSON, without its language models."""
 
     writes_memories: bool = False
-    """Whether ``remember`` calls a model; if not, a space costs nothing to build again."""
+    """True if ``remember`` calls a model; if not, building a space again costs nothing."""
 
-    @abstractmethod
     def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
-        """Take a session into a space, wholly, and once: a session that is known already is left alone."""
+        """Add a session to a space, completely or not at all; a known session is left as it is.
+
+        Without a writer, its turns are archived and no memory is made.
+
+        Raises:
+            SessionConflictError: a session of the same number but with other content is known.
+        """
+        record = SessionRecord(session.session_id)
+        if not space.has_session(session):
+            space.ingest(session, record)
+        return record
 
     @abstractmethod
     def ask(self, space: MemorySpace, question: str) -> Answer:
         """Answer a question from a space, which is not changed."""
 
     def forward(self, space: MemorySpace, question: str) -> dspy.Prediction:
-        """Answer a question; as ``ask``, in DSPy's terms."""
+        """Answer a question as ``ask`` does, and return a DSPy prediction."""
         answer = self.ask(space, question)
         return dspy.Prediction(answer=answer.text, record=answer)
 
     def dump_state(self, json_mode: bool = True) -> dict[str, Any]:  # Any: DSPy's state is a JSON object
-        """Give the prompts and demos. Models are left out: a program runs under any of them."""
+        """Return the prompts and demos, without models: a program runs with any model."""
         state: dict[str, Any] = {}
         for name, parameter in self.named_parameters():
             if isinstance(parameter, dspy.Predict):
@@ -46,17 +55,17 @@ class MemorySystem(dspy.Module):
 
 
 def writer_state(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: as of ``dump_state``
-    """Give the part of a system's state that its memories depend on."""
+    """Return the part of a system's state that its memories depend on."""
     return {part: value for part, value in state.items() if part.split(".")[0] == "writer"}
 
 
 class MemoryProgram(MemorySystem):
-    """Long-term memory of one conversation: a writer that keeps the bank, a reader that answers from it."""
+    """Long-term memory of one conversation: a writer that fills the bank, a reader that answers from it."""
 
     writes_memories = True
 
     def __init__(self, writer: MemoryWriter | None = None, reader: QAReader | None = None) -> None:
-        """Make a program; the defaults are the four specialists and a reader of 2,000 tokens."""
+        """Make a program; by default with four specialists and a reader of 2,000 tokens."""
         super().__init__()
         self.writer = writer if writer is not None else MemoryWriter()
         self.reader = reader if reader is not None else QAReader(MemoryContext())
@@ -64,14 +73,14 @@ class MemoryProgram(MemorySystem):
     def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
         """Write a session's memories and archive its turns.
 
-        A specialist whose call fails is counted in the record; what the others wrote is kept.
+        A specialist whose call fails is counted in the record; the others' memories are kept.
 
         Raises:
             SessionConflictError: a session of the same number but with other content is known.
         """
         if space.has_session(session):
             return space.sessions[session.session_id].record
-        draft = space.fork()  # whatever goes wrong, the space is as it was
+        draft = space.fork()  # if anything fails, the space is unchanged
         record: SessionRecord = self.writer(space=draft, session=session).record
         draft.ingest(session, record)
         space.adopt(draft)

@@ -1,4 +1,4 @@
-"""The QA reader: answers a question from what it is shown, and may search again."""
+"""The QA reader: answers a question from its context, and may search again."""
 
 import dspy
 
@@ -10,14 +10,14 @@ from memory_program.bank.space import MemorySpace
 
 
 class QAReader(dspy.Module):
-    """Answers under a token budget; with ``max_searches`` it may look for something under other words."""
+    """Answers under a token budget; with ``max_searches`` it may search again with other words."""
 
     def __init__(self, context: ContextBuilder, max_searches: int = 0) -> None:
         """Make a reader.
 
         Args:
-            context: builds what the reader is shown.
-            max_searches: how often the reader may ask for another search before it answers.
+            context: builds the reader's context.
+            max_searches: the most further searches before an answer.
         """
         super().__init__()
         self.context = context
@@ -33,33 +33,26 @@ class QAReader(dspy.Module):
             a prediction with ``answer`` (the text) and ``record`` (an ``Answer``).
 
         Raises:
-            CallFailedError: a call gave nothing usable; there is no answer.
+            CallFailedError: a call gave nothing usable, so there is no answer.
         """
         queries = [question]
         while len(queries) <= self.max_searches:
             context = self.context.build(space, queries)
-            left = 1 + self.max_searches - len(queries)
-            reply = predict(
-                "reader.answer_or_search",
-                self.answer_or_search,
-                **context.inputs(question),
-                searches_left=left,
-            )
+            inputs = context.inputs(question) | {"searches_left": 1 + self.max_searches - len(queries)}
+            reply = predict("reader.answer_or_search", self.answer_or_search, **inputs)
             if reply.answer.strip():
                 return _make_prediction(reply, context, queries)
-            wanted = [call.args.get("query") for call in reply.tool_calls.tool_calls]
-            words = [query for query in wanted if isinstance(query, str) and query.strip()]
-            new = [query for query in words if query not in queries]
-            if not new:  # neither an answer nor anything else to look for
+            asked = [call.args.get("query") for call in reply.tool_calls.tool_calls]
+            new = [q for q in asked if isinstance(q, str) and q.strip() and q not in queries]
+            if not new:  # neither an answer nor a new search
                 break
             queries.append(new[0])
         context = self.context.build(space, queries)
-        return _make_prediction(
-            predict("reader.answer", self.answer, **context.inputs(question)), context, queries
-        )
+        reply = predict("reader.answer", self.answer, **context.inputs(question))
+        return _make_prediction(reply, context, queries)
 
     def ask(self, space: MemorySpace, question: str) -> Answer:
-        """Answer a question; a failed call is an outcome of the answer, not an exception."""
+        """Answer a question; a failed call becomes the answer's outcome, not an exception."""
         try:
             return self(space=space, question=question).record
         except CallFailedError as error:

@@ -1,9 +1,9 @@
-"""Every prompt of the program, nothing else.
+"""Every prompt of the program, and nothing else.
 
 The docstring of a signature is its instruction and is data: a golden file pins each rendered prompt. Fields
-come in the order in which they change: what is the same in every call first, so that providers can cache it.
-A reader is told the question before the memories, so that a causal model reads each of them with the question
-in mind, and once more after them (cf. Liu et al. 2023, arXiv 2307.03172, section 4.2).
+that change least between calls come first, so that providers can cache them. A reader sees the question before
+the memories, so that a causal model reads them with the question in mind, and again after them (cf. Liu et al.
+2023, arXiv 2307.03172, section 4.2).
 """
 
 from typing import Any
@@ -14,10 +14,10 @@ from pydantic import BaseModel
 from memory_program.agents.tools import ALL_TOOLS, CORE_TOOLS, MEMORY_TOOLS, READ_TOOLS
 
 NOT_MENTIONED = "Not mentioned in the conversation"
-"""What a reader answers when the memories do not say. The official scorer looks for these words."""
+"""A reader's answer when the memories do not say. The official scorer looks for these words."""
 
 EMPTY_PLACEHOLDER = "(none)"
-"""What stands in a field that has no content."""
+"""The text of a field without content."""
 
 
 TOOLS = {
@@ -54,11 +54,11 @@ TOOLS = {
         "It holds at most 5,000 characters."
     ),
 }
-"""What a model is told of each tool: its call as one would write it, and a sentence."""
+"""The description of each tool for a model: its signature and a sentence."""
 
 
 def describe_tools(names: tuple[str, ...]) -> str:
-    """List tools for a model, one to a line."""
+    """List tools for a model, one a line."""
     return "calls of these tools:\n" + "\n".join(f"- {TOOLS[name]}" for name in names)
 
 
@@ -216,6 +216,6 @@ SPECIALISTS: dict[str, type[dspy.Signature]] = {
 
 
 def with_read_tools(signature: type[dspy.Signature], names: tuple[str, ...]) -> type[dspy.Signature]:
-    """Offer the read tools too, for agents that may take several turns."""
+    """Add the read tools, for agents that may take several turns."""
     described: Any = describe_tools((*READ_TOOLS, *names))  # Any: DSPy annotates its keywords as dicts
     return signature.with_updated_fields("tool_calls", desc=described)

@@ -1,4 +1,4 @@
-"""The systems by name, as ``evaluate.py`` builds them."""
+"""The systems by name."""
 
 from collections.abc import Callable
 
@@ -10,60 +10,55 @@ from memory_program.agents.context import FullContext, MemoryContext, NoContext
 from memory_program.agents.program import MemoryProgram, MemorySystem
 from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
-from memory_program.configs.evaluate_config import SystemSettings
+from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import ConfigError
 
 
+def _context(settings: SystemSettings, *, with_memories: bool, with_archive: bool) -> MemoryContext:
+    retrieval = settings.retrieval
+    return MemoryContext(
+        retrieval.top_k,
+        retrieval.reader_budget,
+        retrieval.min_relative_score,
+        with_memories=with_memories,
+        with_archive=with_archive,
+    )
+
+
 def _memory(settings: SystemSettings) -> MemorySystem:
-    context = MemoryContext(
-        settings.top_k, settings.reader_budget, settings.relevance_floor, with_archive=settings.archive
-    )
+    writer, reader = settings.writer, settings.reader
     return MemoryProgram(
-        MemoryWriter(settings.writer_mode, settings.max_turns, settings.memory_budget),
-        QAReader(context, settings.max_searches),
+        MemoryWriter(writer.writer_mode, writer.writer_max_turns, writer.memory_budget),
+        QAReader(
+            _context(settings, with_memories=True, with_archive=reader.with_verbatim_turns),
+            reader.max_searches,
+        ),
     )
-
-
-def _rag(settings: SystemSettings) -> MemorySystem:
-    context = MemoryContext(
-        settings.top_k,
-        settings.reader_budget,
-        settings.relevance_floor,
-        with_memories=False,
-        with_archive=True,
-    )
-    return ReaderOnly(context, settings.max_searches)
-
-
-def _extractive(settings: SystemSettings) -> MemorySystem:
-    return ExtractiveSystem(reader_budget=settings.reader_budget)
 
 
 SYSTEMS: dict[str, Callable[[SystemSettings], MemorySystem]] = {
     "memory": _memory,
     "optimized": _memory,
-    "rag": _rag,
+    "rag": lambda settings: ReaderOnly(
+        _context(settings, with_memories=False, with_archive=True), settings.reader.max_searches
+    ),
     "full-context": lambda settings: ReaderOnly(FullContext()),
     "no-memory": lambda settings: ReaderOnly(NoContext()),
-    "extractive": _extractive,
+    "extractive": lambda settings: ExtractiveSystem(reader_budget=settings.retrieval.reader_budget),
 }
-"""Every system that can be evaluated. To add one: a MemorySystem, its name in the config, and a line here."""
+"""Every system that can be evaluated. To add one: a MemorySystem, its name in the config, a line here."""
 
 
 def make_system(
-    name: str,
-    settings: SystemSettings,
-    *,
-    writer_lm: dspy.LM | None = None,
-    reader_lm: dspy.LM | None = None,
+    name: str, settings: SystemSettings, *, writer_lm: dspy.LM | None = None, reader_lm: dspy.LM | None = None
 ) -> MemorySystem:
     """Build a system by name.
 
     Args:
         name: a key of ``SYSTEMS``.
-        settings: how it writes and reads.
-        writer_lm: the model that writes memories; None leaves it to ``dspy.settings``.
-        reader_lm: the model that answers; None leaves it to ``dspy.settings``.
+        settings: the settings of its writer and reader.
+        writer_lm: the model that writes memories; None uses ``dspy.settings``.
+        reader_lm: the model that answers; None uses ``dspy.settings``.
 
     Raises:
         ConfigError: there is no system of that name.
@@ -78,7 +73,7 @@ def make_system(
 def set_models(
     system: MemorySystem, *, writer_lm: dspy.LM | None = None, reader_lm: dspy.LM | None = None
 ) -> None:
-    """Give the parts of a system their models; None, or a part that it does not have, changes nothing."""
+    """Set the models of a system's writer and reader; None, or a missing part, changes nothing."""
     for part, lm in (("writer", writer_lm), ("reader", reader_lm)):
         if lm is not None and hasattr(system, part):
             getattr(system, part).set_lm(lm)

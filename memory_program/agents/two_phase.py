@@ -1,20 +1,18 @@
-"""The build in two phases: what to remember of all sessions is proposed at once, then settled in order.
+"""The two-phase build: propose the memories of all sessions at once, then commit them in order.
 
-Session after session, each call waits for the one before it: a conversation of fifty sessions is a chain of
-fifty calls. Here every agent first proposes for every session on the bank as it stands. Folded together, the
-proposals guess what the bank will hold before each session; whoever's session touches something in that
-guess is asked again, all at once, and sees it. Then the sessions are settled in order: the calls of each are
-made on the real bank. Where one does not fit any more (it updates what another session deleted, say), that
-agent is asked a last time, on the bank as it really is. So the chain is two calls, and one for each such
-conflict.
+In a build in order each call waits for the one before it: fifty sessions are a chain of fifty calls. Here
+every agent first proposes for every session on the starting bank. Folded together, the proposals predict the
+bank before each session. Agents whose session touches a predicted memory are asked again, all at once, with
+the predicted bank. Then the sessions are committed in order: their calls are replayed on the actual bank.
+Where a call no longer fits (for example, it updates a memory that another session deleted), its agent is
+asked a last time, with the actual bank. So the chain has two calls, and one more for each such conflict.
 
-It is optimistic concurrency control (Kung and Robinson 1981, ACM TODS 6(2)): read on a guess, validate in
-order, redo what fails. Its price is calls: up to twice those of a build in order.
+This is optimistic concurrency control (Kung and Robinson 1981, ACM TODS 6(2)): read a prediction, validate in
+order, redo failures. It costs up to twice the calls of a build in order.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from locomo.types import Session
 from memory_program.agents.program import MemoryProgram
@@ -28,15 +26,15 @@ from memory_program.bank.stems import tokenize
 from memory_program.core.errors import UnknownMemoryError
 
 CONFLICT_OVERLAP = 0.2
-"""A session touches a memory if it says this share of the memory's stems, the speakers' names left out.
+"""A session touches a memory if it contains this share of the memory's stems, without the speakers' names.
 
-With the oracle as writer, 16 made-up conversations end in the very banks of a build in order at 0.25 and
+With the oracle as writer, 16 generated conversations end in the same banks as a build in order at 0.25 and
 below; at 0.34 two memories of one of them stay that should have been deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalRequest:
-    """What one agent is to be asked: to remember a session, seeing a view of the bank."""
+    """A request to one agent: remember a session, given a view of the bank."""
 
     agent: str
     view: MemorySpace
@@ -44,14 +42,14 @@ class ProposalRequest:
 
 
 ProposeAll = Callable[[Sequence[ProposalRequest]], Sequence[Proposal]]
-"""Asks agents, side by side, and gives their proposals in the order of the asks.
+"""Sends requests in parallel, and returns the proposals in the order of the requests.
 
-Only the calls of proposals are used, never their operations: every call is made anew where it is applied."""
+Only the calls of proposals are used, never their operations: every call is replayed where it is applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedSession:
-    """A session that was settled, and whether an agent had to be asked on the real bank."""
+    """A committed session; ``had_conflicts`` if an agent had to be asked with the actual bank."""
 
     session: Session
     record: SessionRecord
@@ -61,66 +59,59 @@ class CommittedSession:
 def remember_two_phase(
     program: MemoryProgram, space: MemorySpace, sessions: Sequence[Session], propose_all: ProposeAll
 ) -> Iterator[CommittedSession]:
-    """Remember sessions, and yield after each one that the space has newly taken in.
+    """Remember sessions, and yield after each one that was added to the space.
 
-    A build that goes on is given all of its sessions once more: the first of them may be in the space. Since
-    the two phases begin on the space before them, every agent sees what it saw when the build began, and
-    ``propose_all`` can give again what it gave then.
+    A build that is resumed gets all of its sessions again, though the space has the first of them. Both
+    phases start from the space before all sessions, so every agent gets the same requests as in the first
+    run, and ``propose_all`` can return its earlier proposals.
 
     Args:
-        program: whose writer remembers.
-        space: it takes in one session between two yields, wholly.
-        sessions: at least one, in their order; those that the space has were remembered by this function.
-        ask_all: asks the writer's agents; see ``MemoryWriter.propose``.
+        program: its writer remembers.
+        space: one whole session is added to it between two yields.
+        sessions: at least one, in order; those that the space has were remembered by this function.
+        propose_all: sends requests to the writer's agents; see ``MemoryWriter.propose``.
     """
     writer, start = program.writer, space.before(sessions[0])
     start.index.refresh(start.bank)  # once, not in every agent's fork
     asks = [ProposalRequest(agent, start, session) for session in sessions for agent in writer.agents]
-    first = dict(zip(_places(asks), propose_all(asks), strict=True))
-    guess = _PredictedBank(writer, start, sessions, first)
-    again = guess.stale_requests()
-    final = first | dict(zip(_places(again), propose_all(again), strict=True))
-    real = _ActualBank(writer, start, guess, {_request_key(ask): ask.view.bank.core for ask in again})
+    first = dict(zip(map(_request_key, asks), propose_all(asks), strict=True))
+    predicted = _PredictedBank(writer, start, sessions, first)
+    again = predicted.stale_requests()
+    final = first | dict(zip(map(_request_key, again), propose_all(again), strict=True))
+    actual = _ActualBank(writer, start, predicted, {_request_key(ask): ask.view.bank.core for ask in again})
     version = start.bank.version
     for session in sessions:
-        settled = None
+        committed = None
         if not space.has_session(session):
             draft = space.fork()
             draft.index.refresh(draft.bank)
             proposals = {name: final[session.session_id, name] for name in writer.agents}
-            made = {name: real.try_replay(draft, session, proposal) for name, proposal in proposals.items()}
-            conflicting = [
-                ProposalRequest(name, draft.fork(), session)
-                for name, proposal in made.items()
-                if proposal is None
-            ]
-            for proposal in propose_all(conflicting):
-                made[proposal.actor] = real.replay_retry(draft, session, proposal)
-            done = [proposal for proposal in made.values() if proposal is not None]
+            replayed = {name: actual.try_replay(draft, session, p) for name, p in proposals.items()}
+            conflicting = [name for name, proposal in replayed.items() if proposal is None]
+            retries = [ProposalRequest(name, draft.fork(), session) for name in conflicting]
+            for proposal in propose_all(retries):
+                replayed[proposal.actor] = actual.replay_retry(draft, session, proposal)
+            done = [proposal for proposal in replayed.values() if proposal is not None]
             record: SessionRecord = writer.apply_proposals(draft, session, done).record
             draft.ingest(session, record)
             space.adopt(draft)
-            settled = CommittedSession(session, record, bool(conflicting))
+            committed = CommittedSession(session, record, bool(conflicting))
         since, version = version, space.sessions[session.session_id].version
-        real.match_predictions(space.bank.operations(since)[: version - since], session)
-        if settled is not None:
-            yield settled
+        actual.match_predictions(space.bank.operations(since)[: version - since], session)
+        if committed is not None:
+            yield committed
 
 
 _SessionAgent = tuple[str, str]
-"""A session's id, and an agent."""
+"""The id of a session, and the name of an agent."""
 
 
 def _request_key(ask: ProposalRequest) -> _SessionAgent:
     return ask.session.session_id, ask.agent
 
 
-def _places(asks: Iterable[ProposalRequest]) -> list[_SessionAgent]:
-    return [_request_key(ask) for ask in asks]
-
-
 class _PredictedBank:
-    """The bank as the first proposals would make it, before each session and in the end."""
+    """The bank that the first proposals predict, before each session and at the end."""
 
     def __init__(
         self,
@@ -129,66 +120,68 @@ class _PredictedBank:
         sessions: Sequence[Session],
         first: Mapping[_SessionAgent, Proposal],
     ) -> None:
-        """Fold the proposals in order; a call that does not fit what another session did is left out."""
+        """Fold the proposals in order; a call that conflicts with another session is left out."""
         self._writer, self._sessions, self._first = writer, sessions, first
         self._views: dict[str, MemorySpace] = {}
         self.made: dict[str, list[tuple[str, Memory]]] = {}
-        """The memories of the guess by session, each with the agent that proposed it."""
+        """The predicted memories by session, each with the agent that proposed it."""
         self.ids = set[str]()
-        """The ids of all of them."""
-        guess = space.fork()
+        """The ids of all predicted memories."""
+        bank = space.fork()
         for session in sessions:
-            guess.index.refresh(guess.bank)
-            self._views[session.session_id] = guess.fork()
+            bank.index.refresh(bank.bank)
+            self._views[session.session_id] = bank.fork()
             made = self.made[session.session_id] = list[tuple[str, Memory]]()
             for agent in writer.agents:
-                replayed = _replay_calls(writer, guess, session, first[session.session_id, agent])
+                replayed = _replay_calls(writer, bank, session, first[session.session_id, agent])
                 created = [m for operation in replayed.proposal.operations for m in operation.created]
                 made += [(agent, memory) for memory in created]
                 self.ids.update(memory.memory_id for memory in created)
 
     def stale_requests(self) -> list[ProposalRequest]:
-        """List who is to be asked again: those whose call failed, or whose session touches the guess."""
-        return [
-            ProposalRequest(agent, self._views[session.session_id], session)
-            for session in self._sessions
-            for agent in self._writer.agents
-            if self._is_stale(session, agent)
-        ]
-
-    def _is_stale(self, session: Session, agent: str) -> bool:
-        view, proposal = self._views[session.session_id], self._first[session.session_id, agent]
-        if proposal.failures:
-            return True
-        if agent == "core":
-            return bool(view.bank.core and proposal.calls)
-        names = {stem for turn in session.turns for stem in tokenize(turn.speaker)}
-        said = set(tokenize(session.transcript)) - names
-        touched = self._writer.retrieve_related(agent, view, session)
-        return any(_stem_overlap(memory, said, names) >= CONFLICT_OVERLAP for memory in touched)
+        """List the requests to repeat: the call failed, or the session touches a predicted memory."""
+        requests: list[ProposalRequest] = []
+        for session in self._sessions:
+            view = self._views[session.session_id]
+            names = {stem for turn in session.turns for stem in tokenize(turn.speaker)}
+            said = set(tokenize(session.transcript)) - names
+            for agent in self._writer.agents:
+                proposal = self._first[session.session_id, agent]
+                if agent == "core":
+                    is_stale = bool(view.bank.core and proposal.calls)
+                else:
+                    related = self._writer.retrieve_related(agent, view, session)
+                    stems_by_memory = [set(tokenize(memory.text)) - names for memory in related]
+                    is_stale = any(
+                        not stems or len(stems & said) / len(stems) >= CONFLICT_OVERLAP
+                        for stems in stems_by_memory
+                    )
+                if is_stale or proposal.failures:
+                    requests.append(ProposalRequest(agent, view, session))
+        return requests
 
 
 class _ActualBank:
-    """The bank as it comes to be: what memories of the guess have become in it."""
+    """The actual bank, and the memories in it that correspond to predicted ones."""
 
     def __init__(
         self,
         writer: MemoryWriter,
         space: MemorySpace,
-        guess: _PredictedBank,
+        predicted: _PredictedBank,
         cores: Mapping[_SessionAgent, str],
     ) -> None:
-        """Begin with the space that both started from; ``cores`` are the profiles that agents were shown."""
-        self._writer, self._guess, self._cores = writer, guess, cores
+        """Start from the common space; ``cores`` are the profiles that agents of the second phase saw."""
+        self._writer, self._predicted, self._cores = writer, predicted, cores
         self._first_core = space.bank.core
-        self._became: dict[str, str] = {}
+        self._actual_ids: dict[str, str] = {}
 
     def try_replay(self, draft: MemorySpace, session: Session, proposal: Proposal) -> Proposal | None:
-        """Make the calls of a proposal on a fork of the real bank; None if one does not fit."""
-        place = (session.session_id, proposal.actor)
+        """Replay the calls of a proposal on a fork of the actual bank; return None if one does not fit."""
+        key = (session.session_id, proposal.actor)
         rewrites = any(call.args.get("action") == "rewrite" for call in proposal.calls)
-        if rewrites and self._cores.get(place, self._first_core) != draft.bank.core:
-            return None  # it would undo what others wrote into the profile
+        if rewrites and self._cores.get(key, self._first_core) != draft.bank.core:
+            return None  # it would undo other agents' changes to the profile
         workspace = draft.fork()
         replayed = _replay_calls(
             self._writer, workspace, session, proposal, lambda name: self._current_id(workspace.bank, name)
@@ -196,26 +189,26 @@ class _ActualBank:
         return None if replayed.misfits else replayed.proposal
 
     def replay_retry(self, draft: MemorySpace, session: Session, proposal: Proposal) -> Proposal:
-        """Make the calls of a proposal that saw this very bank, so that it means what it names."""
+        """Replay the calls of a proposal that was made with this bank: its ids need no translation."""
         replayed = _replay_calls(self._writer, draft.fork(), session, proposal)
         errors = [*proposal.tool_errors, *replayed.misfits]
         return replace(replayed.proposal, tool_errors=errors)
 
     def match_predictions(self, operations: Sequence[Operation], session: Session) -> None:
-        """Find what the guesses about a session have become, by the operations with which it was settled."""
+        """Match a session's predicted memories with the memories that its operations created."""
         written = [
             (operation.provenance.actor, memory) for operation in operations for memory in operation.created
         ]
-        for agent, guessed in self._guess.made[session.session_id]:
+        for agent, predicted in self._predicted.made[session.session_id]:
             own = [memory for actor, memory in written if actor == agent]
-            best = max(own, key=lambda memory: _similarity(memory, guessed), default=None)
-            if best is not None and any(_similarity(best, guessed)):
-                self._became[guessed.memory_id] = best.memory_id
+            best = max(own, key=lambda memory: _similarity(memory, predicted), default=None)
+            if best is not None and any(_similarity(best, predicted)):
+                self._actual_ids[predicted.memory_id] = best.memory_id
 
     def _current_id(self, bank: MemoryBank, memory_id: str) -> str | None:
-        """Name the live memory that one of the guess is now; None if there is none."""
-        if memory_id in self._guess.ids:
-            memory_id = self._became.get(memory_id, "")
+        """Return the id of the live memory that a real or predicted one has become; None without one."""
+        if memory_id in self._predicted.ids:
+            memory_id = self._actual_ids.get(memory_id, "")
         try:
             memory = bank.get(memory_id)
         except UnknownMemoryError:
@@ -230,7 +223,7 @@ class _ActualBank:
 
 @dataclass(frozen=True, slots=True)
 class _ReplayResult:
-    """A proposal with what its calls did to a bank, and what is wrong with those that did not fit it."""
+    """A proposal with the operations of its calls on a bank, and the errors of calls that did not fit."""
 
     proposal: Proposal
     misfits: list[str]
@@ -241,50 +234,41 @@ def _replay_calls(
     space: MemorySpace,
     session: Session,
     proposal: Proposal,
-    now: Callable[[str], str | None] = lambda memory_id: memory_id,
+    current_id: Callable[[str], str | None] = lambda memory_id: memory_id,
 ) -> _ReplayResult:
-    """Make a proposal's calls on a space; ``now`` gives the ids there of the memories that they name.
+    """Replay a proposal's calls on a space; ``current_id`` translates the ids of memories that they name.
 
-    Calls that were refused when they were proposed are left out, as are those that only read.
+    Calls that were refused when they were proposed are left out, as are calls that only read.
     """
     actor, misfits = proposal.actor, list[str]()
     tools = MemoryTools(space, session, actor, specialist_memory_kind(actor))
-    own: dict[str, str | None] = {}  # what the proposal itself made: its id there, its id here
+    own: dict[str, str | None] = {}  # memories of the proposal itself: their proposed id, their id here
     for call in proposal.calls:
         if call.is_refused or call.name in READ_TOOLS:
             continue
-        named = {name: own[name] if name in own else now(name) for name in call.referenced_ids}
-        gone = [name for name, memory_id in named.items() if memory_id is None]
+        ids = {name: own[name] if name in own else current_id(name) for name in call.referenced_ids}
+        gone = [name for name, memory_id in ids.items() if memory_id is None]
         if gone:
-            misfits.append(f"{actor}: {call.name}: {', '.join(gone)} is not in the bank any more")
+            misfits.append(f"{actor}: {call.name}: {', '.join(gone)} is no longer in the bank")
             continue
+        arguments = dict(call.args)
+        if isinstance(arguments.get("memory_id"), str):
+            arguments["memory_id"] = ids.get(arguments["memory_id"], arguments["memory_id"])
+        if isinstance(arguments.get("memory_ids"), list):
+            arguments["memory_ids"] = [ids.get(name, name) for name in arguments["memory_ids"]]
         before = len(tools.operations)
-        result = tools.call(call.name, _translate_ids(call.args, named), writer.allowed_tools(actor))
+        result = tools.call(call.name, arguments, writer.allowed_tools(actor))
         misfits += [f"{actor}: {call.name}: {result.text}"] if result.is_error else []
         created = [m.memory_id for operation in tools.operations[before:] for m in operation.created]
-        is_alike = len(created) == len(call.created)  # not where only one of the banks knew the memory before
+        is_alike = len(created) == len(call.created)  # false if only one of the banks knew the memory
         own |= dict(zip(call.created, created if is_alike else [None] * len(call.created), strict=True))
     results = [ToolResult(call.name, "", call.is_refused) for call in proposal.calls]
     return _ReplayResult(replace(proposal, operations=tools.operations, results=results), misfits)
 
 
-def _translate_ids(arguments: dict[str, Any], names: Mapping[str, str | None]) -> dict[str, Any]:  # Any: JSON
-    renamed = dict(arguments)
-    if isinstance(renamed.get("memory_id"), str):
-        renamed["memory_id"] = names.get(renamed["memory_id"], renamed["memory_id"])
-    if isinstance(renamed.get("memory_ids"), list):
-        renamed["memory_ids"] = [names.get(name, name) for name in renamed["memory_ids"]]
-    return renamed
-
-
-def _stem_overlap(memory: Memory, said: set[str], names: set[str]) -> float:
-    stems = set(tokenize(memory.text)) - names
-    return len(stems & said) / len(stems) if stems else 1.0
-
-
-def _similarity(memory: Memory, guessed: Memory) -> tuple[bool, int]:
-    """Compare by the text, then by the turns that both come from; ``(False, 0)`` is nothing in common."""
-    if memory.kind is not guessed.kind:
+def _similarity(memory: Memory, predicted: Memory) -> tuple[bool, int]:
+    """Compare by text, then by common source turns; ``(False, 0)`` means nothing in common."""
+    if memory.kind is not predicted.kind:
         return (False, 0)
-    is_same = memory.text.casefold() == guessed.text.casefold()
-    return (is_same, len(set(memory.sources) & set(guessed.sources)))
+    is_same = memory.text.casefold() == predicted.text.casefold()
+    return (is_same, len(set(memory.sources) & set(predicted.sources)))

@@ -1,4 +1,4 @@
-"""The memory update agent: reads a session, writes memories with tools."""
+"""The memory writer: agents that read a session and write memories with tools."""
 
 import contextvars
 from collections.abc import Sequence
@@ -31,22 +31,21 @@ from memory_program.bank.memory import Memory, MemoryKind, Operation, Provenance
 from memory_program.bank.memory_search import filter_by_relative_score
 from memory_program.bank.outcomes import CallFailure, SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.configs.evaluate_config import WriterMode
+from memory_program.configs.groups import WriterMode
 
 MAX_OPERATIONS = 30
-"""The most operations that agents may make in one session (MemUpdate's episode limit); those that bring an
-overfull memory back under its budget come on top."""
+"""The most operations of a session (MemUpdate's episode limit); those of a consolidation come on top."""
 
 CONSOLIDATION_BATCH = 40
-"""How many of the oldest memories one consolidating call sees."""
+"""The number of the oldest memories that one consolidating call sees."""
 
 MAX_CONSOLIDATIONS = 5
-"""How many consolidating calls a session may cause before the deterministic rule takes over."""
+"""The most consolidating calls of a session; after them the deterministic rule takes over."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProposedCall:
-    """A call that an agent made, the ids of the memories that it made, and whether a tool refused it."""
+    """A tool call of an agent, the ids of the memories that it created, and if the tool refused it."""
 
     name: str
     args: dict[str, Any]  # Any: JSON, as the model wrote it
@@ -55,7 +54,7 @@ class ProposedCall:
 
     @property
     def referenced_ids(self) -> list[str]:
-        """The ids that it names."""
+        """The ids that the call names."""
         several = self.args.get("memory_ids")
         named = [self.args.get("memory_id"), *(several if isinstance(several, list) else [])]
         return [memory_id for memory_id in named if isinstance(memory_id, str) and memory_id]
@@ -63,7 +62,7 @@ class ProposedCall:
 
 @dataclass(slots=True)
 class Proposal:
-    """What one agent did to its own fork of the bank, and what went wrong."""
+    """One agent's changes to its own fork of the bank, and its errors."""
 
     actor: str
     calls: list[ProposedCall] = field(default_factory=list[ProposedCall])
@@ -74,11 +73,11 @@ class Proposal:
 
 
 class MemoryWriter(dspy.Module):
-    """Four specialists, one per kind, on the bank before the session; or one generalist with all tools.
+    """Four specialists, one per kind of memory, or one generalist with all tools.
 
-    The specialists run in parallel, each on a fork, and their operations are applied in a fixed order, so
-    that the result does not depend on who was faster. A specialist whose call fails is counted; the others'
-    operations still apply. Idea: MemBuilder (arXiv 2601.05488), section 3.
+    The specialists run in parallel, each on a fork of the bank before the session. Their operations are
+    applied in a fixed order, so that the result does not depend on their speed. A specialist whose call fails
+    is counted; the others' operations still apply. Idea: MemBuilder (arXiv 2601.05488), section 3.
     """
 
     def __init__(
@@ -93,11 +92,11 @@ class MemoryWriter(dspy.Module):
 
         Args:
             mode: ``specialists``, or ``generalist`` for models that are good with many tools.
-            max_turns: calls an agent may make in a session; from 2 on it has the read tools too.
-            memory_budget: tokens that the core block and the live memories may have.
-            related: how many stored memories an agent is shown at most: those most like any one turn.
-            related_floor: what scores less than this share of the best of them is not shown. In generated
-                conversations 0.3 leaves out none that is to be changed, and more than half of the others.
+            max_turns: the most calls of an agent in a session; from 2 on it has the read tools too.
+            memory_budget: the most tokens of the core block and the live memories.
+            related: the most stored memories that an agent is shown: those most similar to any one turn.
+            related_floor: memories that score below this share of the best one are not shown. In generated
+                conversations 0.3 keeps all that should change, and drops more than half of the others.
         """
         super().__init__()
         self.mode = mode
@@ -117,45 +116,51 @@ class MemoryWriter(dspy.Module):
         """Write a session's memories into the bank of a space.
 
         Args:
-            space: what is remembered so far; its bank is changed, once all agents are done.
+            space: the memories so far; its bank is changed once all agents are done.
             session: the session to remember; it is not archived here.
 
         Returns:
             a prediction with ``record`` (a ``SessionRecord``), ``operations`` (those applied) and
-            ``proposals`` (what each agent did).
+            ``proposals`` (one for each agent).
         """
         return self.apply_proposals(space, session, self._propose_all(space, session))
 
     def apply_proposals(
         self, space: MemorySpace, session: Session, proposed: Sequence[Proposal]
     ) -> dspy.Prediction:
-        """Apply what was proposed on forks of the space, in order; then keep the memory within its budget.
+        """Apply proposals that were made on forks of the space, in order; then enforce the memory budget.
 
         Returns:
             as ``forward``.
         """
         start, proposals = space.bank.version, list(proposed)
         for proposal in proposals:
-            self._apply_proposal(space, proposal, MAX_OPERATIONS - (space.bank.version - start))
-        left_out = tuple[str, ...]()
+            room = max(0, MAX_OPERATIONS - (space.bank.version - start))
+            applied = space.bank.rebase(proposal.operations[:room])
+            if refused := len(proposal.operations) - len(applied):
+                proposal.tool_errors.append(
+                    f"{proposal.actor}: {refused} operations over the limit of {MAX_OPERATIONS} a session"
+                )
+        left_out = tuple[Memory, ...]()
         if self._memories_over_budget(space):
-            proposals.append(self._consolidate_over_budget(space, session))
-            left_out = self._evict_over_budget(space, session)
+            proposals.append(self._consolidate(space, session))
+            left_out = self._memories_over_budget(space)
+            for memory in left_out:  # log and record keep them
+                reason = f"over the memory budget of {self.memory_budget} tokens"
+                space.bank.delete(memory.memory_id, Provenance("budget", session.session_id, reason))
         record = SessionRecord(
             session_id=session.session_id,
             operations=space.bank.version - start,
             tool_calls=sum(len(proposal.results) for proposal in proposals),
             tool_errors=tuple(error for proposal in proposals for error in proposal.tool_errors),
             failures=tuple(failure for proposal in proposals for failure in proposal.failures),
-            left_out=left_out,
+            left_out=tuple(memory.memory_id for memory in left_out),
         )
         operations = space.bank.operations(since=start)
         return dspy.Prediction(record=record, operations=operations, proposals=proposals)
 
-    # -- proposing -------------------------------------------------------------------------------
-
     def _propose_all(self, space: MemorySpace, session: Session) -> list[Proposal]:
-        """Run the agents side by side; their parts of the trace come in the agents' order, not in time's."""
+        """Run the agents in parallel; DSPy's trace has their calls in the agents' order."""
         space.index.refresh(space.bank)  # once, not in every agent's fork
         outer_trace: list[object] | None = dspy.settings.trace
         traces: list[list[object]] = [[] for _ in self.agents]
@@ -176,7 +181,7 @@ class MemoryWriter(dspy.Module):
         return proposals
 
     def agent_inputs(self, name: str, space: MemorySpace, session: Session) -> dict[str, str]:
-        """Give the inputs that an agent sees of a space and a session, before it has made a call."""
+        """Return the inputs of an agent's first call for a session."""
         inputs = {
             "core_memory": space.bank.core or EMPTY_PLACEHOLDER,
             "session_date": format_session_date(session),
@@ -187,17 +192,16 @@ class MemoryWriter(dspy.Module):
         return inputs
 
     def retrieve_related(self, name: str, space: MemorySpace, session: Session) -> list[Memory]:
-        """Find the stored memories that an agent is shown, those most like a turn of the session last.
+        """Find the stored memories that are most similar to any one turn of the session, best last.
 
-        A memory is like one turn, not like all that was said: searched for with the whole session, it comes
-        behind those that share a word with many turns.
+        Searching with the whole session would rank memories first that share common words with many turns.
         """
         turns = [turn.line for turn in session.turns]
         found = space.index.search_any(space.bank, turns, self.related, specialist_memory_kind(name))
         return [scored.memory for scored in reversed(filter_by_relative_score(found, self.related_floor))]
 
     def propose(self, name: str, space: MemorySpace, session: Session) -> Proposal:
-        """Let one agent work on its own fork of the space; a failed call is part of what it returns."""
+        """Run one agent on its own fork of the space; a failed call is part of its proposal."""
         tools = MemoryTools(space.fork(), session, name, specialist_memory_kind(name))
         allowed, inputs = self.allowed_tools(name), self.agent_inputs(name, space, session)
         proposal = Proposal(name, operations=tools.operations)
@@ -222,25 +226,15 @@ class MemoryWriter(dspy.Module):
         return proposal
 
     def allowed_tools(self, name: str) -> Sequence[str]:
-        """Name the tools that an agent has."""
+        """Return the names of an agent's tools."""
         if name == "generalist":
             return ALL_TOOLS
         if name == "core":
             return CORE_TOOLS
         return (*READ_TOOLS, *MEMORY_TOOLS) if self.max_turns > 1 else MEMORY_TOOLS
 
-    # -- applying --------------------------------------------------------------------------------
-
-    def _apply_proposal(self, space: MemorySpace, proposal: Proposal, room: int) -> None:
-        applied = space.bank.rebase(proposal.operations[: max(0, room)])
-        refused = len(proposal.operations) - len(applied)
-        if refused:
-            proposal.tool_errors.append(
-                f"{proposal.actor}: {refused} operations over the limit of {MAX_OPERATIONS} a session"
-            )
-
-    def _consolidate_over_budget(self, space: MemorySpace, session: Session) -> Proposal:
-        """Ask for merges and deletions while the memory is over its budget and the asking helps."""
+    def _consolidate(self, space: MemorySpace, session: Session) -> Proposal:
+        """Ask for merges and deletions as long as the memory is over its budget and gets smaller."""
         total = Proposal("consolidation")
         names = ("merge_memory", "delete_memory")
         for _ in range(MAX_CONSOLIDATIONS):
@@ -266,14 +260,6 @@ class MemoryWriter(dspy.Module):
                 break
         return total
 
-    def _evict_over_budget(self, space: MemorySpace, session: Session) -> tuple[str, ...]:
-        """End what does not fit the budget by the deterministic rule; log and record keep what it was."""
-        reason = f"over the memory budget of {self.memory_budget} tokens"
-        left_out = self._memories_over_budget(space)
-        for memory in left_out:
-            space.bank.delete(memory.memory_id, Provenance("budget", session.session_id, reason))
-        return tuple(memory.memory_id for memory in left_out)
-
     def _memories_over_budget(self, space: MemorySpace) -> tuple[Memory, ...]:
         return fit_memories(space.bank.live(), self.memory_budget, space.bank.core).left_out
 
@@ -282,11 +268,11 @@ class MemoryWriter(dspy.Module):
 
 
 def specialist_memory_kind(agent: str) -> MemoryKind | None:
-    """Give the kind of memory that an agent writes; None for a generalist."""
+    """Return the kind of memory that an agent writes; None for a generalist."""
     return MemoryKind(agent) if agent in SPECIALISTS else None
 
 
 def format_session_date(session: Session) -> str:
-    """Write a session's date so that days can be counted: ``Monday, 8 May 2023 (2023-05-08), 13:56``."""
+    """Write a session's date with the weekday and in figures: ``Monday, 8 May 2023 (2023-05-08), 13:56``."""
     moment = session.date_time
     return f"{moment:%A}, {moment.day} {moment:%B %Y} ({moment:%Y-%m-%d}), {moment:%H:%M}"

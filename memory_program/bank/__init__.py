@@ -1,1 +1,1 @@
-"""What is remembered: memories, the log of operations that made them, and how they are found."""
+"""Long-term memory: banks of memories as logs of operations, their storage, and their retrieval."""

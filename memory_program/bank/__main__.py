@@ -1,141 +1,125 @@
-"""``python -m memory_program.bank``: look into banks, take operations back, forget, carry banks elsewhere."""
+"""``python -m memory_program.bank``: list, search and undo memories; export, import and erase banks."""
 
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
+from tyro.conf import arg
 
 from locomo.atomic_files import atomic_write_text
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.exchange import space_from_json, space_to_json
-from memory_program.bank.forgetting import forget_namespace as forget_namespace
+from memory_program.bank.forgetting import forget_namespace
 from memory_program.bank.memory import Memory, Operation
 from memory_program.bank.memory_search import MemoryIndex
+from memory_program.bank.record_json import space_from_json, space_to_json
 from memory_program.bank.store import BankStore
 from memory_program.core.command_line import run_script
 from memory_program.core.errors import ConfigError, StoreError
 from memory_program.core.settings import DATABASE_PASSWORD_SOURCE, check_output_file, reject_password
 
+Db = Annotated[
+    str, arg(help="Database of the banks: an SQLAlchemy URL, such as sqlite:///runs/evaluate/banks.sqlite.")
+]
+Namespace = Annotated[str, arg(help="Name of the bank.")]
 
-def show(db: str, namespace: str | None = None, version: int | None = None) -> None:
-    """List the namespaces of a database, or the live memories of one.
 
-    Args:
-        db: Database of the banks, as an SQLAlchemy URL, for example sqlite:///runs/evaluate/banks.sqlite.
-        namespace: The bank; without it, all banks are named.
-        version: Show the bank as it was after so many operations.
-    """
+def show(
+    db: Db,
+    namespace: Annotated[str | None, arg(help="Name of the bank; without it, all banks are listed.")] = None,
+    version: Annotated[int | None, arg(help="Show the bank after this many operations.")] = None,
+) -> None:
+    """List the banks of a database, or the live memories of one bank."""
+    if namespace is not None:
+        bank = _load_bank(db, namespace)
+        bank = bank if version is None else bank.at(version)
+        if bank.core:
+            _print_line(f"core  {bank.core}")
+        for memory in bank.live():
+            _print_line(_format_memory(memory))
+        return
+    if version is not None:
+        raise ConfigError(f"version={version} is of one bank: name it with --namespace")
     with BankStore.open_existing(_check_no_password(db)) as store:
-        if namespace is None:
-            if version is not None:
-                raise ConfigError(f"version={version} is of one bank: name it with --namespace")
-            for name in store.namespaces():
-                bank = store.bank(name)
-                _print_line(f"{name}  version: {bank.version}  memories: {len(bank)}")
-            return
-        bank = _load_bank(store, namespace)
-    bank = bank if version is None else bank.at(version)
-    if bank.core:
-        _print_line(f"core  {bank.core}")
-    for memory in bank.live():
-        _print_line(_format_memory(memory))
+        for name in store.namespaces():
+            bank = store.bank(name)
+            _print_line(f"{name}  version: {bank.version}  memories: {len(bank)}")
 
 
-def search(db: str, namespace: str, query: str, top_k: int = 10) -> None:
-    """Search the live memories of a bank by their words, best first.
-
-    Args:
-        db: Database of the banks.
-        namespace: The bank.
-        query: What to look for.
-        top_k: How many to show at most.
-    """
-    with BankStore.open_existing(_check_no_password(db)) as store:
-        bank = _load_bank(store, namespace)
-    for hit in MemoryIndex().search(bank, query, top_k):
+def search(
+    db: Db,
+    namespace: Namespace,
+    query: Annotated[str, arg(help="Words to search for.")],
+    top_k: Annotated[int, arg(help="Maximum number of memories to show.")] = 10,
+) -> None:
+    """Search the live memories of a bank by their words, best first."""
+    for hit in MemoryIndex().search(_load_bank(db, namespace), query, top_k):
         _print_line(f"{hit.score:6.2f}  {_format_memory(hit.memory)}")
 
 
-def history(db: str, namespace: str, memory: str) -> None:
-    """Show the operations that led to a memory, and those that followed from it.
-
-    Args:
-        db: Database of the banks.
-        namespace: The bank.
-        memory: Id of the memory, for example m12; it may be superseded.
-    """
-    with BankStore.open_existing(_check_no_password(db)) as store:
-        bank = _load_bank(store, namespace)
+def history(
+    db: Db,
+    namespace: Namespace,
+    memory: Annotated[str, arg(help="Id of the memory, for example m12; it may be superseded.")],
+) -> None:
+    """Show the operations that led to a memory, and those that followed from it."""
+    bank = _load_bank(db, namespace)
     for operation in bank.history(memory):
         _print_operation(operation, bank.get)
 
 
-def diff(db: str, namespace: str, older: int, newer: int | None = None) -> None:
-    """Show what is live in one version of a bank and not in another.
-
-    Args:
-        db: Database of the banks.
-        namespace: The bank.
-        older: The version to begin with; 0 is the empty bank.
-        newer: The version to end with; without it, the last.
-    """
-    with BankStore.open_existing(_check_no_password(db)) as store:
-        changes = _load_bank(store, namespace).diff(older, newer)
+def diff(
+    db: Db,
+    namespace: Namespace,
+    older: Annotated[int, arg(help="The earlier version; 0 is the empty bank.")],
+    newer: Annotated[int | None, arg(help="The later version; the current one by default.")] = None,
+) -> None:
+    """Compare the live memories of two versions of a bank."""
+    changes = _load_bank(db, namespace).diff(older, newer)
     if changes.core_before != changes.core_after:
         _print_changes([f"core  {changes.core_before}"], [f"core  {changes.core_after}"])
     _print_changes(map(_format_memory, changes.superseded), map(_format_memory, changes.created))
 
 
-def undo(db: str, namespace: str, count: int = 1) -> None:
-    """Take back the last operations of a bank, and the sessions that they belong to.
+def undo(
+    db: Db,
+    namespace: Namespace,
+    count: Annotated[int, arg(help="Number of operations to undo.")] = 1,
+) -> None:
+    """Undo the last operations of a bank.
 
-    What is taken back stays in the database, as retracted. A session of which any operation is taken back
-    counts as not ingested.
-
-    Args:
-        db: Database of the banks.
-        namespace: The bank.
-        count: How many operations.
+    A session with any undone operation counts as not ingested. Undone operations stay in the database,
+    marked as retracted.
     """
-    with BankStore.open_existing(_check_no_password(db)) as store:
-        bank = _load_bank(store, namespace)
-        shorter = bank.undo(count)
+    bank = _load_bank(db, namespace)
+    shorter = bank.undo(count)
+    with BankStore.open_existing(db) as store:
         store.rewind(namespace, shorter.version)
     for operation in reversed(bank.operations(since=shorter.version)):
         _print_operation(operation, bank.get)
     _print_line(f"{namespace} is at version {shorter.version} again")
 
 
-def forget_bank(db: str, namespace: str) -> None:
-    """Delete all of a namespace for good, also what was taken back, and rewrite the database without it.
+def forget_bank(db: Db, namespace: Namespace) -> None:
+    """Erase a bank, including its retracted operations, and rewrite the database without it.
 
-    This is the one command that destroys anything; no other can bring back what it forgot. For what runs
-    made of a conversation (journals, reports, MLflow) there is python -m memory_program.forget.
-
-    Args:
-        db: Database of the banks.
-        namespace: The bank.
+    This cannot be undone. To erase a conversation from journals, reports and MLflow as well, use
+    python -m memory_program.forget.
     """
-    forgotten = forget_namespace(_check_no_password(db), namespace)
-    if not forgotten.was_known:
-        raise ConfigError(f"namespace {namespace!r} is not in the database: list names those that are")
-    _print_line(f"{namespace} is forgotten: {sum(forgotten.rows.values())} rows")
+    deleted = forget_namespace(_check_no_password(db), namespace)
+    if not deleted.was_known:
+        raise _unknown_namespace(namespace)
+    _print_line(f"{namespace} is forgotten: {sum(deleted.rows.values())} rows")
 
 
-def export_file(db: str, namespace: str, out: Path) -> None:
-    """Write a namespace, its log and its sessions, to a JSON file.
-
-    Args:
-        db: Database of the banks.
-        namespace: The bank.
-        out: The file to write.
-    """
+def export_file(db: Db, namespace: Namespace, out: Annotated[Path, arg(help="The file to write.")]) -> None:
+    """Export a bank, its operations and its sessions to a JSON file."""
     check_output_file(out, "out")
     with BankStore.open_existing(_check_no_password(db)) as store:
-        _load_bank(store, namespace)
+        if namespace not in store.namespaces():
+            raise _unknown_namespace(namespace)
         document = space_to_json(store.load(namespace))
     try:
         atomic_write_text(out, json.dumps(document, indent=1) + "\n")
@@ -146,14 +130,12 @@ def export_file(db: str, namespace: str, out: Path) -> None:
     _print_line(f"{out}  operations: {len(document['operations'])}  sessions: {len(document['sessions'])}")
 
 
-def import_file(db: str, file: Path, namespace: str | None = None) -> None:
-    """Read a namespace from a JSON file into a database, which is made if it is new.
-
-    Args:
-        db: Database of the banks.
-        file: The file, as export writes it.
-        namespace: A name for it; without one, that of the file. It must be new in the database.
-    """
+def import_file(
+    db: Db,
+    file: Annotated[Path, arg(help="A file that export wrote.")],
+    namespace: Annotated[str | None, arg(help="New name of the bank; by default, that in the file.")] = None,
+) -> None:
+    """Import a bank from a JSON file into a database, which is created if it does not exist."""
     try:
         document: Any = json.loads(file.read_text(encoding="utf-8"))  # Any: whatever the file holds
     except (ValueError, RecursionError) as error:
@@ -179,7 +161,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says, and return the exit status."""
+    """Run the command that the arguments name, and return the exit status."""
     return run_script(
         lambda: tyro.extras.subcommand_cli_from_dict(
             _COMMANDS, args=arguments, prog="python -m memory_program.bank", description=__doc__
@@ -188,15 +170,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_no_password(db: str) -> str:
-    """Check that an address has no password in it: whoever lists processes would see it."""
+    """Check that a URL has no password in it, which a list of processes would show."""
     return reject_password("db", DATABASE_PASSWORD_SOURCE, db)
 
 
-def _load_bank(store: BankStore, namespace: str) -> MemoryBank:
-    bank = store.bank(namespace)
-    if bank.version == 0 and namespace not in store.namespaces():
-        raise ConfigError(f"namespace {namespace!r} is not in the database: list names those that are")
-    return bank
+def _load_bank(db: str, namespace: str) -> MemoryBank:
+    with BankStore.open_existing(_check_no_password(db)) as store:
+        bank = store.bank(namespace)
+        if bank.version == 0 and namespace not in store.namespaces():
+            raise _unknown_namespace(namespace)
+        return bank
+
+
+def _unknown_namespace(namespace: str) -> ConfigError:
+    return ConfigError(f"namespace {namespace!r} is not in the database: the list command shows all of them")
 
 
 def _format_memory(memory: Memory) -> str:
@@ -205,24 +192,21 @@ def _format_memory(memory: Memory) -> str:
 
 def _print_operation(operation: Operation, get: Callable[[str], Memory]) -> None:
     by = operation.provenance
-    why = f": {by.reason}" if by.reason else ""
-    _print_line(
-        f"v{operation.version}  {operation.kind.value} by {by.actor} in {by.session_id or 'no session'}{why}"
-    )
+    reason = f": {by.reason}" if by.reason else ""
+    session = by.session_id or "no session"
+    _print_line(f"v{operation.version}  {operation.kind.value} by {by.actor} in {session}{reason}")
     after = [_format_memory(memory) for memory in operation.created]
     after += [] if operation.core is None else [f"core  {operation.core}"]
     _print_changes((_format_memory(get(name)) for name in operation.superseded), after)
 
 
 def _print_changes(before: Iterable[str], after: Iterable[str]) -> None:
-    for line in before:
-        _print_line(f"  - {line}")
-    for line in after:
-        _print_line(f"  + {line}")
+    for line in [*(f"  - {text}" for text in before), *(f"  + {text}" for text in after)]:
+        _print_line(line)
 
 
 def _print_line(line: str) -> None:
-    """Print one line; what a terminal would obey rather than show becomes a blank."""
+    """Print one line; control characters become blanks."""
     print("".join(character if character.isprintable() else " " for character in line))
 
 

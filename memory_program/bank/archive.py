@@ -1,11 +1,12 @@
-"""The verbatim archive: every turn as it was said, found by BM25 over the turn and what surrounds it."""
+"""The verbatim archive: every turn as it was said, searched by BM25 over the turn and its neighbours."""
 
 import math
+import os
 import threading
-from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import regex
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 
 from locomo.types import Session, Turn
 from memory_program.bank.dates.date_span import format_day
-from memory_program.bank.lexical import BM25Index
 from memory_program.bank.stems import normalize_nfc, tokenize
 from memory_program.core.errors import IndexingError, SessionConflictError
 
@@ -32,64 +32,20 @@ QUESTION_WORDS = frozenset(
         "before during while since"
     )
 )
-"""Words with which a question is put together; what it asks about is in the others."""
+"""Words that questions are made of, but not about; they are left out of a query."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredTurn:
-    """A turn that was found, the session that it belongs to, and its score."""
+    """A retrieved turn, its session, and its score."""
 
     turn: Turn
     session: Session
     score: float
 
 
-def _searchable_line(turn: Turn) -> str:
-    """The turn's line, and the words with which its image was once looked for."""
-    return f"{turn.line} {turn.image_query}" if turn.image_query else turn.line
-
-
-def _turn_counts(lines: Sequence[Counter[str]], date: Counter[str]) -> Iterator[Counter[str]]:
-    """Yield the weighted stems under which each turn of a session is found, in the order of the turns."""
-    for place in range(len(lines)):
-        document: Counter[str] = Counter()
-        for offset, weight in _LINE_WEIGHTS.items():
-            if 0 <= place + offset < len(lines):
-                _add_weighted(document, lines[place + offset], weight)
-        _add_weighted(document, date, _DATE_WEIGHT)
-        yield document
-
-
-def _add_weighted(document: Counter[str], counts: Counter[str], weight: int) -> None:
-    for stem, count in counts.items():
-        document[stem] += weight * count
-
-
-def _divide_by_max(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Divide by the best score; nothing but zeros stays as it is."""
-    return scores / (scores.max(initial=0.0) or 1.0)
-
-
 def _lower_words(text: str) -> list[str]:
     return _WORD.findall(normalize_nfc(text).lower())
-
-
-def _is_question(turn: Turn) -> bool:
-    return turn.text.rstrip().endswith("?")
-
-
-def _check_not_archived(session: Session, session_ids: Container[str], turn_ids: Container[str]) -> None:
-    if session.session_id in session_ids:
-        raise SessionConflictError(
-            f"{session.session_id!r} is already archived: give the new session a number of its own"
-        )
-    ids = Counter(turn.turn_id for turn in session.turns)
-    repeated = [turn_id for turn_id, times in ids.items() if times > 1 or turn_id in turn_ids]
-    if repeated:
-        raise SessionConflictError(
-            f"turn {repeated[0]!r} of {session.session_id!r} is already archived: every turn of a "
-            "namespace needs an id of its own"
-        )
 
 
 class Archive:
@@ -103,28 +59,22 @@ class Archive:
 
         ``b + 0.3 B + 0.2 [only its speaker is named in the query] - 0.2 [it ends with a question mark]``
 
-    since what a question is about is told, not asked, and mostly by the person whom it names. All figures
-    were chosen by evidence recall on LoCoMo's train split alone.
+    since an answer is usually stated, not asked, and mostly by the person whom the question names. All
+    weights were chosen by evidence recall on LoCoMo's train split alone.
 
-    Sessions are indexed when they are first searched: a memory that is read without its turns never is. Any
+    The first search after a change builds the index, so an archive that is never searched costs nothing. Any
     thread may search.
     """
 
     def __init__(self) -> None:
         """Make an empty archive."""
         self._lock = threading.Lock()
-        self._indexed_sessions = 0
-        self._turn_index = BM25Index()
-        self._session_index = BM25Index()
+        self._index = _ArchiveIndex()
         self._sessions: tuple[Session, ...] = ()
         self._speakers: tuple[str, ...] = ()
         self._session_ids: Map[str, None] = Map()
         self._by_id: Map[str, Turn] = Map()
-        # By position in the index of turns; replaced and never written, so forks may share them.
         self._turns: tuple[Turn, ...] = ()
-        self._session_at: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-        self._speaker_at: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-        self._asks_at: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
 
     def __len__(self) -> int:
         """Count the turns."""
@@ -137,29 +87,34 @@ class Archive:
 
     @property
     def speakers(self) -> list[str]:
-        """Everybody who said something, in the order in which they first spoke."""
+        """The speakers, in the order in which they first spoke."""
         return list(self._speakers)
 
     def get(self, turn_id: str) -> Turn | None:
         """Look a turn up; None if no session holds it."""
         return self._by_id.get(turn_id)
 
-    def add_session(self, session: Session) -> None:
-        """Archive the turns of a session: ``add_sessions`` of one."""
-        self.add_sessions([session])
-
     def add_sessions(self, sessions: Sequence[Session]) -> None:
-        """Archive the turns of sessions, in their order; what is here is copied once, however many come.
+        """Archive the turns of sessions, in their order.
 
         Raises:
-            SessionConflictError: one of the sessions, or of their turn ids, is already here or comes twice;
-                nothing was added.
+            SessionConflictError: a session id or a turn id is archived already or comes twice; nothing was
+                added.
         """
         session_ids, by_id = self._session_ids.mutate(), self._by_id.mutate()
         for session in sessions:
-            _check_not_archived(session, session_ids, by_id)
+            if session.session_id in session_ids:
+                raise SessionConflictError(
+                    f"{session.session_id!r} is already archived: give the new session a number of its own"
+                )
             session_ids[session.session_id] = None
-            by_id.update({turn.turn_id: turn for turn in session.turns})
+            for turn in session.turns:
+                if turn.turn_id in by_id:
+                    raise SessionConflictError(
+                        f"turn {turn.turn_id!r} of {session.session_id!r} is already archived: every turn of "
+                        "a namespace needs an id of its own"
+                    )
+                by_id[turn.turn_id] = turn
         turns = [turn for session in sessions for turn in session.turns]
         self._speakers = tuple(dict.fromkeys([*self._speakers, *(turn.speaker for turn in turns)]))
         self._session_ids, self._by_id = session_ids.finish(), by_id.finish()
@@ -174,58 +129,90 @@ class Archive:
         """
         if top_k < 1:
             raise IndexingError(f"top_k={top_k} must be at least 1")
-        self._catch_up()
+        index = self._current_index()
         words = _lower_words(query)
-        telling = " ".join(word for word in words if word not in QUESTION_WORDS) or query
-        scores = _divide_by_max(self._turn_index.score_documents(telling))
+        content = " ".join(word for word in words if word not in QUESTION_WORDS) or query
+        scores = index.turns.scores(content)
         found = np.flatnonzero(scores)
-        scores += (
-            _SESSION_WEIGHT * _divide_by_max(self._session_index.score_documents(telling))[self._session_at]
-        )
-        scores -= _QUESTION_PENALTY * self._asks_at
-        named = [
-            place
-            for place, name in enumerate(self._speakers)
-            if not set(_lower_words(name)).isdisjoint(words)
-        ]
+        scores += _SESSION_WEIGHT * index.sessions.scores(content)[index.session_at]
+        scores -= _QUESTION_PENALTY * index.is_question
+        named = [name for name in self._speakers if not set(_lower_words(name)).isdisjoint(words)]
         if len(named) == 1:
-            scores += _SPEAKER_BONUS * (self._speaker_at == named[0])
+            scores += _SPEAKER_BONUS * (index.speakers == named[0])
         ranked = found[np.argsort(-scores[found], kind="stable")][:top_k]
         return [
-            ScoredTurn(self._turns[place], self._sessions[self._session_at[place]], float(scores[place]))
+            ScoredTurn(self._turns[place], self._sessions[index.session_at[place]], float(scores[place]))
             for place in ranked
         ]
 
     def stem_idf(self, stem: str) -> float:
-        """How much a stem tells: ``log((n + 1) / m)`` for m of n turns with it in their documents, else 0."""
-        self._catch_up()
-        holding = self._turn_index.document_frequency(stem)
-        return math.log((len(self) + 1) / holding) if holding else 0.0
+        """Return ``log((n + 1) / m)`` for a stem in the documents of m of n turns; 0 if it is in none."""
+        matches = self._current_index().turns.document_frequency(stem)
+        return math.log((len(self) + 1) / matches) if matches else 0.0
 
-    def _catch_up(self) -> None:
-        """Index the sessions that are not indexed yet; nothing is indexed twice."""
+    def _current_index(self) -> "_ArchiveIndex":
         with self._lock:
-            for place in range(self._indexed_sessions, len(self._sessions)):
-                self._index(place, self._sessions[place])
-            self._indexed_sessions = len(self._sessions)
-
-    def _index(self, place: int, session: Session) -> None:
-        lines = [Counter(tokenize(_searchable_line(turn))) for turn in session.turns]
-        date = Counter(tokenize(format_day(session.date_time.date())))
-        self._turn_index.add_all(list(_turn_counts(lines, date)))
-        self._session_index.add_all([sum(lines, date)])
-        speaker_at = {speaker: number for number, speaker in enumerate(self._speakers)}
-        speakers = np.array([speaker_at[turn.speaker] for turn in session.turns], np.intp)
-        self._session_at = np.append(self._session_at, np.full(len(speakers), place, np.intp))
-        self._speaker_at = np.append(self._speaker_at, speakers)
-        self._asks_at = np.append(
-            self._asks_at, np.array([_is_question(turn) for turn in session.turns], np.bool_)
-        )
+            if self._index.session_count < len(self._sessions):
+                self._index = _ArchiveIndex(self._sessions, self._index)
+            return self._index
 
     def fork(self) -> "Archive":
-        """Copy the archive in O(1); what either adds afterwards, the other does not see."""
+        """Copy the archive in O(1); neither copy sees later changes of the other."""
         with self._lock:
             fork = copy(self)
-            fork._turn_index, fork._session_index = self._turn_index.fork(), self._session_index.fork()
         fork._lock = threading.Lock()
         return fork
+
+
+class _ArchiveIndex:
+    """BM25 over the turns and over the whole sessions of an archive; never changed, so forks share it."""
+
+    def __init__(self, sessions: Sequence[Session] = (), known: "_ArchiveIndex | None" = None) -> None:
+        """Index sessions; ``known`` is an index of the first of them, whose text is not split again."""
+        self.session_count = len(sessions)
+        self._turn_stems = [] if known is None else list(known._turn_stems)
+        self._session_stems = [] if known is None else list(known._session_stems)
+        for session in sessions[len(self._session_stems) :]:
+            # a turn is also found by the words with which its image was once looked for
+            lines = [tokenize(f"{turn.line} {turn.image_query or ''}") for turn in session.turns]
+            date = tokenize(format_day(session.date_time.date()))
+            for place in range(len(lines)):
+                document = date * _DATE_WEIGHT
+                for offset, weight in _LINE_WEIGHTS.items():
+                    if 0 <= place + offset < len(lines):
+                        document += lines[place + offset] * weight
+                self._turn_stems.append(document)
+            self._session_stems.append([*chain(*lines), *date])
+        self.turns, self.sessions = _BM25(self._turn_stems), _BM25(self._session_stems)
+        turns = [turn for session in sessions for turn in session.turns]
+        self.session_at = np.repeat(np.arange(len(sessions)), [len(session.turns) for session in sessions])
+        self.speakers = np.array([turn.speaker for turn in turns], dtype=object)
+        self.is_question = np.array([turn.text.rstrip().endswith("?") for turn in turns], dtype=np.bool_)
+
+
+class _BM25:
+    """A bm25s index of documents (lists of stems), in double precision."""
+
+    def __init__(self, documents: list[list[str]]) -> None:
+        """Index the documents, of which there may be none."""
+        self._size = len(documents)
+        if documents:
+            # bm25s starts JAX where it is installed, which would take most of a GPU's memory
+            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+            import bm25s  # slow to import
+
+            self._index = bm25s.BM25(k1=1.5, b=0.75, method="lucene", dtype="float64")
+            self._index.index(documents, show_progress=False)
+
+    def scores(self, text: str) -> NDArray[np.float64]:
+        """Return the score of every document, divided by the best one."""
+        stems = tokenize(text)
+        scores = self._index.get_scores(stems) if self._size and stems else np.zeros(self._size)
+        return scores / (scores.max(initial=0.0) or 1.0)
+
+    def document_frequency(self, stem: str) -> int:
+        """Count the documents that hold a stem."""
+        if not self._size or stem not in self._index.vocab_dict:
+            return 0
+        column, starts = self._index.vocab_dict[stem], self._index.scores["indptr"]
+        return int(starts[column + 1] - starts[column])

@@ -1,11 +1,12 @@
 """A bank of memories: an append-only log of operations and its fold.
 
 The live memories are a fold over the log. Two snapshots are two versions of one log, an undo is a shorter
-prefix, a rollout is a fork; nothing that anybody deletes is ever lost.
+prefix, a rollout is a fork; a deleted memory can always be recovered.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from memory_program.bank.fold import BankState, apply_operation
 from memory_program.bank.log import OperationLog
@@ -24,7 +25,10 @@ from memory_program.core.errors import MemoryOperationError, UnknownMemoryError
 
 @dataclass(frozen=True, slots=True)
 class BankDiff:
-    """What changed between two versions of a bank; what was made and ended in between is in neither list."""
+    """The changes between two versions of a bank.
+
+    A memory that was created and superseded in between is in neither list.
+    """
 
     created: tuple[Memory, ...]
     superseded: tuple[Memory, ...]
@@ -35,8 +39,10 @@ class BankDiff:
 class MemoryBank:
     """The memories of one namespace.
 
-    A bank only grows: ``undo`` and ``at`` return another bank. Reading is safe from any thread; one thread
-    at a time may write to a bank, and its forks may be written at the same time by others.
+    A bank only grows: ``undo`` and ``at`` return another bank. Any thread may read; one thread at a time may
+    write to a bank, while others write to its forks. A version that the bank does not have, a memory that is
+    not live, and any operation that does not follow from the state raise a MemoryOperationError, and leave
+    the bank unchanged.
 
     Example:
         >>> bank = MemoryBank("alice")
@@ -54,7 +60,7 @@ class MemoryBank:
         self.namespace = namespace
         self._log = OperationLog()
         self._state = BankState()
-        self._sorted_live: tuple[BankState, list[Memory]] | None = None  # of which state, and what
+        self._sorted_live: tuple[BankState, list[Memory]] | None = None  # cached for one state
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -78,39 +84,29 @@ class MemoryBank:
         return memory is not None and memory.is_live
 
     def get(self, memory_id: str) -> Memory:
-        """Look a memory up, live or superseded.
-
-        Raises:
-            UnknownMemoryError: no operation of this bank ever made it.
-        """
+        """Look a memory up, live or superseded; an unknown id raises an UnknownMemoryError."""
         memory = self._state.get(memory_id)
         if memory is None:
             raise UnknownMemoryError(f"{memory_id!r} is not in bank {self.namespace!r} ({self._known_ids()})")
         return memory
 
     def live(self, kind: MemoryKind | None = None) -> list[Memory]:
-        """List the live memories in the order in which they were made."""
+        """List the live memories in the order of their creation."""
         state, cached = self._state, self._sorted_live
         if cached is None or cached[0] is not state:
             self._sorted_live = cached = (state, state.live())
         return [memory for memory in cached[1] if kind is None or memory.kind is kind]
 
     def operations(self, since: int = 0) -> list[Operation]:
-        """List the log from version ``since`` (exclusive) to now."""
+        """List the operations after version ``since``."""
         return self._log.between(since, self.version)
 
     def extends(self, other: "MemoryBank") -> bool:
-        """Say whether this bank's log begins with the whole log of another; at once for a fork of it."""
-        if other.version > self.version:
-            return False
-        return self._log.has_same_prefix(other._log, other.version)
+        """Say whether this bank's log begins with the whole log of another; fast for its forks."""
+        return other.version <= self.version and self._log.has_same_prefix(other._log, other.version)
 
     def history(self, memory_id: str) -> list[Operation]:
-        """List the operations that led to a memory or followed from it, oldest first.
-
-        Raises:
-            UnknownMemoryError: no operation of this bank ever made it.
-        """
+        """List the operations that led to a memory or followed from it, oldest first."""
         made_in = self.get(memory_id).created
         ancestors, descendants = {memory_id}, {memory_id}
         led: list[Operation] = []
@@ -126,11 +122,7 @@ class MemoryBank:
         return [*reversed(led), *followed]
 
     def diff(self, older: int, newer: int | None = None) -> BankDiff:
-        """Compare two versions of this bank (``newer`` is now by default).
-
-        Raises:
-            MemoryOperationError: the bank never had one of them, or ``older`` is the later one.
-        """
+        """Compare two versions of this bank; ``newer`` is the current one by default."""
         newer = self.version if newer is None else newer
         if older > newer:
             raise MemoryOperationError(f"older={older} must not be above newer={newer}: swap them")
@@ -138,27 +130,22 @@ class MemoryBank:
         between = self._log.between(older, newer)
         made = (memory.memory_id for operation in between for memory in operation.created)
         ended = (name for operation in between for name in operation.superseded)
-        return BankDiff(
-            created=self._sorted_by_number(
-                memory for memory in map(after.get, made) if memory and memory.is_live
-            ),
-            superseded=self._sorted_by_number(after.get(name) for name in ended if before.get(name)),
-            core_before=before.core,
-            core_after=after.core,
-        )
+        created = [memory for memory in map(after.get, made) if memory is not None and memory.is_live]
+        superseded = [after.get(name) for name in ended if before.get(name)]
+
+        def by_number(memories: Iterable[Memory | None]) -> tuple[Memory, ...]:
+            return tuple(sorted(filter(None, memories), key=lambda memory: memory_number(memory.memory_id)))
+
+        return BankDiff(by_number(created), by_number(superseded), before.core, after.core)
 
     # -- other banks -----------------------------------------------------------------------------
 
     def fork(self, namespace: str | None = None) -> "MemoryBank":
-        """Copy the bank in O(1); what either does afterwards, the other does not see."""
+        """Copy the bank in O(1); neither copy sees later changes of the other."""
         return self._with_state(self._state, namespace)
 
     def at(self, version: int, namespace: str | None = None) -> "MemoryBank":
-        """Give the bank as it was at a version, ready to be read or written.
-
-        Raises:
-            MemoryOperationError: the bank never had that version.
-        """
+        """Return the bank as it was at a version, ready to be read or written."""
         if not 0 <= version <= self.version:
             raise MemoryOperationError(f"version={version} must be from 0 to {self.version}, the current one")
         if version == self.version:
@@ -168,24 +155,16 @@ class MemoryBank:
         return earlier
 
     def undo(self, count: int = 1) -> "MemoryBank":
-        """Give the bank without its last operations. This one keeps them.
-
-        Raises:
-            MemoryOperationError: there are fewer operations than that.
-        """
+        """Return the bank without its last operations. This one keeps them."""
         if not 0 <= count <= self.version:
             raise MemoryOperationError(
-                f"count={count} must be from 0 to {self.version}, the operations that there are"
+                f"count={count} must be from 0 to {self.version}, the number of operations"
             )
         return self.at(self.version - count)
 
     @classmethod
     def replay(cls, namespace: str, operations: Iterable[Operation]) -> "MemoryBank":
-        """Fold a log into a bank.
-
-        Raises:
-            MemoryOperationError: an operation does not follow from the ones before it.
-        """
+        """Fold a log into a bank."""
         bank = cls(namespace)
         for operation in operations:
             bank.append(operation)
@@ -195,36 +174,33 @@ class MemoryBank:
     def from_snapshot(
         cls, namespace: str, state: BankState, read_past: Callable[[], Iterable[Operation]]
     ) -> "MemoryBank":
-        """Begin with the state of a snapshot; the operations before it are read when they are needed."""
+        """Begin with the state of a snapshot; ``read_past`` gives the operations before it when needed."""
         bank = cls(namespace)
-        bank._log, bank._state = OperationLog(state, read_past), state
+        past_log = cache(lambda: cls.replay(namespace, read_past())._log)
+        bank._log, bank._state = OperationLog(state, past_log), state
         return bank
 
     def compacted(self) -> BankState:
-        """Give the state with every memory, live and superseded, in columns, for a snapshot."""
+        """Return the state with every memory, live and superseded, in columns, for a snapshot."""
         return self._state.compacted()
 
     def adopt_compacted(self, state: BankState) -> None:
-        """Hold a state that was laid out of this bank, if nothing was written since: it takes less memory."""
+        """Switch to a state that ``compacted`` returned, unless the bank was written since: it is smaller."""
         if self._state.version == state.version:
             self._state = state
 
     # -- writing ---------------------------------------------------------------------------------
 
     def create(self, drafts: Sequence[Draft], by: Provenance) -> Operation:
-        """Add memories in one operation.
-
-        Raises:
-            MemoryOperationError: there is no draft, or one of them is empty or of the core kind.
-        """
+        """Add one or more memories in one operation."""
         if not drafts:
             raise MemoryOperationError("nothing to create: give at least one memory")
         return self._supersede(OperationKind.CREATE, (), drafts, by)
 
     def update(self, memory_id: str, draft: Draft, by: Provenance, *, keeps_date: bool = True) -> Operation:
-        """Replace a memory; the new one keeps the sources of the old one, and its date if it has none.
+        """Replace a memory; the new one keeps the old sources, and the old date unless it has its own.
 
-        With ``keeps_date`` false a draft without a date makes a memory without one: its text tells the time.
+        With ``keeps_date=False`` a draft without a date makes a memory without one: its text names the time.
         """
         old = self._require_live(memory_id)
         if keeps_date:
@@ -232,16 +208,14 @@ class MemoryBank:
         return self._supersede(OperationKind.UPDATE, (old,), (draft,), by)
 
     def delete(self, memory_id: str, by: Provenance) -> Operation:
-        """End a memory. It stays in the log, and ``undo``, ``at`` and ``get`` still give it."""
+        """Supersede a memory by nothing. It stays in the log: ``undo``, ``at`` and ``get`` still find it."""
         return self._supersede(OperationKind.DELETE, (self._require_live(memory_id),), (), by)
 
     def merge(self, memory_ids: Sequence[str], draft: Draft, by: Provenance) -> Operation:
-        """Replace two or more memories by one: it keeps all sources, and their date if it has none.
+        """Replace two or more memories by one, which keeps all sources.
 
-        Where they have different dates it has none of them: its text has to tell which was when.
-
-        Raises:
-            MemoryOperationError: fewer than two different memories, or one is not live.
+        It has the date of its draft, or the only date among the old memories. If they have different dates,
+        it has none: its text has to say what happened when.
         """
         if len(set(memory_ids)) < 2 or len(set(memory_ids)) != len(memory_ids):
             raise MemoryOperationError(
@@ -253,11 +227,7 @@ class MemoryBank:
         return self._supersede(OperationKind.MERGE, old, (draft,), by)
 
     def split(self, memory_id: str, drafts: Sequence[Draft], by: Provenance) -> Operation:
-        """Replace a memory by two or more, each with its sources, and its date where they have none.
-
-        Raises:
-            MemoryOperationError: fewer than two parts, or the memory is not live.
-        """
+        """Replace a memory by two or more; each keeps its sources, and its date unless it has its own."""
         old = self._require_live(memory_id)
         if len(drafts) < 2:
             raise MemoryOperationError(f"{len(drafts)} parts: a split needs at least two")
@@ -265,11 +235,7 @@ class MemoryBank:
         return self._supersede(OperationKind.SPLIT, (old,), dated, by)
 
     def edit_core(self, text: str, by: Provenance) -> Operation:
-        """Write the whole core block anew.
-
-        Raises:
-            MemoryOperationError: the text is longer than the limit.
-        """
+        """Replace the whole core block."""
         if len(text) > CORE_LIMIT_CHARS:
             raise MemoryOperationError(
                 f"the core block would have {len(text)} characters: at most {CORE_LIMIT_CHARS} fit; "
@@ -278,33 +244,29 @@ class MemoryBank:
         return self.append(Operation(OperationKind.EDIT_CORE, self.version + 1, by, core=text))
 
     def rebase(self, operations: Sequence[Operation]) -> list[Operation]:
-        """Append operations that were recorded on a fork, and renumber the memories that they made.
+        """Append operations that were recorded on a fork, and renumber the memories that they created.
 
-        They are all operations since the fork, or the first of them: an id that none of them made means the
-        memory that both banks had when they parted.
+        They are all operations since the fork, or the first of them: an id that none of them created means
+        the memory that both banks had at the fork.
 
         Raises:
-            UnknownMemoryError: one of them ends a memory that is not live here; the bank is unchanged.
+            UnknownMemoryError: one of them supersedes a memory that is not live here; the bank is unchanged.
         """
-        grafted = self.fork()
+        rebased = self.fork()
         renamed: dict[str, str] = {}
         for operation in operations:
-            version, created = grafted.version + 1, list[Memory]()
-            for number, memory in enumerate(operation.created, start=grafted._state.next_number):
+            version, created = rebased.version + 1, list[Memory]()
+            for number, memory in enumerate(operation.created, start=rebased._state.next_number):
                 renamed[memory.memory_id] = f"m{number}"
                 created.append(replace(memory, memory_id=f"m{number}", created=version))
             superseded = tuple(renamed.get(name, name) for name in operation.superseded)
-            grafted.append(replace(operation, version=version, superseded=superseded, created=tuple(created)))
-        added = grafted.operations(since=self.version)
-        self._log, self._state = grafted._log, grafted._state
+            rebased.append(replace(operation, version=version, superseded=superseded, created=tuple(created)))
+        added = rebased.operations(since=self.version)
+        self._log, self._state = rebased._log, rebased._state
         return added
 
     def append(self, operation: Operation) -> Operation:
-        """Append an operation as it stands (the way in for replays).
-
-        Raises:
-            MemoryOperationError: it does not follow from the state; the bank is unchanged.
-        """
+        """Append a complete operation, for example of a recorded log."""
         state = apply_operation(self._state, operation)
         self._log = self._log.append(operation, state)
         self._state = state
@@ -355,7 +317,3 @@ class MemoryBank:
         bank._log, bank._state = self._log, state
         bank._sorted_live = self._sorted_live
         return bank
-
-    @staticmethod
-    def _sorted_by_number(memories: Iterable[Memory | None]) -> tuple[Memory, ...]:
-        return tuple(sorted(filter(None, memories), key=lambda memory: memory_number(memory.memory_id)))

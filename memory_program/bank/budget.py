@@ -1,12 +1,12 @@
-"""Tokens counted without a network, and texts packed under a budget of them.
+"""Token counts without a network, and packing of texts into a token budget.
 
-What does not fit is never dropped in silence: every packing lists what it left out.
+Nothing is dropped silently: every selection lists the items that were left out.
 """
 
 import importlib.util
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Generic, Literal, TypeVar
 
 import tiktoken
 
-from memory_program.bank.bulk import gc_paused
 from memory_program.bank.memory import Memory, memory_number
 from memory_program.core.errors import ConfigError
 
@@ -29,18 +28,26 @@ _Item = TypeVar("_Item")
 def count_tokens(text: str, encoding: EncodingName = "cl100k_base") -> int:
     """Count the tokens of a text; special tokens in it (``<|endoftext|>``) count as plain text.
 
-    A text of more than 50,000 characters is counted in pieces that are cut before a word: the encoder's
-    pattern gives up on longer runs of white space. Only at a cut through such a run, or through one without
-    any space, may the count be a token off.
+    A text of more than 50,000 characters is counted in pieces that are cut before a word, since the encoder's
+    pattern fails on longer runs of white space. Only a cut through such a run, or through one without any
+    space, may change the count, by one token.
     """
     if len(text) <= _CACHED_CHARS:
         return _cached_count(text, encoding)
-    return sum(_count_uncached(piece, encoding) for piece in _split_long_text(text))
+    tokens, start = 0, 0
+    while start < len(text):
+        end = start + _PIECE_CHARS
+        if end < len(text):
+            space = text.rfind(" ", start + 1, end)  # a token may begin with a space, never span one
+            end = space if space > start else end
+        tokens += len(_load_encoding(encoding).encode(text[start:end], disallowed_special=()))
+        start = end
+    return tokens
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetSelection(Generic[_Item]):
-    """What fits a budget and what does not, each in the order given, and the tokens of what fits."""
+    """The items that fit a budget and those left out, each in the given order, and the tokens used."""
 
     kept: tuple[_Item, ...]
     left_out: tuple[_Item, ...]
@@ -50,24 +57,19 @@ class BudgetSelection(Generic[_Item]):
 def pack_to_budget(
     items: Sequence[_Item], budget_tokens: int, to_text: Callable[[_Item], str] = str
 ) -> BudgetSelection[_Item]:
-    """Take items in rank order as long as they fit; after one that does not, a shorter one still may.
+    """Keep items in rank order while they fit; a shorter item may still fit after one that did not.
 
     Each item costs the tokens of its text as a line of its own, so the kept texts joined by line ends never
-    cost more than ``tokens``, and ``tokens`` never more than the budget.
-
-    Raises:
-        ConfigError: the budget is negative.
+    cost more than ``tokens``, and ``tokens`` never more than the budget. A negative one is a ConfigError.
     """
     if budget_tokens < 0:
         raise ConfigError(f"budget_tokens={budget_tokens} must be at least 0")
     kept, left_out, tokens = list[_Item](), list[_Item](), 0
     for item in items:
         line = to_text(item) + "\n"
-        if tokens + _min_tokens(line) > budget_tokens:
-            left_out.append(item)
-            continue
-        cost = count_tokens(line)
-        if tokens + cost <= budget_tokens:
+        # No token spans two words: words are a lower bound, and counting them takes a twentieth of the time.
+        fits_words = tokens + len(line.split()) <= budget_tokens
+        if fits_words and tokens + (cost := count_tokens(line)) <= budget_tokens:
             kept.append(item)
             tokens += cost
         else:
@@ -76,58 +78,32 @@ def pack_to_budget(
 
 
 def fit_memories(memories: Sequence[Memory], budget_tokens: int, core: str = "") -> BudgetSelection[Memory]:
-    """Choose the memories that a bank over its budget may show: the deterministic rule of overflow.
+    """Select the memories that fit a budget, for a bank that the writer could not consolidate.
 
-    The core block is always kept and paid first, even if it alone is over the budget. Then the memories are
-    packed from the latest written to the earliest (version, then number), as ``pack_to_budget`` does. Both lists
-    come back from the earliest to the latest; nothing is deleted.
-
-    Raises:
-        ConfigError: the budget is negative.
+    The core block is always kept and paid first, even if it alone exceeds the budget. Then memories are kept
+    from the latest written to the earliest (version, then number), as in ``pack_to_budget``. Both lists are
+    returned from the earliest to the latest; nothing is deleted.
     """
     core_tokens = count_tokens(core + "\n") if core else 0
     paid = min(core_tokens, max(budget_tokens, 0))
-    with gc_paused(len(memories)):
-        latest_first = sorted(memories, key=_write_order, reverse=True)
-        packed = pack_to_budget(latest_first, budget_tokens - paid, lambda memory: memory.line)
+    latest_first = sorted(
+        memories, key=lambda memory: (memory.created, memory_number(memory.memory_id)), reverse=True
+    )
+    packed = pack_to_budget(latest_first, budget_tokens - paid, lambda memory: memory.line)
     return BudgetSelection(packed.kept[::-1], packed.left_out[::-1], packed.tokens + core_tokens)
-
-
-def _min_tokens(text: str) -> int:
-    """Bound the tokens of a text from below, in a twentieth of the time: no token spans two words."""
-    return len(text.split())
-
-
-def _write_order(memory: Memory) -> tuple[int, int]:
-    return memory.created, memory_number(memory.memory_id)
-
-
-def _split_long_text(text: str) -> Iterator[str]:
-    start = 0
-    while start < len(text):
-        end = start + _PIECE_CHARS
-        if end < len(text):
-            space = text.rfind(" ", start + 1, end)  # a token may begin with a space, never span one
-            end = space if space > start else end
-        yield text[start:end]
-        start = end
-
-
-def _count_uncached(text: str, encoding: EncodingName) -> int:
-    return len(_load_encoding(encoding).encode(text, disallowed_special=()))
 
 
 @lru_cache(maxsize=32_768)
 def _cached_count(text: str, encoding: EncodingName) -> int:
-    return _count_uncached(text, encoding)
+    return len(_load_encoding(encoding).encode(text, disallowed_special=()))
 
 
 @cache
 def _load_encoding(encoding: EncodingName) -> tiktoken.Encoding:
-    """Load an encoding from the files that LiteLLM carries, without importing it or asking the network.
+    """Load an encoding from the files that LiteLLM ships, without importing it and without a network.
 
-    tiktoken takes the folder of its files from the environment only: the variable is set for the time of
-    the loading and put back.
+    tiktoken reads the folder of its files from the environment only: the variable is set while loading, and
+    restored.
     """
     litellm = importlib.util.find_spec("litellm")
     if litellm is None or not litellm.submodule_search_locations:

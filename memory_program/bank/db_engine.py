@@ -1,4 +1,4 @@
-"""A connection to SQLite or PostgreSQL whose every failure is a ``StoreError`` without a password in it."""
+"""Connections to SQLite or PostgreSQL; every failure is a ``StoreError`` without a password in it."""
 
 import sqlite3
 import threading
@@ -23,7 +23,10 @@ _DRIVERS = {
 
 
 class Database:
-    """One database with the tables of a store, laid out when it is new. Any thread may use it."""
+    """One database with the tables of a store, which are created in a new one. Any thread may use it.
+
+    Every method raises a StoreError if the database fails.
+    """
 
     def __init__(self, url: str, busy_timeout_s: float) -> None:
         """Open a database.
@@ -33,25 +36,25 @@ class Database:
             StoreError: the URL names no database that can be opened.
         """
         parsed = _parse_url(url)
-        self.where = parsed.set(query={}).render_as_string(hide_password=True)  # a query may hold one, too
+        self.where = parsed.set(query={}).render_as_string(hide_password=True)  # the query may hold one, too
         self._busy_timeout_s = busy_timeout_s
         self._engine = _engine(parsed, busy_timeout_s)
         is_sqlite = self._engine.dialect.name == "sqlite"
         # SQLite has one writer at a time: threads queue here, since its own waiting is by polling.
         self._writer: AbstractContextManager[bool | None] = threading.Lock() if is_sqlite else nullcontext()
         try:
-            self._ensure_schema()
+            with self.reading() as connection:
+                is_ready = has_schema(connection, self.where)
+            if not is_ready:
+                with self.writing() as connection:
+                    create_schema(connection)
         except StoreError:
             self.close()
             raise
 
     @contextmanager
     def reading(self) -> Generator[Connection]:
-        """Give a connection that sees one state of the database throughout.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Open a read transaction: it sees one state of the database throughout."""
         with self._as_store_errors(), self._engine.connect() as connection:
             if connection.dialect.name == "postgresql":
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
@@ -60,10 +63,10 @@ class Database:
 
     @contextmanager
     def writing(self) -> Generator[Connection]:
-        """Give a connection in one transaction: all of it is written at the end, or nothing.
+        """Open a write transaction: all of it is written at the end, or nothing.
 
         Raises:
-            StoreError: the database fails, or stays locked for longer than the busy timeout.
+            StoreError: the database stays locked for longer than the busy timeout.
         """
         with (
             self._as_store_errors(),
@@ -74,10 +77,10 @@ class Database:
             yield connection
 
     def vacuum(self, tables: Sequence[str]) -> None:
-        """Write the tables anew, so that nothing that was deleted stays in free pages or in SQLite's log.
+        """Rewrite the tables, so that no deleted bytes stay in free pages or in SQLite's write-ahead log.
 
         Raises:
-            StoreError: the database is in use, or fails; nothing is lost, and it may be tried again.
+            StoreError: the database is in use, or fails; nothing is lost, and it can be tried again.
         """
         with self._as_store_errors():
             if self._engine.dialect.name == "postgresql":
@@ -94,16 +97,16 @@ class Database:
                 connection.close()
         if not is_whole:
             raise StoreError(
-                f"{self.where} is read by another process: the rows are deleted, but their bytes are in the "
-                "log beside the file yet; end that process and run the same command again"
+                f"{self.where} is being read by another process: the rows are deleted, but their bytes are "
+                "still in the write-ahead log; end that process and run the same command again"
             )
 
     def _vacuum_postgres(self, connection: Connection, tables: Sequence[str]) -> None:
-        """Leave nothing of deleted rows in the tables, nor in the planner's statistics of them."""
+        """Remove the bytes of deleted rows from the tables and from the planner's statistics."""
         columns = inspect(connection).get_columns
         for table in tables:
             for column in columns(table):
-                if isinstance(column["type"], String):  # setting the type, if to the same, drops statistics
+                if isinstance(column["type"], String):  # setting the type, even to the same, drops statistics
                     kind = column["type"].compile(connection.dialect)
                     connection.exec_driver_sql(f"ALTER TABLE {table} ALTER {column['name']} TYPE {kind}")
             connection.exec_driver_sql(f"VACUUM (FULL) {table}")
@@ -113,22 +116,13 @@ class Database:
         """Close every connection."""
         self._engine.dispose()
 
-    def _ensure_schema(self) -> None:
-        with self.reading() as connection:
-            is_ready = has_schema(connection, self.where)
-        if not is_ready:
-            with self.writing() as connection:
-                create_schema(connection)
-
     @contextmanager
     def _as_store_errors(self) -> Generator[None]:
         try:
             yield
         except SQLAlchemyError as error:
-            raise StoreError(self._message(error)) from error
-
-    def _message(self, error: SQLAlchemyError) -> str:
-        return self._explain_failure(str(error.orig if isinstance(error, DBAPIError) else error))
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            raise StoreError(self._explain_failure(str(cause))) from error
 
     def _explain_failure(self, cause: str) -> str:
         cause = " ".join(cause.split())
@@ -149,17 +143,17 @@ class Database:
 
 
 def vacuum_sqlite(connection: sqlite3.Connection) -> bool:
-    """Write a database anew without its free pages, and empty its log; False if a reader keeps the log."""
+    """Rewrite a database without free pages, and empty its log; False if a reader still uses the log."""
     connection.execute("VACUUM")
     busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return not busy
 
 
 def check_database_exists(url: str) -> None:
-    """Refuse the URL of an SQLite file that is not there, or empty, and that opening would make.
+    """Check that the file of an SQLite URL exists and is not empty; opening it would create one.
 
     Raises:
-        StoreError: it is one, or no URL of a database.
+        StoreError: there is no such file, or it is empty, or this is not a database URL.
     """
     parsed = _parse_url(url)
     is_file = parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:")
@@ -172,8 +166,8 @@ def check_database_exists(url: str) -> None:
 def _parse_url(url: str) -> URL:
     try:
         parsed = make_url(url)
-    except (ArgumentError, ValueError):  # the latter for a port that is no number
-        parsed = None  # and the error is left behind: it may tell a part of the password
+    except (ArgumentError, ValueError):  # ValueError: a port that is not a number
+        parsed = None  # the error is not chained, since it may show a part of the password
     if parsed is None:
         shown = "the text given" if "@" in url else repr(url)
         raise StoreError(
@@ -187,7 +181,7 @@ def _parse_url(url: str) -> URL:
 
 def _engine(url: URL, busy_timeout_s: float) -> Engine:
     if url.get_backend_name() == "postgresql":
-        timeout_ms = max(int(busy_timeout_s * 1000), 1)  # 0 would mean to wait for ever
+        timeout_ms = max(int(busy_timeout_s * 1000), 1)  # 0 would wait for ever
         options = f"{url.query.get('options', '')} -c lock_timeout={timeout_ms}".strip()
         try:
             return create_engine(url, hide_parameters=True, connect_args={"options": options})
@@ -205,19 +199,18 @@ def _engine(url: URL, busy_timeout_s: float) -> Engine:
         pool_size=1 if is_in_memory else 5,
         max_overflow=0 if is_in_memory else 10,
     )
-    event.listen(engine, "connect", _prepare_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: sqlite3.Connection, _: object) -> None:
+        connection.isolation_level = None  # the driver's own transactions begin too late: see begin
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")  # saved data survives a power failure
+        connection.execute("PRAGMA secure_delete=ON")  # deleted bytes are overwritten, not only marked free
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # A write lock is taken at the start: a reader that turns writer is refused without any waiting.
+        is_writing = connection.get_execution_options().get("is_writing", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")
+
     return engine
-
-
-def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:
-    connection.isolation_level = None  # the driver's own transactions begin too late: see _begin_sqlite
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")  # what was saved survives a loss of power
-    connection.execute("PRAGMA secure_delete=ON")  # what is deleted is overwritten, not only marked as free
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    """Take the write lock at the start: a reader that turns writer is refused without any waiting."""
-    is_writing = connection.get_execution_options().get("is_writing", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")

@@ -1,7 +1,7 @@
-"""The tables of a store, and the version that says how to read them.
+"""The tables of a store, and their schema version.
 
-Every text that comes from a conversation is inside a JSON document with escapes, so no character of it (a
-NUL byte, half a surrogate pair) can upset a database.
+Every text of a conversation is inside a JSON document with escapes, so that no character of it (a NUL byte,
+half a surrogate pair) is refused by a database.
 """
 
 from sqlalchemy import (
@@ -22,7 +22,7 @@ from sqlalchemy import (
 from memory_program.core.errors import SchemaVersionError
 
 SCHEMA_VERSION = 1
-_ADVISORY_LOCK = 7_203_115_417  # any number that nobody else is likely to use
+_ADVISORY_LOCK = 7_203_115_417  # an arbitrary number
 
 _metadata = MetaData()
 
@@ -38,7 +38,7 @@ NAMESPACES = Table(
     Column("name", Text, primary_key=True),
     Column("revision", Integer, nullable=False),
 )
-# ``retracted`` is 0, or the revision whose rewind took the row back: one log is in force, the rest is kept.
+# ``retracted`` is 0, or the revision of the rewind that undid the row.
 OPERATIONS = Table(
     "memory_operations",
     _metadata,
@@ -66,7 +66,7 @@ VECTORS = Table(
     Column("digest", String(64), primary_key=True),
     Column("vector", LargeBinary, nullable=False),
 )
-# What ``snapshot.Snapshot`` wrote of the newest large version of a bank; all of it is in the log as well.
+# The parts of a ``snapshot.Snapshot`` of a large bank; the log holds all of it as well.
 SNAPSHOTS = Table(
     "memory_snapshots",
     _metadata,
@@ -79,10 +79,10 @@ SNAPSHOTS = Table(
 
 
 def has_schema(connection: Connection, where: str) -> bool:
-    """Say whether the database holds every table of a store that this code can read.
+    """Say whether the database has all tables of a store.
 
     Raises:
-        SchemaVersionError: it holds those of another version.
+        SchemaVersionError: they are of another schema version.
     """
     if not inspect(connection).has_table(META.name):
         return False
@@ -100,7 +100,7 @@ def has_schema(connection: Connection, where: str) -> bool:
 
 
 def create_schema(connection: Connection) -> None:
-    """Create the tables that are missing, in a transaction in which nobody else can."""
+    """Create the missing tables; on PostgreSQL one process at a time."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
     is_new = not inspect(connection).has_table(META.name)

@@ -1,30 +1,33 @@
-"""Vectors of memories: cosine similarity under any embedding function."""
+"""A dense index: cosine similarity under any embedding function."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 
 import numpy as np
 from immutables import Map
 from numpy.typing import ArrayLike, NDArray
 
+from memory_program.bank.postings import SharedArray
 from memory_program.core.errors import ConfigError, EmbeddingMismatchError
 
 EmbeddingFunction = Callable[[list[str]], ArrayLike]
 """A function from texts to one vector each, shape (texts, dimension); a ``dspy.Embedder`` is one."""
 
-_FIRST_CAPACITY = 4
-
 
 def text_digest(text: str) -> str:
-    """Name a text by its SHA-256: what vectors are remembered under, here and in a store."""
+    """Return the SHA-256 of a text: the key of its vector, here and in a store."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 class DenseIndex:
     """Unit vectors by position: 0 for the first text that was ever added.
 
-    A text is embedded once, whatever becomes of its documents: vectors are remembered by the digest of
-    the text, and a store fills and saves that memory (``remember``, ``unsaved``, ``mark_saved``).
+    A text is embedded once: vectors are cached by the digest of their text, and a store fills and saves that
+    cache (``remember``, ``unsaved``, ``mark_saved``).
+
+    Embedding raises an EmbeddingMismatchError if the function returns vectors of another shape, or numbers
+    that are not finite.
     """
 
     def __init__(self, embed: EmbeddingFunction, model: str, dimension: int, batch_size: int = 128) -> None:
@@ -32,9 +35,9 @@ class DenseIndex:
 
         Args:
             embed: Called with at most ``batch_size`` texts at a time.
-            model: The name under which a store records whose vectors it holds.
+            model: The name of the embedding model, which a store records with its vectors.
             dimension: The length of the vectors.
-            batch_size: The most texts in one call.
+            batch_size: The maximum number of texts in one call.
 
         Raises:
             ConfigError: the model has no name, or a number is below 1.
@@ -50,20 +53,14 @@ class DenseIndex:
         self._batch_size = batch_size
         self._known: Map[str, NDArray[np.float32]] = Map()
         self._unsaved: Map[str, NDArray[np.float32]] = Map()
-        self._rows: NDArray[np.float32] = np.zeros((_FIRST_CAPACITY, dimension), dtype=np.float32)
-        self._size = 0
-        self._owns_rows = True
+        self._rows = SharedArray(np.zeros((0, dimension), dtype=np.float32))
 
     def __len__(self) -> int:
         """Count the positions."""
-        return self._size
+        return len(self._rows.values)
 
     def embed(self, texts: Sequence[str]) -> None:
-        """Compute and remember the vectors of texts; those that are remembered cost nothing.
-
-        Raises:
-            EmbeddingMismatchError: the function gives another shape, or numbers that are not finite.
-        """
+        """Compute and cache the vectors of texts that are not cached yet."""
         missing = list(dict.fromkeys(text for text in texts if text_digest(text) not in self._known))
         for start in range(0, len(missing), self._batch_size):
             batch = missing[start : start + self._batch_size]
@@ -73,59 +70,40 @@ class DenseIndex:
             self._known, self._unsaved = self._known.update(fresh), self._unsaved.update(fresh)
 
     def add(self, texts: Sequence[str]) -> None:
-        """Give each text the next position, and embed those that are not remembered.
-
-        Raises:
-            EmbeddingMismatchError: the function gives another shape, or numbers that are not finite;
-                nothing was added.
-        """
+        """Give each text the next position, and embed those that are not cached; an error adds nothing."""
         self.embed(texts)
-        end = self._size + len(texts)
-        if end > len(self._rows) or not self._owns_rows:  # a fork never writes into shared rows
-            rows = np.zeros((max(2 * len(self._rows), end), self.dimension), dtype=np.float32)
-            rows[: self._size] = self._rows[: self._size]
-            self._rows, self._owns_rows = rows, True
-        for position, text in enumerate(texts, start=self._size):
-            self._rows[position] = self._known[text_digest(text)]
-        self._size = end
+        self._rows = self._rows.extended([self._known[text_digest(text)] for text in texts])
 
     def embed_queries(self, queries: Sequence[str]) -> NDArray[np.float32]:
-        """Embed queries, shape (queries, dimension); they are not remembered.
-
-        Raises:
-            EmbeddingMismatchError: the function gives another shape, or numbers that are not finite.
-        """
+        """Embed queries, shape (queries, dimension), without caching them."""
         batches = [queries[at : at + self._batch_size] for at in range(0, len(queries), self._batch_size)]
         return np.concatenate([self._unit_vectors(list(batch)) for batch in batches])
 
     def score_documents(self, query_vector: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Give the cosine of every position with a unit vector, shape (size,)."""
-        return (self._rows[: self._size] @ query_vector).astype(np.float64)
+        """Compute the cosine of every position with a unit vector, shape (size,)."""
+        return (self._rows.values @ query_vector).astype(np.float64)
 
     def fork(self) -> "DenseIndex":
-        """Copy the index in O(1); what either does afterwards, the other does not see."""
-        copy = self.empty_copy()
-        copy._known, copy._unsaved = self._known, self._unsaved
-        copy._rows, copy._size, copy._owns_rows = self._rows, self._size, False
-        return copy
+        """Copy the index in O(1); neither copy sees later changes of the other."""
+        return copy(self)  # all parts are immutable, and replaced by a change
 
     def empty_copy(self) -> "DenseIndex":
         """Make an empty index over the same function."""
         return DenseIndex(self._embed, self.model, self.dimension, self._batch_size)
 
     def unsaved(self) -> Mapping[str, NDArray[np.float32]]:
-        """Give the vectors, by digest of the text, that were computed and not marked as saved."""
+        """Return the vectors, by digest of the text, that were computed and not marked as saved."""
         return self._unsaved
 
     def mark_saved(self, digests: Sequence[str]) -> None:
-        """Note that a store holds the vectors of these digests."""
+        """Record that a store has the vectors of these digests."""
         unsaved = self._unsaved.mutate()
         for name in digests:
             unsaved.pop(name, None)
         self._unsaved = unsaved.finish()
 
     def remember(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        """Take vectors that a store held, by digest of the text, so that they are not computed again."""
+        """Cache vectors that a store has, by digest of the text."""
         self._known = self._known.update(vectors)
 
     def _unit_vectors(self, texts: list[str]) -> NDArray[np.float32]:
@@ -136,6 +114,6 @@ class DenseIndex:
                 f"{(len(texts), self.dimension)}: set the dimension to that of the model"
             )
         if not np.isfinite(vectors).all():
-            raise EmbeddingMismatchError(f"{self.model!r} gave numbers that are not finite: try it again")
+            raise EmbeddingMismatchError(f"{self.model!r} gave numbers that are not finite: try again")
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)

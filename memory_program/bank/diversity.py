@@ -1,4 +1,4 @@
-"""Choosing memories that are as different from each other as possible."""
+"""Selection of memories that differ from each other."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from memory_program.bank.memory import Memory
 
 
 def select_diverse(memories: Sequence[Memory], count: int) -> list[Memory]:
-    """Choose memories far from each other: greedy max-min over the Jaccard distance of their words.
+    """Select memories far from each other: greedy max-min over the Jaccard distance of their words.
 
     Gonzalez 1985, Theoretical Computer Science 38 (farthest-first traversal); starts at the newest.
     """

@@ -1,7 +1,7 @@
-"""The fold of a bank's log: what is live after its operations, and what an operation may do to it.
+"""The fold of a bank's log: the state after its operations, and the checks that each operation must pass.
 
-State is held in persistent maps (Bagwell 2001, hash array mapped tries), so a state shares everything with
-the one before it, and to keep an old one costs next to nothing.
+State is held in persistent maps (Bagwell 2001, hash array mapped tries): a state shares everything with the
+one before it, so keeping an old one costs next to nothing.
 """
 
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,6 @@ from datetime import datetime
 
 from immutables import Map
 
-from memory_program.bank.bulk import gc_paused
 from memory_program.bank.columns import NO_MEMORIES, MemoryColumns
 from memory_program.bank.memory import MEMORY_KINDS, Memory, Operation, memory_number
 from memory_program.core.errors import MemoryOperationError, UnknownMemoryError
@@ -17,9 +16,9 @@ from memory_program.core.errors import MemoryOperationError, UnknownMemoryError
 
 @dataclass(frozen=True, slots=True)
 class BankState:
-    """The fold of a log prefix: the memories of a snapshot, and over them those made or ended since.
+    """The fold of a log prefix: the memories of a snapshot, and those made or superseded since.
 
-    A bank that was not opened from a snapshot has none ``frozen``; ``changed`` holds superseded ones too.
+    ``frozen`` is empty unless the bank was opened from a snapshot; ``changed`` holds superseded memories too.
     """
 
     changed: Map[str, Memory] = field(default_factory=Map)
@@ -36,8 +35,7 @@ class BankState:
     def live(self) -> list[Memory]:
         """List the live memories in the order in which they were made."""
         numbers = self.frozen.live_numbers.tolist()
-        with gc_paused(len(numbers)):
-            kept = [self.frozen.memory(number) for number in numbers if f"m{number}" not in self.changed]
+        kept = [self.frozen.memory(number) for number in numbers if f"m{number}" not in self.changed]
         new = [memory for memory in self.changed.values() if memory.is_live]
         return kept + sorted(new, key=lambda memory: memory_number(memory.memory_id))
 

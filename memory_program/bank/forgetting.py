@@ -1,9 +1,8 @@
-"""Forgetting a namespace for good: its rows, and the bytes that deleted rows leave behind.
+"""Erasure of a namespace: its rows, and the bytes that deleted rows leave in the files of a database.
 
-A database marks what is deleted as free, and overwrites it some day. Here the tables are written anew
-without it, at once: SQLite by ``VACUUM`` and a checkpoint that empties the write-ahead log, PostgreSQL by
-``VACUUM FULL``. What was copied before, to backups, replicas or PostgreSQL's archive of its log, is theirs to
-forget.
+A database only marks deleted rows as free space. Here the tables are rewritten without them: SQLite by
+``VACUUM`` and a checkpoint that empties the write-ahead log, PostgreSQL by ``VACUUM FULL``. Backups, replicas
+and PostgreSQL's archived logs keep their copies.
 """
 
 import json
@@ -12,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, select
+from sqlalchemy import ColumnElement, Table, delete, select
 
 from memory_program.bank.db_engine import Database, check_database_exists
 from memory_program.bank.db_schema import META, NAMESPACES, OPERATIONS, SESSIONS
@@ -25,22 +24,22 @@ _BUSY_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class DeletedRows:
-    """How many rows a namespace had, by table; all zero if the database did not know it."""
+    """The number of deleted rows by table; all zero if the namespace was not in the database."""
 
     rows: dict[str, int]
 
     @property
     def was_known(self) -> bool:
-        """Whether there was anything to forget."""
+        """True if any row was deleted."""
         return any(self.rows.values())
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationText:
-    """What is told and remembered of a conversation: the words to look for wherever copies may be.
+    """The lines of a conversation and of its memories, by which copies of them are recognized.
 
-    ``banks`` are those of the conversation by name, ``texts`` what they hold, ``captions`` which of that are
-    captions, ``texts_elsewhere`` what all others hold.
+    ``banks`` are the names of its banks, ``captions`` the lines among ``texts`` that are captions of images,
+    ``texts_elsewhere`` the lines of all other conversations.
     """
 
     banks: list[str] = field(default_factory=list[str])
@@ -49,7 +48,7 @@ class ConversationText:
     captions: set[str] = field(default_factory=set[str])
 
     def add(self, document: object, *, is_same_conversation: bool) -> None:
-        """Take in a JSON document of an operation or a session, of the conversation or of another one."""
+        """Add the lines of an operation or a session, of this conversation or of another one."""
         (self.texts if is_same_conversation else self.texts_elsewhere).update(
             _iter_content_lines(document, _CONTENT)
         )
@@ -57,7 +56,7 @@ class ConversationText:
 
 
 def namespace_conversation_id(namespace: str) -> str:
-    """Give the id of the conversation that a bank is of: before it, runs write a hash of their settings.
+    """Return the conversation id of a namespace: runs put a hash of their settings before it.
 
     Example:
         >>> namespace_conversation_id("0123456789ab/conv-26"), namespace_conversation_id("acme/alice")
@@ -68,20 +67,21 @@ def namespace_conversation_id(namespace: str) -> str:
 
 
 def forget_namespace(url: str, namespace: str) -> DeletedRows:
-    """Delete everything of a namespace from a database, retracted rows included, and what deleting leaves.
+    """Erase a namespace from a database, including retracted rows and the bytes of deleted ones.
 
-    Safe to repeat: a second call finds no rows, and clears free pages once more.
+    It is safe to repeat: a second call finds no rows, and clears free pages once more.
 
     Raises:
-        StoreError: there is no such database, or it is in use; the message says what was done by then.
+        StoreError: there is no such database, or it is in use; the message says what was done so far.
     """
     check_database_exists(url)
     database = Database(url, _BUSY_TIMEOUT_S)
     try:
         with database.writing() as connection:
+            tables = [table for table in NAMESPACES.metadata.sorted_tables if table not in (META, NAMESPACES)]
             found = {
                 table.name: connection.execute(delete(table).where(_in_namespace(table, namespace))).rowcount
-                for table in _namespace_tables()
+                for table in [*tables, NAMESPACES]
             }
         database.vacuum([table.name for table in NAMESPACES.metadata.tables.values()])
         return DeletedRows(found)
@@ -90,29 +90,30 @@ def forget_namespace(url: str, namespace: str) -> DeletedRows:
 
 
 def text_from_banks(url: str, conversation: str) -> ConversationText:
-    """Collect what the banks of a conversation hold, whatever the settings that they were written with.
+    """Collect the lines in all banks of a conversation, under any settings of a run.
 
     Raises:
         StoreError: there is no such database, or it fails.
     """
     check_database_exists(url)
     database = Database(url, _BUSY_TIMEOUT_S)
-    told = ConversationText()
+    text = ConversationText()
     try:
         with database.reading() as connection:
             for name in connection.scalars(select(NAMESPACES.c.name)).all():
-                is_of = namespace_conversation_id(name) == conversation
-                for document in _iter_documents(connection, name):
-                    told.add(document, is_same_conversation=is_of)
-                if is_of:
-                    told.banks.append(name)
-        return told
+                is_same = namespace_conversation_id(name) == conversation
+                text.banks.extend([name] if is_same else [])
+                for column in (OPERATIONS.c.operation, SESSIONS.c.session):
+                    query = select(column).where(_in_namespace(column.table, name))
+                    for document in connection.scalars(query):
+                        text.add(json.loads(document), is_same_conversation=is_same)
+        return text
     finally:
         database.close()
 
 
 def _iter_content_lines(document: object, names: Collection[str]) -> Iterator[str]:
-    """Yield the lines of the members of these names, at any depth of a JSON document."""
+    """Yield the lines of the members with these names, at any depth of a JSON document."""
     if isinstance(document, dict):
         for name, member in cast(dict[str, object], document).items():
             if name in names and isinstance(member, str):
@@ -124,19 +125,5 @@ def _iter_content_lines(document: object, names: Collection[str]) -> Iterator[st
             yield from _iter_content_lines(element, names)
 
 
-def _namespace_tables() -> Iterator[Table]:
-    """Every table that has rows of a namespace, whichever they are: the one of the names comes last."""
-    for table in NAMESPACES.metadata.sorted_tables:
-        if table is not META and table is not NAMESPACES:
-            yield table
-    yield NAMESPACES
-
-
 def _in_namespace(table: Table, namespace: str) -> ColumnElement[bool]:
     return (NAMESPACES.c.name if table is NAMESPACES else table.c.namespace) == namespace
-
-
-def _iter_documents(connection: Connection, namespace: str) -> Iterator[object]:
-    for column in (OPERATIONS.c.operation, SESSIONS.c.session):
-        for document in connection.scalars(select(column).where(_in_namespace(column.table, namespace))):
-            yield json.loads(document)

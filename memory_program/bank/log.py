@@ -1,33 +1,33 @@
-"""The operations of a bank, with states to begin from, shared by its forks until they part ways."""
+"""The operations of a bank, and states to start from; forks share one log until they diverge."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from memory_program.bank.fold import BankState, apply_operation
 from memory_program.bank.memory import Operation
 
-_CHECKPOINT_EVERY = 64  # an earlier state is a fold of fewer operations; each checkpoint shares its maps
+_CHECKPOINT_EVERY = 64  # an earlier state is a fold of fewer operations; checkpoints share their maps
 
 
 class OperationLog:
-    """What was done to a bank and to every fork of it that has not diverged yet.
+    """The operations applied to a bank and to all of its forks that have not diverged yet.
 
-    A log begins with nothing, or with the state of a snapshot; what led to that is read when somebody first
-    asks for it.
+    A log begins with an empty bank, or with the state of a snapshot. The operations before the snapshot are
+    read when they are first needed.
     """
 
     def __init__(
-        self, first: BankState | None = None, read_past: Callable[[], Iterable[Operation]] | None = None
+        self, first: BankState | None = None, read_past: "Callable[[], OperationLog] | None" = None
     ) -> None:
         """Begin a log.
 
         Args:
             first: the state of a snapshot; without it, an empty bank.
-            read_past: gives the operations that led to that state.
+            read_past: reads the log that led to that state, or gives the one that was read already.
         """
         self._operations: list[Operation] = []
         self._checkpoints = [BankState() if first is None else first]
-        self._past = _EarlierLog(read_past) if read_past is not None else None
+        self._read_past = read_past
         self._lock = threading.Lock()
 
     @property
@@ -36,16 +36,17 @@ class OperationLog:
         return self._checkpoints[0].version
 
     def between(self, since: int, until: int) -> list[Operation]:
-        """List the operations after version ``since``, up to and with that which made ``until``."""
+        """List the operations after version ``since``, including the one that made version ``until``."""
         start = self.start
         if since >= until:
             return []
-        before = self._past.log().between(since, min(until, start)) if self._past and since < start else []
+        earlier = self.log_containing(since)
+        before = [] if earlier is self else earlier.between(since, min(until, start))
         return before + self._operations[max(since - start, 0) : max(until - start, 0)]
 
     def log_containing(self, version: int) -> "OperationLog":
         """Give the log in which a version can be continued: this one, or the one before the snapshot."""
-        return self._past.log() if self._past and version < self.start else self
+        return self._read_past() if self._read_past and version < self.start else self
 
     def state_at(self, version: int) -> BankState:
         """Fold the log up to a version that it holds."""
@@ -58,7 +59,8 @@ class OperationLog:
     def has_same_prefix(self, other: "OperationLog", until: int) -> bool:
         """Say whether two logs hold the same operations up to a version.
 
-        A checkpoint that both hold is proof for what led to it: only a copy of a log shares one with it.
+        A checkpoint that both hold proves that all operations before it are the same: only a copy of a log
+        shares checkpoints with it.
         """
         if self is other:
             return True
@@ -72,40 +74,18 @@ class OperationLog:
         return self.between(since, until) == other.between(since, until)
 
     def append(self, operation: Operation, state: BankState) -> "OperationLog":
-        """Add an operation and the state after it, and give the log that holds them.
+        """Add an operation and the state after it, and return the log that holds them.
 
-        That is this log, unless it goes on otherwise already: then it is a copy up to there.
+        If this log already continues with other operations, that is a copy of it up to this point.
         """
         held = operation.version - 1 - self.start
         with self._lock:
-            log = self if len(self._operations) == held else self._copy(held)
+            log = self
+            if len(self._operations) != held:
+                log = OperationLog(read_past=self._read_past)
+                log._operations = self._operations[:held]
+                log._checkpoints = self._checkpoints[: held // _CHECKPOINT_EVERY + 1]
             log._operations.append(operation)
             if (held + 1) % _CHECKPOINT_EVERY == 0:
                 log._checkpoints.append(state)
         return log
-
-    def _copy(self, held: int) -> "OperationLog":
-        log = OperationLog()
-        log._operations = self._operations[:held]
-        log._checkpoints = self._checkpoints[: held // _CHECKPOINT_EVERY + 1]
-        log._past = self._past
-        return log
-
-
-class _EarlierLog:
-    """The log before a snapshot."""
-
-    def __init__(self, read: Callable[[], Iterable[Operation]]) -> None:
-        self._read = read
-        self._lock = threading.Lock()
-        self._log: OperationLog | None = None
-
-    def log(self) -> OperationLog:
-        with self._lock:
-            if self._log is None:
-                log, state = OperationLog(), BankState()
-                for operation in self._read():
-                    state = apply_operation(state, operation)
-                    log = log.append(operation, state)
-                self._log = log
-            return self._log

@@ -1,4 +1,4 @@
-"""Memories and the operations that make them: frozen records, nothing else."""
+"""Records of memories and of the operations that create and supersede them."""
 
 import re
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from typing import Any
 from memory_program.core.errors import MemoryOperationError
 
 CORE_LIMIT_CHARS = 5000
-"""The most that the core block may hold, in characters (MemBuilder, arXiv 2601.05488, section 3)."""
+"""The maximum length of the core block, in characters (MemBuilder, arXiv 2601.05488, section 3)."""
 
 _MEMORY_ID = re.compile(r"m([1-9][0-9]{0,17})")
 
 
 class MemoryKind(StrEnum):
-    """What sort of thing a memory says. The core block is one text per bank and has no memories."""
+    """The kinds of memory. The core block is one text per bank and has no memories."""
 
     CORE = "core"
     EPISODIC = "episodic"
@@ -29,7 +29,7 @@ MEMORY_KINDS = (MemoryKind.EPISODIC, MemoryKind.SEMANTIC, MemoryKind.PROCEDURAL)
 
 
 class OperationKind(StrEnum):
-    """What an operation did."""
+    """The kinds of operation."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -51,9 +51,9 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """One remembered thing. Its text never changes: to change it is to supersede it.
+    """One memory. Its text never changes: an update supersedes it by another memory.
 
-    ``created`` and ``superseded`` are versions of the bank: this memory is live in every version ``v`` with
+    ``created`` and ``superseded`` are versions of the bank: the memory is live in every version ``v`` with
     ``created <= v`` and (``superseded is None`` or ``v < superseded``).
     """
 
@@ -67,18 +67,18 @@ class Memory:
 
     @property
     def is_live(self) -> bool:
-        """Whether nothing has superseded it."""
+        """True unless an operation superseded it."""
         return self.superseded is None
 
     @property
     def line(self) -> str:
-        """The memory as a reader sees it: ``[2023-05-07] Caroline went to a support group.``."""
+        """The memory as a reader sees it: ``[2023-05-07] Caroline ran.``, or its text if it has no date."""
         return f"[{self.happened_at.isoformat()}] {self.text}" if self.happened_at else self.text
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Who asked for an operation, in which session, and why."""
+    """The agent that asked for an operation, the session, and the reason."""
 
     actor: str
     session_id: str = ""
@@ -87,10 +87,10 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One entry of a bank's log, complete: replaying it needs nothing but the state before it.
+    """One entry of a bank's log; replaying it needs only the state before it.
 
-    ``version`` is the version of the bank after it. ``superseded`` names the memories that it ended,
-    ``created`` holds those that it made, ``core`` the whole core block after an ``edit_core``.
+    ``version`` is the version of the bank after it. ``superseded`` names the memories that it superseded,
+    ``created`` holds those that it created, ``core`` the whole core block after an ``edit_core``.
     """
 
     kind: OperationKind
@@ -172,11 +172,11 @@ def operation_from_json(record: dict[str, Any]) -> Operation:  # Any: a JSON obj
 
 def _require_str(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.80} is not a text")
+        raise TypeError(f"{value!r:.80} is not a string")
     return value
 
 
 def _require_strings(values: Sequence[object]) -> tuple[str, ...]:
     if isinstance(values, str):
-        raise TypeError(f"{values!r:.80} is not a list of texts")
+        raise TypeError(f"{values!r:.80} is not a list of strings")
     return tuple(_require_str(value) for value in values)

@@ -1,4 +1,4 @@
-"""Memories found by their words and, where an embedder is given, by their meaning."""
+"""Memory search by words (BM25) and, with an embedding function, by meaning as well."""
 
 import threading
 from collections.abc import Sequence
@@ -10,39 +10,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.bulk import gc_paused
 from memory_program.bank.columns import MemoryColumns
 from memory_program.bank.dates.date_span import format_day
 from memory_program.bank.dense import DenseIndex
-from memory_program.bank.lexical import BM25Index, Hit
-from memory_program.bank.maxscore import top_positions
+from memory_program.bank.lexical import BM25Index, Hit, top_positions
 from memory_program.bank.memory import MEMORY_KINDS, Memory, MemoryKind, memory_number
-from memory_program.bank.postings import GrowingArray, PostingColumns
+from memory_program.bank.postings import PostingColumns, SharedArray
 from memory_program.bank.stems import stem_counts
 from memory_program.core.errors import ConfigError, IndexingError
 
 _LEXICAL_WEIGHT = 2.0
 _DENSE_WEIGHT = 1.0
 _FUSION_DEPTH = 100
-_INDEX_BATCH_SIZE = 10_000  # documents indexed at once: few enough that their words take little memory
+_INDEX_BATCH_SIZE = 10_000  # documents indexed at once, so that their words take little memory
 
 _DocId = TypeVar("_DocId")
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredMemory:
-    """A memory that was found, and its score."""
+    """A retrieved memory and its score."""
 
     memory: Memory
     score: float
 
 
 class HasScore(Protocol):
-    """Anything that a search found."""
+    """Any search result."""
 
     @property
     def score(self) -> float:
-        """The higher, the better; at least 0."""
+        """At least 0; higher is better."""
         ...
 
 
@@ -50,7 +48,7 @@ _Scored = TypeVar("_Scored", bound=HasScore)
 
 
 def filter_by_relative_score(found: Sequence[_Scored], floor: float) -> list[_Scored]:
-    """Keep what scores at least this share of the best, in its order."""
+    """Drop what scores below ``floor`` times the best score; the order stays."""
     least = floor * max((scored.score for scored in found), default=0.0)
     return [scored for scored in found if scored.score >= least]
 
@@ -58,13 +56,13 @@ def filter_by_relative_score(found: Sequence[_Scored], floor: float) -> list[_Sc
 def reciprocal_rank_fusion(
     rankings: Sequence[Sequence[_DocId]], weights: Sequence[float] | None = None, k: int = 60
 ) -> list[Hit[_DocId]]:
-    """Join rankings into one: an id scores the sum of weight / (k + rank) over the rankings that hold it.
+    """Fuse rankings: an id scores the sum of weight / (k + rank) over the rankings that contain it.
 
     Cormack, Clarke and Buettcher 2009, SIGIR, with their k of 60; ranks begin at 1.
-    Deviation: rankings may be weighted (all 1 by default). Of equals the one first seen comes first.
+    Deviation: rankings may be weighted (all 1 by default). A tie keeps first-seen order.
 
     Raises:
-        ConfigError: there is not one weight for each ranking.
+        ConfigError: the number of weights differs from that of the rankings.
     """
     weights = [1.0] * len(rankings) if weights is None else weights
     if len(weights) != len(rankings):
@@ -77,25 +75,28 @@ def reciprocal_rank_fusion(
 
 
 def searchable_text(memory: Memory) -> str:
-    """Write the text by which a memory is found: its own, and the words of its date."""
+    """Return the text under which a memory is indexed: its own, and its date in words."""
     if memory.happened_at is None:
         return memory.text
     return f"{memory.text} {format_day(memory.happened_at)}"
 
 
 class MemoryIndex:
-    """An index over the live memories of one bank.
+    """The live memories of one bank, ready to be searched.
 
-    Each search first takes in the operations that the bank has and the index has not; nothing is indexed
-    twice. Any thread may search. An index follows one line of a bank: a fork of the bank needs a fork of it.
+    Each search first applies the operations that the bank has and the index has not, so it never returns a
+    superseded memory. An index belongs to one branch: fork it together with its bank. Any thread may use it.
+
+    Every method that takes a bank raises an IndexingError if the bank's log does not begin with the
+    operations that were indexed, and an EmbeddingMismatchError if the embedder broke its contract.
     """
 
     def __init__(self, dense: DenseIndex | None = None) -> None:
-        """Make an empty index: BM25, fused with an (empty) dense index where one is given."""
+        """Make an empty index: BM25, fused with an (empty) dense index if one is given."""
         self.dense = dense
         self._lexical = BM25Index()
-        self._numbers = GrowingArray(np.zeros(0, np.int32))  # of the memory at each position, rising
-        self._kinds = GrowingArray(np.zeros(0, np.uint8))  # its kind's place in MEMORY_KINDS
+        # By position: the number of the memory, rising, and the place of its kind in MEMORY_KINDS.
+        self._numbers, self._kinds = SharedArray(np.zeros(0, np.int32)), SharedArray(np.zeros(0, np.uint8))
         self._seen = MemoryBank("")
         self._lock = threading.Lock()
 
@@ -103,22 +104,22 @@ class MemoryIndex:
     def from_snapshot(
         cls, bank: MemoryBank, memories: MemoryColumns, postings: PostingColumns
     ) -> "MemoryIndex":
-        """Take up an index from the snapshot with which a bank was opened."""
+        """Restore the index of a bank at the version of a snapshot."""
         index = cls()
         numbers = memories.live_numbers
         index._lexical = BM25Index(columns=postings)
-        index._numbers = GrowingArray(numbers)
-        index._kinds = GrowingArray(memories.kinds_M[numbers - 1])
+        index._numbers = SharedArray(numbers)
+        index._kinds = SharedArray(memories.rows_M["kinds"][numbers - 1])
         index._seen = bank.fork()
         return index
 
     def __len__(self) -> int:
-        """Count the memories that the index holds."""
+        """Count the indexed memories."""
         return len(self._lexical)
 
     @property
     def version(self) -> int:
-        """The version of the bank up to which its operations were taken in."""
+        """The version of the bank up to which its operations were applied."""
         return self._seen.version
 
     def search(
@@ -126,32 +127,33 @@ class MemoryIndex:
     ) -> list[ScoredMemory]:
         """Rank the live memories of a bank, best first; of equals the earlier one first.
 
-        Lexical scores are BM25; with a dense index they are those of ``reciprocal_rank_fusion`` over the
-        first 100 of both, lexical weighted double, and memories without a common word can be found.
+        Lexical scores are BM25. With a dense index, scores are those of ``reciprocal_rank_fusion`` over the
+        first 100 of both rankings, lexical weighted double, and memories without a common word can be found.
 
         Raises:
-            IndexingError: the bank's log does not begin with the operations that were indexed, or
-                ``top_k`` is below 1.
-            EmbeddingMismatchError: the embedder broke its contract.
+            ConfigError: the kind is the core block, which has no memories.
+            IndexingError: ``top_k`` is below 1.
         """
         return self.search_any(bank, [query], top_k, kind)
 
     def search_any(
         self, bank: MemoryBank, queries: Sequence[str], top_k: int = 10, kind: MemoryKind | None = None
     ) -> list[ScoredMemory]:
-        """Rank the live memories of a bank by the best of their scores for any of some queries.
+        """Rank the live memories of a bank by their best score for any of several queries.
 
-        Scores are as in ``search``; of equals the earlier memory comes first. No query finds nothing.
-
-        Raises:
-            IndexingError: as in ``search``.
-            EmbeddingMismatchError: as in ``search``.
+        Without a query the result is empty.
         """
         vectors = self.dense.embed_queries(queries) if self.dense is not None and queries else None
         scores: dict[int, float] = {}
         with self._lock:
             self._catch_up(bank)
-            allowed = self._kind_mask(kind)
+            allowed = None
+            if kind is not None:
+                if kind not in MEMORY_KINDS:
+                    raise ConfigError(
+                        f"kind={kind.value!r} names no memories: choose from {', '.join(MEMORY_KINDS)}"
+                    )
+                allowed = self._kinds.values == MEMORY_KINDS.index(kind)
             for row, query in enumerate(queries):
                 hits = (
                     self._lexical.search(query, top_k, allowed)
@@ -160,92 +162,77 @@ class MemoryIndex:
                 )
                 for hit in hits:
                     scores[hit.doc_id] = max(hit.score, scores.get(hit.doc_id, 0.0))
-            # Whatever is among the best of all is among the best for the query that scores it highest.
+            # Each of the best of all is among the best for the query that scores it highest.
             places = sorted(scores, key=lambda place: (-scores[place], place))[:top_k]
-            numbers = [int(self._numbers[place]) for place in places]
+            numbers = self._numbers.values[places].tolist() if places else []
         return [
             ScoredMemory(bank.get(f"m{number}"), scores[place])
             for number, place in zip(numbers, places, strict=True)
         ]
 
     def find_with_all_words(self, bank: MemoryBank, text: str) -> list[Memory]:
-        """List the live memories of a bank that hold every word of a text, the earliest first.
-
-        Raises:
-            IndexingError: the bank's log does not begin with the operations that were indexed.
-            EmbeddingMismatchError: the embedder broke its contract.
-        """
+        """List the live memories of a bank that hold every word of a text, the earliest first."""
         with self._lock:
             self._catch_up(bank)
-            numbers = self._numbers.at(np.array(self._lexical.find_with_all_words(text), np.int32)).tolist()
+            places = self._lexical.find_with_all_words(text)
+            numbers = self._numbers.values[places].tolist() if places else []
         return [bank.get(f"m{number}") for number in numbers]
 
     def refresh(self, bank: MemoryBank) -> None:
-        """Take in what the bank has and the index has not.
-
-        Raises:
-            IndexingError: the bank's log does not begin with the operations that were indexed.
-            EmbeddingMismatchError: the embedder broke its contract; the index is unchanged.
-        """
+        """Apply the operations that the bank has and the index has not; an error leaves it unchanged."""
         with self._lock:
             self._catch_up(bank)
 
     def postings(self, bank: MemoryBank) -> PostingColumns:
-        """Lay the index out as arrays, for a snapshot of a bank: one document for each live memory.
-
-        Raises:
-            IndexingError: the bank's log does not begin with the operations that were indexed.
-        """
+        """Copy the index of a bank to arrays, for a snapshot: one document for each live memory."""
         with self._lock:
             self._catch_up(bank)
             return self._lexical.columns()
 
     def fork(self) -> "MemoryIndex":
-        """Copy the index for a fork of its bank; what either takes in, the other does not see."""
+        """Copy the index for a fork of its bank; neither copy sees later changes of the other."""
         with self._lock:
             fork = copy(self)
             fork.dense = self.dense.fork() if self.dense is not None else None
             fork._lexical = self._lexical.fork()
-            fork._numbers, fork._kinds = self._numbers.fork(), self._kinds.fork()
         fork._lock = threading.Lock()
         return fork
 
     def _catch_up(self, bank: MemoryBank) -> None:
-        now = bank.fork()  # another thread may write to the bank meanwhile
-        if not now.extends(self._seen):
+        current = bank.fork()  # another thread may write to the bank meanwhile
+        since = self._seen.version
+        if not current.extends(self._seen):
             raise IndexingError(
-                f"this index holds version {self._seen.version} of another branch of bank "
-                f"{bank.namespace!r}: fork the index together with its bank, or start a new MemoryIndex()"
+                f"this index holds version {since} of another branch of bank {bank.namespace!r}: fork the "
+                "index together with its bank, or start a new MemoryIndex()"
             )
-        if now.version == self._seen.version:
+        if current.version == since:
             return
-        made, ended = _changes_since(now, self._seen.version)
+        made, ended = current.live(), list[str]()
+        if since:
+            operations = current.operations(since)
+            created = [memory for operation in operations for memory in operation.created]
+            new = {memory.memory_id for memory in created}
+            made = [memory for memory in created if memory.memory_id in current]
+            ended = [name for operation in operations for name in operation.superseded if name not in new]
         documents = [searchable_text(memory) for memory in made]
         if self.dense is not None:
             self.dense.add(documents)  # the only step that can fail
-        if ended:
-            numbers = np.array([memory_number(name) for name in ended], np.int32)
-            positions = np.searchsorted(self._numbers.values, numbers).tolist()
-            for name, position in zip(ended, positions, strict=True):
-                self._lexical.remove(position, searchable_text(now.get(name)))
-        with gc_paused(len(documents)):
-            for start in range(0, len(documents), _INDEX_BATCH_SIZE):
-                batch = documents[start : start + _INDEX_BATCH_SIZE]
-                self._lexical.add_all([stem_counts(document) for document in batch])
-        self._numbers.extend([memory_number(memory.memory_id) for memory in made])
-        self._kinds.extend([MEMORY_KINDS.index(memory.kind) for memory in made])
-        self._seen = now
-
-    def _kind_mask(self, kind: MemoryKind | None) -> NDArray[np.bool_] | None:
-        if kind is None:
-            return None
-        if kind not in MEMORY_KINDS:
-            raise ConfigError(f"kind={kind.value!r} names no memories: choose from {', '.join(MEMORY_KINDS)}")
-        return self._kinds.values == MEMORY_KINDS.index(kind)
+        ended_numbers = np.array([memory_number(name) for name in ended], np.int32)
+        positions = np.searchsorted(self._numbers.values, ended_numbers).tolist()
+        for name, position in zip(ended, positions, strict=True):
+            self._lexical.remove(position, searchable_text(current.get(name)))
+        for start in range(0, len(documents), _INDEX_BATCH_SIZE):
+            batch = documents[start : start + _INDEX_BATCH_SIZE]
+            self._lexical.add_all([stem_counts(document) for document in batch])
+        self._numbers = self._numbers.extended([memory_number(memory.memory_id) for memory in made])
+        self._kinds = self._kinds.extended([MEMORY_KINDS.index(memory.kind) for memory in made])
+        self._seen = current
 
     def _hybrid_search(
         self, query: str, query_vector: NDArray[np.float32], top_k: int, allowed: NDArray[np.bool_] | None
     ) -> list[Hit[int]]:
+        """Fuse the rankings by words and by cosine similarity."""
         assert self.dense is not None
         depth = max(top_k, _FUSION_DEPTH) if top_k >= 1 else top_k
         cosines = self.dense.score_documents(query_vector)
@@ -255,14 +242,3 @@ class MemoryIndex:
         by_words = [hit.doc_id for hit in self._lexical.search(query, depth, allowed)]
         by_meaning = top_positions(cosines, depth)
         return reciprocal_rank_fusion([by_words, by_meaning], [_LEXICAL_WEIGHT, _DENSE_WEIGHT])[:top_k]
-
-
-def _changes_since(bank: MemoryBank, since: int) -> tuple[list[Memory], list[str]]:
-    """List what is live in a bank and was not made in a version, and what was live in it and has ended."""
-    if since == 0:
-        return bank.live(), []
-    operations = bank.operations(since)
-    made = [memory for operation in operations for memory in operation.created]
-    new = {memory.memory_id for memory in made}
-    ended = [name for operation in operations for name in operation.superseded if name not in new]
-    return [memory for memory in made if memory.memory_id in bank], ended

@@ -1,11 +1,11 @@
-"""How a call to a model ended, and what a system reports of a session or a question."""
+"""Outcomes: of a call to a model, of an ingested session, and of an answered question."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """How a call ended. Only ``OK`` is ever scored as the model's own answer; the rest are counted."""
+    """The outcome of a call. Only ``OK`` is scored as the model's own answer; the others are counted."""
 
     OK = "ok"
     ERROR = "error"
@@ -15,7 +15,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallFailure:
-    """A call that gave nothing usable: which one (``writer.semantic``), how, and why."""
+    """A call without a usable reply: its agent (``writer.semantic``), its outcome, and why."""
 
     where: str
     outcome: Outcome
@@ -24,7 +24,7 @@ class CallFailure:
 
 @dataclass(frozen=True, slots=True)
 class RankedItem:
-    """One retrieved memory or turn, best first: the turn ids that it stands for, and its tokens."""
+    """One retrieved memory or turn: the ids of its source turns, and its number of tokens."""
 
     item_id: str
     sources: tuple[str, ...]
@@ -33,7 +33,7 @@ class RankedItem:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """What became of one session: operations applied, calls refused by a tool, calls that failed."""
+    """The outcome of one session: operations applied, calls refused by a tool, calls that failed."""
 
     session_id: str
     operations: int = 0
@@ -45,11 +45,11 @@ class SessionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A reader's answer and what it was given.
+    """A reader's answer and its context.
 
-    ``ranked`` is the whole ranking that retrieval gave (at most 50), of which the reader was shown what fits
-    its budget (``shown``, item ids); None when the system does not retrieve. ``context_tokens`` counts what
-    was shown, not the fixed prompt around it.
+    ``ranked`` is the whole retrieved ranking (at most 50 items), None for a system without retrieval.
+    ``shown`` has the ids of the items that fit the reader's budget, ``context_tokens`` their tokens, without
+    the fixed prompt around them.
     """
 
     text: str

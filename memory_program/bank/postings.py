@@ -1,11 +1,7 @@
-"""The arrays of an index: which documents hold a term, and how often; each grows at its end only.
+"""The arrays of an index: the documents that hold each term, and how often."""
 
-A fork shares every array with its origin. Only one of them, the owner, writes behind what both see; another
-copies before its first write, so nobody's entries ever change.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
@@ -14,136 +10,101 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
-_MIN_TAIL_CAPACITY = 1024  # values
+_claiming = threading.Lock()
+
+TERM_DTYPE = np.dtype([("posting_ends", "<i8"), ("tops", "<i4"), ("shortest", "<i4")])
+"""One term of ``PostingColumns``: where its entries end, and the two bounds of its ``PostingList``."""
 
 
-class GrowingArray(Generic[_Scalar]):
-    """An array that grows at its end, in amortised constant time: a long part, and a short one behind it.
+class SharedArray(Generic[_Scalar]):
+    """An immutable array of values or rows; ``extended`` gives a longer one that shares its memory.
 
-    Forks share the long part. The first write of a fork copies the short part only, so it costs little
-    however many values there are; when the short one has grown to an eighth, the two become one.
+    The first extension is written behind the values, in amortised constant time. Any other one, by a fork
+    for example, copies first: no version ever sees the values of another branch. Any thread may extend.
     """
 
+    __slots__ = ("_buffer", "_used", "values")
+
     def __init__(self, values: NDArray[_Scalar]) -> None:
-        """Begin with some values, which are never written to."""
-        self._long, self._short = values, values[:0]
-        self._size = len(values)
-        self._owns_long = self._owns_short = False
+        """Begin with some values, which must not be written to afterwards."""
+        self.values = values
+        self._buffer = values  # the values of this version, and room behind them
+        self._used = [len(values)]  # how much of the buffer is taken, shared by all its versions
 
-    def __len__(self) -> int:
-        """Count the values."""
-        return self._size
-
-    def __getitem__(self, position: int) -> _Scalar:
-        """Give the value at a position."""
-        long = len(self._long)
-        return self._long[position] if position < long else self._short[position - long]
-
-    @property
-    def values(self) -> NDArray[_Scalar]:
-        """Everything that was added, shape (len,); where it was added one by one, a copy."""
-        short = self._short[: self._size - len(self._long)]
-        return np.concatenate([self._long, short]) if len(short) else self._long
-
-    def at(self, rising: NDArray[np.integer]) -> NDArray[_Scalar]:
-        """Give the values at rising positions."""
-        long = len(self._long)
-        if not len(rising) or rising[-1] < long:
-            return self._long[rising]
-        split = int(np.searchsorted(rising, long))
-        return np.concatenate([self._long[rising[:split]], self._short[rising[split:] - long]])
-
-    def extend(self, values: ArrayLike) -> None:
-        """Add values at the end."""
-        added = np.asarray(values, dtype=self._long.dtype)
-        used = self._size - len(self._long)
-        self._size += len(added)
-        if used + len(added) > max(_MIN_TAIL_CAPACITY, len(self._long) // 8):
-            self._long = np.concatenate([self._long, self._short[:used], added])
-            self._short, self._owns_long = self._long[:0], True
-            return
-        if used + len(added) > len(self._short) or not self._owns_short:
-            self._short = _with_capacity(self._short, used, used + len(added))
-            self._owns_short = True
-        self._short[used : used + len(added)] = added
-
-    def replace(self, position: int, value: ArrayLike) -> None:
-        """Write another value at a position."""
-        long = len(self._long)
-        if position < long:
-            self._long = self._long if self._owns_long else self._long.copy()
-            self._long[position], self._owns_long = value, True
+    def extended(self, added: ArrayLike) -> "SharedArray[_Scalar]":
+        """Give these values with others behind them."""
+        tail = np.asarray(added, dtype=self.values.dtype)
+        start, end = len(self.values), len(self.values) + len(tail)
+        if start == end:
+            return self
+        longer = SharedArray(self.values)
+        with _claiming:
+            is_ours = self._used[0] == start and end <= len(self._buffer)
+            if is_ours:
+                self._used[0] = end
+        if is_ours:
+            longer._buffer, longer._used = self._buffer, self._used
         else:
-            self._short = self._short if self._owns_short else self._short.copy()
-            self._short[position - long], self._owns_short = value, True
-
-    def fork(self) -> "GrowingArray[_Scalar]":
-        """Copy in O(1); neither sees what the other writes."""
-        fork = copy(self)
-        for either in (self, fork):
-            either._owns_long = either._owns_short = False
-        return fork
+            longer._buffer = np.empty((max(2 * start, end), *tail.shape[1:]), dtype=tail.dtype)
+            longer._used = [end]
+            longer._buffer[:start] = self.values
+        longer._buffer[start:end] = tail
+        longer.values = longer._buffer[:end]
+        return longer
 
 
 class PostingList(NamedTuple):
-    """The documents that hold a term: the first ``size`` entries of two arrays, by rising position.
+    """The documents that hold a term, by rising position, and the term's count in each.
 
     ``live`` of them have not been removed. No entry has a higher count than ``top_count``, and no document
     is shorter than ``shortest``: together they bound what the term can add to a score.
     """
 
-    positions: NDArray[np.int32]
-    counts: NDArray[np.float32]
-    size: int
+    positions: SharedArray[np.int32]
+    counts: SharedArray[np.float32]
     live: int
     top_count: int
     shortest: int
-    owner: object = None
 
     def entries(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Give positions and counts, each of shape (size,)."""
-        return self.positions[: self.size], self.counts[: self.size]
+        """Give positions and counts, each of shape (entries,)."""
+        return self.positions.values, self.counts.values
 
-    def extended(self, later: "PostingList", owner: object) -> "PostingList":
-        """Append the entries of later documents; only an owner's arrays are written in place."""
-        size = self.size + later.size
-        positions, counts = self.positions, self.counts
-        if size > len(positions) or owner is not self.owner:
-            positions = _with_capacity(positions, self.size, size)
-            counts = _with_capacity(counts, self.size, size)
-        positions[self.size : size], counts[self.size : size] = later.entries()
+    def extended(self, later: "PostingList") -> "PostingList":
+        """Append the entries of later documents."""
         return PostingList(
-            positions,
-            counts,
-            size,
+            self.positions.extended(later.positions.values),
+            self.counts.extended(later.counts.values),
             self.live + later.live,
             max(self.top_count, later.top_count),
             min(self.shortest, later.shortest),
-            owner,
         )
 
-    def with_one_removed(self, removed: "GrowingArray[np.bool_]") -> "PostingList":
+    def with_one_removed(self, is_live: NDArray[np.bool_]) -> "PostingList":
         """Count one document less; the arrays are rewritten only when more than half of them is removed."""
         posting = self._replace(live=self.live - 1)
-        if 2 * posting.live >= posting.size:
-            return posting
         positions, counts = self.entries()
-        kept = ~removed.at(positions)
-        return posting._replace(positions=positions[kept], counts=counts[kept], size=posting.live, owner=None)
+        if 2 * posting.live >= len(positions):
+            return posting
+        kept = is_live[positions]
+        return posting._replace(positions=SharedArray(positions[kept]), counts=SharedArray(counts[kept]))
 
 
 def build_postings(
     documents: Sequence[Mapping[str, int]], lengths: Sequence[int], first_position: int
 ) -> dict[str, PostingList]:
-    """Turn documents, as counts by term and their sums, into one posting a term.
+    """Turn documents, given as counts by term, into one posting list a term.
 
-    The first document gets ``first_position``, the others follow.
+    Args:
+        documents: how often each term stands in each document.
+        lengths: the sum of each document's counts.
+        first_position: the position of the first document; the others follow.
     """
-    row_of: dict[str, int] = {}
+    row_by_term: dict[str, int] = {}
     rows, positions, counts = list[int](), list[int](), list[int]()
     for position, document in enumerate(documents, start=first_position):
         for term, count in document.items():
-            rows.append(row_of.setdefault(term, len(row_of)))
+            rows.append(row_by_term.setdefault(term, len(row_by_term)))
             positions.append(position)
             counts.append(count)
     if not rows:
@@ -151,16 +112,18 @@ def build_postings(
     order = np.argsort(rows, kind="stable")
     positions_E = np.array(positions, dtype=np.int32)[order]  # E: entries, by term and then by position
     counts_E = np.array(counts, dtype=np.float32)[order]
-    lengths_E = np.array(lengths)[positions_E - first_position]
-    sizes = np.bincount(rows)
-    ends = np.cumsum(sizes)
-    starts = ends - sizes
+    ends = np.cumsum(np.bincount(rows))
+    starts = np.concatenate([[0], ends[:-1]])
     tops = np.maximum.reduceat(counts_E, starts)
-    shortest = np.minimum.reduceat(lengths_E, starts)
-    bounds = zip(row_of, starts.tolist(), ends.tolist(), tops.tolist(), shortest.tolist(), strict=True)
+    shortest = np.minimum.reduceat(np.array(lengths)[positions_E - first_position], starts)
+    bounds = zip(row_by_term, starts.tolist(), ends.tolist(), tops.tolist(), shortest.tolist(), strict=True)
     return {
         term: PostingList(
-            positions_E[start:end], counts_E[start:end], end - start, end - start, int(top), least
+            SharedArray(positions_E[start:end]),
+            SharedArray(counts_E[start:end]),
+            end - start,
+            int(top),
+            least,
         )
         for term, start, end, top, least in bounds
     }
@@ -170,61 +133,31 @@ def build_postings(
 class PostingColumns:
     """A whole index as arrays: entries E by term T and then by position, and the length of each document D.
 
-    The entries of term t are those from ``ends_T[t - 1]`` (0 for the first) to ``ends_T[t]``.
+    The entries of a term end at its ``posting_ends`` and begin where those of the term before it end.
     """
 
     terms: list[str]
-    ends_T: NDArray[np.int64]
-    tops_T: NDArray[np.int32]
-    shortest_T: NDArray[np.int32]
+    rows_T: NDArray[np.void]  # of TERM_DTYPE
     positions_E: NDArray[np.int32]
     counts_E: NDArray[np.float32]
     lengths_D: NDArray[np.int32]
 
-    @classmethod
-    def from_postings(
-        cls, postings: Iterable[tuple[str, PostingList]], lengths_D: NDArray[np.int32]
-    ) -> "PostingColumns":
-        """Lay postings out; ``lengths_D`` has the length of the document at each position."""
-        held = list(postings)
-        entries = [posting.entries() for _, posting in held]
-        return cls(
-            [term for term, _ in held],
-            np.cumsum([posting.size for _, posting in held], dtype=np.int64),
-            np.array([posting.top_count for _, posting in held], dtype=np.int32),
-            np.array([posting.shortest for _, posting in held], dtype=np.int32),
-            np.concatenate([np.zeros(0, np.int32), *(positions for positions, _ in entries)]),
-            np.concatenate([np.zeros(0, np.float32), *(counts for _, counts in entries)]),
-            lengths_D,
-        )
-
     def get(self, term: str) -> PostingList | None:
-        """Give the posting of a term, as a view; None if no document holds it."""
+        """Give the posting list of a term, as a view; None if no document holds it."""
         row = self._row_by_term.get(term)
         if row is None:
             return None
-        start, end = int(self.ends_T[row - 1]) if row else 0, int(self.ends_T[row])
-        return PostingList(
-            self.positions_E[start:end],
-            self.counts_E[start:end],
-            end - start,
-            end - start,
-            int(self.tops_T[row]),
-            int(self.shortest_T[row]),
-        )
+        start = int(self.rows_T[row - 1]["posting_ends"]) if row else 0
+        end, top_count, shortest = self.rows_T[row].item()
+        positions, counts = SharedArray(self.positions_E[start:end]), SharedArray(self.counts_E[start:end])
+        return PostingList(positions, counts, end - start, top_count, shortest)
 
     @cached_property
     def _row_by_term(self) -> dict[str, int]:
         return {term: row for row, term in enumerate(self.terms)}
 
 
-NO_POSTINGS = PostingColumns.from_postings((), np.zeros(0, np.int32))
+NO_POSTINGS = PostingColumns(
+    [], np.zeros(0, TERM_DTYPE), np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32)
+)
 """The columns of no documents."""
-
-
-def _with_capacity(array: NDArray[_Scalar], used: int, needed: int) -> NDArray[_Scalar]:
-    """Copy the used part of an array into one that has room for what is needed, or for twice as much."""
-    capacity = len(array) if needed <= len(array) else max(2 * len(array), needed)
-    longer = np.empty(capacity, dtype=array.dtype)
-    longer[:used] = array[:used]
-    return longer

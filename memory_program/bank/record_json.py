@@ -1,4 +1,7 @@
-"""How sessions and their records are written as JSON, and read back unchanged."""
+"""Sessions, their records, and whole namespaces as JSON, read back unchanged.
+
+A document of another form raises a ValueError, KeyError or TypeError; for a namespace, a StoreError.
+"""
 
 import json
 from dataclasses import asdict, fields
@@ -6,56 +9,38 @@ from datetime import datetime
 from typing import Any, cast
 
 from locomo.types import Session, Turn
+from memory_program.bank.bank import MemoryBank
+from memory_program.bank.memory import operation_from_json, operation_to_json
 from memory_program.bank.outcomes import CallFailure, Outcome, SessionRecord
+from memory_program.bank.space import IngestedSession, MemorySpace
+from memory_program.core.errors import StoreError
 
-_TURN_FIELDS = [field.name for field in fields(Turn)]
+NAMESPACE_FORMAT = "memory-program/1"
 
 
 def session_to_json(session: Session) -> str:
-    """Write a session, its turns included; ``session_from_json`` reads it back equal."""
+    """Write a session, including its turns; ``session_from_json`` reads it back equal."""
     return json.dumps(
         {
             "number": session.number,
             "date_time": session.date_time.isoformat(),
-            "turns": [{name: getattr(turn, name) for name in _TURN_FIELDS} for turn in session.turns],
+            "turns": [
+                {field.name: getattr(turn, field.name) for field in fields(Turn)} for turn in session.turns
+            ],
         }
     )
 
 
 def session_from_json(document: str) -> Session:
-    """Read a session that ``session_to_json`` wrote.
-
-    Raises:
-        ValueError, KeyError, TypeError: it did not.
-    """
+    """Read a session that ``session_to_json`` wrote."""
     record: dict[str, Any] = json.loads(document)  # Any: a JSON object
-    return Session(
-        number=_read_int(record, "number"),
-        date_time=datetime.fromisoformat(record["date_time"]),
-        turns=tuple(map(_turn_from_json, record["turns"])),
-    )
-
-
-def _read_int(record: dict[str, Any], name: str) -> int:  # Any: see session_from_json
-    if not isinstance(record[name], int) or isinstance(record[name], bool):
-        raise TypeError(f"{name}={record[name]!r:.80} is no whole number")
-    return record[name]
-
-
-def _read_strings(record: dict[str, Any], name: str) -> tuple[str, ...]:  # Any: see session_from_json
-    texts = record[name]
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in cast(list[object], texts)):
-        raise TypeError(f"{name}={texts!r:.80} is no list of texts")
-    return tuple(cast(list[str], texts))
-
-
-def _turn_from_json(written: dict[str, Any]) -> Turn:  # Any: see session_from_json
-    turn = Turn(**written)
-    for field in fields(Turn):
-        value = getattr(turn, field.name)
-        if not isinstance(value, str) and (value is not None or field.default is not None):
-            raise TypeError(f"{field.name}={value!r:.80} of a turn is no text")
-    return turn
+    turns = tuple(Turn(**written) for written in record["turns"])
+    for turn in turns:
+        for field in fields(Turn):
+            value = getattr(turn, field.name)
+            if not isinstance(value, str) and (value is not None or field.default is not None):
+                raise TypeError(f"{field.name}={value!r:.80} of a turn is not a string")
+    return Session(_read_int(record, "number"), datetime.fromisoformat(record["date_time"]), turns)
 
 
 def record_to_json(record: SessionRecord) -> str:
@@ -64,11 +49,7 @@ def record_to_json(record: SessionRecord) -> str:
 
 
 def record_from_json(document: str) -> SessionRecord:
-    """Read a record that ``record_to_json`` wrote.
-
-    Raises:
-        ValueError, KeyError, TypeError: it did not.
-    """
+    """Read a record that ``record_to_json`` wrote."""
     record: dict[str, Any] = json.loads(document)  # Any: a JSON object
     failures = [
         CallFailure(failure["where"], Outcome(failure["outcome"]), failure["message"])
@@ -82,3 +63,60 @@ def record_from_json(document: str) -> SessionRecord:
         failures=tuple(failures),
         left_out=_read_strings(record, "left_out"),
     )
+
+
+def space_to_json(space: MemorySpace) -> dict[str, Any]:  # Any: a JSON object
+    """Write a namespace, its log and its sessions; ``space_from_json`` reads it back equal."""
+    return {
+        "format": NAMESPACE_FORMAT,
+        "namespace": space.namespace,
+        "operations": [operation_to_json(operation) for operation in space.bank.operations()],
+        "sessions": [
+            {
+                "session": json.loads(session_to_json(ingested.session)),
+                "version": ingested.version,
+                "record": json.loads(record_to_json(ingested.record)),
+            }
+            for ingested in space.sessions.values()
+        ],
+    }
+
+
+def space_from_json(document: dict[str, Any], namespace: str | None = None) -> MemorySpace:  # Any: as above
+    """Read a namespace that ``space_to_json`` wrote, under its own name or another."""
+    try:
+        if document["format"] != NAMESPACE_FORMAT:
+            raise ValueError(f"its format is {document['format']!r}")
+        name = document["namespace"] if namespace is None else namespace
+        if not isinstance(name, str):
+            raise TypeError(f"namespace={name!r:.80} is not a string")
+        space = MemorySpace(name)
+        space.bank = MemoryBank.replay(name, map(operation_from_json, document["operations"]))
+        ingested = list[IngestedSession]()
+        for entry in document["sessions"]:
+            session, version = session_from_json(json.dumps(entry["session"])), _read_int(entry, "version")
+            if not 0 <= version <= space.bank.version:
+                raise ValueError(
+                    f"version {version} of {session.session_id} must be from 0 to {space.bank.version}"
+                )
+            ingested.append(IngestedSession(session, version, record_from_json(json.dumps(entry["record"]))))
+        space.restore(ingested)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(
+            f"not an exported namespace ({error}): expected a file of format {NAMESPACE_FORMAT!r}, as "
+            "python -m memory_program.bank export writes it"
+        ) from error
+    return space
+
+
+def _read_int(record: dict[str, Any], name: str) -> int:  # Any: see session_from_json
+    if not isinstance(record[name], int) or isinstance(record[name], bool):
+        raise TypeError(f"{name}={record[name]!r:.80} is not a whole number")
+    return record[name]
+
+
+def _read_strings(record: dict[str, Any], name: str) -> tuple[str, ...]:  # Any: see session_from_json
+    texts = record[name]
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in cast(list[object], texts)):
+        raise TypeError(f"{name}={texts!r:.80} is not a list of strings")
+    return tuple(cast(list[str], texts))

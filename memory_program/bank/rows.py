@@ -1,4 +1,7 @@
-"""The reads and writes of a store, each inside a transaction that the caller opened."""
+"""The SQL of a store: each function runs inside a transaction that the caller opened.
+
+A damaged row raises a ValueError, KeyError or TypeError.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +11,6 @@ from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from memory_program.bank.bulk import gc_paused
 from memory_program.bank.db_schema import META, NAMESPACES, OPERATIONS, SESSIONS, SNAPSHOTS, VECTORS
 from memory_program.bank.memory import Operation, operation_from_json, operation_to_json
 from memory_program.bank.record_json import (
@@ -21,9 +23,7 @@ from memory_program.bank.space import IngestedSession
 from memory_program.core.errors import ConflictError, SessionConflictError
 
 _LOOKUP_BATCH = 500
-_SNAPSHOT_CHUNK_BYTES = (
-    32 * 2**20
-)  # of a snapshot in one row; both databases refuse rows of more than a gigabyte
+_SNAPSHOT_CHUNK_BYTES = 32 * 2**20  # in one row; both databases refuse rows of more than a gigabyte
 _MODEL_KEYS = ("embedding_model", "embedding_dimension")
 
 # -- reading -------------------------------------------------------------------------------------
@@ -35,13 +35,13 @@ def read_namespaces(connection: Connection) -> list[str]:
 
 
 def read_revision(connection: Connection, namespace: str) -> int:
-    """Read how often a namespace was written: 0 if never."""
+    """Read how often a namespace was written: 0 for a new one."""
     found = connection.scalar(select(NAMESPACES.c.revision).where(NAMESPACES.c.name == namespace))
     return found or 0
 
 
 def read_latest_version(connection: Connection, namespace: str) -> int:
-    """Read the version of the log in force: 0 if it is empty."""
+    """Read the version of the log without retracted operations: 0 if it is empty."""
     found = connection.scalar(
         select(func.max(OPERATIONS.c.version)).where(*_not_retracted(OPERATIONS, namespace))
     )
@@ -51,22 +51,24 @@ def read_latest_version(connection: Connection, namespace: str) -> int:
 def read_operations(
     connection: Connection, namespace: str, *, since: int = 0, until: int | None = None
 ) -> list[Operation]:
-    """Read the log in force after one version, up to and with another (the last by default), oldest first.
+    """Read the operations that are not retracted, oldest first.
 
-    Raises:
-        ValueError: a row holds something else.
+    Args:
+        connection: of the transaction.
+        namespace: whose log.
+        since: leave out operations up to this version.
+        until: leave out operations after this version.
     """
     query = select(OPERATIONS.c.operation).where(*_not_retracted(OPERATIONS, namespace))
     query = query.where(OPERATIONS.c.version > since).order_by(OPERATIONS.c.version)
-    rows = connection.scalars(query if until is None else query.where(OPERATIONS.c.version <= until)).all()
-    with gc_paused(len(rows)):
-        return [operation_from_json(json.loads(row)) for row in rows]
+    rows = connection.scalars(query if until is None else query.where(OPERATIONS.c.version <= until))
+    return [operation_from_json(json.loads(row)) for row in rows]
 
 
 def was_rewound(connection: Connection, namespace: str, revision: int, version: int) -> bool:
-    """Say whether any of the first operations, up to a version, was taken back after a revision."""
-    taken_back = (OPERATIONS.c.version <= version, OPERATIONS.c.retracted > revision)
-    query = select(OPERATIONS.c.version).where(OPERATIONS.c.namespace == namespace, *taken_back)
+    """Say whether an operation up to a version was retracted after a revision."""
+    is_undone = (OPERATIONS.c.version <= version, OPERATIONS.c.retracted > revision)
+    query = select(OPERATIONS.c.version).where(OPERATIONS.c.namespace == namespace, *is_undone)
     return connection.scalar(query.limit(1)) is not None
 
 
@@ -80,11 +82,7 @@ def read_snapshot_parts(connection: Connection, namespace: str) -> dict[str, byt
 
 
 def read_sessions(connection: Connection, namespace: str) -> list[IngestedSession]:
-    """Read the sessions in force, in the order in which they were ingested.
-
-    Raises:
-        ValueError, KeyError, TypeError: a row holds something else.
-    """
+    """Read the sessions that are not retracted, in the order in which they were ingested."""
     query = select(SESSIONS.c.session, SESSIONS.c.version, SESSIONS.c.record)
     rows = connection.execute(query.where(*_not_retracted(SESSIONS, namespace)).order_by(SESSIONS.c.position))
     return [
@@ -94,7 +92,7 @@ def read_sessions(connection: Connection, namespace: str) -> list[IngestedSessio
 
 
 def find_session_position(connection: Connection, namespace: str, session_id: str) -> tuple[int, int] | None:
-    """Read where a session stands among those in force, and the version of the bank after the one before."""
+    """Read the position of a session, and the version of the bank after the session before it."""
     query = select(SESSIONS.c.session_id, SESSIONS.c.position, SESSIONS.c.version)
     rows = connection.execute(query.where(*_not_retracted(SESSIONS, namespace)).order_by(SESSIONS.c.position))
     version_before = 0
@@ -106,11 +104,7 @@ def find_session_position(connection: Connection, namespace: str, session_id: st
 
 
 def read_retracted_operations(connection: Connection, namespace: str) -> list[tuple[int, Operation]]:
-    """Read what rewinds took back, each with the revision of its rewind, in that order.
-
-    Raises:
-        ValueError: a row holds something else.
-    """
+    """Read the retracted operations, each with the revision of its rewind, in that order."""
     query = select(OPERATIONS.c.retracted, OPERATIONS.c.operation).where(
         OPERATIONS.c.namespace == namespace, OPERATIONS.c.retracted > 0
     )
@@ -134,10 +128,10 @@ def read_embedding_model(connection: Connection) -> tuple[str, int] | None:
 def unsaved_sessions(
     connection: Connection, namespace: str, sessions: Sequence[IngestedSession]
 ) -> list[IngestedSession]:
-    """List those of some sessions that the database has not.
+    """List the sessions, of those given, that the database does not have.
 
     Raises:
-        SessionConflictError: it has one under the same id with other content.
+        SessionConflictError: it has a session of the same id with other content.
     """
     known: dict[str, str] = {}
     query = select(SESSIONS.c.session_id, SESSIONS.c.fingerprint).where(*_not_retracted(SESSIONS, namespace))
@@ -158,7 +152,7 @@ def unsaved_sessions(
 
 
 def advance_revision(connection: Connection, namespace: str, revision: int) -> None:
-    """Move a namespace from the revision that was loaded (0: it was not there) to the next.
+    """Move a namespace from the revision that was loaded (0 if it was new) to the next.
 
     Raises:
         ConflictError: it is at another revision.
@@ -175,7 +169,7 @@ def advance_revision(connection: Connection, namespace: str, revision: int) -> N
 
 
 def increment_revision(connection: Connection, namespace: str) -> int | None:
-    """Move a namespace to its next revision, whichever it is at; None if it was never saved."""
+    """Move a namespace from any revision to the next, and return that; None if it was never saved."""
     step = update(NAMESPACES).where(NAMESPACES.c.name == namespace)
     return connection.scalar(step.values(revision=NAMESPACES.c.revision + 1).returning(NAMESPACES.c.revision))
 
@@ -183,10 +177,10 @@ def increment_revision(connection: Connection, namespace: str) -> int | None:
 def mark_retracted(
     connection: Connection, namespace: str, version: int, revision: int, *, position: int | None = None
 ) -> None:
-    """Mark the operations after a version, and the sessions ingested after it, as taken back.
+    """Mark the operations after a version, and the sessions ingested after it, as retracted.
 
-    With a ``position``, the sessions from that place on are taken back: one without any operation has the
-    version of the one before it, and only its place tells them apart.
+    With a ``position``, the sessions from that position on are retracted: a session without operations has
+    the same version as the session before it.
     """
     is_later = SESSIONS.c.version > version if position is None else SESSIONS.c.position >= position
     for table, later in ((OPERATIONS, OPERATIONS.c.version > version), (SESSIONS, is_later)):
@@ -201,17 +195,17 @@ def mark_retracted(
 def replace_snapshot(
     connection: Connection, namespace: str, version: int, parts: Mapping[str, bytes]
 ) -> None:
-    """Put a snapshot in the place of the one before it."""
+    """Replace the snapshot of a namespace."""
     connection.execute(delete(SNAPSHOTS).where(SNAPSHOTS.c.namespace == namespace))
-    for part, run in parts.items():
-        for piece, start in enumerate(range(0, max(len(run), 1), _SNAPSHOT_CHUNK_BYTES)):
-            data = run[start : start + _SNAPSHOT_CHUNK_BYTES]
+    for part, whole in parts.items():
+        for piece, start in enumerate(range(0, max(len(whole), 1), _SNAPSHOT_CHUNK_BYTES)):
+            data = whole[start : start + _SNAPSHOT_CHUNK_BYTES]
             row = {"namespace": namespace, "part": part, "piece": piece, "version": version, "data": data}
             connection.execute(insert(SNAPSHOTS), row)
 
 
 def insert_operations(connection: Connection, namespace: str, operations: Sequence[Operation]) -> None:
-    """Append operations to the log in force."""
+    """Append operations to the log."""
     rows = [
         {
             "namespace": namespace,
@@ -228,7 +222,7 @@ def insert_operations(connection: Connection, namespace: str, operations: Sequen
 def insert_sessions(
     connection: Connection, namespace: str, sessions: Sequence[IngestedSession], first_position: int
 ) -> None:
-    """Append sessions, the first of which takes the given place in the order."""
+    """Append sessions; the first one gets the given position."""
     rows = [
         {
             "namespace": namespace,
@@ -249,7 +243,7 @@ def insert_sessions(
 def insert_vectors(
     connection: Connection, namespace: str, vectors: Mapping[str, NDArray[np.float32]]
 ) -> None:
-    """Add the vectors that the database has not; equal texts have equal vectors, so the first stay."""
+    """Insert the vectors that are not stored yet; equal texts have equal vectors, so old ones stay."""
     digests = list(vectors)
     for start in range(0, len(digests), _LOOKUP_BATCH):
         batch = digests[start : start + _LOOKUP_BATCH]
@@ -265,13 +259,13 @@ def insert_vectors(
 
 
 def insert_embedding_model(connection: Connection, model: str, dimension: int) -> None:
-    """Write down whose vectors the database holds."""
+    """Record the model of the stored vectors."""
     values = zip(_MODEL_KEYS, (model, str(dimension)), strict=True)
     connection.execute(insert(META), [{"key": key, "value": value} for key, value in values])
 
 
 def delete_vectors(connection: Connection) -> None:
-    """Delete every vector, and whose they were."""
+    """Delete every vector, and the record of their model."""
     connection.execute(delete(VECTORS))
     connection.execute(delete(META).where(META.c.key.in_(_MODEL_KEYS)))
 
@@ -282,6 +276,6 @@ def _not_retracted(table: Table, namespace: str) -> tuple[ColumnElement[bool], C
 
 def _conflict_message(namespace: str, loaded: str) -> str:
     return (
-        f"namespace {namespace!r} was saved by somebody else since it was loaded ({loaded}); nothing was "
-        "written: load it again and remember the session again"
+        f"namespace {namespace!r} was saved by another writer since it was loaded ({loaded}); nothing was "
+        "written: load it again and ingest the session again"
     )

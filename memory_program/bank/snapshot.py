@@ -1,7 +1,7 @@
-"""A bank and its index as they were at a version, in a few arrays: a large bank is opened from them at once.
+"""A bank and its index at one version, as a few arrays from which a large bank is opened at once.
 
-A snapshot says nothing that the log does not say. It is made anew as the log grows, and a rewind to before it
-drops it.
+A snapshot holds nothing that the log does not hold. It is replaced as the log grows, and a rewind to before
+it deletes it.
 """
 
 import json
@@ -10,44 +10,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from memory_program.bank.bank import MemoryBank
-from memory_program.bank.columns import MemoryColumns
+from memory_program.bank.columns import MEMORY_DTYPE, MemoryColumns
 from memory_program.bank.fold import BankState
-from memory_program.bank.memory_search import MemoryIndex
-from memory_program.bank.postings import PostingColumns
+from memory_program.bank.postings import TERM_DTYPE, PostingColumns
 
 _FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of a bank, and the index over its live memories."""
+    """The compacted state of a bank, and the index over its live memories."""
 
     state: BankState
     postings: PostingColumns
 
-    @classmethod
-    def from_bank(cls, bank: MemoryBank, index: MemoryIndex) -> "Snapshot":
-        """Take a snapshot of a bank, with which its index catches up first.
-
-        Raises:
-            IndexingError: the index is of another branch.
-        """
-        return cls(bank.compacted(), index.postings(bank))
-
-    @property
-    def version(self) -> int:
-        """The version of the bank that it shows."""
-        return self.state.version
-
-    def restore_index(self, bank: MemoryBank) -> MemoryIndex:
-        """Make the index of a bank that was opened with this snapshot."""
-        return MemoryIndex.from_snapshot(bank.at(self.version), self.state.frozen, self.postings)
-
     def to_parts(self) -> dict[str, bytes]:
-        """Write the snapshot as named runs of bytes; ``from_parts`` reads it back equal."""
+        """Write the snapshot as named byte strings; ``from_parts`` reads it back equal."""
         memories, postings = self.state.frozen, self.postings
         count_type = "|u1" if postings.counts_E.max(initial=0) < 256 else "<f4"
         head = {
@@ -60,17 +40,10 @@ class Snapshot:
         }
         return {
             "head": json.dumps(head).encode(),
-            "kinds": memories.kinds_M.tobytes(),
-            "days": memories.days_M.astype("<i4").tobytes(),
-            "created": memories.created_M.astype("<i4").tobytes(),
-            "superseded": memories.superseded_M.astype("<i4").tobytes(),
-            "text_ends": memories.text_ends_M.astype("<i8").tobytes(),
-            "source_ends": memories.source_ends_M.astype("<i8").tobytes(),
             "texts": memories.texts,
             "sources": memories.sources,
-            "posting_ends": postings.ends_T.astype("<i8").tobytes(),
-            "tops": postings.tops_T.astype("<i4").tobytes(),
-            "shortest": postings.shortest_T.astype("<i4").tobytes(),
+            **{name: memories.rows_M[name].tobytes() for name in MEMORY_DTYPE.names or ()},
+            **{name: postings.rows_T[name].tobytes() for name in TERM_DTYPE.names or ()},
             "positions": postings.positions_E.astype("<i4").tobytes(),
             "counts": postings.counts_E.astype(count_type).tobytes(),
             "lengths": postings.lengths_D.astype("<i4").tobytes(),
@@ -81,10 +54,10 @@ class Snapshot:
         """Read a snapshot that ``to_parts`` wrote.
 
         Returns:
-            None for one of an earlier version, which had other words: the log has all that it shows.
+            None for a snapshot of format 1, which split texts into other words: the log is replayed instead.
 
         Raises:
-            ValueError, KeyError, TypeError: it did not.
+            ValueError, KeyError, TypeError: the parts are damaged.
         """
         head: dict[str, Any] = json.loads(parts["head"])  # Any: a JSON object
         if head["format"] in range(1, _FORMAT):
@@ -92,24 +65,20 @@ class Snapshot:
         if head["format"] != _FORMAT:
             raise ValueError(f"its snapshot is of format {head['format']!r}, not {_FORMAT}")
 
-        def read(name: str, dtype: str) -> NDArray[Any]:  # Any: as the caller says
+        def read(name: str, dtype: DTypeLike) -> NDArray[Any]:  # Any: as the caller says
             return np.frombuffer(parts[name], dtype)
 
-        memories = MemoryColumns(
-            read("kinds", "|u1"),
-            read("days", "<i4"),
-            read("created", "<i4"),
-            read("superseded", "<i4"),
-            read("text_ends", "<i8"),
-            read("source_ends", "<i8"),
-            parts["texts"],
-            parts["sources"],
-        )
+        def read_rows(dtype: np.dtype[np.void]) -> NDArray[np.void]:
+            columns = {name: read(name, dtype[name]) for name in dtype.names or ()}
+            rows = np.empty(len(next(iter(columns.values()))), dtype)
+            for name, column in columns.items():
+                rows[name] = column
+            return rows
+
+        memories = MemoryColumns(read_rows(MEMORY_DTYPE), parts["texts"], parts["sources"])
         postings = PostingColumns(
             head["terms"],
-            read("posting_ends", "<i8"),
-            read("tops", "<i4"),
-            read("shortest", "<i4"),
+            read_rows(TERM_DTYPE),
             read("positions", "<i4"),
             read("counts", head["count_type"]).astype(np.float32, copy=False),
             read("lengths", "<i4"),

@@ -1,4 +1,4 @@
-"""Everything that is remembered in one namespace: the bank, its index, and the verbatim archive."""
+"""One namespace in memory: its bank of memories, the index over them, and its archive of turns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from memory_program.core.errors import ConflictError, SessionConflictError
 
 @dataclass(frozen=True, slots=True)
 class IngestedSession:
-    """A session that was ingested: its content's hash, the bank's version afterwards, and the record."""
+    """A session that was ingested, the version of the bank after it, and the record of its outcome."""
 
     session: Session
     version: int
@@ -23,7 +23,7 @@ class IngestedSession:
 class MemorySpace:
     """One namespace in memory. ``BankStore.load`` makes one from a database, ``BankStore.save`` writes it.
 
-    Tools, writers and readers are handed a space and can reach nothing outside it.
+    Tools, writers and readers get a space and can reach nothing outside it.
     """
 
     def __init__(
@@ -36,19 +36,19 @@ class MemorySpace:
         self.archive = Archive()
         self.sessions: dict[str, IngestedSession] = {}
         self.revision = 0
-        """How often the namespace had been written when this was loaded; the store compares it on save."""
+        """The number of times that the namespace had been saved when this was loaded; a save checks it."""
         self.saved = MemoryBank(namespace)
-        """The bank as the store has it; what the space's own bank has beyond it is what a save writes."""
+        """The bank as it is stored; a save writes the operations after it."""
         self.saved_sessions: frozenset[str] = frozenset()
-        """The ids of the sessions that the store has."""
+        """The ids of the stored sessions."""
         self.snapshot_version = 0
-        """The version of which the store holds a snapshot; 0 if it holds none."""
+        """The version of the stored snapshot; 0 without one."""
 
     def has_session(self, session: Session) -> bool:
-        """Say whether this very session was ingested.
+        """Say whether this session was ingested.
 
         Raises:
-            SessionConflictError: a session of the same id but with other content was.
+            SessionConflictError: a session of the same id but with other content was ingested.
         """
         known = self.sessions.get(session.session_id)
         if known is None:
@@ -61,33 +61,33 @@ class MemorySpace:
         return True
 
     def ingest(self, session: Session, record: SessionRecord) -> None:
-        """Archive a session's turns and remember that it was ingested (its operations are in the bank)."""
+        """Archive a session's turns and record that it was ingested; its operations are in the bank."""
         self.restore([IngestedSession(session, self.bank.version, record)])
 
     def restore(self, ingested: Sequence[IngestedSession]) -> None:
-        """Take up sessions that were ingested before, in their order: those of a database, or of a file."""
+        """Add sessions that were ingested earlier, in their order: from a database or a file."""
         self.archive.add_sessions([one.session for one in ingested])
         self.sessions.update({one.session.session_id: one for one in ingested})
 
     def adopt(self, draft: "MemorySpace") -> None:
-        """Become what a fork of this space has become.
+        """Replace the content of this space by that of its fork.
 
         Raises:
-            ConflictError: this space was written since it was forked; it is unchanged.
+            ConflictError: this space was written after the fork; it is unchanged.
         """
         if not draft.bank.extends(self.bank) or not draft.sessions.keys() >= self.sessions.keys():
             raise ConflictError(
                 f"namespace {self.namespace!r} was written since the fork was made: fork it again, and "
-                "remember one session at a time"
+                "ingest one session at a time"
             )
         self.bank, self.index, self.archive = draft.bank, draft.index, draft.archive
         self.sessions = draft.sessions
 
     def before(self, session: Session) -> "MemorySpace":
-        """Give the space as it was before a session, for reading on; a fork if the session is new to it.
+        """Return the space as it was before a session; a fork if the session was not ingested.
 
-        It ends with the session before: operations of no session, made between the two, are not in it. Its
-        index is filled anew.
+        It ends with the session before: later operations outside any session are not in it. Its index is
+        rebuilt.
         """
         if session.session_id not in self.sessions:
             return self.fork()
@@ -100,7 +100,7 @@ class MemorySpace:
         return space
 
     def fork(self) -> "MemorySpace":
-        """Copy the space; what either does afterwards, the other does not see."""
+        """Copy the space; neither copy sees later changes of the other."""
         space = MemorySpace(self.namespace, self.bank.fork(), self.index.fork())
         space.archive = self.archive.fork()
         space.sessions = dict(self.sessions)

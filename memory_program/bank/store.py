@@ -1,19 +1,18 @@
 """Durable banks: namespaces in SQLite or PostgreSQL, each an append-only log with its sessions.
 
 A save is one transaction of whole sessions: after a crash each session is there with all its operations, or
-not at all. Memories are never deleted; what a rewind takes back stays in the database as retracted.
+not at all. Operations that a rewind undoes stay in the database, marked as retracted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 
 from sqlalchemy import Connection
 
 from memory_program.bank import rows
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.bulk import gc_paused
 from memory_program.bank.db_engine import Database, check_database_exists
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.memory import Operation
@@ -29,12 +28,12 @@ from memory_program.core.errors import (
 )
 
 _NAME_LIMIT_CHARS = 200
-_SNAPSHOT_SHARE = 10  # a log that grew by a tenth gets a new one: to write them all takes linear time
+_SNAPSHOT_SHARE = 10  # a log that grew by a tenth gets a new one: writing all of them takes linear time
 
 
 @dataclass(frozen=True, slots=True)
 class RetractedOperation:
-    """An operation that a rewind took back, and the revision of the namespace which that rewind made."""
+    """An operation that a rewind undid, and the revision of the namespace after that rewind."""
 
     revision: int
     operation: Operation
@@ -42,6 +41,9 @@ class RetractedOperation:
 
 class BankStore:
     """The banks of one database. Any thread may use a store, and any number of processes a database.
+
+    Every method raises a StoreError if the database fails or is damaged, and a ConfigError if the name of a
+    namespace is empty, too long, or has a character that cannot be printed.
 
     Example:
         >>> from memory_program.bank.memory import Draft, MemoryKind, Provenance
@@ -61,16 +63,16 @@ class BankStore:
         busy_timeout_s: float = 10.0,
         snapshot_every: int = 10_000,
     ) -> None:
-        """Open the database of a URL, and lay it out if it is new.
+        """Open a database, and create the tables if it is new.
 
         Args:
-            url: ``sqlite:///path`` keeps a file, in WAL mode; ``sqlite://`` is gone when it is closed;
-                ``postgresql://user@host/name`` needs the extra ``postgres``; its password may stand in the
-                URL, and better in PGPASSWORD or ~/.pgpass.
-            dense: Every space that is loaded gets an empty copy of it, with the vectors that are stored.
+            url: ``sqlite:///path`` is a file, in WAL mode; ``sqlite://`` is a database in memory;
+                ``postgresql://user@host/name`` needs the extra ``postgres``. A password may stand in the
+                URL; PGPASSWORD or ~/.pgpass are safer.
+            dense: Every loaded space gets an empty copy of it, with the stored vectors.
             busy_timeout_s: How long to wait for another process that is writing.
             snapshot_every: Save a snapshot of a bank, from which it is opened at once, when its log has
-                grown by so many operations, and by a tenth, since the last one. 10,000 operations are
+                grown by this many operations, and by a tenth, since the last one. 10,000 operations are
                 replayed in less than a second; no ordinary conversation has as many.
 
         Raises:
@@ -96,7 +98,7 @@ class BankStore:
 
     @classmethod
     def open_existing(cls, url: str) -> "BankStore":
-        """Open a database that is there already: a file is not made.
+        """Open a database that exists; no file is created.
 
         Raises:
             StoreError: there is no such file, or the URL names no database that can be opened.
@@ -105,12 +107,10 @@ class BankStore:
         return cls(url)
 
     def __enter__(self) -> "BankStore":
-        """Give the store itself."""
+        """Return the store itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the store."""
         self.close()
 
@@ -119,71 +119,55 @@ class BankStore:
         self._database.close()
 
     def namespaces(self) -> list[str]:
-        """List the namespaces that were ever saved, sorted."""
+        """List the saved namespaces, sorted."""
         with self._database.reading() as connection:
             return rows.read_namespaces(connection)
 
     def load(self, namespace: str) -> MemorySpace:
-        """Read a namespace; one that was never saved is empty.
-
-        Raises:
-            ConfigError: the name is empty, too long, or holds a character that cannot be printed.
-            StoreError: the database fails, or holds something that no store wrote.
-        """
+        """Read a namespace; one that was never saved is empty."""
         _check_namespace(namespace)
         dense = self._dense.empty_copy() if self._dense is not None else None
         space = MemorySpace(namespace)
-        try:
-            with self._database.reading() as connection:
-                space.revision = rows.read_revision(connection, namespace)
-                snapshot = self._read_snapshot(connection, namespace)
-                space.bank = self._replay_bank(connection, namespace, snapshot)
-                space.snapshot_version = snapshot.version if snapshot is not None else 0
-                space.restore(rows.read_sessions(connection, namespace))
-                if dense is not None:
-                    dense.remember(rows.read_vectors(connection, namespace))
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._unreadable_error(namespace, error) from error
-        if snapshot is not None and dense is None:  # the vectors of an index are not in a snapshot
-            space.index = snapshot.restore_index(space.bank)
-        else:
-            space.index = MemoryIndex(dense)
+        with self._reading(namespace) as connection:
+            space.revision = rows.read_revision(connection, namespace)
+            space.bank, snapshot = self._replay_bank(connection, namespace)
+            space.restore(rows.read_sessions(connection, namespace))
+            if dense is not None:
+                dense.remember(rows.read_vectors(connection, namespace))
+        space.index = MemoryIndex(dense)
+        if snapshot is not None:
+            space.snapshot_version = snapshot.state.version
+            if dense is None:  # a snapshot has no vectors
+                at_snapshot = space.bank.at(snapshot.state.version)
+                space.index = MemoryIndex.from_snapshot(at_snapshot, snapshot.state.frozen, snapshot.postings)
         space.saved, space.saved_sessions = space.bank.fork(), frozenset(space.sessions)
         return space
 
     def bank(self, namespace: str) -> MemoryBank:
-        """Read the bank of a namespace alone, for looking at: its archive is not read, nor indexed.
-
-        Raises:
-            ConfigError: the name is empty, too long, or holds a character that cannot be printed.
-            StoreError: the database fails, or holds something that no store wrote.
-        """
+        """Read only the bank of a namespace, without its sessions and without an index."""
         _check_namespace(namespace)
-        try:
-            with self._database.reading() as connection:
-                return self._replay_bank(connection, namespace, self._read_snapshot(connection, namespace))
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._unreadable_error(namespace, error) from error
+        with self._reading(namespace) as connection:
+            return self._replay_bank(connection, namespace)[0]
 
     def save(self, space: MemorySpace) -> None:
-        """Write what a space has and the database has not, in one transaction: operations, sessions, vectors.
+        """Write the new operations, sessions and vectors of a space, in one transaction.
 
-        With a dense index, memories without a vector are embedded first. If operations or sessions are
-        written, the revision goes up by one; a space without anything new is left alone.
+        With a dense index, memories without a vector are embedded first. The revision goes up by one if
+        operations or sessions are written.
 
         Raises:
-            ConflictError: somebody else saved the namespace since the space was loaded.
+            ConflictError: another writer saved the namespace since the space was loaded.
             SessionConflictError: a session of the same id was saved with other content.
             EmbeddingMismatchError: the store holds vectors of another model or dimension.
-            StoreError: the bank of the space is another branch than the saved one, or the database fails.
-                Whatever is raised, nothing was written.
+            StoreError: the bank of the space is another branch than the saved one. After any of these
+                errors, nothing was written.
         """
         _check_namespace(space.namespace)
         bank, sessions, dense = space.bank.fork(), dict(space.sessions), space.index.dense
         if not bank.extends(space.saved):
             raise StoreError(
                 f"the bank of {space.namespace!r} does not begin with the {space.saved.version} operations "
-                "that were saved: use BankStore.rewind to take operations back, or save it under another name"
+                "that were saved: undo operations with BankStore.rewind, or save it under another name"
             )
         beyond = [one for session_id, one in sessions.items() if session_id not in space.saved_sessions]
         if dense is not None:
@@ -192,7 +176,7 @@ class BankStore:
         operations = bank.operations(since=space.saved.version)
         grown_by = max(self._snapshot_every, bank.version // _SNAPSHOT_SHARE)
         is_due = bool(operations) and bank.version - space.snapshot_version >= grown_by
-        snapshot = Snapshot.from_bank(bank, space.index) if is_due else None
+        snapshot = Snapshot(bank.compacted(), space.index.postings(bank)) if is_due else None
         with self._database.writing() as connection:
             new_sessions = rows.unsaved_sessions(connection, space.namespace, beyond)
             is_new = bool(operations or new_sessions or space.revision == 0)
@@ -202,7 +186,7 @@ class BankStore:
                 first_position = len(sessions) - len(new_sessions)
                 rows.insert_sessions(connection, space.namespace, new_sessions, first_position)
             if snapshot is not None:
-                rows.replace_snapshot(connection, space.namespace, snapshot.version, snapshot.to_parts())
+                rows.replace_snapshot(connection, space.namespace, bank.version, snapshot.to_parts())
             if dense is not None and vectors:
                 if not self._check_embedding(connection, dense):
                     rows.insert_embedding_model(connection, dense.model, dense.dimension)
@@ -210,20 +194,20 @@ class BankStore:
         space.saved, space.saved_sessions = bank, frozenset(sessions)
         space.revision += is_new
         if snapshot is not None:
-            space.snapshot_version = snapshot.version
+            space.snapshot_version = bank.version
             space.bank.adopt_compacted(snapshot.state)
         if dense is not None:
             dense.mark_saved(list(vectors))
 
     def rewind(self, namespace: str, version: int) -> MemorySpace:
-        """Take back every operation after a version, and the sessions that were ingested after it.
+        """Undo every operation after a version, and the sessions that were ingested after it.
 
-        A session of which only the last operations are taken back counts as not ingested. What is taken back
-        stays in the database: see ``retracted``.
+        A session of which only the last operations are undone counts as not ingested. Undone operations stay
+        in the database: see ``retracted``.
 
         Raises:
-            MemoryOperationError: the bank never had that version; nothing was changed.
-            StoreError: the namespace was never saved, or the database fails.
+            MemoryOperationError: the bank has no such version; nothing was changed.
+            StoreError: the namespace was never saved.
         """
         _check_namespace(namespace)
         with self._database.writing() as connection:
@@ -240,12 +224,13 @@ class BankStore:
         return self.load(namespace)
 
     def rewind_session(self, namespace: str, session_id: str) -> MemorySpace:
-        """Take back a session and every session after it, with all operations since the one before.
+        """Undo a session and every later session, with all operations since the session before.
 
-        As ``rewind``, also for a session without operations, which no version tells from the one before it.
+        Unlike ``rewind``, this also undoes a session without operations, which has the version of the
+        session before it.
 
         Raises:
-            StoreError: no such session was saved, or the database fails; nothing was changed.
+            StoreError: no such session was saved; nothing was changed.
         """
         _check_namespace(namespace)
         with self._database.writing() as connection:
@@ -261,75 +246,66 @@ class BankStore:
         return self.load(namespace)
 
     def retracted(self, namespace: str) -> list[RetractedOperation]:
-        """List what rewinds took back, in the order of the rewinds; ``MemoryBank.graft`` brings it back.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """List the undone operations, in the order of the rewinds; ``MemoryBank.rebase`` can restore them."""
         _check_namespace(namespace)
         with self._database.reading() as connection:
             return [RetractedOperation(*row) for row in rows.read_retracted_operations(connection, namespace)]
 
     def drop_vectors(self) -> None:
-        """Forget every vector and whose they were: the way from one embedding model to another.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Delete every vector and the name of their model, so that another model can be used."""
         with self._database.writing() as connection:
             rows.delete_vectors(connection)
 
-    def _read_snapshot(self, connection: Connection, namespace: str) -> Snapshot | None:
-        parts = rows.read_snapshot_parts(connection, namespace)
-        return Snapshot.from_parts(parts) if parts else None
+    @contextmanager
+    def _reading(self, namespace: str) -> Generator[Connection]:
+        """Give a connection; a row that cannot be parsed raises a StoreError that names the namespace."""
+        try:
+            with self._database.reading() as connection:
+                yield connection
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"namespace {namespace!r} of {self._database.where} is damaged ({error}): restore the "
+                "database from a backup"
+            ) from error
 
-    def _replay_bank(self, connection: Connection, namespace: str, snapshot: Snapshot | None) -> MemoryBank:
-        """Begin with a snapshot, where there is one, and append the operations after it."""
+    def _replay_bank(self, connection: Connection, namespace: str) -> tuple[MemoryBank, Snapshot | None]:
+        """Start from the snapshot, if there is one, and append the operations after it."""
         bank = MemoryBank(namespace)
+        parts = rows.read_snapshot_parts(connection, namespace)
+        snapshot = Snapshot.from_parts(parts) if parts else None
         if snapshot is not None:
             revision = rows.read_revision(connection, namespace)
-            read_past = partial(self._operations_before_snapshot, namespace, snapshot.version, revision)
+            read_past = partial(self._operations_before_snapshot, namespace, snapshot.state.version, revision)
             bank = MemoryBank.from_snapshot(namespace, snapshot.state, read_past)
-        operations = rows.read_operations(connection, namespace, since=bank.version)
-        with gc_paused(len(operations)):
-            for operation in operations:
-                bank.append(operation)
-        return bank
+        for operation in rows.read_operations(connection, namespace, since=bank.version):
+            bank.append(operation)
+        return bank, snapshot
 
     def _operations_before_snapshot(self, namespace: str, version: int, revision: int) -> Sequence[Operation]:
-        """Read the operations before a snapshot, as they were in force at a revision."""
-        with self._database.reading() as connection:
+        """Read the operations before a snapshot, as they were at a revision."""
+        with self._reading(namespace) as connection:
             if rows.was_rewound(connection, namespace, revision, version):
                 raise ConflictError(
                     f"namespace {namespace!r} was rewound since it was loaded (revision {revision}), and its "
                     "older operations are read only now: load it again"
                 )
-            try:
-                operations = rows.read_operations(connection, namespace, until=version)
-            except ValueError as error:
-                raise self._unreadable_error(namespace, error) from error
+            operations = rows.read_operations(connection, namespace, until=version)
         if len(operations) != version:
             raise StoreError(
-                f"namespace {namespace!r} of {self._database.where} has {len(operations)} operations left "
-                f"of {version}: it was deleted, or its database closed, since it was loaded"
+                f"namespace {namespace!r} of {self._database.where} has {len(operations)} of {version} "
+                "operations left: it was deleted, or its database in memory was closed, since it was loaded"
             )
         return operations
 
-    def _unreadable_error(self, namespace: str, error: Exception) -> StoreError:
-        return StoreError(
-            f"namespace {namespace!r} of {self._database.where} holds what no store wrote ({error}): "
-            "restore the database from a copy"
-        )
-
     def _check_embedding(self, connection: Connection, dense: DenseIndex) -> bool:
-        """Say whether the model of the vectors is recorded, which is then this one."""
+        """Check that stored vectors are of this model, and say whether there are any."""
         recorded = rows.read_embedding_model(connection)
         if recorded not in (None, (dense.model, dense.dimension)):
             model, dimension = recorded
             raise EmbeddingMismatchError(
                 f"{self._database.where} holds vectors of {model!r} with dimension {dimension}, not of "
-                f"{dense.model!r} with {dense.dimension}: open it with that model, or open it without one "
-                "and call BankStore.drop_vectors() to have every memory embedded anew"
+                f"{dense.model!r} with {dense.dimension}: use that model, or call BankStore(url)"
+                ".drop_vectors() once, and the next save embeds every memory again"
             )
         return recorded is not None
 

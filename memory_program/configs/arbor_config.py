@@ -1,57 +1,195 @@
-"""The settings of ``train.py --backend arbor``; like the others, they import nothing that is slow."""
+"""The settings of ``train.py --backend arbor``, and what an Arbor server is told of them.
+
+Keys and behaviour are those of arbor-ai 0.2.17 (``arbor/server/api/schemas.py``,
+``arbor/training/grpo/trainer.py``): its schema forbids unknown keys, and some of the known ones spoil a
+training without a word. Nothing slow is imported.
+"""
 
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from memory_program.configs.arbor_settings import ArborJobSettings, ArborSettings
 from memory_program.configs.arbor_yaml import ARBOR_YAML, ArborConfig, read_arbor_config
-from memory_program.configs.train_config import TrainConfig
-from memory_program.core.command_line import peek_flag
+from memory_program.configs.train_config import DEFAULT_GRPO, TrainConfig
+from memory_program.configs.trainer_groups import GRPOSettings, OptimizerSettings, ReinforceSettings
+from memory_program.core.command_line import peek_flag, peek_setting
 from memory_program.core.errors import ConfigError
+from memory_program.core.settings import SettingsGroup
 from memory_program.models.model_names import is_local
 
+_LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+"""Those of Llama, Qwen, Mistral and Gemma. Arbor takes a list, and PEFT's "all-linear" is none."""
 
-class ArborTrainConfig(ArborSettings, TrainConfig):
+_CLIPPING = "Arbor clips at 0.2 and 0.28; it takes one step per group, with the weights that sampled it"
+_UNSUPPORTED_SETTINGS = {
+    "clip_low": _CLIPPING,
+    "clip_high": _CLIPPING,
+    "entropy_weight": "Arbor has no entropy bonus",
+    "iterations": "Arbor takes one step per group",
+    "ema_decay": "Arbor keeps the current weights and no EMA",
+    "batch_tokens": "Arbor counts samples: --per-device-train-batch-size, --gradient-accumulation-steps",
+}
+"""Settings that Arbor has no key for, with the reason or the alternative."""
+
+_ARBOR_OPTIMIZER = OptimizerSettings(tuning="lora", bf16=True, gradient_checkpointing=True)
+"""Defaults for the large models that a server trains."""
+
+
+class ArborBatchSettings(SettingsGroup):
+    """The batches of an Arbor server."""
+
+    per_device_train_batch_size: int = Field(default=2, ge=1)
+    """Samples of one pass on each training GPU."""
+
+    gradient_accumulation_steps: int = Field(default=4, ge=1)
+    """Passes per optimizer step."""
+
+    max_prompt_tokens: int = Field(default=4096, ge=1)
+    """Most tokens of a prompt; with --max-completion-tokens the limit of a sequence."""
+
+
+class ArborJobSettings(ReinforceSettings, init=False):
+    """The settings of one training on an Arbor server."""
+
+    optimizer: OptimizerSettings = _ARBOR_OPTIMIZER
+    batches: ArborBatchSettings = ArborBatchSettings()
+
+    num_generations: int = Field(ge=2)
+    """Samples of a group."""
+
+    max_groups: int = Field(ge=1)
+    """Most groups that will be sent."""
+
+    num_inference_gpus: int = Field(default=1, ge=1)
+    """GPUs that sample."""
+
+    num_training_gpus: int = Field(default=1, ge=1)
+    """GPUs that train."""
+
+    @model_validator(mode="after")
+    def _check_samples_fit(self) -> Self:
+        check_arbor_supports(self)
+        batches = self.batches
+        passes = self.num_training_gpus * batches.gradient_accumulation_steps
+        if self.num_generations % passes:
+            raise ConfigError(
+                f"group_size={self.num_generations} must be a multiple of training GPUs times "
+                f"gradient_accumulation_steps ({self.num_training_gpus} x "
+                f"{batches.gradient_accumulation_steps}): Arbor drops the samples that do not fill a pass"
+            )
+        samples = passes * batches.per_device_train_batch_size
+        if samples % self.num_generations:
+            raise ConfigError(
+                f"training GPUs x gradient_accumulation_steps x per_device_train_batch_size = {samples} must "
+                f"be a multiple of group_size={self.num_generations}: Arbor refuses any other batch"
+            )
+        return self
+
+    @property
+    def max_steps(self) -> int:
+        """Steps that the server is told to expect: more than groups will come, in whole epochs.
+
+        At its last step Arbor's trainer exits, and every request to it hangs. Its made-up epochs have
+        ``max_steps / batch size`` passes: unless accumulation divides them, each ends with half a group.
+        """
+        epoch = self.batches.per_device_train_batch_size * self.batches.gradient_accumulation_steps
+        return (self.max_groups // epoch + 1) * epoch
+
+    @property
+    def max_seq_len(self) -> int:
+        """Most tokens of a sequence."""
+        return self.batches.max_prompt_tokens + self.max_completion_tokens
+
+    def trainer_config(self) -> dict[str, Any]:  # Any: JSON
+        """Write the settings as Arbor's ``ArborGRPOConfigRequest``.
+
+        Left out on purpose: ``max_completion_length``, which replaces ``max_seq_len`` (all longer sequences
+        would be cut); ``soft_completion_penalty_length``, which would change rewards that must sum to zero.
+        """
+        config: dict[str, Any] = {
+            "num_generations": self.num_generations,
+            "max_steps": self.max_steps,
+            "num_training_gpus": self.num_training_gpus,
+            "per_device_train_batch_size": self.batches.per_device_train_batch_size,
+            "gradient_accumulation_steps": self.batches.gradient_accumulation_steps,
+            "gradient_checkpointing": self.optimizer.gradient_checkpointing,
+            "learning_rate": self.optimizer.learning_rate,
+            "lr_scheduler_type": "constant_with_warmup",
+            "warmup_steps": self.optimizer.warmup_steps,
+            "weight_decay": self.optimizer.weight_decay,
+            "max_grad_norm": self.optimizer.max_grad_norm,
+            "beta": self.beta,
+            "loss_type": self.loss_type,
+            "temperature": self.temperature,
+            "bf16": self.optimizer.bf16,
+            "max_prompt_length": self.batches.max_prompt_tokens,
+            "max_seq_len": self.max_seq_len,  # Arbor fails without it, and with its own default
+            "scale_rewards": False,  # we send advantages
+            "mask_truncated_completions": False,  # it would mask the longest, and dapo then divides 0 by 0
+            "report_to": "none",
+            "log_completions": False,
+            "logging_steps": 1,
+        }
+        if self.optimizer.tuning == "lora":
+            config["lora_config"] = {
+                "r": self.optimizer.lora_r,
+                "lora_alpha": self.optimizer.lora_alpha,
+                "target_modules": _LINEAR_LAYERS,
+                "lora_dropout": self.optimizer.lora_dropout,
+            }
+        return config
+
+    def initialize_request(self, model: str, run_name: str) -> dict[str, Any]:  # Any: JSON
+        """Write the request that starts a job (``GRPOInitializeRequest``).
+
+        Args:
+            model: a hub id, or a folder on the server's machine.
+            run_name: makes the job id unique; two jobs of one name would share their checkpoints.
+        """
+        return {
+            "run_name": run_name,
+            "model": model,
+            "trainer_config": self.trainer_config(),
+            "inference_config": {"model": model, "max_seq_len": self.max_seq_len},
+            "gpu_config": {
+                "type": "multi",
+                "multi": {
+                    "num_inference_gpus": self.num_inference_gpus,
+                    "num_training_gpus": self.num_training_gpus,
+                },
+            },
+        }
+
+
+class ArborTrainConfig(TrainConfig, init=False):
     """Train the weights of the memory program's writer on an Arbor server.
 
-    The loop is that of --backend local; sampling and training happen on the server's GPUs. A step of the
-    server's optimiser is one group: what one specialist did in the rollouts of one episode. What Arbor cannot
-    be told is refused, with the reason.
+    The loop is that of --backend local; sampling and training run on the server's GPUs. An optimizer step of
+    the server is one group: one agent's replies in the rollouts of one episode. Settings that Arbor does not
+    support are refused, with the reason.
     """
 
-    backend: Literal["arbor"] = "arbor"  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen
-    """Where weights are trained. The flags of the other one: --backend local --help."""
+    backend: Literal["local", "arbor"] = "arbor"
+    """Where to train. The flags of the other backend: --backend local --help."""
 
     arbor_config: Path = ARBOR_YAML
-    """The server: host, port, storage and GPUs. deploy/arbor.yaml is an example."""
+    """The server's file: host, port, storage and GPUs. deploy/arbor.yaml is an example."""
 
     inference_gpus: int | None = Field(default=None, ge=1)
-    """How many of the server's GPUs sample. Without it, as many as arbor.yaml names for inference."""
+    """Number of the server's GPUs that sample. Default: all that arbor.yaml names for inference."""
 
     training_gpus: int | None = Field(default=None, ge=1)
-    """How many of the server's GPUs train. Without it, as many as arbor.yaml names for training."""
+    """Number of the server's GPUs that train. Default: all that arbor.yaml names for training."""
 
     model: str = "local:Qwen/Qwen2.5-1.5B-Instruct"
-    """Model to train: "local:" and a hub id, or a folder that the server sees under the same path."""
+    """Model to train: "local:" and a Hugging Face id, or a folder that the server has at the same path."""
 
-    learning_rate: float = Field(default=2e-5, gt=0)
-    """Learning rate of AdamW, constant after the warm-up."""
-
-    warmup_steps: int = Field(default=10, ge=0)
-    """Steps of the server's optimiser over which the learning rate rises to its value."""
-
-    num_val: int = Field(default=100, ge=1)
-    """Validation examples, at least; whole conversations are taken until there are so many."""
-
-    num_train_steps: int = Field(default=500, ge=1)
-    """Steps of the training; the stages of --curriculum share them."""
-
-    save_every: int = Field(default=1, ge=1)
-    """Steps between notes of how far the run is. The server cannot go back, so it must be every step."""
+    grpo: GRPOSettings = DEFAULT_GRPO.replace(num_train_steps=500)
+    trainer: ReinforceSettings = ReinforceSettings(optimizer=_ARBOR_OPTIMIZER)
+    batches: ArborBatchSettings = ArborBatchSettings()
 
     @model_validator(mode="after")
     def _check_arbor_support(self) -> Self:
@@ -59,17 +197,19 @@ class ArborTrainConfig(ArborSettings, TrainConfig):
             raise ConfigError(
                 f"model={self.model!r} cannot be trained: name a hub id or a folder after 'local:'"
             )
-        if self.save_every != 1:
+        if self.grpo.save_every != 1:
             raise ConfigError(
-                f"save_every={self.save_every} must be 1: the server cannot go back to the weights of a step"
+                f"save_every={self.grpo.save_every} must be 1: the server cannot go back to earlier weights"
             )
-        if self.max_turns != 1:
+        if self.system.writer.writer_max_turns != 1:
             raise ConfigError(
-                f"max_turns={self.max_turns} must be 1: Arbor's loss counts the prompt's tokens too, which "
-                "cancel only where all samples of a group have the same prompt, and later turns differ"
+                f"writer_max_turns={self.system.writer.writer_max_turns} must be 1: Arbor's loss counts the "
+                "prompt's tokens too, which cancel only if all samples of a group have the same prompt, and "
+                "later turns differ"
             )
         if self.dry_run:
             raise ConfigError("dry_run needs a model in this process: show the group with --backend local")
+        check_arbor_supports(self.trainer)
         return self
 
     @cached_property
@@ -82,34 +222,51 @@ class ArborTrainConfig(ArborSettings, TrainConfig):
         return read_arbor_config(self.arbor_config)
 
     def job_settings(self, agents: int) -> ArborJobSettings:
-        """Say what the server is told.
+        """Make the settings that the server is told.
 
         Args:
-            agents: of the writer; each sends a group for each episode at most.
+            agents: of the writer; each sends at most one group per episode.
 
         Raises:
-            ConfigError: the samples of a step do not fit the GPUs, or there are fewer of those.
+            ConfigError: the samples of a step do not fit the GPUs, or there are too few GPUs.
         """
-        values = {name: getattr(self, name) for name in ArborSettings.model_fields}
         return ArborJobSettings(
-            **values,
-            num_generations=self.rollouts,
-            max_groups=self.num_train_steps * self.examples_per_step * agents,
-            num_inference_gpus=_count("inference", self.inference_gpus, self.arbor.inference.gpu_ids),
-            num_training_gpus=_count("training", self.training_gpus, self.arbor.training.gpu_ids),
+            **self.trainer.flat_values(),
+            batches=self.batches,
+            num_generations=self.grpo.group_size,
+            max_groups=self.grpo.num_train_steps * self.grpo.examples_per_step * agents,
+            num_inference_gpus=_count_gpus("inference", self.inference_gpus, self.arbor.inference.gpu_ids),
+            num_training_gpus=_count_gpus("training", self.training_gpus, self.arbor.training.gpu_ids),
+        )
+
+
+def check_arbor_supports(settings: ReinforceSettings) -> None:
+    """Check that a server can be told all settings.
+
+    Raises:
+        ConfigError: it has no key for one, or gives it a wrong meaning.
+    """
+    values, fields = settings.flat_values(), ReinforceSettings.flat_fields()
+    for name, reason in _UNSUPPORTED_SETTINGS.items():
+        if values[name] != fields[name].default:
+            raise ConfigError(f"{name}={values[name]!r} has no equivalent on an Arbor server: {reason}")
+    if settings.loss_type == "grpo":
+        raise ConfigError(
+            "loss_type='grpo' is wrong on Arbor: its loss counts the prompt's tokens too, divided by each "
+            "sample's own length, so they do not cancel: choose from dapo, dr_grpo"
         )
 
 
 def train_config_type(arguments: Sequence[str] | None = None) -> type[TrainConfig]:
-    """Find out where a training is asked for, since each backend has flags and defaults of its own.
+    """Find the config of the backend that the flags ask for, since each has its own flags and defaults.
 
     Args:
-        arguments: what to look at; None takes ``sys.argv``.
+        arguments: the command line; None takes ``sys.argv``.
 
     Raises:
         ConfigError: there is no such backend.
     """
-    named = peek_flag("backend", arguments)
+    named = peek_setting("backend", arguments)
     if named is None:
         is_arbor = peek_flag("arbor-config", arguments) is not None or ARBOR_YAML.is_file()
         return ArborTrainConfig if is_arbor else TrainConfig
@@ -119,10 +276,10 @@ def train_config_type(arguments: Sequence[str] | None = None) -> type[TrainConfi
     return types[named]
 
 
-def _count(purpose: str, asked: int | None, there: Sequence[int]) -> int:
-    if asked is not None and asked > len(there):
+def _count_gpus(purpose: str, wanted: int | None, available: Sequence[int]) -> int:
+    if wanted is not None and wanted > len(available):
         raise ConfigError(
-            f"{purpose}_gpus={asked} must be at most {len(there)}: for {purpose}, arbor.yaml names "
-            f"{list(there)}"
+            f"{purpose}_gpus={wanted} must be at most {len(available)}: for {purpose}, arbor.yaml names "
+            f"{list(available)}"
         )
-    return asked or len(there)
+    return wanted or len(available)

@@ -1,170 +1,146 @@
-"""The settings of ``train.py --mode trajectories``, ``sft`` and ``export``; nothing slow is imported."""
+"""The settings of ``train.py --mode trajectories``, ``synthesize``, ``sft`` and ``export``."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from memory_program.configs.evaluate_config import SystemSettings
-from memory_program.configs.train_config import TrainConfig
-from memory_program.configs.trainer_config import OptimizerSettings
-from memory_program.core.settings import ApiBase, Settings
+from memory_program.configs.groups import (
+    Concurrency,
+    DataSettings,
+    NumTrain,
+    Seed,
+    ServerAddress,
+    SystemSettings,
+    Temperature,
+)
+from memory_program.configs.trainer_groups import OptimizerSettings
+from memory_program.core.settings import Settings
 from memory_program.models.model_names import POCKET_BASE
 
 ORACLE_EXPERT = "oracle"
-"""The perfect writer of what is made up; it needs no model."""
+"""The perfect writer of generated conversations; it needs no model."""
 
 
-class TrajectoriesConfig(SystemSettings):
-    """Write down what an expert does, session by session, as material for supervised fine-tuning.
+class TrajectoriesConfig(Settings, init=False):
+    """Record an expert's tool calls, session by session, for supervised fine-tuning.
 
-    A run can be stopped at any moment: the same command goes on after the last whole session.
+    A run can be stopped at any time: the same command continues it after the last whole session.
     """
 
     mode: Literal["trajectories"] = "trajectories"
-    """What to do."""
+    """Record an expert."""
 
     model: str = ORACLE_EXPERT
-    """The expert: "oracle" (perfect, for made-up conversations), or any model that evaluate.py takes."""
+    """The expert: "oracle" (perfect, for generated conversations), or any model that evaluate.py takes."""
 
-    api_base: ApiBase | None = None
-    """Address of an OpenAI-compatible server of your own."""
+    api_base: ServerAddress
 
-    temperature: float = Field(default=0.0, ge=0, le=2)
-    """Sampling temperature of the expert."""
+    temperature: Temperature
 
     max_completion_tokens: int = Field(default=4096, ge=1)
-    """The most tokens that a reply may have."""
+    """Most tokens of a reply."""
 
-    dataset: str = "sample"
-    """What is remembered: "sample" (made-up conversations to learn from), "locomo" (its train split), or the
-    path of a JSON file in LoCoMo's schema (all but its last half)."""
+    source: DataSettings = DataSettings()
 
-    data: Path | None = None
-    """Path of the official locomo10.json. Without it the file is downloaded once, into a cache."""
+    num_train: NumTrain
 
-    allow_modified: bool = False
-    """Accept a LoCoMo file whose hash is not the official one."""
-
-    num_train: int = Field(default=600, ge=1)
-    """Sessions with questions to remember, at least; of a file, whatever it has if it has fewer."""
+    system: SystemSettings = SystemSettings()
 
     skip_existing: bool = False
-    """Leave a conversation alone as soon as it has a file, even an unfinished one."""
+    """Skip a conversation that already has a file, even an unfinished one."""
 
-    num_threads: int = Field(default=8, ge=1, le=1024)
-    """Conversations remembered at once, and model calls in flight at most."""
+    concurrency: Concurrency
 
     output_dir: Path = Path("runs/trajectories")
-    """Folder of the trajectories, one file for each conversation."""
+    """Folder of the trajectories, one file per conversation."""
 
-    seed: int = Field(default=0, ge=0)
-    """Seed of what is made up."""
+    seed: Seed
 
-    @property
-    def train_data_config(self) -> TrainConfig:
-        """The same data, as a training names it."""
-        names = ("dataset", "data", "allow_modified", "num_train", "seed")
-        return TrainConfig(**{name: getattr(self, name) for name in names})
+    @model_validator(mode="after")
+    def _check_trainable(self) -> Self:
+        self.source.check_trainable()
+        return self
 
 
-class SynthesizeConfig(Settings):
-    """Let a strong model write questions about conversations, as material to be trained by.
+class SynthesizeConfig(Settings, init=False):
+    """Let a strong model write questions about conversations, as training data.
 
-    Each is kept only if the model, shown the session and not the answer, gives the same answer, and if
-    nothing alike was asked before. The result is a file in LoCoMo's schema, for --dataset of --mode train. A
-    run can be stopped at any moment: the same command goes on after the last whole session.
+    A question is kept only if the model, shown the session without the answer, gives the same answer, and if
+    no similar one was asked before. The result is a file in LoCoMo's schema, for --dataset of --mode train. A
+    run can be stopped at any time: the same command continues it after the last whole session.
     """
 
     mode: Literal["synthesize"] = "synthesize"
-    """What to do."""
+    """Write training questions."""
 
     model: str
-    """The model that writes, and answers to check: any that evaluate.py takes."""
+    """The model that writes the questions, and checks them: any that evaluate.py takes."""
 
-    api_base: ApiBase | None = None
-    """Address of an OpenAI-compatible server of your own."""
+    api_base: ServerAddress
 
     questions: int = Field(default=5, ge=1)
-    """Questions asked for, for each session. 5 is MemBuilder's number."""
+    """Questions to ask for, per session. 5 is MemBuilder's number."""
 
     max_completion_tokens: int = Field(default=4096, ge=1)
-    """The most tokens that a reply may have."""
+    """Most tokens of a reply."""
 
-    dataset: str = "sample"
-    """What is asked about: "sample" (made-up conversations to learn from), "locomo" (its train split), or the
-    path of a JSON file in LoCoMo's schema (all of it). Questions that it has are left out."""
+    source: DataSettings = DataSettings()
 
-    data: Path | None = None
-    """Path of the official locomo10.json. Without it the file is downloaded once, into a cache."""
+    num_train: NumTrain
 
-    allow_modified: bool = False
-    """Accept a LoCoMo file whose hash is not the official one."""
-
-    num_train: int = Field(default=600, ge=1)
-    """Sessions with questions of the dataset to take, at least; where it has none, all of its sessions."""
-
-    num_threads: int = Field(default=8, ge=1, le=1024)
-    """Conversations at once, and model calls in flight at most."""
+    concurrency: Concurrency
 
     output_dir: Path = Path("runs/questions")
-    """Folder of the questions, one file for each conversation, and of conversations.json with all of them."""
+    """Folder of the questions, one file per conversation, and of conversations.json with all of them."""
 
-    seed: int = Field(default=0, ge=0)
-    """Seed of what is made up."""
+    seed: Seed
 
-    @property
-    def train_data_config(self) -> TrainConfig:
-        """The same data, as a training names it."""
-        names = ("dataset", "data", "allow_modified", "num_train", "seed")
-        return TrainConfig(**{name: getattr(self, name) for name in names})
+    @model_validator(mode="after")
+    def _check_trainable(self) -> Self:
+        self.source.check_trainable()
+        return self
 
 
-class FineTuneConfig(OptimizerSettings):
-    """Teach a writer the replies of an expert, before it is trained by reward."""
+class FineTuneConfig(Settings, init=False):
+    """Teach a writer the replies of an expert (SFT), before training by reward."""
 
     mode: Literal["sft"] = "sft"
-    """What to do."""
+    """Supervised fine-tuning."""
 
     model: str = POCKET_BASE
-    """Model to train: "pocket-base" or "pocket" (embedded), or "local:" and a folder or hub id."""
+    """Model to train: "pocket-base" or "pocket" (embedded), or "local:" and a folder or Hugging Face id."""
 
     trajectories: Path = Path("runs/trajectories")
-    """Folder of what the expert did, as --mode trajectories writes it."""
+    """Folder of the expert's trajectories, from --mode trajectories."""
 
     epochs: int = Field(default=3, ge=1)
-    """Passes over the examples. The weights with the lowest loss on validation are the result."""
+    """Passes over the examples. The weights with the lowest validation loss are the result."""
 
     batch: int = Field(default=16, ge=1)
-    """Examples of a step."""
+    """Examples per step."""
 
     held_out: float = Field(default=0.1, gt=0, lt=1)
-    """Share of the conversations that validate."""
+    """Share of the conversations used for validation."""
 
-    learning_rate: float = Field(default=1e-4, gt=0)
-    """Learning rate of AdamW, constant after the warm-up."""
+    optimizer: OptimizerSettings = OptimizerSettings(learning_rate=1e-4)
 
     output_dir: Path = Path("runs/sft")
-    """Folder of the run; "model" in it is the result. The same folder goes on."""
-
-    @property
-    def optimizer_settings(self) -> OptimizerSettings:
-        """How weights are changed."""
-        return OptimizerSettings(**{name: getattr(self, name) for name in OptimizerSettings.model_fields})
+    """Folder of the run; its folder "model" is the result. The same folder continues the same run."""
 
 
 class ExportConfig(Settings):
-    """Write trajectories, or a trained model, as other tools read them."""
+    """Write trajectories, or a trained model, in the format of another tool."""
 
     mode: Literal["export"] = "export"
-    """What to do."""
+    """Export for other tools."""
 
     format: Literal["llamafactory", "verl", "hf"] = "llamafactory"
-    """llamafactory: examples for supervised fine-tuning; verl: prompts to roll out, as parquet; hf: a model
+    """llamafactory: examples for supervised fine-tuning; verl: prompts for rollouts, as parquet; hf: a model
     with its adapters merged, in bfloat16, as vLLM serves it."""
 
     by: Literal["session", "question"] = "session"
-    """For verl: a row for each session, rewarded by all its questions, or for each question."""
+    """For verl: one row per session, rewarded by all its questions, or one per question."""
 
     trajectories: Path = Path("runs/trajectories")
     """Folder of trajectories, for llamafactory and verl."""

@@ -1,7 +1,7 @@
-"""The state of a training on disk: how far it is, its checkpoints, and its log.
+"""The state of a training on disk: progress, checkpoints and log.
 
-A checkpoint is whole or not there, and the log is cut back to it when a run goes on: what a killed process
-did beyond its last checkpoint is done again, from the weights of then, so nothing is trained twice.
+Checkpoints are written atomically. A run that resumes cuts the log back to its last checkpoint, and repeats
+from there the steps that a killed process took after it, so nothing is trained twice.
 """
 
 import json
@@ -10,49 +10,59 @@ import shutil
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from locomo.atomic_files import atomic_write_folder, atomic_write_text
 from memory_program.core.errors import ConfigError
+from memory_program.core.json_files import Json
+from memory_program.core.settings import rename_old_settings
 
-LogEntry = dict[str, Any]  # Any: a JSON object
+LogEntry = Json
 
 
 class TrainableWeights(Protocol):
-    """Weights that are trained, here or on a server; each call names a folder of its own."""
+    """Weights in training, in this process or on a server; each call names a folder of its own."""
 
     def save_state(self, folder: Path) -> None:
-        """Write all that going on needs; makes the folder."""
+        """Write everything that resuming needs; makes the folder."""
         ...
 
     def load_state(self, folder: Path) -> None:
-        """Take up what ``save_state`` wrote."""
+        """Restore the result of ``save_state``."""
         ...
 
     def ema_weights(self) -> AbstractContextManager[None]:
-        """Have the moving average of the weights inside the block, if there is one: to judge and to save."""
+        """Swap in the EMA weights, if there are any, for validation and saving."""
         ...
 
     def save_weights(self, folder: Path) -> None:
-        """Write the weights alone, to come back to them later; makes the folder."""
+        """Write only the weights; makes the folder."""
         ...
 
     def load_weights(self, folder: Path) -> None:
-        """Make what ``save_weights`` wrote the result."""
+        """Restore the result of ``save_weights``."""
         ...
 
     def save_model(self, folder: Path) -> None:
-        """Write the result in the format of transformers."""
+        """Write the model in the format of transformers."""
         ...
 
 
 _LOG, _PROGRESS = "log.jsonl", "progress.json"
-_KEPT = 2  # the last checkpoint, and the one before it
+_KEPT_CHECKPOINTS = 2
+
+_OLD_LOG_KEYS = {  # of version 0.1
+    "clipped": "clip_fraction",
+    "divergence": "kl",
+    "groups_without_spread": "zero_variance_groups",
+    "read_tokens": "forward_tokens",
+    "sampler_gap": "sampler_logprob_gap",
+}
 
 
 @dataclass(slots=True)
 class CheckpointProgress:
-    """How far a training is. ``best_score`` is that of the validation after ``best_step`` steps."""
+    """The progress of a training. ``best_score`` is the validation score after ``best_step`` steps."""
 
     step: int = 0
     seconds: float = 0.0
@@ -62,14 +72,14 @@ class CheckpointProgress:
     stale: int = 0
     """Validations since the best one."""
     samples: int = 0
-    """Samples trained on so far."""
+    """Samples trained on."""
 
 
 class RunState:
     """The folder of a training."""
 
     def __init__(self, folder: Path, settings: LogEntry) -> None:
-        """Open the folder, or make it.
+        """Open or make the folder.
 
         Raises:
             ConfigError: it holds a training with other settings.
@@ -80,10 +90,21 @@ class RunState:
         self._log = folder / _LOG
         self._saved: CheckpointProgress | None = None
         folder.mkdir(parents=True, exist_ok=True)
-        self._check_settings(settings)
+        path = folder / "settings.json"
+        if not path.exists():
+            atomic_write_text(path, json.dumps(settings, indent=1) + "\n")
+        self.settings: LogEntry = json.loads(path.read_text(encoding="utf-8"))
+        """The settings as the first run stored them, under the names of its version."""
+        stored = rename_old_settings(self.settings, settings)
+        changed = [f"{name}={stored.get(name)!r}" for name in settings if settings[name] != stored.get(name)]
+        if changed:
+            raise ConfigError(
+                f"{str(folder)!r} holds a training with {', '.join(changed)}: give the same settings to "
+                "resume it, or another folder (--output-dir)"
+            )
 
     def resume(self, trainer: TrainableWeights) -> CheckpointProgress:
-        """Take up the last checkpoint, if there is one, and cut the log back to it."""
+        """Restore the last checkpoint, if there is one, and cut the log back to it."""
         done = self._checkpoint_folders()
         progress = CheckpointProgress()
         if done:
@@ -95,11 +116,11 @@ class RunState:
         return progress
 
     def best_weights_folder(self, step: int) -> Path:
-        """Name the folder of the weights that were the best after so many steps."""
+        """Return the folder of the best weights, named by their step."""
         return self._best / f"{step:06d}"
 
     def save(self, trainer: TrainableWeights, progress: CheckpointProgress) -> None:
-        """Write a checkpoint unless it is there, and forget the older ones but for the last."""
+        """Write a checkpoint unless nothing changed; keep two, and the best weights that they name."""
         if progress == self._saved:
             return
 
@@ -109,7 +130,7 @@ class RunState:
 
         atomic_write_folder(self._checkpoints / f"{progress.step:06d}", write)
         self._saved = replace(progress)
-        for old in self._checkpoint_folders()[:-_KEPT]:
+        for old in self._checkpoint_folders()[:-_KEPT_CHECKPOINTS]:
             shutil.rmtree(old)
         best = {
             self.best_weights_folder(_progress_in(checkpoint).best_step)
@@ -119,7 +140,7 @@ class RunState:
             shutil.rmtree(old)
 
     def log(self, entry: LogEntry) -> None:
-        """Add a line to the log."""
+        """Append an entry to the log, durably."""
         with self._log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
             file.flush()
@@ -128,26 +149,13 @@ class RunState:
     def _checkpoint_folders(self) -> list[Path]:
         return sorted(path for path in self._checkpoints.glob("*") if path.suffix != ".draft")
 
-    def _check_settings(self, settings: LogEntry) -> None:
-        path = self.folder / "settings.json"
-        if not path.exists():
-            atomic_write_text(path, json.dumps(settings, indent=1) + "\n")
-            return
-        before: LogEntry = json.loads(path.read_text(encoding="utf-8"))
-        changed = [name for name in settings if settings[name] != before.get(name)]
-        if changed:
-            told = ", ".join(f"{name}={before.get(name)!r}" for name in changed)
-            raise ConfigError(
-                f"{str(self.folder)!r} holds a training with {told}: give the same settings to go on "
-                "with it, or another folder (--output-dir)"
-            )
-
 
 def read_log(folder: Path) -> list[LogEntry]:
-    """Read the log of a training; a line that was being written when a process was killed is left out."""
+    """Read the log of a training without a half-written last line; old key names become the current ones."""
     path = folder / _LOG
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines]
+    entries: list[LogEntry] = [json.loads(line) for line in lines]
+    return [{_OLD_LOG_KEYS.get(name, name): value for name, value in entry.items()} for entry in entries]
 
 
 def _progress_in(checkpoint: Path) -> CheckpointProgress:

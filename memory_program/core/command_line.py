@@ -1,21 +1,36 @@
-"""What the scripts share: flags made from a config, and errors as one line and an exit status."""
+"""Flags made from a config, settings from a file, and errors as one line and an exit status."""
 
+import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from functools import partial
 from inspect import cleandoc
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import tyro
+from pydantic import BaseModel, Field, create_model
 
 import locomo.exit_status
 from locomo.errors import BenchmarkError
 from memory_program.core.errors import ConfigError, MemoryProgramError, ModelError, RecordError
-from memory_program.core.settings import Settings
+from memory_program.core.settings import Settings, SettingsGroup, rename_old_settings
 
 _ERRORS_BEFORE_START = (ConfigError, BenchmarkError, ModelError, RecordError, FileNotFoundError)
 
+_CONFIG_HELP = (
+    "Read settings from this file: YAML, or the config.json of a run. Flags on the command line override it."
+)
+
 ConfigT = TypeVar("ConfigT", bound=Settings)
+
+
+class _Unchecked(BaseModel):
+    """Values as they are: the config checks them, since tyro would put its errors in a box of its own."""
+
+    def __new__(cls, **values: object) -> dict[str, object]:
+        return values
 
 
 def parse_flags(
@@ -27,57 +42,78 @@ def parse_flags(
 ) -> ConfigT:
     """Build a config from the command line; help comes from the docstrings of its fields.
 
+    Flags go before what ``--config FILE`` says, and that goes before the defaults. Names of version 0.1 are
+    accepted in both.
+
     Args:
         config_type: the config to build.
-        arguments: what to parse; None takes ``sys.argv``.
-        about: what help says of the script, after the docstring of the config.
-        prog: what the command is called in its help; without it, by the name of the script.
+        arguments: the command line; None takes ``sys.argv``.
+        about: text of the help after the docstring of the config.
+        prog: name of the command in its help; None takes the name of the script.
 
     Raises:
-        ConfigError: a setting is out of range, or contradicts another one.
+        ConfigError: a setting is out of range or contradicts another one, or the file cannot be used.
         SystemExit: help was asked for (0), or a flag is unknown or of another type (2).
     """
-
-    class Flags(config_type):
-        __doc__ = f"{cleandoc(config_type.__doc__ or '')}\n\n{about}"
-
-        def __new__(cls, **values: object) -> dict[str, object]:
-            return values  # the config is built below: errors in here, tyro would put in a box of its own
-
-    markers = (tyro.conf.EnumChoicesFromValues, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)
-    # Any: what __new__ gives, not a Flags
-    values: Any = tyro.cli(Flags, args=arguments, config=markers, prog=prog)
-    return config_type(**values)
+    known = config_type.flat_fields()
+    given = _rename_old_flags(sys.argv[1:] if arguments is None else arguments, known)
+    path = peek_flag("config", given)
+    saved = _check_file(config_type, Path(path)) if path is not None else {}
+    flags = _flags_model(
+        config_type, saved, f"{cleandoc(config_type.__doc__ or '')}\n\n{about}", is_root=True
+    )
+    markers = (
+        tyro.conf.EnumChoicesFromValues,
+        tyro.conf.HelptextFromCommentsOff,
+        tyro.conf.DisallowNone,
+        tyro.conf.OmitArgPrefixes,
+    )
+    values: Any = tyro.cli(flags, args=given, config=markers, prog=prog)  # Any: nested dicts of values
+    del values["config"]
+    return config_type(**_flatten(values))
 
 
 def parse_mode(modes: Collection[str], default: str, arguments: Sequence[str] | None = None) -> str:
-    """Find out which ``--mode`` is asked for, since each has flags of its own.
+    """Find the ``--mode`` that is asked for, since each has its own flags.
 
     Args:
-        modes: those that there are.
-        default: the one that is meant where none is named.
-        arguments: what to look at; None takes ``sys.argv``.
+        modes: the modes to choose from.
+        default: the mode without a flag.
+        arguments: the command line; None takes ``sys.argv``.
 
     Raises:
         ConfigError: there is no such mode.
 
     Example:
-        >>> parse_mode(["train", "pretrain"], "train", ["--seed", "3", "--mode=pretrain"])
-        'pretrain'
+        >>> parse_mode(["train", "export"], "train", ["--seed", "3", "--mode=export"])
+        'export'
     """
-    named = peek_flag("mode", arguments)
+    named = peek_setting("mode", arguments)
     mode = default if named is None else named
     if mode not in modes:
         raise ConfigError(f"unknown mode {mode!r}: choose from {', '.join(modes)}")
     return mode
 
 
+def peek_setting(name: str, arguments: Sequence[str] | None = None) -> str | None:
+    """Look up a setting on which the flags depend: on the command line, or else in the ``--config`` file.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    path = peek_flag("config", arguments)
+    found = peek_flag(name, arguments)
+    if found is None and path is not None:
+        found = read_settings_file(Path(path)).get(name)
+    return None if found is None else str(found)
+
+
 def peek_flag(name: str, arguments: Sequence[str] | None = None) -> str | None:
-    """Look up a flag before the others are read, since they depend on it; None where it is not given.
+    """Look up a flag before the others are parsed; None where it is not given.
 
     Args:
         name: of the flag, without its dashes.
-        arguments: what to look at; None takes ``sys.argv``.
+        arguments: the command line; None takes ``sys.argv``.
 
     Example:
         >>> peek_flag("backend", ["--seed", "3", "--backend", "arbor"]), peek_flag("mode", ["--seed", "3"])
@@ -93,13 +129,100 @@ def peek_flag(name: str, arguments: Sequence[str] | None = None) -> str | None:
     return found
 
 
+def read_settings_file(path: Path) -> dict[str, Any]:  # Any: JSON or YAML values
+    """Read settings by name from YAML, or from the ``config.json`` of a run.
+
+    Raises:
+        ConfigError: the file cannot be read, or does not hold settings by name.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            content = json.loads(text)
+        else:
+            import yaml  # only this reads YAML, and most commands read none
+
+            content = yaml.safe_load(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--config {str(path)!r} cannot be read: {error}") from error
+    except Exception as error:
+        if not type(error).__module__.startswith("yaml"):
+            raise
+        raise ConfigError(f"--config {str(path)!r} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"--config {str(path)!r} holds {content!r:.80}: expected settings, such as top_k: 5"
+        )
+    return {str(name).replace("-", "_"): value for name, value in content.items()}
+
+
 run_script = partial(
     locomo.exit_status.run_with_exit_status,
     deliberate=(MemoryProgramError, BenchmarkError, OSError),
     nothing_started=_ERRORS_BEFORE_START,
-    interrupted="interrupted: what is done is kept, and the same command goes on from there",
+    interrupted="interrupted: finished work is kept, and the same command continues from there",
 )
 """Run a function; a deliberate error becomes one line on stderr and an exit status.
 
 Any other exception is a bug, and keeps its traceback.
 """
+
+
+def _rename_old_flags(arguments: Sequence[str], known: Collection[str]) -> list[str]:
+    """Replace the flags and choices of version 0.1 by those of today."""
+    renamed: list[str] = []
+    last = ""  # the flag before a value
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        if not flag.startswith("--"):
+            renamed += rename_old_settings({last: argument}, known).values()
+            continue
+        negation = "no-" if flag.startswith("--no-") else ""
+        name = flag.removeprefix(f"--{negation}").replace("-", "_")
+        ((last, value),) = rename_old_settings({name: value}, known).items()
+        renamed.append(f"--{negation}{last.replace('_', '-')}{equals}{value}")
+    return renamed
+
+
+def _check_file(config_type: type[Settings], path: Path) -> dict[str, object]:
+    """Read a file of settings, and check each of them alone: together with flags, they are a config."""
+    settings = read_settings_file(path)
+    known = config_type.flat_fields()
+    given = rename_old_settings(settings, known)
+    fields: Any = {  # Any: pydantic's way to name fields
+        name: (field.annotation, copy(field))
+        for name, field in known.items()
+        if name in given or not field.is_required()
+    }
+    try:
+        checked = create_model(config_type.__name__, __base__=Settings, **fields)(**given)
+    except ConfigError as error:
+        raise ConfigError(f"--config {str(path)!r}: {error}") from error
+    return {name: getattr(checked, name) for name in given}
+
+
+def _flags_model(
+    settings: type[Settings], defaults: Mapping[str, object], doc: str, *, is_root: bool = False
+) -> type[BaseModel]:
+    """Make the nested model that tyro turns into flags; a group of settings is a group in the help."""
+    fields: Any = {}  # Any: pydantic's way to name fields
+    if is_root:
+        fields["config"] = (Path | None, Field(default=None, description=_CONFIG_HELP))
+    for name, field in settings.model_fields.items():
+        if isinstance(field.default, SettingsGroup):
+            group = type(field.default)
+            inner = {**field.default.flat_values(), **defaults}
+            fields[name] = (_flags_model(group, inner, cleandoc(group.__doc__ or "")), ...)
+        else:
+            shown = copy(field)
+            shown.default = defaults.get(name, field.default)
+            annotation = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+            fields[name] = (annotation, shown)
+    return create_model(settings.__name__, __base__=_Unchecked, __doc__=doc, **fields)
+
+
+def _flatten(values: Mapping[str, object]) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in values.items():
+        flat |= _flatten(value) if isinstance(value, dict) else {name: value}
+    return flat

@@ -1,8 +1,9 @@
-"""Settings that are checked as they are built, with errors that say what was expected."""
+"""Settings that are checked when they are built, with errors that say what was expected."""
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -11,12 +12,34 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    SerializationInfo,
     ValidationError,
     ValidationInfo,
+    model_serializer,
     model_validator,
 )
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 from memory_program.core.errors import ConfigError
+
+OLD_NAMES = {
+    "archive": "with_verbatim_turns",
+    "entropy": "entropy_weight",
+    "is_scaled": "scale_rewards",
+    "max_turns": "writer_max_turns",
+    "metric": "answer_metric",
+    "num_threads": "concurrency",
+    "page": "report_file",
+    "relevance_floor": "min_relative_score",
+    "review_questions": "replay_questions",
+    "reward": "answer_metric",
+    "rollouts": "group_size",
+    "worlds": "num_worlds",
+}
+"""Names that settings had in version 0.1. Flags, files and recorded settings may still use them."""
+
+_OLD_VALUES = {"reward_rule": {"difference": "leave-one-out"}}
 
 _PASSWORD = re.compile(
     r"^[^:/]+://[^:/]*:[^@]*@"  # as SQLAlchemy reads it: a password may have slashes
@@ -65,6 +88,9 @@ ApiBase = Annotated[
 class Settings(BaseModel):
     """Settings that are checked when they are built, and cannot change afterwards.
 
+    A field may hold a ``SettingsGroup``. Outside, its settings look like fields of these settings: the
+    constructor takes them by name, ``model_dump`` writes them side by side, and ``flat_fields`` lists them.
+
     Raises:
         ConfigError: a setting is unknown, of another type or out of range; the message names the choices.
     """
@@ -74,14 +100,76 @@ class Settings(BaseModel):
         extra="forbid",
         validate_default=True,
         use_attribute_docstrings=True,
-        hide_input_in_errors=True,  # what was given may hold a password; our own errors name the rest
+        hide_input_in_errors=True,  # the input may hold a password; our own errors name the rest
     )
+
+    def __init_subclass__(cls, *, init: bool = False) -> None:
+        """Take ``init=False``, which tells a type checker that the constructor below is that of the class."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
         """Take the line breaks out of the descriptions: whoever shows them wraps them anew."""
         for field in cls.model_fields.values():
             field.description = " ".join((field.description or "").split())
+
+    def __init__(self, **values: object) -> None:
+        """Check the values, and put those of groups into their groups."""
+        problems: list[str] = []
+        given = rename_old_settings(values, type(self).flat_fields())
+        for name, field in type(self).model_fields.items():
+            group = given.get(name, field.default)
+            if isinstance(group, SettingsGroup):
+                changes = {key: given.pop(key) for key in type(group).flat_fields() if key in given}
+                try:
+                    given[name] = group.replace(**changes) if changes else group
+                except ConfigError as error:
+                    problems.append(str(error))
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            of_fields = [problem for problem in error.errors() if problem["loc"] or not problems]
+            problems += [_format_problem(dict(problem), type(self)) for problem in of_fields]
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    @classmethod
+    def flat_fields(cls) -> dict[str, FieldInfo]:
+        """List all settings, those of groups included, with the defaults that they have here."""
+        flat: dict[str, FieldInfo] = {}
+        for name, field in cls.model_fields.items():
+            if not isinstance(field.default, SettingsGroup):
+                flat[name] = field
+                continue
+            defaults = field.default.flat_values()
+            for inner, of_group in type(field.default).flat_fields().items():
+                flat[inner] = copy(of_group)
+                flat[inner].default = defaults[inner]
+        return flat
+
+    def flat_values(self) -> dict[str, Any]:  # Any: the values of settings
+        """Give all settings by name, those of groups included."""
+        values: dict[str, Any] = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            values |= value.flat_values() if isinstance(value, SettingsGroup) else {name: value}
+        return values
+
+    def replace(self, **changes: object) -> Self:
+        """Build the same settings with some changed.
+
+        Raises:
+            ConfigError: as the constructor does.
+        """
+        return type(self)(**{**self.flat_values(), **rename_old_settings(changes, type(self).flat_fields())})
+
+    @model_serializer(mode="plain")
+    def _write_flat(self, info: SerializationInfo) -> dict[str, Any]:  # Any: JSON values
+        values = {
+            name: value
+            for name, value in self.flat_values().items()
+            if (info.include is None or name in info.include) and name not in (info.exclude or ())
+        }
+        return to_jsonable_python(values) if info.mode == "json" else values
 
     @model_validator(mode="after")
     def _check_model_names(self) -> Self:
@@ -91,13 +179,31 @@ class Settings(BaseModel):
                 raise ConfigError(f"{name}={value!r} names no model: name one, or leave it out")
         return self
 
-    def __init__(self, **values: object) -> None:
-        """Check the values."""
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            problems = [_format_problem(dict(problem), type(self)) for problem in error.errors()]
-            raise ConfigError("; ".join(problems)) from error
+
+class SettingsGroup(Settings):
+    """Settings that belong together, and that several commands have."""
+
+
+def rename_old_settings(
+    values: Mapping[str, object], known: Collection[str]
+) -> dict[str, Any]:  # Any: the values of settings
+    """Give settings of version 0.1 the names and values that they have today.
+
+    Args:
+        values: settings by name.
+        known: the names of today; what is among them is never renamed.
+
+    Raises:
+        ConfigError: a setting is given under both names.
+    """
+    renamed: dict[str, Any] = {}
+    for old, value in values.items():
+        name = OLD_NAMES[old] if old not in known and OLD_NAMES.get(old) in known else old
+        if name != old and name in values:
+            raise ConfigError(f"{old} is the old name of {name}: give {name} alone")
+        choices = _OLD_VALUES.get(name, {})
+        renamed[name] = choices.get(value, value) if isinstance(value, str) else value
+    return renamed
 
 
 def check_output_file(path: Path, name: str) -> Path:
@@ -161,7 +267,7 @@ _BOUNDS = {
 
 
 def _format_problem(
-    problem: Mapping[str, Any], settings: type[BaseModel]
+    problem: Mapping[str, Any], settings: type[Settings]
 ) -> str:  # Any: pydantic's error details
     """Write one of pydantic's complaints as this project writes errors."""
     name, value = ".".join(str(part) for part in problem["loc"]), problem["input"]
@@ -169,7 +275,7 @@ def _format_problem(
     if kind == "value_error":
         return str(context["error"])
     if kind == "extra_forbidden":
-        return f"unknown setting {name!r}: choose from {', '.join(settings.model_fields)}"
+        return f"unknown setting {name!r}: choose from {', '.join(settings.flat_fields())}"
     if kind in _BOUNDS:
         limit, words = _BOUNDS[kind]
         return f"{name}={value!r} {words} {context[limit]}"

@@ -1,5 +1,7 @@
 """Training, validation and test conversations of a dataset."""
 
+from dataclasses import dataclass
+
 from locomo.locomo import Dataset
 from locomo.longmemeval import MemBuilderSplit, load_membuilder_split
 from locomo.splits import SPLITS, Split, select_split, split_by_order
@@ -9,11 +11,22 @@ from memory_program.core.errors import ConfigError
 _MEMBUILDERS: dict[Split, MemBuilderSplit] = {"train": "sft", "val": "rl", "test": "test"}
 
 
-def split_conversations(dataset: Dataset) -> dict[Split, list[Conversation]]:
-    """Split by conversation, so that no test conversation is used for training or validation.
+@dataclass(frozen=True, slots=True)
+class DataSplits:
+    """A dataset and its conversations by split; no conversation is in two of them."""
 
-    LoCoMo has its reference splits. LongMemEval has those of MemBuilder: its SFT split for training, its RL
-    split for validation. Other datasets are split by their order, and so is a part of LoCoMo's train split.
+    dataset: Dataset
+    train: tuple[Conversation, ...]
+    val: tuple[Conversation, ...]
+    test: tuple[Conversation, ...]
+
+
+def split_conversations(dataset: Dataset) -> DataSplits:
+    """Split a dataset by conversation, so that nothing is trained or selected on what the test split scores.
+
+    LoCoMo has its reference splits. LongMemEval has MemBuilder's: its SFT split for training, its RL split
+    for validation. Other datasets are split by order, and so is a file with LoCoMo's train split alone. The
+    test split may be empty.
 
     Raises:
         ConfigError: the training or the validation split is empty.
@@ -34,6 +47,6 @@ def split_conversations(dataset: Dataset) -> dict[Split, list[Conversation]]:
     if not splits["train"] or not splits["val"]:
         raise ConfigError(
             f"{len(conversations)} conversations give {len(splits['train'])} for training and "
-            f"{len(splits['val'])} for validation: at least one of each is needed; add conversations"
+            f"{len(splits['val'])} for validation: each needs at least one; add conversations"
         )
-    return splits
+    return DataSplits(dataset, *(tuple(splits[split]) for split in ("train", "val", "test")))

@@ -9,50 +9,48 @@ from locomo.locomo import Dataset, load_locomo, read_dataset
 from locomo.longmemeval import load_longmemeval
 from locomo.perltqa import load_perltqa
 from locomo.types import Benchmark
-from memory_program.configs.evaluate_config import DatasetName, EvaluateConfig
+from memory_program.configs.groups import DatasetName, DataSettings
 from memory_program.worlds import SAMPLE_FILE, World, as_locomo_json, generate_worlds, sample_worlds
 
 
-def load_dataset(config: EvaluateConfig) -> Dataset:
-    """Read, download or generate the dataset of a config; a name without a loader is a path.
+def load_dataset(source: DataSettings, seed: int) -> Dataset:
+    """Read, download or generate a dataset; a name without a loader is a path.
 
     Raises:
         DatasetError: the file is missing, modified or not in the schema.
     """
-    load = DATASET_LOADERS.get(config.dataset)
-    return load(config) if load is not None else read_dataset(Path(config.dataset))
+    load = DATASET_LOADERS.get(source.dataset)
+    return load(source, seed) if load is not None else read_dataset(Path(source.dataset))
 
 
-def benchmark_for_config(config: EvaluateConfig) -> Benchmark:
+def benchmark_for_config(source: DataSettings) -> Benchmark:
     """Return the benchmark whose rules score a dataset; files and generated data follow LoCoMo's."""
     known = [benchmark.value for benchmark in Benchmark]
-    return Benchmark(config.dataset) if config.dataset in known else Benchmark.LOCOMO
+    return Benchmark(source.dataset) if source.dataset in known else Benchmark.LOCOMO
 
 
-def load_worlds(config: EvaluateConfig) -> list[World]:
+def load_worlds(source: DataSettings, seed: int) -> list[World]:
     """Return the worlds that generated the conversations of a dataset; none if the truth is unknown."""
-    make = _WORLD_LOADERS.get(config.dataset)
-    return make(config) if make is not None else []
+    if source.dataset == DatasetName.SAMPLE:
+        return sample_worlds()
+    if source.dataset == DatasetName.WORLD:
+        return generate_worlds(seed, source.num_worlds, held_out=True)
+    return []
 
 
-def _make_world_dataset(config: EvaluateConfig) -> Dataset:
-    conversations = tuple(world.conversation for world in load_worlds(config))
+def _make_world_dataset(source: DataSettings, seed: int) -> Dataset:
+    conversations = tuple(world.conversation for world in load_worlds(source, seed))
     content = json.dumps(as_locomo_json(conversations)).encode()
-    variant = f"{config.seed}x{config.worlds}"
+    variant = f"{seed}x{source.num_worlds}"
     return Dataset(conversations, hashlib.sha256(content).hexdigest(), False, DatasetName.WORLD, variant)
 
 
-DATASET_LOADERS: Mapping[str, Callable[[EvaluateConfig], Dataset]] = {
-    DatasetName.LOCOMO: lambda config: load_locomo(config.data, allow_modified=config.allow_modified),
-    DatasetName.LONGMEMEVAL: lambda config: load_longmemeval(config.data),
-    DatasetName.PERLTQA: lambda config: load_perltqa(config.data),
-    DatasetName.SAMPLE: lambda _: read_dataset(SAMPLE_FILE),
+DATASET_LOADERS: Mapping[str, Callable[[DataSettings, int], Dataset]] = {
+    DatasetName.LOCOMO: lambda source, _: load_locomo(source.data, allow_modified=source.allow_modified),
+    DatasetName.LONGMEMEVAL: lambda source, _: load_longmemeval(source.data),
+    DatasetName.PERLTQA: lambda source, _: load_perltqa(source.data),
+    DatasetName.SAMPLE: lambda _source, _seed: read_dataset(SAMPLE_FILE),
     DatasetName.WORLD: _make_world_dataset,
 }
 """Every dataset with a name. To add one: write a reader into the types of ``locomo.types``, add its name to
 the config and a line here. Signatures show its ``Dataset.version``."""
-
-_WORLD_LOADERS: Mapping[str, Callable[[EvaluateConfig], list[World]]] = {
-    DatasetName.SAMPLE: lambda _: sample_worlds(),
-    DatasetName.WORLD: lambda config: generate_worlds(config.seed, config.worlds, held_out=True),
-}

@@ -90,7 +90,7 @@ def load_judge_program(config: EvaluateConfig) -> JudgeProgram | None:
     if config.judge_program is None:
         return None
     program = read_judge_program(config.judge_program)
-    program.check(benchmark_for_config(config), [Rubric(name) for name in split_list(config.rubrics)])
+    program.check(benchmark_for_config(config.source), [Rubric(name) for name in split_list(config.rubrics)])
     return program
 
 

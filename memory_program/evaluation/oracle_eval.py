@@ -18,7 +18,9 @@ def oracle_run(config: EvaluateConfig) -> tuple[EvaluateConfig, ModelFactory] | 
     no scores of the memory system.
     """
     is_scored = config.mode in (Mode.FULL, Mode.REPORT) and SystemName.MEMORY in config.system_names
-    worlds = load_worlds(config) if is_scored and not config.runs else []  # reported runs have it on record
+    if not is_scored or config.runs:  # each of these runs has its own on record
+        return None
+    worlds = load_worlds(config.source, config.seed)
     if not worlds:
         return None
     changed: Json = {
@@ -32,7 +34,7 @@ def oracle_run(config: EvaluateConfig) -> tuple[EvaluateConfig, ModelFactory] | 
         "temperature": 0.0,
         "program": None,  # its instructions and demos are a model's, and no prompt that the oracle knows
         "output_dir": config.output_dir / "ceiling",
-        "page": None,
+        "report_file": None,
         "db_url": None,
         "executor": "threads",  # the oracle is in this process
         "max_cost": None,
@@ -40,4 +42,4 @@ def oracle_run(config: EvaluateConfig) -> tuple[EvaluateConfig, ModelFactory] | 
         "mlflow": False,
         "traces": False,
     }
-    return EvaluateConfig(**{**config.model_dump(), **changed}), lambda _name, _temperature: oracle_lm(worlds)
+    return config.replace(**changed), lambda _name, _temperature: oracle_lm(worlds)

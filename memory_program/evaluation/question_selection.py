@@ -44,7 +44,7 @@ def load_selection(config: EvaluateConfig) -> Selection:
         DatasetError: the file is missing, modified or not in the schema, or it has no such split.
         ConfigError: the split, a named conversation or an id of the subset file does not exist.
     """
-    dataset, split = load_dataset(config), config.split
+    dataset, split = load_dataset(config.source, config.seed), config.split
     if dataset.benchmark is not Benchmark.LONGMEMEVAL or split == "all":
         conversations = select_split(dataset.conversations, cast(SplitOrAll, split))
     else:

@@ -1,1 +1,1 @@
-"""Forgetting a conversation: taking it out of everything that runs have left of it."""
+"""Erasure of a conversation from run folders, databases, reports and MLflow."""

@@ -1,19 +1,20 @@
-"""``python -m memory_program.forget``: forget a conversation wherever runs have left something of it.
+"""``python -m memory_program.forget``: erase a conversation from everything that runs have written.
 
-A run keeps memories in a database, replies and answers in journals, reports, and what MLflow was given. This
-goes through all of it: the lines of journals that tell of the conversation are taken out, files that quote it
-are deleted (a report is made anew by ``evaluate.py --mode report``), as are replies kept for resuming;
-MLflow's runs and traces that quote it are deleted for good, all bytes left are searched, and its namespaces
-are deleted from the database.
+It deletes, and then searches every byte that is left:
 
-It goes by what was said and remembered, not by where copies should be; for a run without memories, by its
-data, and by name; for trajectories and synthesized questions, by their file of the conversation. What others
-share, MLflow and the pages beside the folder, is deleted if it names the conversation or quotes a line of
-some length: small talk is said everywhere. A line of fewer than twelve letters, or a rewording that is in no
-bank, is found only where the conversation is named beside it. What was trained on it stays in weights, and
-copies elsewhere stay: backups, a tracking server's own files, the data themselves, and what was written
-outside the folder of the run (a saved program with demos, a page at ``--page`` unless that is beside the
-folder).
+- the namespaces of the conversation in the databases of the banks;
+- lines of journals that quote the conversation or name it; cached replies do not name their conversation, so
+  they are deleted as whole files;
+- other files in the folder that quote or name it (``evaluate.py --mode report`` writes a new report);
+- runs and traces of MLflow, and reports beside the folder: those that name it or quote a line of 30
+  letters or more, since other runs are there, too, and small talk is in all of them.
+
+Copies are recognized by what was said and remembered. A run without memories is searched by its dataset, and
+trajectories and synthesized questions by their file of the conversation. Lines under twelve letters, and
+rewordings that are in no bank, are found only next to the conversation's id.
+
+Not erased: weights that were trained on it, backups, the files of a tracking server, the dataset, and files
+outside the folder of the run (a saved program with demos, a report written elsewhere with ``--page``).
 """
 
 import sys
@@ -28,44 +29,45 @@ from memory_program.forget.run_eraser import forget_conversation
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says, and return the exit status."""
-    return run_script(lambda: tyro.cli(_command, args=arguments, prog="python -m memory_program.forget"))
+    """Erase the conversation that the arguments name, and return the exit status."""
+    return run_script(
+        lambda: tyro.cli(
+            _command, args=arguments, prog="python -m memory_program.forget", description=__doc__
+        )
+    )
 
 
 def _command(
     namespace: str, folder: list[Path], db: str | None = None, tracking_uri: str | None = None
 ) -> None:
-    """Forget a conversation wherever runs have left something of it: memories, journals, reports, MLflow.
-
-    Runs of MLflow and reports beside the folder that name it, or quote a line of 30 letters or more, are
-    deleted, whichever data they are of; MLflow's bin is emptied of them. Files in the folder that quote it
-    are deleted, but of journals only lines, unless these do not tell whose they are (replies kept for
-    resuming).
-    Weights that were trained on it, and copies elsewhere, are left.
+    """Erase a conversation.
 
     Args:
-        namespace: The conversation's id, or the whole name of its bank if it has one alone.
+        namespace: The conversation's id, or the whole name of its bank if it has only one.
         folder: The folder of the run, for example runs/evaluate, or of all runs that share a database; or of
             trajectories or synthesized questions.
-        db: Database of the banks; without it, each banks.sqlite in the folders, and what their settings name.
-        tracking_uri: MLflow's tracking address; without it, mlflow.db beside each folder, and what its runs
-            note.
+        db: Database of the banks; by default, each banks.sqlite in the folders, and those that their settings
+            name.
+        tracking_uri: MLflow's tracking address; by default, mlflow.db beside each folder, and those that its
+            runs recorded.
     """
     for name, address in (("db", db), ("tracking_uri", tracking_uri)):
         reject_password(name, "the environment (PGPASSWORD, MLFLOW_TRACKING_PASSWORD)", address or "")
     done = forget_conversation(namespace, folder, db, tracking_uri)
     print(f"forgotten: {', '.join(done.namespaces) or namespace}")
-    print(f"lines of journals: {done.lines}  runs of MLflow: {done.runs}  traces: {done.traces}")
+    runs = sum(deleted.runs for deleted in done.tracking.values())
+    traces = sum(deleted.traces for deleted in done.tracking.values())
+    print(f"journal lines: {done.lines}  MLflow runs: {runs}  MLflow traces: {traces}")
     for path in done.files:
         print(f"deleted: {path}")
-    there = {uri: tracked for uri, tracked in done.tracking.items() if tracked.was_found}
-    places = ", ".join([*map(str, folder), *done.databases, *(f"MLflow at {uri}" for uri in there)])
-    print(f"nothing of it is left in {places}, or reports beside")
-    for uri in done.tracking.keys() - there.keys():
-        print(f"no MLflow is at {uri}")
-    for uri in (uri for uri, tracked in there.items() if tracked.is_in_trash):
-        print(f"but {uri} has runs of it in its bin, until whoever keeps it calls mlflow gc")
-    print("not looked for: what was written elsewhere (--page, --output), backups, and what weights learned")
+    found = {uri: tracked for uri, tracked in done.tracking.items() if tracked.was_found}
+    places = ", ".join([*map(str, folder), *done.databases, *(f"MLflow at {uri}" for uri in found)])
+    print(f"nothing of it is left in {places}, or in reports beside the folders")
+    for uri in done.tracking.keys() - found.keys():
+        print(f"there is no MLflow database at {uri}")
+    for uri in (uri for uri, tracked in found.items() if tracked.is_in_trash):
+        print(f"{uri} keeps deleted runs in its trash until its operator calls mlflow gc")
+    print("not searched: files elsewhere (--page, --output), backups, and trained weights")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Forgetting what MLflow was given: runs and traces that quote a conversation, with their files."""
+"""Erasure from MLflow: runs and traces that quote a conversation, with their files."""
 
 import json
 import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ _SERVER_PREFIXES = ("http://", "https://", "databricks")
 
 @dataclass(frozen=True, slots=True)
 class MlflowDeletion:
-    """How many runs and traces were deleted; those of a server are in its bin. Not there: no such file."""
+    """The numbers of deleted runs and traces; on a server, deleted runs stay in its trash."""
 
     runs: int = 0
     traces: int = 0
@@ -31,16 +31,19 @@ class MlflowDeletion:
     was_found: bool = True
 
 
-def forget_in_mlflow(uri: str, artifacts: Path | None, telling: QuoteMatcher) -> MlflowDeletion:
-    """Delete MLflow's runs and traces about a conversation, for good unless a server has them.
+def forget_in_mlflow(uri: str, artifacts: Path | None, matcher: QuoteMatcher) -> MlflowDeletion:
+    """Delete the runs and traces of a conversation; they are gone for good unless a server keeps them.
 
-    Of traces any that quotes it; of runs those that name it, as all that a run leaves here do, or quote what
-    only it can have told: others share the database, and small talk.
+    Every trace that quotes the conversation is deleted, but only runs that name it or quote a long line:
+    other people's runs are in the same database, and small talk is in all of them.
 
     Args:
         uri: MLflow's tracking address.
-        artifacts: where its files are, if not with a server.
-        telling: what the conversation is known by.
+        artifacts: the folder of its files; None if a server has them.
+        matcher: recognizes the conversation.
+
+    Returns:
+        the deletions; ``was_found=False`` if there is no such database file.
 
     Raises:
         ForgettingError: MLflow fails, so that something may be left.
@@ -50,24 +53,24 @@ def forget_in_mlflow(uri: str, artifacts: Path | None, telling: QuoteMatcher) ->
         return MlflowDeletion(was_found=False)
     mlflow = import_mlflow()
     try:
-        done = _delete_runs_and_traces(mlflow, uri, artifacts, telling)
+        done = _delete_runs_and_traces(mlflow, uri, artifacts, matcher)
         if database is not None:
             with closing(sqlite3.connect(database)) as connection:
                 is_whole = vacuum_sqlite(connection)
             if not is_whole:
                 raise ForgettingError(
-                    f"{uri!r} is read by another process: end it and run the same command again"
+                    f"{uri!r} is being read by another process: end it and run the same command again"
                 )
         return done
     except (mlflow.exceptions.MlflowException, sqlite3.Error, OSError) as error:
-        said = " ".join(str(error).split())[:300]
+        cause = " ".join(str(error).split())[:300]
         raise ForgettingError(
-            f"MLflow at {uri!r} failed ({said}), and something may be left there: run the same command again"
+            f"MLflow at {uri!r} failed ({cause}), and something may be left there: run the same command again"
         ) from error
 
 
 def _delete_runs_and_traces(
-    mlflow: ModuleType, uri: str, artifacts: Path | None, telling: QuoteMatcher
+    mlflow: ModuleType, uri: str, artifacts: Path | None, matcher: QuoteMatcher
 ) -> MlflowDeletion:
     client = mlflow.MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name(EXPERIMENT)
@@ -77,19 +80,19 @@ def _delete_runs_and_traces(
     traces: list[str] = [
         trace.info.trace_id
         for trace in _iter_pages(client.search_traces, locations=[place])
-        if telling.matches_text(json.dumps(trace.to_dict(), default=str))
+        if matcher.matches_text(json.dumps(trace.to_dict(), default=str))
     ]
     for first in range(0, len(traces), 100):
         client.delete_traces(place, trace_ids=traces[first : first + 100])
     if artifacts is not None:
         for trace_id in traces:
-            # where MLflow puts the spans that its database did not take, when it is locked for example
+            # MLflow writes spans to this folder while its database is locked, for example.
             shutil.rmtree(artifacts / "traces" / trace_id, ignore_errors=True)
-    everywhere = mlflow.entities.ViewType.ALL  # its bin, too: that of an earlier try, for example
+    everywhere = mlflow.entities.ViewType.ALL  # including the trash, for example of an earlier try
     runs = [
         run
         for run in _iter_pages(client.search_runs, experiment_ids=[place], run_view_type=everywhere)
-        if _run_matches(mlflow, uri, run, telling)
+        if _run_matches(mlflow, uri, run, matcher)
     ]
     run_ids: list[str] = [run.info.run_id for run in runs]
     models: list[str] = [model.model_id for run in runs for model in run.outputs.model_outputs]
@@ -98,8 +101,14 @@ def _delete_runs_and_traces(
     for run_id in run_ids:
         client.delete_run(run_id)
     is_served = uri.startswith(_SERVER_PREFIXES)
-    if not is_served:
-        _empty_trash(uri, run_ids, models)
+    if run_ids and not is_served:  # MLflow's own command deletes runs in the trash for good, with their files
+        command = [sys.executable, "-m", "mlflow", "gc", "--backend-store-uri", uri, "--tracking-uri", uri]
+        command += ["--run-ids", ",".join(run_ids)]
+        command += ["--logged-model-ids", ",".join(models)] if models else []
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            cause = " ".join(done.stderr.split())[-300:]
+            raise ForgettingError(f"mlflow gc failed ({cause}): end all other users of {uri!r} and try again")
     return MlflowDeletion(len(runs), len(traces), is_in_trash=is_served and bool(runs))
 
 
@@ -113,9 +122,9 @@ def _iter_pages(search: Callable[..., Any], **wanted: object) -> Iterator[Any]: 
             return
 
 
-def _run_matches(mlflow: ModuleType, uri: str, run: Any, telling: QuoteMatcher) -> bool:  # noqa: ANN401 - as above
-    """Whether a run, or one of its files, is about the conversation."""
-    if telling.matches_name_or_long_quote(json.dumps(run.to_dictionary(), default=str)):
+def _run_matches(mlflow: ModuleType, uri: str, run: Any, matcher: QuoteMatcher) -> bool:  # noqa: ANN401 - as above
+    """Say whether a run, or one of its files, matches the conversation."""
+    if matcher.matches_name_or_long_quote(json.dumps(run.to_dictionary(), default=str)):
         return True
     run_id = run.info.run_id
     if not mlflow.artifacts.list_artifacts(run_id=run_id, tracking_uri=uri):
@@ -123,19 +132,6 @@ def _run_matches(mlflow: ModuleType, uri: str, run: Any, telling: QuoteMatcher) 
     with TemporaryDirectory() as copies:
         mlflow.artifacts.download_artifacts(run_id=run_id, dst_path=copies, tracking_uri=uri)
         return any(
-            telling.matches_file(path, telling.matches_name_or_long_quote)
+            matcher.matches_file(path, matcher.matches_name_or_long_quote)
             for path in iter_files(Path(copies))
         )
-
-
-def _empty_trash(uri: str, run_ids: Sequence[str], model_ids: Sequence[str]) -> None:
-    """Have MLflow's own command delete for good what was deleted, with its files."""
-    if not run_ids:
-        return
-    command = [sys.executable, "-m", "mlflow", "gc", "--backend-store-uri", uri, "--tracking-uri", uri]
-    command += ["--run-ids", ",".join(run_ids)]
-    command += ["--logged-model-ids", ",".join(model_ids)] if model_ids else []
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = " ".join(done.stderr.split())[-300:]
-        raise ForgettingError(f"mlflow gc failed ({said}): end what else uses {uri!r} and try again")

@@ -1,4 +1,4 @@
-"""A conversation is forgotten: copies first, and last what says what to look for."""
+"""Erasure of a conversation from runs: first all copies, last the files that say what to look for."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -7,18 +7,15 @@ from functools import partial
 from pathlib import Path
 
 from locomo.atomic_files import atomic_write_text
-from memory_program.bank.forgetting import ConversationText, namespace_conversation_id, text_from_banks
-from memory_program.bank.forgetting import forget_namespace as forget_namespace
+from memory_program.bank.forgetting import forget_namespace, namespace_conversation_id, text_from_banks
 from memory_program.core.errors import ConfigError, ForgettingError
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
-from memory_program.forget.conversation_text import text_from_dataset
 from memory_program.forget.mlflow_eraser import MlflowDeletion, forget_in_mlflow
-from memory_program.forget.quote_matcher import QuoteMatcher, iter_files
-from memory_program.forget.run_places import (
-    database_files,
+from memory_program.forget.quote_matcher import QuoteMatcher, is_report, iter_files
+from memory_program.forget.run_folders import (
     has_session_files,
-    reports_beside,
     run_database_urls,
+    text_from_dataset,
     tracking_locations,
 )
 from memory_program.sft.session_lines import session_file
@@ -26,12 +23,12 @@ from memory_program.tracking import RECEIPT_FILE, sqlite_path
 
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _JOURNALS_WITHOUT_IDS = frozenset({"calls.jsonl", "proposals.jsonl"})
-"""Journals whose lines do not say of which conversation they are, and that keep what no bank took over."""
+"""Journals whose lines do not name their conversation, and that hold text which is in no bank."""
 
 
 @dataclass(slots=True)
 class ForgetReport:
-    """What was done."""
+    """The banks, journal lines, files, and MLflow runs and traces that were deleted."""
 
     namespaces: list[str] = field(default_factory=list[str])
     databases: list[str] = field(default_factory=list[str])
@@ -39,183 +36,139 @@ class ForgetReport:
     files: list[Path] = field(default_factory=list[Path])
     tracking: dict[str, MlflowDeletion] = field(default_factory=dict[str, MlflowDeletion])
 
-    @property
-    def runs(self) -> int:
-        """How many runs of MLflow were deleted."""
-        return sum(tracked.runs for tracked in self.tracking.values())
-
-    @property
-    def traces(self) -> int:
-        """How many traces of MLflow were deleted."""
-        return sum(tracked.traces for tracked in self.tracking.values())
-
 
 def forget_conversation(
     namespace: str, folders: Sequence[Path], db: str | None = None, tracking_uri: str | None = None
 ) -> ForgetReport:
-    """Forget a conversation in the folders of runs, their databases and MLflow.
+    """Erase a conversation from run folders, their databases and MLflow.
 
-    Databases, settings and the conversation's own lines come last, when nothing else is left: they say what
-    to look for, so that the same command, after whatever went wrong, does what is left to do.
+    The sources (databases, settings and the conversation's own files) come last, when no copy is left: they
+    say what to look for, so the same command can be repeated after any failure.
 
     Args:
         namespace: the conversation's id, which all of its banks have; or the whole name of its only bank.
         folders: the folders of the runs.
-        db: database of their banks; without it, every banks.sqlite in the folders, and what their settings
-            name.
-        tracking_uri: MLflow's address; without it, mlflow.db beside each folder, and what its runs note.
+        db: database of their banks; by default, every banks.sqlite in the folders, and those that their
+            settings name.
+        tracking_uri: MLflow's address; by default, mlflow.db beside each folder, and those that its runs
+            recorded.
 
     Raises:
-        ConfigError: a folder is not there, its memories are in a database that is not known, nothing knows
-            the conversation, or it has other banks, too.
-        DatasetError: the data of a run without banks cannot be read.
-        ForgettingError: something of it is left; the message says where.
+        ConfigError: a folder does not exist, its memories are in an unknown database, the conversation is
+            unknown, or it has other banks, too.
+        DatasetError: the dataset of a run without banks cannot be read.
+        ForgettingError: a copy is left; the message says where.
         RecordError: a folder has neither banks nor the settings of a run.
         StoreError: a database is in use, or fails.
-        RunInUseError: another process works in a folder.
+        RunInUseError: another process is using a folder.
     """
-    _check_arguments(namespace, folders)
+    if not folders:
+        raise ConfigError("no folder is given: name the --output-dir of a run")
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"there is no folder {str(folder)!r}: name the --output-dir of a run")
+    if not namespace.strip():
+        raise ConfigError("namespace is empty: give the id of the conversation to erase")
     conversation, done = namespace_conversation_id(namespace), ForgetReport()
     with ExitStack() as stack:
         for folder in folders:
             stack.enter_context(lock_run_folder(folder))
-        banks = {folder: [db] if db is not None else run_database_urls(folder) for folder in folders}
-        databases = done.databases = list(dict.fromkeys(url for urls in banks.values() for url in urls))
-        in_banks = [text_from_banks(url, conversation) for url in databases]
-        in_data = [text_from_dataset(folder, conversation) for folder, urls in banks.items() if not urls]
-        done.namespaces = [bank for told in in_banks for bank in told.banks]
-        _check_names_every_bank(namespace, done.namespaces)
-        telling = _quote_matcher(conversation, [*in_banks, *in_data])
-        of_lines = [folder for folder, urls in banks.items() if not urls and has_session_files(folder)]
-        lines = [session_file(folder, conversation) for folder in of_lines]
-        sources = _source_files(folders, databases, lines)
-        is_known = bool(done.namespaces or in_data)
-        if is_known:
-            _forget_copies(namespace, folders, tracking_uri, telling, sources, done)
-        for url, told in zip(databases, in_banks, strict=True):
-            for bank in told.banks or [namespace]:  # without rows: an earlier try may have deleted just those
+        urls_by_folder = {folder: [db] if db is not None else run_database_urls(folder) for folder in folders}
+        without_banks = [folder for folder, urls in urls_by_folder.items() if not urls]
+        done.databases = list(dict.fromkeys(url for urls in urls_by_folder.values() for url in urls))
+        in_banks = [text_from_banks(url, conversation) for url in done.databases]
+        in_datasets = [text_from_dataset(folder, conversation) for folder in without_banks]
+        done.namespaces = [bank for text in in_banks for bank in text.banks]
+        if namespace != conversation and any(bank != namespace for bank in done.namespaces):
+            raise ConfigError(
+                f"{namespace!r} is only one of the banks of {conversation!r}, which hold the same content: "
+                f"{', '.join(done.namespaces)}: name {conversation!r} to erase all of them"
+            )
+        known = [*in_banks, *in_datasets]
+        matcher = QuoteMatcher(
+            conversation,
+            {line for text in known for line in text.texts},
+            {line for text in known for line in text.texts_elsewhere},
+            {line for text in known for line in text.captions},
+        )
+        own_files = [
+            session_file(folder, conversation) for folder in without_banks if has_session_files(folder)
+        ]
+        settings = [
+            path for folder in folders for path in (folder / CONFIG_FILE, *folder.rglob(RECEIPT_FILE))
+        ]
+        files = filter(None, map(sqlite_path, done.databases))
+        databases = [Path(f"{path}{end}").resolve() for path in files for end in ("", "-wal", "-shm")]
+        sources = [*databases, *(path.resolve() for path in (*settings, *own_files))]
+        if done.namespaces or in_datasets:
+            _forget_copies(namespace, folders, tracking_uri, matcher, sources, done)
+        for url, text in zip(done.databases, in_banks, strict=True):
+            for bank in text.banks or [namespace]:  # an earlier try may have deleted the rows, not the bytes
                 forget_namespace(url, bank)
-        if not is_known:
+        if not done.namespaces and not in_datasets:
             raise ConfigError(
                 f"namespace {namespace!r} is not in the database of the banks: python -m memory_program.bank "
-                "list names those that are"
+                "list shows all of them"
             )
-        _forget_sources(namespace, telling, sources, lines, done)
+        for path in iter_files(*own_files):
+            path.unlink()
+            done.files.append(path)
+        for path in iter_files(*sources):
+            _forget_in_file(path, matcher, done)
+        is_left = partial(matcher.matches_file, predicate=matcher.matches_quote)
+        _check_nothing_left(namespace, is_left, iter_files(*sources))
     return done
-
-
-def _source_files(folders: Sequence[Path], databases: Sequence[str], lines: Sequence[Path]) -> list[Path]:
-    """List the files that say what to look for, and where."""
-    notes = [path for folder in folders for path in (folder / CONFIG_FILE, *folder.rglob(RECEIPT_FILE))]
-    files = [path for url in databases for path in database_files(url)]
-    return [*files, *(path.resolve() for path in (*notes, *lines))]
-
-
-def _forget_sources(
-    namespace: str, telling: QuoteMatcher, sources: Sequence[Path], lines: Sequence[Path], done: ForgetReport
-) -> None:
-    """Forget the sources, of which the conversation's own ``lines`` go whole.
-
-    Raises:
-        ForgettingError: something is left.
-    """
-    for path in iter_files(*lines):
-        path.unlink()
-        done.files.append(path)
-    for path in iter_files(*sources):
-        _forget_in_file(path, telling, done)
-    _check_nothing_left(
-        namespace, partial(telling.matches_file, predicate=telling.matches_quote), iter_files(*sources)
-    )
 
 
 def _forget_copies(
     namespace: str,
     folders: Sequence[Path],
     tracking_uri: str | None,
-    telling: QuoteMatcher,
+    matcher: QuoteMatcher,
     sources: Sequence[Path],
     done: ForgetReport,
 ) -> None:
-    """Forget all but the sources, which say what to look for.
-
-    Raises:
-        ForgettingError: something is left.
-    """
+    """Erase everything but the sources, and check that no copy is left."""
     shared: list[Path] = []
     for uri, artifacts in tracking_locations(folders, tracking_uri):
-        done.tracking[uri] = forget_in_mlflow(uri, artifacts, telling)
+        done.tracking[uri] = forget_in_mlflow(uri, artifacts, matcher)
         shared += [place for place in (sqlite_path(uri), artifacts) if place is not None]
     inside = [path for path in iter_files(*folders) if path.resolve() not in sources]
     for path in inside:
-        _forget_in_file(path, telling, done)
-    for path in reports_beside(folders):
-        if telling.matches_file(path, telling.matches_name_or_long_quote):
+        _forget_in_file(path, matcher, done)
+    for path in sorted({page for folder in folders for page in folder.parent.glob("*.html")}):
+        if is_report(path) and matcher.matches_file(path, matcher.matches_name_or_long_quote):
             path.unlink()
             done.files.append(path)
     left = [path for path in inside if path.exists()]
-    _check_nothing_left(namespace, partial(telling.matches_file, predicate=telling.matches_quote), left)
-    _check_nothing_left(
-        namespace, partial(telling.matches_file, predicate=telling.matches_long_quote), iter_files(*shared)
-    )
+    is_left = partial(matcher.matches_file, predicate=matcher.matches_quote)
+    _check_nothing_left(namespace, is_left, left)
+    is_left_in_shared = partial(matcher.matches_file, predicate=matcher.matches_long_quote)
+    _check_nothing_left(namespace, is_left_in_shared, iter_files(*shared))
 
 
-def _quote_matcher(conversation: str, told: Sequence[ConversationText]) -> QuoteMatcher:
-    texts = {text for one in told for text in one.texts}
-    others = {text for one in told for text in one.texts_elsewhere}
-    return QuoteMatcher(conversation, texts, others, {text for one in told for text in one.captions})
-
-
-def _check_arguments(namespace: str, folders: Sequence[Path]) -> None:
-    if not folders:
-        raise ConfigError("folder names none: give the --output-dir of a run")
-    for folder in folders:
-        if not folder.is_dir():
-            raise ConfigError(f"there is no folder {str(folder)!r}: name the --output-dir of a run")
-    if not namespace.strip():
-        raise ConfigError("namespace is empty: give the id of the conversation that is to be forgotten")
-
-
-def _check_names_every_bank(namespace: str, banks: Sequence[str]) -> None:
-    """Check that a bank's whole name names all that a conversation has: what they tell is the same.
-
-    Raises:
-        ConfigError: it does not.
-    """
-    conversation = namespace_conversation_id(namespace)
-    if namespace != conversation and any(bank != namespace for bank in banks):
-        raise ConfigError(
-            f"{namespace!r} is not all that is kept of {conversation!r}, which has the banks "
-            f"{', '.join(banks)}: name {conversation!r} to forget all of them"
-        )
-
-
-def _check_nothing_left(namespace: str, is_left_in: Callable[[Path], bool], paths: Iterable[Path]) -> None:
-    """Search every byte of some files.
-
-    Raises:
-        ForgettingError: something is left in some of them.
-    """
-    left = [str(path) for path in paths if is_left_in(path)]
+def _check_nothing_left(namespace: str, is_left: Callable[[Path], bool], paths: Iterable[Path]) -> None:
+    """Search every byte of some files."""
+    left = [str(path) for path in paths if is_left(path)]
     if left:
         raise ForgettingError(
-            f"something of {namespace!r} is left in {', '.join(left)}: delete these files, and run the same "
+            f"text of {namespace!r} is left in {', '.join(left)}: delete these files, and run the same "
             "command again"
         )
 
 
-def _forget_in_file(path: Path, telling: QuoteMatcher, done: ForgetReport) -> None:
-    """Take the conversation out of a file: lines of a journal, else the whole file."""
+def _forget_in_file(path: Path, matcher: QuoteMatcher, done: ForgetReport) -> None:
+    """Delete the matching lines of a journal, or a matching file of another kind."""
     with path.open("rb") as file:
         if file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC or path.name.endswith(("-wal", "-shm")):
-            return  # a database, which is asked and not edited
-    if path.name not in _JOURNALS_WITHOUT_IDS and not telling.matches_file(path):
+            return  # databases are not edited as files
+    if path.name not in _JOURNALS_WITHOUT_IDS and not matcher.matches_file(path):
         return
     if path.suffix != ".jsonl" or path.name in _JOURNALS_WITHOUT_IDS:
         path.unlink()
         done.files.append(path)
         return
     lines = path.read_text(encoding="utf-8").split("\n")
-    kept = [line for line in lines if not telling.matches_text(line)]
+    kept = [line for line in lines if not matcher.matches_text(line)]
     atomic_write_text(path, "\n".join(kept))
     done.lines += len(lines) - len(kept)

@@ -1,9 +1,9 @@
-"""A model's name -> a ``dspy.LM``: one in this process, or any that is reached over HTTP, on the meter.
+"""Makes a ``dspy.LM`` from a model's name: a model in this process, or one behind an address.
 
-Names are LiteLLM's, ``provider/model``; in this process run ``local:PATH_OR_HUB_ID``, and ``pocket`` and
-``pocket-base``, the embedded model and one that overlooks most small things. Keys come from the
-environment, under the names that the providers give them; none is ever taken as an argument, saved or shown.
-A model that cannot be used as named is an error before the first call, and never becomes another model.
+Names are LiteLLM's, ``provider/model``. In this process run ``local:PATH_OR_HUB_ID`` and the embedded models
+``pocket`` and ``pocket-base``. Keys come from the environment, under the providers' own variable names; none
+is taken as an argument, saved or shown. A model that cannot be used as named is an error before the first
+call, and is never replaced by another model.
 """
 
 import logging
@@ -18,10 +18,12 @@ from dspy.utils.exceptions import LMError
 
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.models.http_engine import (
+    NO_KEY,
+    ChatCompletionsEngine,
+    PatchedLiteLLMEngine,
     import_litellm,
     is_openai,
     is_reasoning_model,
-    make_remote_engine,
     openai_url,
 )
 from memory_program.models.model_names import is_bundled, is_local, model_source
@@ -29,17 +31,17 @@ from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine,
 
 __all__ = ["AdaptiveLimiter", "RemoteModel", "check_model", "language_model"]
 
-_MIN_REASONING_TOKENS = 16_000  # DSPy refuses reasoning models a limit below: their thoughts count too
+_MIN_REASONING_TOKENS = 16_000  # DSPy refuses a lower limit for reasoning models: their thoughts count too
 _MODEL_NAME_HELP = (
     "a name looks like 'openai/gpt-4.1-mini' or 'anthropic/claude-sonnet-4-5' "
-    "(https://docs.litellm.ai/docs/providers); for a server of your own give 'openai/NAME' and its address, "
+    "(https://docs.litellm.ai/docs/providers); for a server of your own use 'openai/NAME' and its address, "
     "api_base; for a model in this process 'local:' and its folder or its id on the Hugging Face hub; for "
     "the embedded model 'pocket'"
 )
-_POCKET_TOKENS = 128  # the longest right reply in twelve long worlds has 91: beyond, it only repeats itself
+_POCKET_TOKENS = 128  # the longest correct reply in twelve long worlds has 91; beyond, it only repeats itself
 
 _SLOW_WARNING_AFTER_S = 10.0
-_SLOW_WARNING = "%r%s has not answered yet; it is asked for a minute or two before that is an error"
+_SLOW_WARNING = "%r%s has not answered yet; it becomes an error after a minute or two of tries"
 
 _logger = logging.getLogger(__name__)
 
@@ -57,34 +59,48 @@ def language_model(
 ) -> dspy.LM:
     """Make the language model of a name.
 
-    Models that reason (``openai/gpt-5`` and the o-series) fix their temperature and think within
-    ``max_tokens``: for them the temperature is left out, and a limit under 16,000 too. A model in this
-    process has no address, and nothing to wait for or to try again.
+    Reasoning models (``openai/gpt-5`` and the o-series) have a fixed temperature and think within
+    ``max_tokens``: for them the temperature is not sent, and neither is a limit under 16,000. A model in this
+    process has no address, timeout or retries.
 
     Args:
-        name: LiteLLM's ``provider/model``; or ``pocket``, ``pocket-base``, or ``local:`` and a folder or
-            hub id, for a model that is loaded into this process and shares nothing with another one of the
-            same name.
-        api_base: the address of an OpenAI-compatible (or the provider's own kind of) server. With it a key
-            is sent if the environment has one for the provider, and none is needed.
-        temperature: of sampling, from 0 to 2.
+        name: LiteLLM's ``provider/model``; or ``pocket``, ``pocket-base``, or ``local:`` and a folder or hub
+            id. Each call of this function loads a local model again.
+        api_base: the address of a server that is OpenAI-compatible, or speaks the provider's own protocol.
+            With it no key is needed; the provider's key is sent if the environment has one.
+        temperature: sampling temperature, from 0 to 2.
         max_tokens: the most tokens of one reply.
         timeout_s: seconds without a byte from the server until a try counts as failed.
         max_retries: tries after the first; ``RetryPolicy`` says after which errors.
         first_wait_s: the longest wait before the second try; it doubles from try to try.
-        limiter: shared by all models under one rate limit; None lets eight calls run at once, and of a
-            model in this process as many as it batches.
+        limiter: shared by all models under one rate limit. None allows eight calls at once, or as many as a
+            model in this process batches.
 
     Raises:
         ConfigError: a number is out of range.
-        ModelError: no such provider, no key for it, or a kind of model that this version does not have.
+        ModelError: the provider is unknown, its key is missing, or the model cannot be loaded.
     """
     if not 0 <= temperature <= 2:
         raise ConfigError(f"temperature={temperature!r} must be from 0 to 2")
     if max_tokens < 1:
         raise ConfigError(f"max_tokens={max_tokens!r} must be at least 1")
     if is_local(name):
-        return _local_model(name.rstrip("/"), temperature, max_tokens, limiter)
+        name = name.rstrip("/")
+        source = model_source(name)
+        if not source:
+            raise ModelError(f"{name!r} names no model: {_MODEL_NAME_HELP}")
+        # torch takes seconds to import
+        from memory_program.inference.engine import LocalSettings
+        from memory_program.models.local_model import LocalModel
+
+        return dspy.LM(
+            name,
+            engine=LocalModel(LocalSettings(source=source), limiter),
+            temperature=temperature,
+            max_tokens=min(max_tokens, _POCKET_TOKENS) if is_bundled(name) else max_tokens,
+            num_retries=0,
+            cache=False,
+        )
     engine = RemoteModel(
         name,
         api_base=api_base,
@@ -94,7 +110,9 @@ def language_model(
     )
     reasons = is_reasoning_model(name)
     if reasons:
-        _logger.warning("%s reasons: it runs at its own temperature, not at %g", name, temperature)
+        _logger.warning(
+            "%s is a reasoning model: it runs at its own temperature, not at %g", name, temperature
+        )
     has_room = not reasons or max_tokens >= _MIN_REASONING_TOKENS
     return dspy.LM(
         name,
@@ -106,53 +124,32 @@ def language_model(
     )
 
 
-def _local_model(name: str, temperature: float, max_tokens: int, limiter: AdaptiveLimiter | None) -> dspy.LM:
-    source = model_source(name)
-    if is_bundled(name):
-        max_tokens = min(max_tokens, _POCKET_TOKENS)
-    if not source:
-        raise ModelError(f"{name!r} names no model: {_MODEL_NAME_HELP}")
-    # torch takes seconds to import
-    from memory_program.inference.engine import LocalSettings
-    from memory_program.models.local_model import LocalModel
-
-    engine = LocalModel(LocalSettings(source=source), limiter)
-    return dspy.LM(
-        name, engine=engine, temperature=temperature, max_tokens=max_tokens, num_retries=0, cache=False
-    )
-
-
 def check_model(lm: dspy.LM) -> None:
-    """Make one small call, so that a run does not find out item by item that its model does not answer.
+    """Make one small call, so that a model that does not answer fails before a run and not once per item.
 
-    Optimisers swallow failing calls and return a program all the same; check before them too.
+    Call it before an optimiser too: optimisers swallow failed calls and still return a program.
 
     Raises:
         ModelError: the call failed, after the retries that its policy allows.
     """
-    patience = threading.Timer(
-        _SLOW_WARNING_AFTER_S, _logger.warning, (_SLOW_WARNING, lm.model, _address_suffix(lm))
-    )
-    patience.daemon = True
+    api_base = getattr(lm.engine, "api_base", None)
+    place = f" at {api_base}" if api_base else ""
+    slow_warning = threading.Timer(_SLOW_WARNING_AFTER_S, _logger.warning, (_SLOW_WARNING, lm.model, place))
+    slow_warning.daemon = True
     if not is_local(lm.model):
-        patience.start()
+        slow_warning.start()
     try:
-        # one that reasons needs more tokens than a word has, one in this process may not know when to stop
+        # a reasoning model needs more tokens than a word has; a local one may not know when to stop
         config = Config(max_tokens=16) if is_local(lm.model) else Config()
         lm(Request(model=lm.model, messages=(Message.user("Answer with the word: ready"),), config=config))
     except LMError as error:
-        raise ModelError(f"{lm.model!r}{_address_suffix(lm)} does not answer: {error}") from error
+        raise ModelError(f"{lm.model!r}{place} does not answer: {error}") from error
     finally:
-        patience.cancel()
-
-
-def _address_suffix(lm: dspy.LM) -> str:
-    api_base = getattr(lm.engine, "api_base", None)
-    return f" at {api_base}" if api_base else ""
+        slow_warning.cancel()
 
 
 class RemoteModel(RateLimitedEngine):
-    """One model over HTTP. Saved and sent to other processes by its settings, never with a key."""
+    """A model over HTTP; saved and sent to other processes by its settings, never with a key."""
 
     def __init__(
         self,
@@ -167,27 +164,42 @@ class RemoteModel(RateLimitedEngine):
 
         Raises:
             ConfigError: the timeout is not positive.
-            ModelError: no such provider, no key for it, or a kind of model that this version does not have.
+            ModelError: the name, the address or the provider is invalid, or its key is missing.
         """
         if timeout_s <= 0:
             raise ConfigError(f"timeout_s={timeout_s!r} must be positive")
-        _check_name(name)
-        _check_address("api_base", api_base)
-        if api_base is None and is_openai(name):
-            _check_address("OPENAI_BASE_URL", openai_url())
-        engine = make_remote_engine(
-            name,
-            api_base,
-            timeout_s=float(timeout_s),
-            connections=limiter.limit,
-            lacks_key=_lacks_key(name, api_base),
-        )
+        provider, slash, rest = name.partition("/")
+        if not name.strip() or (slash and not (provider and rest)):
+            raise ModelError(f"{name!r} is not the name of a model: {_MODEL_NAME_HELP}")
+        url = openai_url() if api_base is None and is_openai(name) else api_base
+        if url is not None:
+            source, address = "OPENAI_BASE_URL" if api_base is None else "api_base", urlsplit(url)
+            if address.password or address.username:
+                raise ModelError(
+                    f"{source} at {address.hostname!r} holds a password: leave it out, keys come from the "
+                    "environment"
+                )
+            if address.scheme not in ("http", "https") or not address.hostname:
+                raise ModelError(
+                    f"{source}={url!r} is not an address: one looks like 'http://127.0.0.1:8000/v1'"
+                )
+        missing = _missing_keys(name)
+        if missing and api_base is None:
+            raise ModelError(
+                f"{name!r} needs a key: set {' or '.join(missing)} in the environment, or give the address "
+                "(api_base) of a server of your own that needs none"
+            )
+        if is_openai(name):
+            engine = ChatCompletionsEngine(api_base, timeout_s=timeout_s, connections=limiter.limit)
+        else:
+            key = {"api_key": NO_KEY} if missing else {}
+            engine = PatchedLiteLLMEngine(api_base=api_base, timeout=float(timeout_s), **key)
         super().__init__(engine, limiter, retries, api_base=api_base)
         self.name = name
         self.timeout_s = timeout_s
 
     def dump_state(self) -> dict[str, Any]:  # Any: a JSON object, as DSPy saves engines
-        """Give the settings as JSON."""
+        """Return the settings as JSON."""
         return {
             "name": self.name,
             "api_base": self.api_base,
@@ -214,58 +226,25 @@ class RemoteModel(RateLimitedEngine):
         return f"RemoteModel({self.name!r}, api_base={self.api_base!r})"
 
 
-def _check_name(name: str) -> None:
-    provider, slash, rest = name.partition("/")
-    if not name.strip() or (slash and not (provider and rest)):
-        raise ModelError(f"{name!r} is not the name of a model: {_MODEL_NAME_HELP}")
-
-
-def _check_address(name: str, url: str | None) -> None:
-    if url is None:
-        return
-    address = urlsplit(url)
-    if address.password or address.username:
-        raise ModelError(
-            f"{name} at {address.hostname!r} holds a password: leave it out, keys come from the environment"
-        )
-    if address.scheme not in ("http", "https") or not address.hostname:
-        raise ModelError(f"{name}={url!r} is not an address: one looks like 'http://127.0.0.1:8000/v1'")
-
-
-def _lacks_key(name: str, api_base: str | None) -> bool:
-    """Whether the environment lacks the key of the model's provider.
+def _missing_keys(name: str) -> list[str]:
+    """List the variables of keys that a model needs and the environment lacks.
 
     Raises:
-        ModelError: the provider is unknown, or it lacks the key and is not a server of one's own.
+        ModelError: LiteLLM does not know the provider.
     """
-    missing = _missing_keys(name)
-    if missing and api_base is None:
-        raise ModelError(
-            f"{name!r} needs a key: set {' or '.join(missing)} in the environment, or give the address "
-            "(api_base) of a server of your own that needs none"
-        )
-    return bool(missing)
-
-
-def _missing_keys(name: str) -> list[str]:
-    """Name the variables of keys that a model needs and the environment lacks."""
-    usual = "OPENAI_API_KEY"
+    variable = "OPENAI_API_KEY"
     if not is_openai(name):
-        known = import_litellm()
+        litellm = import_litellm()
         try:
-            provider: str = known.get_llm_provider(model=name)[1]
-        except known.BadRequestError:
+            provider: str = litellm.get_llm_provider(model=name)[1]
+        except litellm.BadRequestError:
             raise ModelError(f"{name!r} names no provider that LiteLLM knows: {_MODEL_NAME_HELP}") from None
-        # Clouds with accounts of their own (AWS, Google) are left to find their credentials: only keys are
-        # asked.
-        missing = [
-            variable
-            for variable in known.validate_environment(model=name)["missing_keys"]
-            if variable.endswith(("_API_KEY", "_API_TOKEN"))
-        ]
+        # Clouds with accounts (AWS, Google) find their credentials themselves: only keys are checked.
+        known = litellm.validate_environment(model=name)["missing_keys"]
+        missing = [variable for variable in known if variable.endswith(("_API_KEY", "_API_TOKEN"))]
         if missing:
             return missing
-        usual = f"{provider.upper()}_API_KEY"
-    elif usual not in os.environ:
-        return [usual]
-    return [] if os.environ.get(usual, "(unset)").strip() else [usual]  # it may be there, but empty
+        variable = f"{provider.upper()}_API_KEY"
+    elif variable not in os.environ:
+        return [variable]
+    return [] if os.environ.get(variable, "(unset)").strip() else [variable]  # it may be there, but empty

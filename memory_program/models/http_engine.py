@@ -1,128 +1,117 @@
-"""What turns one request into one reply over HTTP, trying once: two engines by DSPy 3.4's contract.
+"""Engines that send a request over HTTP and try once, by DSPy 3.4's engine contract.
 
-OpenAI's chat completions, which most servers of one's own speak too, go through the HTTP client that DSPy
-carries: about a tenth of LiteLLM's processor time a call, and no import of LiteLLM. Every other provider is
-reached through LiteLLM. Keys are read from the environment when a request is sent, and kept nowhere.
+OpenAI's chat completions, which most self-hosted servers speak too, are called with httpx: a fraction of
+LiteLLM's processor time a call, and no import of LiteLLM. LiteLLM reaches every other provider. Keys are read
+from the environment when a request is sent, and never kept.
 """
 
 import functools
 import importlib
 import logging
+import math
 import os
+import ssl
+from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import dspy
+import httpx
 from dspy import lm15
-from dspy._vendor.lm15.transports import StdlibTransport  # dspy.lm15 re-exports all but this
-from dspy.clients._http import retry_after_seconds
 from dspy.clients.engines.litellm_engine import LiteLLMEngine
 from dspy.lm15 import OpenAIChatCompat, OpenAIChatLM, ProviderError, Request, Response
 
 from memory_program.core.errors import ModelError
 
 NO_KEY = "no-key"
-"""Sent to servers of one's own that need none."""
+"""The key that is sent to servers that need none."""
 
 _OPENAI = "openai/"
 _OPENAI_URL = "https://api.openai.com/v1"
-_CONNECT_TIMEOUT_S = 10.0  # a host that does not answer for so long is down
-
-
-def make_remote_engine(
-    name: str, api_base: str | None, *, timeout_s: float, connections: int, lacks_key: bool
-) -> "ChatCompletionsEngine | PatchedLiteLLMEngine":
-    """Choose the engine that reaches a model.
-
-    Args:
-        name: LiteLLM's ``provider/model``.
-        api_base: the address of a server; None is the provider's own.
-        timeout_s: seconds without a byte until a try counts as failed.
-        connections: calls that run at once at most.
-        lacks_key: whether the environment has no key for the provider.
-    """
-    if name.startswith(_OPENAI):
-        return ChatCompletionsEngine(api_base, timeout_s=timeout_s, connections=connections)
-    key = {"api_key": NO_KEY} if lacks_key else {}
-    return PatchedLiteLLMEngine(api_base=api_base, timeout=timeout_s, **key)
+_CONNECT_TIMEOUT_S = 10.0  # a host that accepts no connection within this time is down
 
 
 class ChatCompletionsEngine:
-    """OpenAI's chat completions, there or at an address of one's own, over connections that are kept alive.
+    """OpenAI's chat completions, at OpenAI or another address, over connections that are kept alive.
 
-    Any thread may call. Proxies are those that the environment names (HTTPS_PROXY, NO_PROXY) when it is made.
+    Any thread may call. The environment's proxies (HTTPS_PROXY, NO_PROXY) are read when the engine is made.
     """
 
     def __init__(self, api_base: str | None, *, timeout_s: float, connections: int) -> None:
-        """Prepare; nothing is connected before the first call.
+        """Prepare the client; nothing is connected before the first call.
 
         Raises:
-            ModelError: the environment names a proxy that is none for HTTP.
+            ModelError: the environment names a proxy that does not speak HTTP.
         """
+
+        def key() -> str:
+            return os.environ.get("OPENAI_API_KEY", "").strip() or NO_KEY
+
         url = api_base or openai_url()
-        transport = StdlibTransport(
-            connect_timeout=min(timeout_s, _CONNECT_TIMEOUT_S),
-            read_timeout=timeout_s,
-            write_timeout=timeout_s,
-            pool_timeout=None,  # callers wait for their turn before they come here
-            max_connections=connections,
+        self._client = httpx.Client(
+            # callers wait for their turn before they come here, so the pool needs no timeout
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S), pool=None),
+            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            verify=ssl.create_default_context(),
             proxy=_proxy_url(url),
-            trust_env=False,  # it would go through the whole environment for every call
+            trust_env=False,
         )
-        is_own = api_base is not None
-        self._client = {
-            reasons: _ChatClient(
-                api_key=_openai_key,
-                base_url=url,
-                transport=transport,
-                # Servers of one's own may ignore ``max_completion_tokens`` without a word, and a reply then
-                # runs until the context is full; models that reason know no other name.
-                compat=OpenAIChatCompat(max_tokens_field="max_tokens") if is_own and not reasons else None,
-            )
+        # DSPy's dialect writes the body and reads errors. Some servers ignore ``max_completion_tokens`` in
+        # silence, and a reply then runs until the context is full; reasoning models know no other name.
+        plain = OpenAIChatCompat(max_tokens_field="max_tokens") if api_base is not None else None
+        self._dialects = {
+            reasons: OpenAIChatLM(api_key=key, base_url=url, compat=None if reasons else plain)
             for reasons in (False, True)
         }
 
     def complete(self, request: Request) -> Response:
-        """Answer a request.
+        """Answer a request, trying once.
 
         Raises:
-            lm15.LM15Error: the call failed; ``retry_after`` is what the provider asked for, if it did.
+            lm15.LM15Error: the call failed; ``retry_after`` is the wait that the provider asked for, if any.
         """
-        client = self._client[is_reasoning_model(request.model)]
+        dialect = self._dialects[is_reasoning_model(request.model)]
+        sent = dialect.build_request(
+            replace(request, model=request.model.removeprefix(_OPENAI)), stream=False
+        )
+        headers = dict(sent.headers)
+        if dialect.base_url == _OPENAI_URL:  # as OpenAI's own client does
+            accounts = {"Organization": "OPENAI_ORG_ID", "Project": "OPENAI_PROJECT_ID"}
+            headers |= {f"OpenAI-{k}": os.environ[v] for k, v in accounts.items() if os.environ.get(v)}
+        server = urlsplit(sent.url).netloc
         try:
-            response = client.complete(replace(request, model=request.model.removeprefix(_OPENAI)))
-        except lm15.TransportError as error:
-            if _is_timeout(error):
-                raise lm15.TimeoutError(error.message) from error
-            raise
-        except ProviderError as error:
-            if error.status == 200:  # a page of a gateway's, say: the next try may get through
-                raise lm15.ServerError(error.message, status=200, provider=error.provider) from error
-            raise
+            reply = self._client.post(sent.url, content=sent.body, headers=headers)
+        except httpx.TimeoutException as error:
+            raise lm15.TimeoutError(f"no reply in time from {server}: {error}") from error
+        except httpx.ConnectError as error:
+            raise lm15.TransportError(f"failed to connect to {server}: {error}") from error
+        except httpx.RequestError as error:
+            raise lm15.TransportError(f"the connection to {server} failed: {error}") from error
+        if not reply.is_success:
+            failure = dialect.normalize_error(reply.status_code, reply.text)
+            failure.retry_after = _retry_after_s(reply.headers)
+            raise failure
+        try:
+            response = lm15.response_from_openai_chat(
+                reply.json(), model=request.model, response_format=request.config.response_format
+            )
         except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise lm15.ServerError(f"the reply is not a chat completion: {error}") from error
+            # such as a gateway's error page: the next try may get through
+            raise lm15.ServerError(
+                f"the reply is not a chat completion: {error}; it begins with {reply.text[:200]!r}"
+            ) from error
         if not (response.provider_data or {}).get("choices"):
             raise lm15.ServerError("the reply has no choices")
         return response
 
 
-class _ChatClient(OpenAIChatLM):
-    """DSPy's client, which says whose account is to be charged as OpenAI's own client does."""
-
-    def _headers(self) -> dict[str, str]:
-        headers = super()._headers()
-        if self.base_url == _OPENAI_URL:
-            for name, variable in (("Organization", "OPENAI_ORG_ID"), ("Project", "OPENAI_PROJECT_ID")):
-                if os.environ.get(variable):
-                    headers[f"OpenAI-{name}"] = os.environ[variable]
-        return headers
-
-
 class PatchedLiteLLMEngine(LiteLLMEngine):
-    """DSPy's LiteLLM engine, mended in two places."""
+    """DSPy's LiteLLM engine with two corrections."""
 
     def complete(self, request: Request) -> Response:
         """Keep the provider's Retry-After, which LiteLLM stores where DSPy does not look."""
@@ -131,11 +120,11 @@ class PatchedLiteLLMEngine(LiteLLMEngine):
         except ProviderError as error:
             if error.retry_after is None:
                 headers = getattr(error.__cause__, "litellm_response_headers", None) or {}
-                error.retry_after = retry_after_seconds(headers.get("retry-after"))
+                error.retry_after = _retry_after_s(headers)
             raise
 
     def _arguments(self, request: Request, *, streaming: bool = False) -> dict[str, Any]:  # Any: JSON
-        """Call the token limit by the name that every server knows: see ``ChatCompletionsEngine``."""
+        """Send the token limit under the name that every server knows: see ``ChatCompletionsEngine``."""
         arguments = super()._arguments(request, streaming=streaming)
         if self.client_options.get("api_base") and not is_reasoning_model(request.model):
             arguments["max_tokens"] = arguments.pop("max_completion_tokens", None)
@@ -143,30 +132,25 @@ class PatchedLiteLLMEngine(LiteLLMEngine):
 
 
 def is_openai(name: str) -> bool:
-    """Whether a model is called without LiteLLM."""
+    """Tell if a model is called without LiteLLM."""
     return name.startswith(_OPENAI)
 
 
 @functools.cache
 def is_reasoning_model(name: str) -> bool:
-    """Whether DSPy counts a model among those that reason: it names their token limit differently."""
+    """Tell if DSPy counts a model as a reasoning one: it names their token limit differently."""
     return "max_completion_tokens" in dspy.LM(name).kwargs
 
 
 @functools.cache
 def import_litellm() -> ModuleType:
-    """Import LiteLLM (6 s, so only once a model needs it), with no network, telemetry or advertising."""
+    """Import LiteLLM (6 s, so only once a model needs it) without network, telemetry or advertising."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # read while it is imported
     module = importlib.import_module("litellm")
     vars(module).update(telemetry=False, suppress_debug_info=True)
-    logging.getLogger("LiteLLM").setLevel(
-        logging.CRITICAL
-    )  # errors are raised, and may tell keys when logged
+    # errors are raised; when logged they may contain keys
+    logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)
     return module
-
-
-def _openai_key() -> str:
-    return os.environ.get("OPENAI_API_KEY", "").strip() or NO_KEY
 
 
 def openai_url() -> str:
@@ -174,11 +158,25 @@ def openai_url() -> str:
     return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _OPENAI_URL
 
 
+def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Read a Retry-After header, in seconds or as a date; None if it is missing or makes no sense."""
+    said = headers.get("retry-after", "")
+    try:
+        seconds = float(said)
+    except ValueError:
+        try:
+            until = parsedate_to_datetime(said)
+        except ValueError:
+            return None
+        seconds = max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+
+
 def _proxy_url(url: str) -> str | None:
-    """Name the proxy by which the environment wants an address reached; None if there is none.
+    """Return the environment's proxy for an address; None if there is none.
 
     Raises:
-        ModelError: it is none for HTTP.
+        ModelError: the proxy does not speak HTTP.
     """
     address = urlsplit(url)
     if address.hostname is None or proxy_bypass(address.hostname):
@@ -193,11 +191,6 @@ def _proxy_url(url: str) -> str | None:
     if scheme != "http" or not host:
         raise ModelError(
             f"the environment's proxy at {host!r} is one for {scheme!r}, expected 'http': set "
-            f"{address.scheme.upper()}_PROXY to http://HOST:PORT, or do without: NO_PROXY={address.hostname}"
+            f"{address.scheme.upper()}_PROXY to http://HOST:PORT, or bypass it: NO_PROXY={address.hostname}"
         )
     return proxy
-
-
-def _is_timeout(error: BaseException) -> bool:
-    cause = error.__cause__  # the transport's own error, and under it the socket's
-    return cause is not None and isinstance(cause.__cause__, TimeoutError)

@@ -1,4 +1,4 @@
-"""The engine of this process behind the rate limit and the usage ledger, like every other model."""
+"""A model in this process, with the rate limit and usage records of every other model."""
 
 from typing import Any
 
@@ -7,24 +7,24 @@ from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine,
 
 
 class LocalModel(RateLimitedEngine):
-    """The engine on the meter, like every other model; saved and sent to other processes by its settings."""
+    """The local engine as a ``RateLimitedEngine``; saved and sent to other processes by its settings."""
 
     def __init__(self, settings: LocalSettings, limiter: AdaptiveLimiter | None = None) -> None:
         """Load the model.
 
         Args:
-            settings: of the engine.
-            limiter: how many calls may run at once; None lets as many run as are batched.
+            settings: the engine's settings.
+            limiter: limits the calls that run at once; None allows as many as are batched.
 
         Raises:
             ModelError: the model cannot be used.
         """
         self.local = LocalEngine(settings)
-        retries = RetryPolicy(max_retries=0)  # what failed here fails again
+        retries = RetryPolicy(max_retries=0)  # a call that fails here fails again
         super().__init__(self.local, limiter or AdaptiveLimiter(settings.slots), retries)
 
     def dump_state(self) -> dict[str, Any]:  # Any: a JSON object, as DSPy saves engines
-        """Give the settings as JSON."""
+        """Return the settings as JSON."""
         return {**self.local.settings.model_dump(), "concurrency": self.limiter.limit}
 
     @classmethod
@@ -32,7 +32,7 @@ class LocalModel(RateLimitedEngine):
         """Make the engine that ``dump_state`` described, with a limiter of its own.
 
         Raises:
-            ModelError: the model is not where it was.
+            ModelError: the model is no longer there.
         """
         settings = {name: value for name, value in state.items() if name != "concurrency"}
         return cls(LocalSettings(**settings), AdaptiveLimiter(state["concurrency"]))

@@ -1,7 +1,7 @@
-"""A frozen model asked once: the same greedy request gives the same reply, so it is not paid for again.
+"""A reply cache for frozen models: an equal greedy request is not paid for twice.
 
-Eight rollouts of a session often leave the same memories to be read for a question. Only what is frozen may
-stand behind this: a reader or a judge outside the student, at temperature 0.
+Eight rollouts of a session often end in the same memories for a question. Only a frozen model may be cached:
+a reader or a judge outside the student, at temperature 0.
 """
 
 import threading
@@ -15,47 +15,45 @@ from dspy.lm15 import Request, Response
 from memory_program.models.rate_limit import Engine
 
 
-def memoized(lm: dspy.LM, most: int = 100_000) -> dspy.LM:
-    """Give a model that remembers the replies of a greedy one; any other model comes back as it is."""
+def memoized(lm: dspy.LM, max_replies: int = 100_000) -> dspy.LM:
+    """Wrap a greedy model in a reply cache; return any other model unchanged."""
     if lm.kwargs.get("temperature") != 0.0:
         return lm
-    return lm.copy(engine=MemoizedEngine(cast(Engine, lm.engine), most))
+    return lm.copy(engine=MemoizedEngine(cast(Engine, lm.engine), max_replies))
 
 
 class MemoizedEngine:
-    """An engine before another one that asks each request once; failures are asked again."""
+    """An engine that sends each distinct request once; failed requests are sent again."""
 
-    def __init__(self, engine: Engine, most: int) -> None:
-        """Stand before an engine.
+    def __init__(self, engine: Engine, max_replies: int) -> None:
+        """Wrap an engine.
 
         Args:
             engine: of the frozen model.
-            most: how many replies are kept; at more, all are forgotten.
+            max_replies: the most replies that are kept; at more, all are dropped.
         """
         self._engine = engine
-        self._most = most
+        self._max_replies = max_replies
         self._known: dict[bytes, Future[Response]] = {}
         self._lock = threading.Lock()
 
     def __deepcopy__(self, memo: object) -> "MemoizedEngine":
-        """A copied program asks the same model."""
+        """Return the same engine: a copied program shares the cache."""
         return self
 
     def complete(self, request: Request) -> Response:
-        """Answer a request; whoever asks it meanwhile waits for the same reply, and asks if that failed."""
+        """Answer a request; equal requests wait for its reply, and are sent themselves if it failed."""
         key = blake2b(repr(request).encode(), digest_size=16).digest()
         while True:
             with self._lock:
-                if len(self._known) >= self._most:
+                if len(self._known) >= self._max_replies:
                     self._known.clear()
                 is_first = key not in self._known
                 future = self._known.setdefault(key, Future())
             if is_first:
-                return self._ask(key, request, future)
+                break
             if future.exception() is None:
                 return future.result()
-
-    def _ask(self, key: bytes, request: Request, future: Future[Response]) -> Response:
         try:
             future.set_result(self._engine.complete(request))
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""The models that run in this process: their names, where their weights are, what they are known by."""
+"""Names, weights and fingerprints of the models that run in this process."""
 
 import hashlib
 from functools import lru_cache
@@ -8,7 +8,7 @@ POCKET = "pocket"
 """The embedded model."""
 
 POCKET_BASE = "pocket-base"
-"""The embedded model, taught to overlook most small things: a start for training to improve on."""
+"""The embedded model, trained to overlook most minor facts: a start for training to improve on."""
 
 _LOCAL = "local:"
 _POCKET = Path(__file__).parents[1] / "pocket"
@@ -17,12 +17,12 @@ _HASHED_FILE_PATTERNS = ("*.safetensors", "tokenizer.json")
 
 
 def is_bundled(model: str) -> bool:
-    """Whether a name is of a model that comes with the program."""
+    """Tell if a name is that of a model that comes with the program."""
     return model in _BUNDLED
 
 
 def is_local(model: str) -> bool:
-    """Whether a name is of a model that runs in this process.
+    """Tell if a name is that of a model that runs in this process.
 
     Example:
         >>> is_local("pocket"), is_local("local:weights/tiny"), is_local("openai/gpt-4.1-mini")
@@ -32,7 +32,7 @@ def is_local(model: str) -> bool:
 
 
 def model_source(model: str) -> str:
-    """Name the folder, or the id on the hub, of a model that runs in this process.
+    """Return the folder, or the id on the hub, of a model that runs in this process.
 
     Example:
         >>> model_source("local:weights/tiny")
@@ -42,27 +42,23 @@ def model_source(model: str) -> str:
 
 
 def model_fingerprint(model: str) -> str:
-    """Say what the records of a model belong to, so that no other weights ever pass for these.
+    """Return an id for the records of a model, so that other weights never pass for these.
 
-    A model behind an address and one on the hub are known by their names; one in a folder by its name and a
-    hash of its weights and its tokenizer, for training writes others under the same name.
+    It is the name of a remote model or of one on the hub. For a model in a folder it is the name and a hash
+    of its weights and tokenizer, since training writes other weights under the same name.
     """
     source = model_source(model) if is_local(model) else ""
     folder = Path(source).expanduser()
     if not source or not folder.is_dir():
         return model
     files = sorted(file for pattern in _HASHED_FILE_PATTERNS for file in folder.glob(pattern))
-    return f"{model}@{_hash_files(tuple((file, *_size_and_mtime(file)) for file in files))}"
-
-
-def _size_and_mtime(file: Path) -> tuple[int, int]:
-    status = file.stat()
-    return status.st_size, status.st_mtime_ns
+    versions = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    return f"{model}@{_hash_files(versions)}"
 
 
 @lru_cache
 def _hash_files(files: tuple[tuple[Path, int, int], ...]) -> str:
-    """Hash files; size and time of change tell whether that was done before."""
+    """Hash files; their sizes and times of change are part of the cache key."""
     found = hashlib.sha256()
     for path, _, _ in files:
         with path.open("rb") as file:

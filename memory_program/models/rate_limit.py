@@ -1,7 +1,7 @@
-"""The one place that every paid call passes: a slot, a try, the wait before the next try, and the meter.
+"""Rate limits, retries and usage records for every model call.
 
-DSPy retries too, but waits as long as a provider asks however long that is, without jitter, holding its place
-meanwhile; and what it retried cannot be counted from outside. So its retries are off and these are on.
+DSPy retries too, but it waits as long as a provider asks, without jitter, and holds its slot meanwhile; and
+its retries cannot be counted from outside. So its retries are off and these are on.
 """
 
 import math
@@ -24,7 +24,7 @@ from memory_program.models.usage import CallRecord, Usage, list_price, record_ca
 
 
 class Engine(Protocol):
-    """Whatever turns one request into one reply, trying once, and raises ``dspy.lm15`` errors."""
+    """Turns one request into one reply, trying once; raises ``dspy.lm15`` errors."""
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer a request."""
@@ -32,24 +32,24 @@ class Engine(Protocol):
 
 
 class AdaptiveLimiter:
-    """Lets at most ``limit`` calls run at once, and fewer while the provider says that it is too many.
+    """Lets at most ``limit`` calls run at once, and fewer after the provider refuses calls for their rate.
 
-    Additive increase, multiplicative decrease (Chiu and Jain 1989, Computer Networks 17, section 3): a rate
-    limit halves what is allowed, at most once in ``cooldown_s`` since the calls of one burst are refused
-    together; as many successes in a row as are allowed at once raise it by one. Waiting calls are let in
-    first come, first served. Share one limiter between all models that share a provider's limit.
+    Additive increase, multiplicative decrease (Chiu and Jain 1989, Computer Networks 17, section 3). A rate
+    limit error halves the current limit, at most once in ``cooldown_s``, since the calls of one burst are
+    refused together. As many successes in a row as the current limit raise it by one. Waiting calls start in
+    the order in which they came. Share one limiter between all models that share a provider's limit.
     """
 
     def __init__(
         self, limit: int, *, cooldown_s: float = 5.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Start with the whole ``limit`` allowed.
+        """Start with the full ``limit``.
 
         Raises:
-            ConfigError: the limit lets nothing through.
+            ConfigError: the limit is below 1.
         """
         if limit < 1:
-            raise ConfigError(f"concurrency={limit!r} must be at least 1: one call at a time is the least")
+            raise ConfigError(f"concurrency={limit!r} must be at least 1")
         self.limit = limit
         self._allowed = limit
         self._in_flight = 0
@@ -62,12 +62,12 @@ class AdaptiveLimiter:
 
     @property
     def current_limit(self) -> int:
-        """How many calls may run at once right now."""
+        """The number of calls that may run at once now."""
         return self._allowed
 
     @contextmanager
     def slot(self) -> Generator[None]:
-        """Wait for a place among the running calls, and hold it inside the block."""
+        """Wait for a slot among the running calls, and hold it inside the block."""
         turn = threading.Event()
         with self._lock:
             self._waiting.append(turn)
@@ -84,7 +84,7 @@ class AdaptiveLimiter:
                 self._admit()
 
     def record_rate_limit(self) -> None:
-        """Halve what is allowed: the provider refused a call for coming too fast."""
+        """Halve the current limit: the provider refused a call for its rate."""
         with self._lock:
             self._successes = 0
             if self._clock() - self._cut_at >= self._cooldown_s:
@@ -92,7 +92,7 @@ class AdaptiveLimiter:
                 self._allowed = max(1, self._allowed // 2)
 
     def record_success(self) -> None:
-        """Count a success; a run of them raises what is allowed."""
+        """Count a success; a run of them raises the current limit."""
         with self._lock:
             self._successes += 1
             if self._successes >= self._allowed:
@@ -108,11 +108,11 @@ class AdaptiveLimiter:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When a call is tried again: after transport failures, timeouts, rate limits and server errors only.
+    """Rules for retries: only after transport failures, timeouts, rate limits and server errors.
 
     The wait before try ``n + 1`` is uniform between 0 and ``first_wait_s * 2**(n-1)``, at most ``max_wait_s``
-    ("full jitter": Brooker 2015, AWS Architecture Blog), after what the provider asked for (Retry-After): it
-    tells many calls the same, often 0. One that asks for more than ``max_retry_after_s`` ends the call.
+    ("full jitter": Brooker 2015, AWS Architecture Blog), on top of what the provider asked for (Retry-After),
+    since many calls get the same answer, often 0. Asking for more than ``max_retry_after_s`` ends the call.
     """
 
     max_retries: int = 6
@@ -124,27 +124,28 @@ class RetryPolicy:
         """Check the numbers.
 
         Raises:
-            ConfigError: one is negative.
+            ConfigError: a number is negative.
         """
         for name in self.__slots__:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be at least 0")
 
     def should_retry(self, error: BaseException) -> bool:
-        """Whether to try again after this error, if tries are left."""
-        return _is_transient(error) and (_retry_after_s(error) or 0.0) <= self.max_retry_after_s
+        """Tell if a call should be tried again after this error, as long as tries are left."""
+        is_transient = isinstance(error, Exception) and is_retryable_lm_error(wrap_error(error, model=""))
+        return is_transient and (_retry_after_s(error) or 0.0) <= self.max_retry_after_s
 
     def wait_s(self, state: RetryCallState) -> float:
-        """The seconds to wait before the next try."""
+        """Return the seconds to wait before the next try."""
         asked_s = _retry_after_s(state.outcome.exception()) if state.outcome is not None else None
         jitter = wait_random_exponential(multiplier=self.first_wait_s, max=self.max_wait_s)
         return (asked_s or 0.0) + jitter(state)
 
 
 class RateLimitedEngine:
-    """An engine behind a limiter, with retries, every call on the meter and no key in any error.
+    """An engine with a rate limit, retries, usage records, and no key in any error.
 
-    Optimisers deep-copy programs: a copy shares this engine, since a second limiter would double the load.
+    Optimisers deep-copy programs. A copy shares this engine, since a second limiter would double the load.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class RateLimitedEngine:
         api_base: str | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Wrap an engine; ``api_base`` tells the ledger that its price is not the list price."""
+        """Wrap an engine; with an ``api_base`` its price is not the list price."""
         self.limiter = limiter
         self.retries = retries
         self.api_base = api_base
@@ -170,38 +171,56 @@ class RateLimitedEngine:
         )
 
     def complete(self, request: lm15.Request) -> lm15.Response:
-        """Answer a request after as many tries as it takes.
+        """Answer a request, trying as often as the policy allows.
 
         Raises:
             lm15.LM15Error: the last try's error, without keys.
         """
-        tries = _Attempts()
+        tries, seconds, response = 0, 0.0, None
         try:
-            response = self._retrying(self._try_once, request, tries)
+            for attempt in self._retrying:
+                with attempt, self.limiter.slot():
+                    tries += 1
+                    started = time.monotonic()
+                    try:
+                        response = self._engine.complete(request)
+                    except lm15.RateLimitError:
+                        self.limiter.record_rate_limit()
+                        raise
+                    finally:
+                        seconds += time.monotonic() - started
+                    self.limiter.record_success()
         except Exception as error:
-            _add_retry_note(error, tries, self.retries)
+            self._note_retries(error, tries)
             redact_error(error)
-            said = error.message if isinstance(error, lm15.LM15Error) else str(error)
-            failed = CallRecord(
-                request.model, tries.usage + Usage(failed_calls=1), error=f"{type(error).__name__}: {said}"
-            )
-            record_call(failed)
+            message = error.message if isinstance(error, lm15.LM15Error) else str(error)
+            usage = Usage(calls=1, seconds=seconds, retries=max(0, tries - 1), failed_calls=1)
+            record_call(CallRecord(request.model, usage, error=f"{type(error).__name__}: {message}"))
             raise
-        usage = tries.usage + self._usage_from_response(response, request.model)
+        assert response is not None
+        usage = Usage(calls=1, seconds=seconds, retries=tries - 1) + self._token_usage(
+            response, request.model
+        )
         record_call(CallRecord(request.model, usage, response.finish_reason))
         return response
 
-    def _try_once(self, request: lm15.Request, tries: "_Attempts") -> lm15.Response:
-        with self.limiter.slot(), tries.timed():
-            try:
-                response = self._engine.complete(request)
-            except lm15.RateLimitError:
-                self.limiter.record_rate_limit()
-                raise
-        self.limiter.record_success()
-        return response
+    def _note_retries(self, error: Exception, tries: int) -> None:
+        """Replace the client's advice to retry by what was done about the error."""
+        if not isinstance(error, lm15.LM15Error):
+            return
+        error.message = error.message.partition("\n\n")[0]
+        asked_s, longest_s = _retry_after_s(error), self.retries.max_retry_after_s
+        if asked_s is not None and asked_s > longest_s:
+            error.message += (
+                f" (asked to wait {asked_s:g} s, more than the {longest_s:g} s a call waits: "
+                "run it again later, or with a lower concurrency)"
+            )
+        elif tries > 1:
+            error.message += f" (tried {tries} times)"
+        error.args = (error.message,)  # str() of some of these errors reads one, of some the other
 
-    def _usage_from_response(self, response: lm15.Response, model: str) -> Usage:
+    def _token_usage(self, response: lm15.Response, model: str) -> Usage:
+        """Price the tokens that the server reports."""
         counted, price = response.usage, list_price(model, api_base=self.api_base)
         if counted.input_tokens is None or counted.output_tokens is None:
             return Usage(cost_usd=None, unpriced_calls=1)
@@ -222,46 +241,5 @@ class RateLimitedEngine:
         return self
 
 
-@dataclass(slots=True)
-class _Attempts:
-    """How often one call was tried, and how long that took."""
-
-    count: int = 0
-    seconds: float = 0.0
-
-    @contextmanager
-    def timed(self) -> Generator[None]:
-        self.count += 1
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds += time.monotonic() - started
-
-    @property
-    def usage(self) -> Usage:
-        return Usage(calls=1, seconds=self.seconds, retries=max(0, self.count - 1))
-
-
-def _is_transient(error: BaseException) -> bool:
-    return isinstance(error, Exception) and is_retryable_lm_error(wrap_error(error, model=""))
-
-
 def _retry_after_s(error: BaseException | None) -> float | None:
     return getattr(error, "retry_after", None)
-
-
-def _add_retry_note(error: Exception, tries: _Attempts, retries: RetryPolicy) -> None:
-    """Say what was done about the error, in the place of the client's advice to retry."""
-    if not isinstance(error, lm15.LM15Error):
-        return
-    error.message = error.message.partition("\n\n")[0]
-    asked_s = _retry_after_s(error)
-    if asked_s is not None and asked_s > retries.max_retry_after_s:
-        error.message += (
-            f" (asked to wait {asked_s:g} s, more than the {retries.max_retry_after_s:g} s a call waits: "
-            "run it again later, or with a lower concurrency)"
-        )
-    elif tries.count > 1:
-        error.message += f" (tried {tries.count} times)"
-    error.args = (error.message,)  # str() of some of these errors reads one, of some the other

@@ -1,8 +1,8 @@
-"""What model calls cost: tokens, dollars and seconds, by whatever part of the program asks.
+"""Usage of model calls: tokens, dollars and seconds.
 
-Every paid call passes one place (``memory_program.models.rate_limit``), which writes a ``CallRecord`` to each meter
-that is open where the call was made. Prices are LiteLLM's list prices, read from the file in its package,
-since importing LiteLLM takes 6 s and the file 0.1 s.
+``models.rate_limit`` writes a ``CallRecord`` of every call to each meter that is open where the call was
+made. Prices are LiteLLM's list prices, read from the file in its package: importing LiteLLM takes
+6 s, reading the file 0.1 s.
 """
 
 import json
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from memory_program.models.model_names import is_local
 
@@ -37,21 +38,21 @@ class Price:
         )
 
     def saved_usd(self, cached_tokens: int) -> float:
-        """Say how much dearer cached tokens would have been fresh."""
+        """Return what the prompt cache saved, in USD."""
         return cached_tokens * (self.input_usd - self.cached_usd)
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What some calls took; ``+`` adds, and ``Usage()`` is nothing.
+    """Totals over some calls; ``+`` adds two, and ``Usage()`` is the zero.
 
-    ``calls`` counts what the program asked for, ``retries`` the tries beyond the first, ``failed_calls``
-    those calls that ended in an error after all tries. ``input_tokens`` include ``cached_tokens``.
-    ``seconds`` is the time that tries took, summed; waits for a slot or for a rate limit are left out.
+    ``calls`` counts the program's calls, ``retries`` the tries beyond the first, ``failed_calls`` the calls
+    that ended in an error after all tries. ``input_tokens`` include ``cached_tokens``. ``seconds`` is the
+    summed time of the tries, without waits for a slot or for a rate limit.
 
-    ``saved_usd`` is what the cached tokens would have cost more without the provider's cache of prompts.
-    ``cost_usd`` is None, never 0, as soon as one call has no known price; ``unpriced_calls`` says how many. A
-    server that reports no usage adds no tokens, and its calls are unpriced. A failed try is not priced.
+    ``saved_usd`` is what the provider's prompt cache saved. ``cost_usd`` is None, never 0, if a call has no
+    known price; ``unpriced_calls`` counts those. A server that reports no usage adds no tokens, and its calls
+    are unpriced. A failed try is not priced.
     """
 
     calls: int = 0
@@ -67,31 +68,23 @@ class Usage:
 
     @property
     def cached_share(self) -> float | None:
-        """The share of the input tokens that came from the provider's cache; None if none were counted."""
+        """The share of the input tokens that came from the prompt cache; None without input tokens."""
         return self.cached_tokens / self.input_tokens if self.input_tokens else None
 
     def __add__(self, other: "Usage") -> "Usage":
-        costs = (self.cost_usd, other.cost_usd)
-        return Usage(
-            calls=self.calls + other.calls,
-            input_tokens=self.input_tokens + other.input_tokens,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cost_usd=None if costs[0] is None or costs[1] is None else costs[0] + costs[1],
-            seconds=self.seconds + other.seconds,
-            retries=self.retries + other.retries,
-            failed_calls=self.failed_calls + other.failed_calls,
-            unpriced_calls=self.unpriced_calls + other.unpriced_calls,
-            saved_usd=self.saved_usd + other.saved_usd,
-        )
+        sums: dict[str, Any] = {}  # Any: whole numbers and dollars
+        for name in self.__slots__:
+            left, right = getattr(self, name), getattr(other, name)
+            sums[name] = None if left is None or right is None else left + right
+        return Usage(**sums)
 
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One call that the program made, over all its tries.
+    """One call of the program, over all its tries.
 
-    ``finish_reason`` is the model's own word for why it stopped (``length``: the reply was cut); None when
-    the call failed, and then ``error`` says how.
+    ``finish_reason`` is the model's own reason for stopping (``length``: the reply was cut). It is None when
+    the call failed; then ``error`` says why.
     """
 
     model: str
@@ -101,7 +94,7 @@ class CallRecord:
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the reply stopped at the token limit."""
+        """True if the reply stopped at the token limit."""
         return self.finish_reason == "length"
 
 
@@ -122,9 +115,9 @@ _open_meters: ContextVar[tuple[UsageMeter, ...]] = ContextVar("open_meters", def
 
 @contextmanager
 def track_usage() -> Generator[UsageMeter]:
-    """Count every model call made inside, also in threads that run in a copy of this context.
+    """Record every model call made inside the block, also in threads that run in a copy of this context.
 
-    Meters nest: the inner one sees its own calls only, the outer one sees all of them.
+    Meters nest: the inner one sees only its own calls, the outer one all of them.
 
     Example:
         >>> with track_usage() as whole:
@@ -149,10 +142,10 @@ def record_call(record: CallRecord) -> None:
 
 
 def list_price(model: str, *, api_base: str | None = None) -> Price | None:
-    """Look a model's list price up in LiteLLM's price file; what runs in this process is free.
+    """Look up a model's list price in LiteLLM's price file; a model in this process is free.
 
-    None when it is unknown: the model is not listed, it is served from an address of one's own, or it is
-    listed at zero (LiteLLM writes zero for subscriptions, previews and one's own hardware; none is free).
+    Return None when the price is unknown: the model is not listed, it has an ``api_base``, or it is listed at
+    zero (LiteLLM writes zero for subscriptions, previews and self-hosted models; none of them is free).
     """
     if is_local(model):
         return Price(0.0, 0.0, 0.0)
@@ -161,42 +154,37 @@ def list_price(model: str, *, api_base: str | None = None) -> Price | None:
     provider, slash, bare_name = model.partition("/")
     prices = _price_list()
     if model in prices:
-        return prices[model].price
-    listed = prices.get(bare_name) if slash else None
-    return listed.price if listed is not None and listed.provider == provider else None
+        return prices[model][1]
+    listed_provider, price = prices.get(bare_name, ("", None))
+    return price if slash and listed_provider == provider else None
 
 
 def estimate_cost(
     model: str, calls: int, input_tokens: float, output_tokens: float, *, api_base: str | None = None
 ) -> float | None:
-    """Estimate what ``calls`` calls cost in dollars, given the mean tokens of one; None without a price."""
+    """Estimate the cost of ``calls`` calls in USD from the mean tokens of one; None without a price."""
     price = list_price(model, api_base=api_base)
     return (
         None if price is None else calls * (input_tokens * price.input_usd + output_tokens * price.output_usd)
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    provider: str
-    price: Price
-
-
 @cache
-def _price_list() -> dict[str, _Listed]:
+def _price_list() -> dict[str, tuple[str, Price]]:
+    """Read the providers and prices of all models."""
     package = find_spec("litellm")
     folder = Path(package.origin).parent if package is not None and package.origin else Path()
     try:
         entries = json.loads((folder / _PRICE_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        _logger.warning("LiteLLM's %s is not in its package any more: every price is unknown", _PRICE_FILE)
+        _logger.warning("LiteLLM's %s is missing from its package: every price is unknown", _PRICE_FILE)
         return {}
-    prices: dict[str, _Listed] = {}
+    prices: dict[str, tuple[str, Price]] = {}
     for name, entry in entries.items():
         input_usd, output_usd = entry.get("input_cost_per_token"), entry.get("output_cost_per_token")
         if input_usd is None or output_usd is None or input_usd == output_usd == 0:
             continue
         cached_usd = entry.get("cache_read_input_token_cost")
         price = Price(input_usd, input_usd if cached_usd is None else cached_usd, output_usd)
-        prices[name] = _Listed(entry.get("litellm_provider", ""), price)
+        prices[name] = (entry.get("litellm_provider", ""), price)
     return prices

@@ -72,7 +72,7 @@ def _estimate_stage(
         model=config.model,
         judge_model=config.judge,
         api_base=config.api_base,
-        **config.system_settings.model_dump(),
+        system=config.system,
     )
     name, used = SystemName.MEMORY, material.used
     return [

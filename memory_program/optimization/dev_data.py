@@ -45,15 +45,15 @@ def load_optimization_splits(config: OptimizeConfig) -> OptimizationSplits:
         ConfigError: there is nothing to learn from, or nothing to choose on.
         DatasetError: the file is missing, modified or not in the schema.
     """
-    dataset = load_dataset(config.data_config)
+    dataset = load_dataset(config.source, config.seed)
     splits = split_conversations(dataset)
 
     def used(conversations: Sequence[Conversation]) -> tuple[Conversation, ...]:
         limit = config.max_sessions
         return tuple(c if limit is None else truncate_conversation(c, limit) for c in conversations)
 
-    test_ids = tuple(conversation.conversation_id for conversation in splits["test"])
-    return OptimizationSplits(dataset, used(splits["train"]), used(splits["val"]), test_ids)
+    test_ids = tuple(conversation.conversation_id for conversation in splits.test)
+    return OptimizationSplits(dataset, used(splits.train), used(splits.val), test_ids)
 
 
 class CaseBuilder:
@@ -115,7 +115,7 @@ class CaseBuilder:
                 partial(self._build_conversation_spaces, program, conversation)
                 for conversation in conversations
             ],
-            threads=self._config.num_threads,
+            threads=self._config.concurrency,
             calls=self._calls,
         )
         self._check(spaces)

@@ -33,7 +33,7 @@ class JudgeOptimizationTarget:
     def __init__(self, config: OptimizeConfig) -> None:
         """Make the judge, or read a saved one."""
         self._config = config
-        self._rubric, self._benchmark = Rubric(config.rubric), benchmark_for_config(config.data_config)
+        self._rubric, self._benchmark = Rubric(config.grading.rubric), benchmark_for_config(config.source)
         self.program = Judges(self._rubric, gradings=list_gradings(self._benchmark))
         if config.program is not None:
             saved = read_judge_program(config.program)

@@ -26,7 +26,7 @@ class MemoryOptimizationTarget:
 
     def __init__(self, config: OptimizeConfig) -> None:
         """Read the program and the conversations."""
-        program = make_system(SystemName.MEMORY.value, config.system_settings)
+        program = make_system(SystemName.MEMORY.value, config.system)
         assert isinstance(program, MemoryProgram)
         if config.program is not None:
             load_program(program, config.program)
@@ -90,7 +90,7 @@ class MemoryOptimizationTarget:
         parts = {
             "cat": "1-5",
             "n": n,
-            "judge": f"{model_fingerprint(config.judge)}/{config.rubric}"
+            "judge": f"{model_fingerprint(config.judge)}/{config.grading.rubric}"
             if config.judge is not None
             else "none",
             "data": self._material.dataset.version,
@@ -103,9 +103,11 @@ class MemoryOptimizationTarget:
             "temperature": f"{config.temperature:g}",
             "prompts": candidate.name[:8],
             "seed": config.seed,
-            **config.system_settings.model_dump(),
+            **config.system.for_records(),
         }
-        metric = {"f1": "locomo_f1", "judge": "judge", "mix": "mean(locomo_f1,judge)"}[config.metric]
+        metric = {"f1": "locomo_f1", "judge": "judge", "mix": "mean(locomo_f1,judge)"}[
+            config.grading.answer_metric
+        ]
         return "|".join([metric, *(f"{name}:{value}" for name, value in parts.items())])
 
     def errors(self, bench: CandidateEvaluator, candidate: PromptCandidate) -> Json:

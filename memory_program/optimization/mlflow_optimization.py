@@ -25,7 +25,7 @@ class OptimizationPublisher(RunPublisher):
 
     def __init__(self, config: OptimizeConfig) -> None:
         """Begin to open MLflow in the background."""
-        super().__init__(config.output_dir, config.tracking_uri, is_on=config.mlflow)
+        super().__init__(config.output_dir, config.tracking.tracking_uri, is_on=config.tracking.mlflow)
         self._config = config
         self.open_tracker()
 

@@ -140,7 +140,8 @@ def _make_stage_context(
     return StageContext(
         config=config,
         calls=calls,
-        score=score or build_answer_metric(config.metric, Rubric(config.rubric), judge_lm),
+        score=score
+        or build_answer_metric(config.grading.answer_metric, Rubric(config.grading.rubric), judge_lm),
         models=models,
         task_lm=task_lm,
         prompt_lm=prompt_lm,
@@ -235,7 +236,7 @@ def _judge_error_summary(stage: Json) -> str:
 
 def _make_model_maker(config: OptimizeConfig) -> ModelFactory:
     """Make the models of a config, under one limit of calls in flight for all that are called over HTTP."""
-    limiter = AdaptiveLimiter(config.num_threads)
+    limiter = AdaptiveLimiter(config.concurrency)
 
     @cache
     def embedded(name: str) -> dspy.LM:

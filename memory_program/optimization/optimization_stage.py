@@ -147,7 +147,7 @@ def _validate(tools: StageContext, bench: CandidateEvaluator, student: Student) 
     candidate = bench.register(fingerprint_prompts(read_prompts(student)), read_prompts(student))
     missing = [case for case in bench.val if case.case_id not in candidate.val]
     tasks = [partial(_try, bench, student, case) for case in missing]
-    run_parallel_or_stop(tasks, threads=tools.config.num_threads, calls=tools.calls)
+    run_parallel_or_stop(tasks, threads=tools.config.concurrency, calls=tools.calls)
 
 
 def _try(bench: CandidateEvaluator, student: Student, case: OptimizationCase) -> None:

@@ -114,7 +114,7 @@ def _simba(search: OptimizerInputs) -> list[dspy.Module]:
         max_demos=config.max_demos,
         prompt_model=search.prompt_lm,
         demo_input_field_maxlen=MAX_DEMO_FIELD_CHARS,
-        num_threads=config.num_threads,
+        num_threads=config.concurrency,
     )
     if not config.proposes_instructions:
         optimizer.strategies = [append_a_demo(MAX_DEMO_FIELD_CHARS)]
@@ -134,7 +134,7 @@ def _mipro(search: OptimizerInputs) -> list[dspy.Module]:
         max_labeled_demos=0,
         auto=None,
         num_candidates=config.num_candidates,
-        num_threads=config.num_threads,
+        num_threads=config.concurrency,
         max_errors=len(search.train) + len(search.val),
         seed=config.seed + 1,  # 0 would be taken for none
         metric_threshold=MIN_DEMO_SCORE,
@@ -164,7 +164,7 @@ def _gepa(search: OptimizerInputs) -> list[dspy.Module]:
         instruction_proposer=InstructionProposer(adapter=dspy.ChatAdapter()),
         # a judge has a prompt for each kind of question, and a batch has not every kind
         component_selector="all" if config.target is Target.JUDGE else "round_robin",
-        num_threads=config.num_threads,
+        num_threads=config.concurrency,
         warn_on_score_mismatch=False,
         seed=config.seed,
     )

@@ -28,7 +28,7 @@ _MACHINE_SETTINGS = frozenset(
         "output_dir",
         "program",
         "tracking_uri",
-        "num_threads",
+        "concurrency",
     }
 )
 """Settings that say where and not what: addresses and paths; the dataset is told by its name and hash."""

@@ -1,4 +1,4 @@
-"""An episode as one JSON object, complete in itself: what other trainers carry, and send to be rewarded."""
+"""Episodes as self-contained JSON objects, which other trainers store and send to the reward server."""
 
 import json
 
@@ -13,9 +13,9 @@ from memory_program.rl.episodes import Episode
 
 
 def episode_to_json(episode: Episode) -> Json:
-    """Write an episode: the log of the bank before, the session, and the questions with their golds.
+    """Convert an episode to JSON: the log of the bank before, the session, and the questions with answers.
 
-    The verbatim archive is not in it: readers are shown memories.
+    The verbatim archive is left out, since readers are shown memories.
     """
     return {
         "conversation_id": episode.conversation.conversation_id,
@@ -35,10 +35,10 @@ def episode_to_json(episode: Episode) -> Json:
 
 
 def episode_from_json(document: Json) -> Episode:
-    """Read an episode that ``episode_to_json`` wrote.
+    """Parse the result of ``episode_to_json``.
 
     Raises:
-        RecordError: it did not write this.
+        RecordError: the document is something else.
     """
     try:
         name = document["conversation_id"]
@@ -56,7 +56,7 @@ def episode_from_json(document: Json) -> Episode:
         problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise RecordError(f"not an episode: {problem:.300}; write it with episode_to_json") from error
     if not questions:
-        raise RecordError("not an episode: it asks nothing, so that nothing can be rewarded; give questions")
+        raise RecordError("not an episode: it has no questions, so no reply can be rewarded; add questions")
     speakers = tuple(dict.fromkeys(turn.speaker for turn in session.turns))
     conversation = Conversation(name, (speakers[0], speakers[-1]), (session,), questions)
     return Episode(conversation, session, space, questions)

@@ -1,8 +1,8 @@
 """Episodes: a session, the memory before it, and the questions that can be answered after it.
 
-What is learned from is always this: (bank before, session, questions) -> operations -> bank after -> how well
-the questions are answered from it. The bank before is the current program's own work, so that a conversation
-of thirty sessions gives episodes at every depth, with the memories, and the gaps, that the program makes.
+Training always follows this shape: (bank before, session, questions) -> operations -> bank after -> answers.
+The bank before is the current program's own work. So a conversation of thirty sessions gives episodes at
+every depth, with the memories and the gaps that the program itself makes.
 """
 
 import random
@@ -20,8 +20,8 @@ from memory_program.core.hashing import content_hash
 class Episode:
     """One session of a conversation.
 
-    ``before`` is what was remembered before it: fork it, never write to it. ``questions`` are those whose
-    last evidence lies in the session: before it they cannot be answered, after it they can. Some about
+    ``before`` is the memory before it: fork it, never write to it. ``questions`` are those whose last
+    evidence lies in the session, so that they can be answered after it but not before. Replay questions about
     earlier sessions may follow.
     """
 
@@ -37,12 +37,12 @@ class Episode:
 
     @property
     def depth(self) -> int:
-        """How many sessions came before."""
+        """The number of sessions before this one."""
         return len(self.before.sessions)
 
 
 def questions_by_session(conversation: Conversation) -> dict[str, list[Question]]:
-    """Give each session the questions whose last evidence turn lies in it, in the order of the file.
+    """Map each session to the questions whose last evidence turn lies in it, in the order of the file.
 
     A question without evidence belongs to no session; ``questions_without_evidence`` lists those.
     """
@@ -56,12 +56,12 @@ def questions_by_session(conversation: Conversation) -> dict[str, list[Question]
 
 
 def questions_without_evidence(conversation: Conversation) -> list[Question]:
-    """List the questions without evidence: nobody can say which session they depend on."""
+    """List the questions without evidence: it is unknown which session they depend on."""
     return [question for question in conversation.questions if not question.evidence]
 
 
 def truncate_conversation(conversation: Conversation, sessions: int) -> Conversation:
-    """Keep the first sessions, and the questions that they answer."""
+    """Keep the first sessions, and the questions that they can answer."""
     kept = conversation.sessions[:sessions]
     if len(kept) == len(conversation.sessions):
         return conversation
@@ -72,11 +72,11 @@ def truncate_conversation(conversation: Conversation, sessions: int) -> Conversa
 
 
 def memory_namespace(conversation: Conversation, *written_with: object) -> str:
-    """Name what is remembered of a conversation by a hash of all that it depends on.
+    """Name the memory of a conversation by a hash of everything that it depends on.
 
     Args:
-        conversation: what is remembered.
-        *written_with: by whom: prompts, settings, model, temperature; JSON values.
+        conversation: the conversation.
+        *written_with: JSON values that identify the writer: prompts, settings, model, temperature.
     """
     return f"{content_hash(conversation.fingerprint, written_with)[:12]}/{conversation.conversation_id}"
 
@@ -84,10 +84,10 @@ def memory_namespace(conversation: Conversation, *written_with: object) -> str:
 def roll_in(
     program: MemorySystem, conversation: Conversation, store: BankStore, namespace: str
 ) -> list[MemorySpace]:
-    """Let a program remember a conversation, and give what was remembered before each session.
+    """Let a program remember a conversation, and return its memory before each session.
 
-    Each session is saved as it is done, so what a killed run built is found again. The namespace names all
-    that the memories depend on: see ``memory_namespace``.
+    Each session is saved at once, so a killed run continues where it stopped. The namespace must identify
+    everything that the memories depend on: see ``memory_namespace``.
 
     Returns:
         one space per session, and a last one with all of them.
@@ -101,10 +101,7 @@ def roll_in(
         if not saved.has_session(session):
             program.remember(saved, session)
             store.save(saved)
-    return _snapshots(saved, conversation)
-
-
-def _snapshots(saved: MemorySpace, conversation: Conversation) -> list[MemorySpace]:
+    # replay the log of operations, with a snapshot before each session
     space = MemorySpace(saved.namespace)
     spaces = [space.fork()]
     for session in conversation.sessions:
@@ -113,7 +110,7 @@ def _snapshots(saved: MemorySpace, conversation: Conversation) -> list[MemorySpa
         for operation in saved.bank.operations(since)[: ingested.version - since]:
             space.bank.append(operation)
         space.ingest(session, ingested.record)
-        space.index.refresh(space.bank)  # once: what forks copy needs no indexing
+        space.index.refresh(space.bank)  # once, so that forks need not index it again
         spaces.append(space.fork())
     return spaces
 
@@ -126,15 +123,15 @@ def make_episodes(
     rng: random.Random,
     max_replay_questions: int = 0,
 ) -> list[Episode]:
-    """Make the episodes of a conversation, at every depth at which there is something to ask.
+    """Make an episode of each session that has questions.
 
     Args:
         conversation: the conversation.
-        spaces: what was remembered before each session, as ``roll_in`` gives it.
-        max_questions: how many questions of a session are asked at most; more are drawn from.
-        rng: draws them.
-        max_review: how many questions about earlier sessions are asked again at most, so that what a session
-            does to older memories counts.
+        spaces: the memory before each session, from ``roll_in``.
+        max_questions: the most questions of a session; if it has more, they are sampled.
+        rng: samples them.
+        max_replay_questions: the most questions about earlier sessions that are asked again, so that harm to
+            older memories lowers the score.
     """
     placed = questions_by_session(conversation)
     episodes: list[Episode] = []
@@ -145,9 +142,8 @@ def make_episodes(
             chosen = {q.question_id for q in rng.sample(questions, max_questions)}
             questions = [q for q in questions if q.question_id in chosen]
         if questions:
-            again = (
-                rng.sample(earlier, min(max_replay_questions, len(earlier))) if max_replay_questions else []
-            )
-            episodes.append(Episode(conversation, session, before, (*questions, *again)))
+            count = min(max_replay_questions, len(earlier))
+            replayed = rng.sample(earlier, count) if max_replay_questions else []
+            episodes.append(Episode(conversation, session, before, (*questions, *replayed)))
         earlier += placed[session.session_id]
     return episodes

@@ -1,4 +1,4 @@
-"""A trained model on the Hugging Face hub: only when asked, and private unless it is there already."""
+"""Upload a trained model to the Hugging Face hub: only on request; a new repository is private."""
 
 import re
 from pathlib import Path
@@ -13,17 +13,15 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def check_hub_access(name: str | None) -> None:
-    """Find out early whether a result can be pushed; None asks for nothing.
+    """Check before a training that its result can be uploaded; None uploads nothing.
 
     Raises:
-        ConfigError: the name is none of a repository, or there is no token.
+        ConfigError: the name is not that of a repository, or there is no token.
     """
     if name is None:
         return
     if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"push_to_hub={name!r} is not the name of a repository: one looks like 'owner/model'"
-        )
+        raise ConfigError(f"push_to_hub={name!r} is not the name of a repository: write it as 'owner/model'")
     if get_token() is None:
         raise ConfigError(
             f"push_to_hub={name!r} needs a token of the Hugging Face hub: run 'hf auth login', or set "
@@ -32,12 +30,12 @@ def check_hub_access(name: str | None) -> None:
 
 
 def upload_to_hub(folder: Path, name: str, *, endpoint: str | None = None) -> str:
-    """Upload the files of a folder as one commit, and give its address; what is there already stays as it is.
+    """Upload the files of a folder as one commit, and return its address; other files there stay.
 
     Args:
         folder: of the model: weights, tokenizer, program, card.
-        name: of the repository, ``owner/model``; made, and private, if it is not there.
-        endpoint: of the hub; by default that of the environment (``HF_ENDPOINT``).
+        name: of the repository, ``owner/model``; a missing one is created as private.
+        endpoint: of the hub; by default ``HF_ENDPOINT`` of the environment.
 
     Raises:
         ModelError: the hub refuses, or cannot be reached.
@@ -48,12 +46,12 @@ def upload_to_hub(folder: Path, name: str, *, endpoint: str | None = None) -> st
         done = hub.upload_folder(
             repo_id=name,
             folder_path=folder,
-            commit_message="Add a writer that was trained to remember",
+            commit_message="Add a trained memory writer",
             ignore_patterns=["*.draft"],
         )
     except (HfHubHTTPError, HFValidationError, HTTPError, OSError) as error:
         raise ModelError(
-            f"{str(folder)!r} could not be pushed to {name!r}: {' '.join(str(error).split())}; it is kept, "
-            "and --mode evaluate with the same --output-dir and --push-to-hub tries again"
+            f"{str(folder)!r} could not be uploaded to {name!r}: {' '.join(str(error).split())}; the folder "
+            "is kept: to try again, use --mode evaluate with the same --output-dir and --push-to-hub"
         ) from error
     return str(done.commit_url)

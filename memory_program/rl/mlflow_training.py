@@ -1,4 +1,4 @@
-"""What comes out of a training besides weights: the program, a card, results.json, curves, MLflow."""
+"""The outputs of a training besides its weights: program, card, results.json, curves, MLflow."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ from memory_program.core.provenance import git_commit, lock_hash, provenance_tag
 from memory_program.rl.base_comparison import validation_difference
 from memory_program.rl.model_card import model_card
 from memory_program.rl.training_curves import write_curves
-from memory_program.rl.training_data import DataSplits
+from memory_program.rl.training_data import TrainingSplits
 from memory_program.tracking import RunPublisher, TrackedRun
 
 RESULTS = "results.json"
@@ -21,7 +21,7 @@ _MACHINE_SETTINGS = {
     "api_base",
     "data",
     "mlflow",
-    "num_threads",
+    "concurrency",
     "output_dir",
     "push_to_hub",
     "tracking_uri",
@@ -29,20 +29,20 @@ _MACHINE_SETTINGS = {
 
 
 def make_training_results(
-    config: TrainConfig, material: DataSplits, entries: Sequence[LogEntry], comparison: Json
+    config: TrainConfig, splits: TrainingSplits, entries: Sequence[LogEntry], comparison: Json
 ) -> Json:
-    """Say as JSON what was trained, how it went, what it is worth, and what that rests on."""
+    """Make results.json: settings, data, progress, validation scores and the comparison with the base."""
     steps = [entry for entry in entries if entry["kind"] == "step"]
     validations = [entry for entry in entries if entry["kind"] == "validation"]
     best = next(entry for entry in validations if entry["step"] == validations[-1]["best_step"])
     return {
         "settings": config.model_dump(mode="json", exclude=_MACHINE_SETTINGS),
         "dataset": {
-            "name": material.dataset.name,
-            "sha256": material.dataset.sha256,
-            "is_modified": material.dataset.is_modified,
+            "name": splits.dataset.name,
+            "sha256": splits.dataset.sha256,
+            "is_modified": splits.dataset.is_modified,
             **{
-                split: [conversation.conversation_id for conversation in getattr(material, split)]
+                split: [conversation.conversation_id for conversation in getattr(splits, split)]
                 for split in ("train", "val", "test")
             },
         },
@@ -56,14 +56,14 @@ def make_training_results(
         / max(1e-9, sum(e["seconds/step"] for e in steps)),
         "validation": {
             **{"first": validations[0], "best": best, "last": validations[-1]},
-            "difference": validation_difference(validations[0], best, config.seed),
+            "difference": validation_difference(validations[0], best, config.trainer.optimizer.seed),
         },
         **comparison,
     }
 
 
 def save_trained_program(config: TrainConfig, program: MemoryProgram, results: Json) -> None:
-    """Write the program (prompts and demos, no model) and the card beside the weights.
+    """Write the program (prompts and demos, no model) and the model card next to the weights.
 
     Raises:
         OSError: a file cannot be written.
@@ -77,7 +77,7 @@ class TrainingPublisher(RunPublisher):
 
     def __init__(self, config: TrainConfig) -> None:
         """Begin to open MLflow in the background."""
-        super().__init__(config.output_dir, config.tracking_uri, is_on=config.mlflow)
+        super().__init__(config.output_dir, config.tracking.tracking_uri, is_on=config.tracking.mlflow)
         self._config = config
         self.open_tracker()
 
@@ -110,7 +110,7 @@ class TrainingPublisher(RunPublisher):
 
 
 def metric_curves(entries: Sequence[LogEntry]) -> dict[str, list[tuple[int, float]]]:
-    """Give every number of a log against its step; those of validations begin with ``validation/``."""
+    """Collect each number of a log by step; names of validation numbers begin with ``validation/``."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for entry in entries:
         prefix = "validation/" if entry["kind"] == "validation" else ""

@@ -1,4 +1,4 @@
-"""The card of a trained model: what it is, what it was trained on, what it is worth, and how to run it."""
+"""The model card of a trained writer: origin, data, method, scores, and how to run it."""
 
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.json_files import Json
@@ -6,22 +6,22 @@ from memory_program.core.json_files import Json
 _CARD = """---
 tags: [memory, reinforcement-learning, grpo]
 ---
-# {model}, trained to remember
+# {model}, trained as a memory writer
 
-The writer of a memory program: it reads a session of a conversation and calls tools that write memories. It
-was trained by what a frozen reader could answer from them, and is made for nothing else.
+The writer of a memory program: it reads a session of a conversation and calls tools that write memories. Its
+reward was the score of a frozen reader's answers from these memories. It is made for this task only.
 
-- began as: {model}; the reader, never trained: {reader}
-- data: {dataset}, {train} conversations to learn from, {val} to choose on, {test} to test on
-- method: GRPO ({loss_type}), {reward_rule} reward on {reward}{attribution}; {steps} steps, {samples:,}
+- base model: {model}; frozen reader: {reader}
+- data: {dataset}, {train} training conversations, {val} for validation, {test} for testing
+- method: GRPO ({loss_type}), {reward_rule} reward on {answer_metric}{attribution}; {steps} steps, {samples:,}
   samples, {tuning} tuning, learning rate {learning_rate:g}, seed {seed}
-- validation score: {before:.3f} before, {after:.3f} after {best_step} steps, which are these weights:
+- validation score: {before:.3f} before training, {after:.3f} after {best_step} steps (these weights):
   {validated}
-- test, official F1 of what has an answer, against the beginning: {gained}
+- test, official F1 on answerable questions, trained minus base: {gained}
 - version {version}, commit {git_commit}
 
-`program.json` holds the prompts that it was trained with; where adapters were trained, `adapter/` has them
-apart. In the folder of this card:
+`program.json` holds the prompts of the training. If adapters were trained, `adapter/` holds them separately.
+Run it in the folder of this card:
 
 ```
 python evaluate.py --dataset {dataset} --systems optimized --program program.json \\
@@ -35,17 +35,17 @@ def model_card(config: TrainConfig, results: Json) -> str:
 
     Args:
         config: of the training.
-        results: as ``publish.make_results`` gives them.
+        results: of ``make_training_results``.
     """
-    validation = results["validation"]
+    validation, rewards = results["validation"], config.grpo.rewards
     splits = {name: len(results["dataset"][name]) for name in ("train", "val", "test")}
-    names = {"model", "loss_type", "reward_rule", "reward", "tuning", "learning_rate", "seed"}
+    names = {"model", "loss_type", "reward_rule", "answer_metric", "tuning", "learning_rate", "seed"}
     return _CARD.format(
         **config.model_dump(include=names),
         **splits,
-        attribution="" if config.reward_rule == "difference" else f", alpha {config.alpha:g}",
+        attribution="" if rewards.reward_rule == "leave-one-out" else f", alpha {rewards.alpha:g}",
         reader=config.reader,
-        dataset=config.dataset,
+        dataset=config.source.dataset,
         steps=results["steps"],
         samples=results["samples"],
         before=validation["first"]["score"],
@@ -59,7 +59,7 @@ def model_card(config: TrainConfig, results: Json) -> str:
 
 
 def format_difference(comparison: Json | None) -> str:
-    """Write by how much the trained model is better, with its interval where there is one.
+    """Format the difference of two scores, with its interval if there is one.
 
     Example:
         >>> format_difference({"difference": 0.12, "low": 0.1, "high": 0.2, "p_value": 0.008, "n": 90})

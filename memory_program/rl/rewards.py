@@ -1,12 +1,13 @@
-"""What a rollout is worth: formulas on plain numbers, and the score of an answer that they start from.
+"""Rewards and credit assignment: formulas on plain numbers, and the answer metric that they start from.
 
-A reward is computed from what happened. Where something did not happen, because a reader or a judge could not
-be asked, there is no reward at all, and nothing here makes one up.
+answer metric -> task score of a rollout -> reward of each agent -> advantage within its group. A reader or a
+judge that fails gives no reward at all; a failure never becomes a number.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Literal
 
 import dspy
@@ -18,7 +19,7 @@ from locomo.metrics import is_abstention
 from locomo.types import Question
 from memory_program.agents.tools import ALL_TOOLS
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.memory import MemoryKind
+from memory_program.bank.memory import MEMORY_KINDS, MemoryKind, Operation
 from memory_program.bank.outcomes import Answer, Outcome
 from memory_program.core.errors import ConfigError
 from memory_program.evaluation.item_records import AnswerRecord
@@ -26,24 +27,29 @@ from memory_program.evaluation.scoring.question_scores import score_question
 from memory_program.models.usage import Usage
 
 AnswerMetric = Callable[[Question, Answer], float | None]
-"""Says what an answer is worth, from 0 to 1; None if that cannot be said."""
+"""Scores an answer from 0 to 1; None where the reader or the judge failed."""
 
 AnswerMetricName = Literal["f1", "judge", "mix"]
-RewardName = Literal["outcome", "dense", "delta", "difference"]
+RewardName = Literal["outcome", "dense", "delta", "leave-one-out"]
+
+STD_EPSILON = 1e-4
+"""Added to a group's standard deviation, as in TRL."""
+
+_MIN_REWARD_RANGE = 1e-9  # smaller ranges are rounding errors
 
 
 def build_answer_metric(
     name: AnswerMetricName, rubric: Rubric = Rubric.STRICT, judge_lm: dspy.LM | None = None
 ) -> AnswerMetric:
-    """Make a score: the official F1, a judge's verdict, or the mean of both.
+    """Make an answer metric: the official F1, a judge's verdict, or the mean of both.
 
-    Who abstains rightly has 1 in each, and who abstains wrongly 0, without a call to the judge.
+    A correct abstention scores 1 under each and a wrong one 0, without a call to the judge.
 
     Raises:
-        ConfigError: the score needs a judge and there is none.
+        ConfigError: the metric needs a judge and there is none.
     """
     if name != "f1" and judge_lm is None:
-        raise ConfigError(f"score {name!r} needs a judge: name its model, or choose 'f1'")
+        raise ConfigError(f"answer metric {name!r} needs a judge: name its model, or choose 'f1'")
     judges = Judges(rubric, judge_lm)
 
     def f1(question: Question, answer: Answer) -> float | None:
@@ -68,18 +74,20 @@ def build_answer_metric(
     return {"f1": f1, "judge": verdict, "mix": mix}[name]
 
 
-def task_score(questions: Sequence[Question], answers: Sequence[Answer], score: AnswerMetric) -> float | None:
-    """Give the mean score of an episode's answers; None if one of them has none (MemBuilder's r_task)."""
-    scores = [score(question, answer) for question, answer in zip(questions, answers, strict=True)]
+def task_score(
+    questions: Sequence[Question], answers: Sequence[Answer], metric: AnswerMetric
+) -> float | None:
+    """Return the mean score of an episode's answers (MemBuilder's r_task); None if one of them has none."""
+    scores = [metric(question, answer) for question, answer in zip(questions, answers, strict=True)]
     known = [value for value in scores if value is not None]
     return fmean(known) if known and len(known) == len(scores) else None
 
 
-# -- the dense reward of a session -----------------------------------------------------------------
+# -- the dense reward ------------------------------------------------------------------------------
 
 
 def core_length_penalty(tokens: int) -> float:
-    """Give MemBuilder's penalty on a core block: 0 up to 150 tokens, 1 from 400, linear between.
+    """Return MemBuilder's penalty on a core block: 0 up to 150 tokens, 1 from 400, linear between.
 
     Source: MemBuilder (arXiv 2601.05488). Deviation: theirs compares limits in tokens with characters.
 
@@ -91,10 +99,10 @@ def core_length_penalty(tokens: int) -> float:
 
 
 def relative_length_penalty(tokens: int, expert_tokens: int | None) -> float:
-    """Give MemBuilder's penalty on memories that are much longer or shorter than the expert's.
+    """Return MemBuilder's penalty on memories that are much longer or shorter than the expert's.
 
-    With ratio = tokens / expert_tokens: 0 inside [0.5, 1.3], or where the two differ by less than 200 tokens,
-    or where no expert is known; above, min(1, (ratio - 1.3) / 0.7); below, min(1, (0.5 - ratio) / 0.3).
+    With ratio = tokens / expert_tokens: 0 inside [0.5, 1.3], if the two differ by less than 200 tokens, or if
+    no expert is known. Above 1.3: min(1, (ratio - 1.3) / 0.7). Below 0.5: min(1, (0.5 - ratio) / 0.3).
 
     Example:
         >>> relative_length_penalty(1650, 1000), relative_length_penalty(350, 1000)
@@ -109,7 +117,7 @@ def relative_length_penalty(tokens: int, expert_tokens: int | None) -> float:
 
 
 def dense_reward(task: float, length: float, *, is_valid: bool, length_weight: float = 0.8) -> float:
-    """Give MemBuilder's reward of one kind of memory: valid * task * (1 - length_weight * length).
+    """Return MemBuilder's reward of one agent: valid * task * (1 - length_weight * length).
 
     Example:
         >>> dense_reward(0.5, 1.0, is_valid=True), dense_reward(0.5, 0.0, is_valid=False)
@@ -118,12 +126,12 @@ def dense_reward(task: float, length: float, *, is_valid: bool, length_weight: f
     return task * round(1 - length_weight * length, 12) if is_valid else 0.0
 
 
-# -- the delta reward of two snapshots -------------------------------------------------------------
+# -- the delta reward ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class BankSize:
-    """How many memories are live in a snapshot, and how many characters one has on average."""
+    """The number of live memories in a snapshot, and their mean length in characters."""
 
     memories: int
     mean_chars: float
@@ -136,11 +144,11 @@ class BankSize:
 
 
 def bank_efficiency(old: BankSize, new: BankSize) -> float:
-    """Give MemUpdate's E: size * density * change, between 0.1 and 1.5.
+    """Return MemUpdate's E: size * density * change, between 0.1 and 1.5.
 
-    size is 1 up to 100 memories, then max(0.1, 1 - (new - 100) / 100); density is the mean length of a memory
-    against what it was, at most 1.2 (1 if there was none); change is 1 minus half the share of memories that
-    were added or lost, at least 0.8.
+    size is 1 up to 100 memories, then max(0.1, 1 - (new - 100) / 100). density is the new mean length of a
+    memory divided by the old one, at most 1.2 (1 for an empty old bank). change is 1 minus half the share of
+    memories that were added or lost, at least 0.8.
 
     Example:
         >>> bank_efficiency(BankSize(10, 50.0), BankSize(11, 60.0))
@@ -153,9 +161,9 @@ def bank_efficiency(old: BankSize, new: BankSize) -> float:
 
 
 def delta_reward(old: float, new: float, e: float) -> float:
-    """Give MemUpdate's reward, repaired: max(d, 0) * E - max(-d, 0) * (2 - E), with d = new - old.
+    """Return MemUpdate's reward, repaired: max(d, 0) * E - max(-d, 0) * (2 - E), with d = new - old.
 
-    Deviation: d * E, as published, makes a loss smaller the more a bank is bloated; 2 - E makes it larger.
+    Deviation: d * E, as published, shrinks the loss of a bloated bank; 2 - E makes it larger.
 
     Example:
         >>> delta_reward(0.25, 0.75, 0.5), delta_reward(0.75, 0.25, 0.5)
@@ -165,16 +173,16 @@ def delta_reward(old: float, new: float, e: float) -> float:
     return max(gain, 0.0) * e - max(-gain, 0.0) * (2 - e)
 
 
-# -- a rollout's specialist ------------------------------------------------------------------------
+# -- the reward of one agent -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class AgentStats:
-    """What one agent did in a rollout.
+    """One agent's work in a rollout.
 
-    ``is_valid``: its replies could be read, and the tools refused none of its calls. ``tokens`` counts the
-    texts of the memories that it wrote (of the core block, the whole block afterwards), ``expert_tokens`` the
-    same for an expert, where one is known. ``accepted`` and ``calls`` count calls by tool.
+    ``is_valid``: its replies could be parsed and the tools refused none of its calls. ``tokens`` counts the
+    texts of the memories that it wrote (for the core block, the whole block afterwards), ``expert_tokens``
+    those of an expert, where one is known. ``accepted`` and ``calls`` count calls by tool.
     """
 
     kind: MemoryKind | None
@@ -186,7 +194,7 @@ class AgentStats:
 
     @property
     def length_penalty(self) -> float:
-        """The penalty of its kind; a generalist (None) has an expert's tokens for all kinds together."""
+        """The penalty for its kind; a generalist (None) is compared with the expert's tokens of all kinds."""
         if self.kind is MemoryKind.CORE:
             return core_length_penalty(self.tokens)
         return relative_length_penalty(self.tokens, self.expert_tokens)
@@ -194,10 +202,10 @@ class AgentStats:
 
 @dataclass(frozen=True, slots=True)
 class RolloutScore:
-    """What a rollout's questions gave: after it, before it (for the delta), and the bank's efficiency.
+    """Mean answer scores of a rollout: after the session, before it (delta only), and the bank's efficiency.
 
-    ``counterfactual_scores`` is what they would have given had one agent, by its kind, written nothing (for the
-    difference); an agent that wrote nothing is not in it.
+    ``counterfactual_scores`` (leave-one-out only) maps each kind to the score without the memories of its
+    agent; an agent that wrote nothing is not in it.
     """
 
     task: float
@@ -210,54 +218,131 @@ class RolloutScore:
 
 @dataclass(frozen=True, slots=True)
 class RewardRule:
-    """How rewards are made.
+    """The formula of the reward.
 
-    ``outcome`` is the task score alone, ``dense`` MemBuilder's, ``delta`` MemUpdate's, ``difference`` what
-    the score owes to this very agent: the score less what it would be had the agent written nothing (Wolpert,
-    Tumer 2002: difference rewards). An invalid reply never gains: it has 0, and of a loss the whole.
-    ``format_weight`` is added for a valid reply, and ``tool_weights`` for each tool by the share of its calls
-    that were accepted; both are off unless given.
+    - ``outcome``: the task score.
+    - ``dense`` (MemBuilder): valid * task * (1 - length_weight * length penalty).
+    - ``delta`` (MemUpdate): the gain over the memory before the session, times the bank's efficiency.
+    - ``leave-one-out``: the task score minus the score without this agent's memories (difference rewards;
+      Wolpert and Tumer 2002). ``difference``, its previous name, is accepted.
+
+    An invalid reply never gains: its reward is 0, or the loss if there is one. ``format_weight`` is added for
+    a valid reply; ``tool_weights`` adds weight * (accepted calls / calls) for each tool used. Both are off by
+    default.
     """
 
-    name: RewardName = "dense"
+    name: RewardName | Literal["difference"] = "dense"
     length_weight: float = 0.8
     format_weight: float = 0.0
     tool_weights: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
-        """Refuse weights of tools that there are not.
+        """Check the names of the tools.
 
         Raises:
-            ConfigError: there are some.
+            ConfigError: one of them is unknown.
         """
         unknown = sorted(set(self.tool_weights) - set(ALL_TOOLS))
         if unknown:
             raise ConfigError(f"unknown tool {unknown[0]!r}: choose from {', '.join(ALL_TOOLS)}")
+        if self.name == "difference":
+            object.__setattr__(self, "name", "leave-one-out")
 
     @property
     def is_per_agent(self) -> bool:
-        """Whether a reward is an agent's own already, so that its part in what was retrieved adds nothing."""
-        return self.name == "difference"
+        """True if the reward is already an agent's own, so that attribution weights would add nothing."""
+        return self.name == "leave-one-out"
 
-    def reward(self, work: AgentStats, score: RolloutScore) -> float:
-        """Give the reward of one agent of a rollout."""
-        return self._main(work, score) + self._extra(work)
-
-    def _main(self, work: AgentStats, score: RolloutScore) -> float:
-        if self.name == "delta":
-            gain = delta_reward(score.before, score.task, score.efficiency)
-            return gain if work.is_valid else min(gain, 0.0)
-        if self.is_per_agent:
-            owed = score.task - score.counterfactual_scores.get(work.kind, score.task)
-            return owed if work.is_valid else min(owed, 0.0)
-        length = work.length_penalty if self.name == "dense" else 0.0
-        return dense_reward(score.task, length, is_valid=work.is_valid, length_weight=self.length_weight)
-
-    def _extra(self, work: AgentStats) -> float:
-        used = {tool: count for tool, count in work.calls.items() if count}
-        tools = sum(
-            weight * work.accepted.get(tool, 0) / used[tool]
+    def reward(self, stats: AgentStats, score: RolloutScore) -> float:
+        """Return the reward of one agent of a rollout."""
+        if self.name in ("outcome", "dense"):
+            length = stats.length_penalty if self.name == "dense" else 0.0
+            reward = dense_reward(
+                score.task, length, is_valid=stats.is_valid, length_weight=self.length_weight
+            )
+        else:
+            if self.name == "delta":
+                gain = delta_reward(score.before, score.task, score.efficiency)
+            else:
+                gain = score.task - score.counterfactual_scores.get(stats.kind, score.task)
+            reward = gain if stats.is_valid else min(gain, 0.0)
+        tool_bonus = sum(
+            weight * stats.accepted.get(tool, 0) / stats.calls[tool]
             for tool, weight in self.tool_weights.items()
-            if tool in used
+            if stats.calls.get(tool)
         )
-        return self.format_weight * work.is_valid + tools
+        return reward + (self.format_weight * stats.is_valid + tool_bonus)
+
+
+# -- credit assignment within a group --------------------------------------------------------------
+
+
+def written_kinds(operations: Sequence[Operation]) -> dict[str, MemoryKind]:
+    """Map the ids of the memories that the operations created to their kinds."""
+    return {memory.memory_id: memory.kind for operation in operations for memory in operation.created}
+
+
+def attribution_weights(
+    shown: Sequence[Sequence[str]], written: Mapping[str, MemoryKind], alpha: float = 4.0
+) -> dict[MemoryKind, float]:
+    """Weigh each kind by how often this rollout's memories of it were retrieved for the episode's questions.
+
+    The kind retrieved most has ``alpha``, the others 1. A tie of n kinds shares the bonus: each has
+    1 + (alpha - 1) / n. Without any retrieval, and for the core block, the weight is 1.
+    Source: MemBuilder (arXiv 2601.05488), ADRPO. Deviation: they also count memories of earlier sessions,
+    which this rollout did not write, and give every tie to the episodic kind.
+
+    Args:
+        shown: for each question, the ids of the memories that the reader was shown.
+        written: the kinds of the memories that this rollout wrote.
+        alpha: the weight of the kind that was retrieved most.
+
+    Example:
+        >>> kinds = {"m7": MemoryKind.EPISODIC, "m8": MemoryKind.SEMANTIC}
+        >>> weights = attribution_weights([["m1", "m7"], ["m7", "m8"]], kinds)
+        >>> weights[MemoryKind.EPISODIC], weights[MemoryKind.SEMANTIC], weights[MemoryKind.CORE]
+        (4.0, 1.0, 1.0)
+    """
+    counts = Counter(written[name] for names in shown for name in set(names) if name in written)
+    most = max(counts.values(), default=0)
+    leaders = [kind for kind in MEMORY_KINDS if most and counts[kind] == most]
+    bonus = (alpha - 1) / len(leaders) if leaders else 0.0
+    return {kind: 1.0 + (bonus if kind in leaders else 0.0) for kind in MemoryKind}
+
+
+def group_advantages(rewards_G: Sequence[float], *, scale_rewards: bool = True) -> list[float] | None:
+    """Return (reward - mean) / (standard deviation + 1e-4) within a group; None if all rewards are equal.
+
+    The deviation is that of a sample (n - 1), as in TRL and DeepSeekMath (arXiv 2402.03300). Without
+    ``scale_rewards`` only the mean is subtracted (Dr. GRPO, arXiv 2503.20783).
+
+    Example:
+        >>> group_advantages([1.0, 0.0], scale_rewards=False)
+        [0.5, -0.5]
+        >>> group_advantages([0.3, 0.3]) is None
+        True
+    """
+    if len(rewards_G) < 2 or max(rewards_G) - min(rewards_G) < _MIN_REWARD_RANGE:
+        return None
+    mean = fmean(rewards_G)
+    scale = stdev(rewards_G) + STD_EPSILON if scale_rewards else 1.0
+    return [(reward - mean) / scale for reward in rewards_G]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedReward:
+    """One rollout's reward in a group, and the weight of its advantage."""
+
+    reward: float
+    weight: float = 1.0
+
+
+def weighted_advantages(group: Sequence[WeightedReward], *, scale_rewards: bool = True) -> list[float] | None:
+    """Return weight * advantage for each rollout of a group; None if all rewards are equal.
+
+    Weighing the advantage weighs the clipped objective: min(w * r * A, w * clip(r) * A) for a ratio r.
+    """
+    advantages = group_advantages([part.reward for part in group], scale_rewards=scale_rewards)
+    if advantages is None:
+        return None
+    return [part.weight * advantage for part, advantage in zip(group, advantages, strict=True)]

@@ -1,35 +1,53 @@
-"""Rollouts: one session remembered several times over, each time from the same memory, with every call kept.
+"""Rollouts: sample a session several times from one memory, grade each result, group them by agent.
 
-What is trained on are the very tokens that were sampled for the very prompt that an agent was given, so there
-is no second rendering of either, and each agent has the inputs that were its own.
+Training uses the very tokens that were sampled for the very prompt that an agent got, so no prompt and no
+reply is rendered a second time. A group holds one agent's samples in the rollouts of one episode: the same
+prompt, different replies, each rewarded for the agent's own work.
 """
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
-from typing import cast
+from typing import Any, cast
 
 import dspy
 from dspy.lm15 import Request, Response
 
+from locomo.types import Question
 from memory_program.agents.program import MemoryProgram
+from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter, Proposal
 from memory_program.bank.budget import count_tokens
-from memory_program.bank.memory import MemoryKind, Operation
-from memory_program.bank.outcomes import CallFailure, Outcome
+from memory_program.bank.memory import MemoryKind
+from memory_program.bank.outcomes import Answer, CallFailure, Outcome
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import ConfigError
+from memory_program.core.parallel import run_parallel
 from memory_program.models.rate_limit import Engine
-from memory_program.rl.credit import written_kinds
 from memory_program.rl.episodes import Episode
-from memory_program.rl.rewards import AgentStats
+from memory_program.rl.rewards import (
+    AgentStats,
+    AnswerMetric,
+    BankSize,
+    RewardRule,
+    RolloutScore,
+    WeightedReward,
+    attribution_weights,
+    bank_efficiency,
+    task_score,
+    weighted_advantages,
+    written_kinds,
+)
 
 ExpertTokens = Callable[[Episode, MemoryKind | None], int | None]
-"""Says how many tokens an expert would write of an episode; None where nobody knows."""
+"""Returns how many tokens an expert would write for an episode; None where that is unknown."""
+
+
+# -- sampling --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +62,10 @@ class AgentCall:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What became of an episode once: the memory afterwards, the calls, and what each agent did.
+    """One sampled outcome of an episode: the memory afterwards, the calls, and each agent's work.
 
-    ``written`` maps the memories that were written to their kinds, ``proposals`` are what agents wished to
-    write. Calls that never came back stand in ``call_errors``, replies that could not be used in ``unusable_replies``.
+    ``written`` maps the memories that were written to their kinds. ``proposals`` are the agents' own
+    proposals, before they were merged.
     """
 
     episode: Episode
@@ -61,17 +79,17 @@ class Rollout:
 
     @property
     def call_errors(self) -> list[CallFailure]:
-        """The failures that are not the model's doing: with one, nothing can be said of the rollout."""
+        """Calls that returned nothing, through no fault of the model: with one, the rollout has no score."""
         return [failure for failure in self.failures if failure.outcome is Outcome.ERROR]
 
     @property
     def unusable_replies(self) -> list[CallFailure]:
-        """The replies that were cut or could not be read."""
+        """Replies that were truncated or could not be parsed."""
         return [failure for failure in self.failures if failure.outcome is not Outcome.ERROR]
 
 
 def get_policy_lm(program: MemoryProgram) -> dspy.LM:
-    """Give the one model that all agents of the writer have.
+    """Return the one model that all agents of the writer share.
 
     Raises:
         ConfigError: they have none, or several.
@@ -85,18 +103,24 @@ def get_policy_lm(program: MemoryProgram) -> dspy.LM:
     return lms[0]
 
 
-def sampling_program(program: MemoryProgram, temperature: float, max_tokens: int) -> MemoryProgram:
-    """Copy a program such that its writer's agents' calls are sampled, seeded, and kept by ``run_rollout``.
+def kind_for_agent(agent: str) -> MemoryKind | None:
+    """Return the kind of memory that an agent writes; None for one that writes all kinds."""
+    return MemoryKind(agent) if agent in {kind.value for kind in MemoryKind} else None
 
-    A reply has ``max_tokens`` tokens at most, and no more than the model's own limit.
+
+def sampling_program(program: MemoryProgram, temperature: float, max_tokens: int) -> MemoryProgram:
+    """Copy a program so that ``run_rollout`` can seed and record the calls of its writer's agents.
+
+    A reply has at most ``max_tokens`` tokens, and no more than the model's own limit.
     """
     lm = get_policy_lm(program)
     max_tokens = min(max_tokens, lm.kwargs.get("max_tokens") or max_tokens)
     engine = cast(Engine, lm.engine)
     copied = program.deepcopy()
     for agent in copied.writer.agents:
-        tap = _SeededRecordingEngine(engine, agent)
-        getattr(copied.writer, agent).lm = lm.copy(engine=tap, temperature=temperature, max_tokens=max_tokens)
+        recorder = _SeededRecordingEngine(engine, agent)
+        copied_lm = lm.copy(engine=recorder, temperature=temperature, max_tokens=max_tokens)
+        getattr(copied.writer, agent).lm = copied_lm
     return copied
 
 
@@ -107,108 +131,68 @@ def run_rollout(
     number: int = 0,
     expert_tokens: ExpertTokens | None = None,
 ) -> Rollout:
-    """Let a program remember the session of an episode, which stays as it is.
+    """Let a program remember the session of an episode; the episode itself is not changed.
 
     Args:
-        program: one of ``sampling_program``, whose calls are kept.
-        episode: what is remembered, and from which memory.
-        seed: decides all that is sampled, together with the number, the agent and its turn.
+        program: the result of ``sampling_program``.
+        episode: the session, and the memory before it.
+        seed: with the number, the agent and its turn, it decides everything that is sampled.
         number: of the rollout among those of its episode in a step.
-        expert_tokens: what the dense reward compares lengths with.
+        expert_tokens: token counts that the dense reward compares with.
     """
     space = episode.before.fork()
-    with _record_calls(f"{seed}/{episode.episode_id}/{number}") as recording:
+    recording = _CallRecording(f"{seed}/{episode.episode_id}/{number}")
+    token = _current_recording.set(recording)  # threads that run in a copy of this context record, too
+    try:
         done = program.writer(space=space, session=episode.session)
+    finally:
+        _current_recording.reset(token)
     space.ingest(episode.session, done.record)
-    proposals: list[Proposal] = done.proposals
     agents = program.writer.agents
-    work = {
-        proposal.actor: _make_agent_stats(proposal, done.operations, episode, space, expert_tokens)
-        for proposal in proposals
-        if proposal.actor in agents  # the others are not trained: what consolidates, say
-    }
+    # other actors, such as the consolidation, are not trained
+    proposals: list[Proposal] = [proposal for proposal in done.proposals if proposal.actor in agents]
+    agent_stats: dict[str, AgentStats] = {}
+    for proposal in proposals:
+        kind = kind_for_agent(proposal.actor)
+        own = [operation for operation in done.operations if operation.provenance.actor == proposal.actor]
+        texts = [memory.text for operation in own for memory in operation.created]
+        if kind is MemoryKind.CORE:
+            texts = [space.bank.core]
+        agent_stats[proposal.actor] = AgentStats(
+            kind=kind,
+            is_valid=not (proposal.failures or proposal.tool_errors),
+            tokens=sum(count_tokens(text) for text in texts),
+            expert_tokens=expert_tokens(episode, kind) if expert_tokens is not None else None,
+            accepted=Counter(result.tool for result in proposal.results if not result.is_error),
+            calls=Counter(result.tool for result in proposal.results),
+        )
     return Rollout(
         episode=episode,
         number=number,
         space=space,
         calls=tuple(sorted(recording.calls, key=lambda call: (agents.index(call.agent), call.turn))),
-        agent_stats=work,
+        agent_stats=agent_stats,
         written=written_kinds(done.operations),
         failures=done.record.failures,
-        proposals=tuple(proposal for proposal in proposals if proposal.actor in agents),
-    )
-
-
-def counterfactual_space(rollout: Rollout, agent: str, writer: MemoryWriter) -> MemorySpace:
-    """Give the memory as it would be had one agent written nothing, and the others just what they did.
-
-    No agent is called; the writer consolidates a memory that is over its budget, as ever.
-    """
-    space, session = rollout.episode.before.fork(), rollout.episode.session
-    done = writer.apply_proposals(space, session, [p for p in rollout.proposals if p.actor != agent])
-    space.ingest(session, done.record)
-    return space
-
-
-def kind_for_agent(agent: str) -> MemoryKind | None:
-    """Give the kind of memory that an agent writes; None for one that writes all."""
-    return MemoryKind(agent) if agent in {kind.value for kind in MemoryKind} else None
-
-
-def _make_agent_stats(
-    proposal: Proposal,
-    operations: Sequence[Operation],
-    episode: Episode,
-    space: MemorySpace,
-    expert_tokens: ExpertTokens | None,
-) -> AgentStats:
-    kind = kind_for_agent(proposal.actor)
-    made = [m for o in operations if o.provenance.actor == proposal.actor for m in o.created]
-    texts = [space.bank.core] if kind is MemoryKind.CORE else [memory.text for memory in made]
-    return AgentStats(
-        kind=kind,
-        is_valid=not (proposal.failures or proposal.tool_errors),
-        tokens=sum(count_tokens(text) for text in texts),
-        expert_tokens=expert_tokens(episode, kind) if expert_tokens is not None else None,
-        accepted=Counter(result.tool for result in proposal.results if not result.is_error),
-        calls=Counter(result.tool for result in proposal.results),
+        proposals=tuple(proposals),
     )
 
 
 @dataclass(slots=True)
 class _CallRecording:
-    """The calls of one rollout, and the seeds that they get."""
+    """The calls of one rollout, and the number of calls of each agent so far."""
 
     seed: str
     calls: list[AgentCall] = field(default_factory=list[AgentCall])
     turns: Counter[str] = field(default_factory=Counter[str])
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def next_turn(self, agent: str) -> int:
-        with self.lock:
-            self.turns[agent] += 1
-            return self.turns[agent] - 1
 
-    def call_seed(self, agent: str, turn: int) -> int:
-        return int.from_bytes(blake2b(f"{self.seed}/{agent}/{turn}".encode(), digest_size=7).digest())
-
-
-_current_recording: ContextVar[_CallRecording | None] = ContextVar("open_recording", default=None)
-
-
-@contextmanager
-def _record_calls(seed: str) -> Generator[_CallRecording]:
-    """Keep every call made inside, also in threads that run in a copy of this context."""
-    recording = _CallRecording(seed)
-    token = _current_recording.set(recording)
-    try:
-        yield recording
-    finally:
-        _current_recording.reset(token)
+_current_recording: ContextVar[_CallRecording | None] = ContextVar("current_recording", default=None)
 
 
 class _SeededRecordingEngine:
-    """Stands before an engine: seeds the calls of one agent, and keeps them in the recording that is open."""
+    """Wraps an engine: seeds the calls of one agent and adds them to the current recording."""
 
     def __init__(self, engine: Engine, agent: str) -> None:
         self._engine = engine
@@ -221,10 +205,234 @@ class _SeededRecordingEngine:
         recording = _current_recording.get()
         if recording is None:
             return self._engine.complete(request)
-        turn = recording.next_turn(self._agent)
-        seed = recording.call_seed(self._agent, turn)
-        seeded = replace(request, config=replace(request.config, seed=seed))
+        with recording.lock:
+            turn = recording.turns[self._agent]
+            recording.turns[self._agent] += 1
+        digest = blake2b(f"{recording.seed}/{self._agent}/{turn}".encode(), digest_size=7).digest()
+        seeded = replace(request, config=replace(request.config, seed=int.from_bytes(digest)))
         response = self._engine.complete(seeded)
         with recording.lock:
             recording.calls.append(AgentCall(self._agent, turn, seeded, response))
         return response
+
+
+# -- grading ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRollout:
+    """A rollout, the answers from its memory, and their score; None if a call failed."""
+
+    rollout: Rollout
+    answers: tuple[Answer, ...]
+    score: RolloutScore | None
+
+
+class Grader:
+    """A frozen reader that answers from the memory of each rollout, and a metric that scores its answers."""
+
+    def __init__(
+        self,
+        reader: QAReader,
+        metric: AnswerMetric,
+        rule: RewardRule,
+        threads: int,
+        writer: MemoryWriter | None = None,
+    ) -> None:
+        """Store the parts.
+
+        Args:
+            reader: answers from memories; it is not trained.
+            metric: scores an answer.
+            rule: decides which scores are needed besides the one after the session.
+            threads: rollouts graded at once.
+            writer: required by ``leave-one-out``, to rebuild a memory without one agent's proposals.
+        """
+        assert writer is not None or not rule.is_per_agent, "leave-one-out needs a writer"
+        self._reader, self._metric = reader, metric
+        self._needs_before = rule.name == "delta"
+        self._writer = writer if rule.is_per_agent else None
+        self._threads = threads
+
+    def grade(self, rollouts: Sequence[Rollout]) -> list[ScoredRollout]:
+        """Ask the memory of each rollout the questions of its episode.
+
+        A rollout with a lost call is not asked and has no score. Neither has one for which a call of the
+        reader or the judge failed.
+        """
+        episodes = {_episode_key(rollout.episode): rollout.episode for rollout in rollouts}
+        before_scores: dict[tuple[str, ...], float | None] = {}
+        if self._needs_before:
+            asked = [partial(self._answer_and_score, e.before, e.questions) for e in episodes.values()]
+            results = run_parallel(asked, self._threads)
+            before_scores = {key: score for key, (_, score) in zip(episodes, results, strict=True)}
+        tasks = [partial(self._grade_one, rollout, before_scores) for rollout in rollouts]
+        return run_parallel(tasks, self._threads)
+
+    def score_questions(self, asked: Sequence[tuple[MemorySpace, Question]]) -> list[float | None]:
+        """Score one question for each memory; None where the reader or the judge failed."""
+
+        def score(space: MemorySpace, question: Question) -> float | None:
+            return self._metric(question, self._reader.ask(space, question.dated_text))
+
+        return run_parallel([partial(score, *pair) for pair in asked], self._threads)
+
+    def _grade_one(
+        self, rollout: Rollout, before_scores: Mapping[tuple[str, ...], float | None]
+    ) -> ScoredRollout:
+        if rollout.call_errors:
+            return ScoredRollout(rollout, (), None)
+        episode = rollout.episode
+        answers, task = self._answer_and_score(rollout.space, episode.questions)
+        before = before_scores.get(_episode_key(episode), 0.0)
+        counterfactual: dict[MemoryKind | None, float] = {}
+        if self._writer is not None:
+            for agent in (proposal.actor for proposal in rollout.proposals if proposal.operations):
+                space = counterfactual_space(rollout, agent, self._writer)
+                _, score = self._answer_and_score(space, episode.questions)
+                if score is None:
+                    return ScoredRollout(rollout, answers, None)
+                counterfactual[kind_for_agent(agent)] = score
+        if task is None or before is None:
+            return ScoredRollout(rollout, answers, None)
+        sizes = (BankSize.from_bank(space.bank) for space in (episode.before, rollout.space))
+        score = RolloutScore(task, before, bank_efficiency(*sizes), counterfactual)
+        return ScoredRollout(rollout, answers, score)
+
+    def _answer_and_score(
+        self, space: MemorySpace, questions: Sequence[Question]
+    ) -> tuple[tuple[Answer, ...], float | None]:
+        answers = tuple(self._reader.ask(space, question.dated_text) for question in questions)
+        return answers, task_score(questions, answers, self._metric)
+
+
+def _episode_key(episode: Episode) -> tuple[str, ...]:
+    """Identify an episode in a step: two of one session may ask different questions."""
+    return (episode.episode_id, *(question.question_id for question in episode.questions))
+
+
+def counterfactual_space(rollout: Rollout, agent: str, writer: MemoryWriter) -> MemorySpace:
+    """Rebuild the memory of a rollout without one agent's proposals; the others' stay the same.
+
+    No agent is called, except that the writer consolidates a memory over its budget as usual.
+    """
+    space, session = rollout.episode.before.fork(), rollout.episode.session
+    done = writer.apply_proposals(space, session, [p for p in rollout.proposals if p.actor != agent])
+    space.ingest(session, done.record)
+    return space
+
+
+# -- grouping --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSample:
+    """One agent's part in one rollout."""
+
+    scored: ScoredRollout
+    agent: str
+    reward: float
+    weight: float
+    advantage: float
+
+    @property
+    def calls(self) -> list[AgentCall]:
+        """The agent's calls: one, or several turns."""
+        return [call for call in self.scored.rollout.calls if call.agent == self.agent]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentGroup:
+    """One agent's samples in the rollouts of one episode."""
+
+    episode_id: str
+    agent: str
+    samples: tuple[AgentSample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeGroups:
+    """The groups of an episode, all rewards by agent, and the count of groups dropped for equal rewards."""
+
+    groups: tuple[AgentGroup, ...]
+    rewards: Mapping[str, list[float]]
+    zero_variance_groups: int
+
+
+def group_by_agent(
+    graded: Sequence[ScoredRollout],
+    agents: Sequence[str],
+    rule: RewardRule,
+    *,
+    alpha: float,
+    scale_rewards: bool,
+) -> EpisodeGroups:
+    """Group the rollouts of one episode by agent, with rewards and advantages.
+
+    Args:
+        graded: the rollouts of the episode; those without a score are left out.
+        agents: of the writer.
+        rule: computes the rewards.
+        alpha: as in ``attribution_weights``; a per-agent rule uses 1.
+        scale_rewards: divide advantages by the standard deviation of their group.
+    """
+    scored = [(g, g.score) for g in graded if g.score is not None]
+    weights_G = [
+        attribution_weights(
+            [answer.shown for answer in g.answers], g.rollout.written, 1.0 if rule.is_per_agent else alpha
+        )
+        for g, _ in scored
+    ]
+    groups: list[AgentGroup] = []
+    rewards: dict[str, list[float]] = {}
+    for agent in agents:
+        kind = kind_for_agent(agent)
+        weighted = [
+            WeightedReward(
+                rule.reward(g.rollout.agent_stats[agent], score), 1.0 if kind is None else weights[kind]
+            )
+            for (g, score), weights in zip(scored, weights_G, strict=True)
+        ]
+        rewards[agent] = [part.reward for part in weighted]
+        advantages = weighted_advantages(weighted, scale_rewards=scale_rewards)
+        if advantages is not None:
+            samples = tuple(
+                AgentSample(g, agent, part.reward, part.weight, advantage)
+                for (g, _), part, advantage in zip(scored, weighted, advantages, strict=True)
+            )
+            groups.append(AgentGroup(scored[0][0].rollout.episode.episode_id, agent, samples))
+    return EpisodeGroups(tuple(groups), rewards, len(agents) - len(groups))
+
+
+def training_items(
+    group: AgentGroup, *, has_own_logprobs: bool
+) -> list[dict[str, Any]]:  # Any: JSON, for a job
+    """Convert a group to items of DSPy's training data, with the sampled tokens where the model reports them.
+
+    Args:
+        group: the group.
+        has_own_logprobs: the reported log-probabilities are those of the sampling distribution, which holds
+            at temperature 1 only.
+    """
+    items: list[dict[str, Any]] = []
+    for sample in group.samples:
+        for call in sample.calls:
+            item: dict[str, Any] = {
+                "messages": chat_messages(call.request),
+                "completion": {"role": "assistant", "content": call.response.text or ""},
+                "reward": sample.reward,
+                "advantage": sample.advantage,
+                "weight": sample.weight,
+            }
+            tokens = call.response.logprobs or ()
+            if tokens and all(token.token_id is not None for token in tokens):
+                item["completion_tokens"] = tuple(token.token_id for token in tokens)
+                item["logprobs"] = tuple(token.logprob for token in tokens) if has_own_logprobs else None
+            items.append(item)
+    return items
+
+
+def chat_messages(request: Request) -> list[dict[str, str]]:
+    """Convert a request to chat messages."""
+    system = [{"role": "system", "content": request.system}] if isinstance(request.system, str) else []
+    return [*system, *({"role": message.role, "content": message.text or ""} for message in request.messages)]

@@ -1,4 +1,4 @@
-"""The curves of a training as pictures (PNG), drawn from its log."""
+"""The curves of a training as PNG files, drawn from its log."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ _DIAGNOSTICS = ("kl", "entropy", "completion_tokens", "grad_norm")
 
 
 def write_curves(folder: Path, entries: Sequence[LogEntry]) -> list[Path]:
-    """Draw the curves of a log into a folder, and list the files."""
+    """Draw the curves of a log into a folder, and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     figures = {"reward.png": plot_reward(entries), "watched.png": plot_diagnostics(entries)}
     for name, figure in figures.items():
@@ -21,11 +21,11 @@ def write_curves(folder: Path, entries: Sequence[LogEntry]) -> list[Path]:
 
 
 def plot_reward(entries: Sequence[LogEntry]) -> Figure:
-    """Draw the reward of the rollouts, and the score on validation, against the steps."""
+    """Draw the reward of the rollouts and the validation score against the steps."""
     figure = Figure(figsize=(7, 4.5))
     axes = figure.subplots()
-    _plot_series(axes, entries, "step", "reward", "-", "reward of the rollouts")
-    _plot_series(axes, entries, "validation", "score", "o-", "score on validation")
+    _plot_series(axes, entries, "step", "reward", "-", "mean reward")
+    _plot_series(axes, entries, "validation", "score", "o-", "validation score")
     axes.set_xlabel("steps")
     if axes.has_data():
         axes.legend()
@@ -33,7 +33,7 @@ def plot_reward(entries: Sequence[LogEntry]) -> Figure:
 
 
 def plot_diagnostics(entries: Sequence[LogEntry]) -> Figure:
-    """Draw what tells whether a training is well: divergence, entropy, lengths and gradients."""
+    """Draw the diagnostics of a training: KL, entropy, completion length and gradient norm."""
     figure = Figure(figsize=(9, 6))
     for name, axes in zip(_DIAGNOSTICS, figure.subplots(2, 2).flat, strict=True):
         _plot_series(axes, entries, "step", name, "-", name)

@@ -1,39 +1,33 @@
-"""What a training works on: conversations to learn from, to choose on, and to test on."""
+"""The conversations of a training: read from a dataset, or generated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from locomo.locomo import Dataset
 from locomo.splits import SPLITS
 from locomo.types import Benchmark, Conversation
 from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import MemoryKind
-from memory_program.configs.evaluate_config import DatasetName
-from memory_program.configs.train_config import TrainConfig
+from memory_program.configs.groups import DatasetName, DataSettings
 from memory_program.core.errors import ConfigError
-from memory_program.evaluation.data_splits import split_conversations
+from memory_program.evaluation.data_splits import DataSplits, split_conversations
 from memory_program.evaluation.datasets import load_dataset
 from memory_program.rl.episodes import Episode, questions_by_session
 from memory_program.worlds import KINDS, Kind, World, generate_worlds
 
-_SESSIONS = (8, 10)  # as the bundled sample has
-_TRAIN_QUESTIONS = 40.0  # a session, gives about eight, all that there is: a reward of two says little
-_VAL_QUESTIONS = 8.0  # gives about three, as many as there are in the benchmark's proportions
+_SESSIONS = (8, 10)  # per conversation, as in the bundled sample
+_TRAIN_QUESTIONS = 40.0  # per session; gives about eight, all there are: a mean of two is a noisy reward
+_VAL_QUESTIONS = 8.0  # per session; gives about three, in the benchmark's proportions
 _TRAIN_SEED, _VAL_SEED = 20_000_000, 30_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class DataSplits:
-    """The conversations of a training, by what they are for; ``worlds`` are those whose truth is known."""
+class TrainingSplits(DataSplits):
+    """The splits of a training, and the worlds behind its generated conversations, by conversation id."""
 
-    dataset: Dataset
-    train: tuple[Conversation, ...]
-    val: tuple[Conversation, ...]
-    test: tuple[Conversation, ...]
     worlds: dict[str, World] = field(default_factory=dict[str, World])
 
     def expert_tokens(self, episode: Episode, kind: MemoryKind | None) -> int | None:
-        """Count the tokens that a perfect writer writes of an episode; None where nobody knows the truth."""
+        """Count the tokens that the oracle writes for an episode; None without a world behind it."""
         world = self.worlds.get(episode.conversation.conversation_id)
         if world is None:
             return None
@@ -42,58 +36,69 @@ class DataSplits:
         return sum(count_tokens(operation.text) for operation in operations)
 
 
-def load_data_splits(config: TrainConfig) -> DataSplits:
-    """Read, or make up, the conversations of a config.
+def load_training_splits(source: DataSettings, seed: int, num_train: int, num_val: int = 1) -> TrainingSplits:
+    """Read the conversations of a training; for ``sample``, generate those for training and validation.
+
+    Args:
+        source: the dataset.
+        seed: of generated conversations.
+        num_train: least number of training examples (sessions with questions).
+        num_val: least number of validation examples.
 
     Raises:
-        ConfigError: there is nothing to learn from, to choose on, or to test on.
+        ConfigError: a split is empty.
         DatasetError: the file is missing, modified or not in the schema.
     """
-    dataset = load_dataset(config.data_config)
-    if config.dataset == DatasetName.SAMPLE:
-        train = _worlds(_TRAIN_SEED + config.seed, config.num_train, _TRAIN_QUESTIONS, is_held_out=False)
-        val = _worlds(_VAL_SEED + config.seed, config.num_val, _VAL_QUESTIONS, is_held_out=True)
+    dataset = load_dataset(source, seed)
+    if source.dataset == DatasetName.SAMPLE:
+        train = _generate_worlds(_TRAIN_SEED + seed, num_train, _TRAIN_QUESTIONS)
+        val = _generate_worlds(_VAL_SEED + seed, num_val, _VAL_QUESTIONS, is_held_out=True)
         worlds = {world.conversation.conversation_id: world for world in (*train, *val)}
-        return DataSplits(dataset, _conversations(train), _conversations(val), dataset.conversations, worlds)
+        made = [tuple(world.conversation for world in split) for split in (train, val)]
+        return TrainingSplits(dataset, *made, dataset.conversations, worlds)
     splits = split_conversations(dataset)
-    if not splits["test"]:
+    if not splits.test:
         raise ConfigError(
-            f"{len(dataset.conversations)} conversations leave none to test on: give three at least"
+            f"{len(dataset.conversations)} conversations leave none for the test split: give at least three"
         )
-    for conversation_id in (c.conversation_id for c in splits["test"]):
-        if "," in conversation_id:  # as --conversations would, the evaluation names them in a list
+    for conversation_id in (c.conversation_id for c in splits.test):
+        if "," in conversation_id:  # the evaluation names the conversations in one list with commas
             raise ConfigError(
-                f"conversation {conversation_id!r} has a comma in its id, as stands between ids in a list: "
-                "call it otherwise"
+                f"conversation id {conversation_id!r} contains a comma: rename the conversation"
             )
-    train = _take_enough(splits["train"], config.num_train)
-    return DataSplits(dataset, train, _take_enough(splits["val"], config.num_val), tuple(splits["test"]))
+    train, val = _take_enough(splits.train, num_train), _take_enough(splits.val, num_val)
+    return TrainingSplits(dataset, train, val, splits.test)
 
 
-def load_synthesis_conversations(config: TrainConfig) -> tuple[Conversation, ...]:
-    """Read what questions may be written about: what is learned from, or all of a file of one's own.
+def load_synthesis_conversations(source: DataSettings, seed: int, num_train: int) -> tuple[Conversation, ...]:
+    """Read the conversations to write questions about: the training split, or all of the user's own file.
+
+    Args:
+        source: the dataset.
+        seed: of generated conversations.
+        num_train: least number of sessions with questions.
 
     Raises:
-        ConfigError: there is nothing to learn from, to choose on, or to test on.
+        ConfigError: a split is empty.
         DatasetError: the file is missing, modified or not in the schema.
     """
-    if config.dataset in set(DatasetName):
-        return load_data_splits(config).train
-    dataset = load_dataset(config.data_config)
+    if source.dataset in set(DatasetName):
+        return load_training_splits(source, seed, num_train).train
+    dataset = load_dataset(source, seed)
     known = {identity for of_split in SPLITS.values() for identity in of_split}
     ids = {conversation.conversation_id for conversation in dataset.conversations}
     if dataset.benchmark is not Benchmark.LOCOMO or known & ids:
-        return load_data_splits(config).train
-    return _take_enough(dataset.conversations, config.num_train)
+        return load_training_splits(source, seed, num_train).train
+    return _take_enough(dataset.conversations, num_train)
 
 
 def count_examples(conversations: Sequence[Conversation]) -> int:
-    """Count the sessions about which something is asked."""
+    """Count the sessions with questions: each makes one episode."""
     return sum(bool(questions) for c in conversations for questions in questions_by_session(c).values())
 
 
-def _worlds(seed: int, examples: int, questions: float, *, is_held_out: bool) -> list[World]:
-    """Make up worlds until they have enough examples."""
+def _generate_worlds(seed: int, examples: int, questions: float, *, is_held_out: bool = False) -> list[World]:
+    """Generate worlds until they have enough examples."""
     worlds: list[World] = []
     found = 0
     while found < examples:
@@ -108,11 +113,8 @@ def _worlds(seed: int, examples: int, questions: float, *, is_held_out: bool) ->
     return worlds
 
 
-def _conversations(worlds: Sequence[World]) -> tuple[Conversation, ...]:
-    return tuple(world.conversation for world in worlds)
-
-
 def _take_enough(conversations: Sequence[Conversation], examples: int) -> tuple[Conversation, ...]:
+    """Take conversations from the front until they have enough examples."""
     chosen: list[Conversation] = []
     for conversation in conversations:
         if count_examples(chosen) >= examples:

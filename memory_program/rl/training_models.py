@@ -1,4 +1,4 @@
-"""The models of a training: the one that is trained, and frozen ones beside it."""
+"""The models of a training: the trained one, and the frozen reader and judge."""
 
 import dspy
 
@@ -6,7 +6,7 @@ from locomo.judge.rubrics import Rubric
 from memory_program.agents.program import MemoryProgram
 from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.configs.train_config import TrainConfig
-from memory_program.configs.trainer_config import ReinforceSettings
+from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.checkpoints import LogEntry
 from memory_program.models.factory import check_model, language_model
 from memory_program.models.local_model import LocalModel
@@ -20,26 +20,26 @@ from memory_program.rl.rewards import AnswerMetric, build_answer_metric
 def load_trainable_model(config: TrainConfig) -> dspy.LM:
     """Load the model to train into this process, or name it to the server that trains it.
 
-    In this process all weights are trained in float32.
+    Training all weights in this process needs float32.
 
     Raises:
         ConfigError: ``arbor.yaml`` is missing or wrong.
-        ModelError: it cannot be loaded, or does not run in this process.
+        ModelError: the model cannot be loaded, or does not run in this process.
     """
     if isinstance(config, ArborTrainConfig):
         return arbor_model(
             config.model,
             config.arbor.url,
             config.output_dir,
-            max_tokens=config.max_completion_tokens,
-            threads=config.num_threads,
+            max_tokens=config.trainer.max_completion_tokens,
+            threads=config.grpo.concurrency,
         )
-    lm = language_model(config.model, temperature=0.0, max_tokens=config.max_completion_tokens)
-    return reload_in_float32(lm) if config.tuning == "full" else lm
+    lm = language_model(config.model, temperature=0.0, max_tokens=config.trainer.max_completion_tokens)
+    return reload_in_float32(lm) if config.trainer.optimizer.tuning == "full" else lm
 
 
 def check_backend(config: TrainConfig) -> None:
-    """Find out whether the server that is to train answers, before anything is made for it.
+    """Check that the training server answers, if there is one.
 
     Raises:
         ConfigError: ``arbor.yaml`` is missing or wrong.
@@ -50,21 +50,21 @@ def check_backend(config: TrainConfig) -> None:
 
 
 def training_settings(config: TrainConfig, program: MemoryProgram) -> ReinforceSettings:
-    """Say how weights are changed; a server is told how many groups each agent of the program will send.
+    """Return the settings of the policy update; a server also needs the number of agents.
 
     Raises:
         ConfigError: the samples of a step do not fit the server's GPUs.
     """
     if isinstance(config, ArborTrainConfig):
         return config.job_settings(agents=len(program.writer.agents))
-    return config.reinforce_settings
+    return config.trainer
 
 
 def reload_in_float32(lm: dspy.LM) -> dspy.LM:
-    """Load a model of this process again in float32, if it is in another precision.
+    """Reload a model of this process in float32, if it has another precision.
 
     Raises:
-        ModelError: it does not run in this process.
+        ModelError: the model does not run in this process.
     """
     engine = require_local_engine(lm)
     if engine.model.network.dtype.itemsize == 4:
@@ -74,10 +74,10 @@ def reload_in_float32(lm: dspy.LM) -> dspy.LM:
 
 
 def load_frozen_reader(config: TrainConfig) -> dspy.LM:
-    """Make the model that answers; in this process it has weights of its own.
+    """Load the reader's model; in this process it has its own copy of the weights.
 
     Raises:
-        ModelError: it cannot be used as named, or does not answer.
+        ModelError: the model cannot be used, or does not answer.
     """
     lm = language_model(config.reader, api_base=config.api_base, temperature=0.0)
     check_model(lm)
@@ -85,21 +85,21 @@ def load_frozen_reader(config: TrainConfig) -> dspy.LM:
 
 
 def make_answer_metric(config: TrainConfig) -> AnswerMetric:
-    """Make the score of an answer.
+    """Make the answer metric of a config.
 
     Raises:
-        ModelError: the judge cannot be used as named, or does not answer.
+        ModelError: the judge cannot be used, or does not answer.
     """
-    if config.judge_model is None:
+    if config.grading.judge_model is None:
         return build_answer_metric("f1")
-    judge = language_model(config.judge_model, api_base=config.api_base, temperature=0.0)
+    judge = language_model(config.grading.judge_model, api_base=config.api_base, temperature=0.0)
     check_model(judge)
-    return build_answer_metric(config.reward, Rubric(config.rubric), judge)
+    return build_answer_metric(config.grading.answer_metric, Rubric(config.grading.rubric), judge)
 
 
 def scoring_settings(config: TrainConfig) -> LogEntry:
-    """Say by what answers are scored, and how the program writes and reads."""
-    scoring: LogEntry = {"reward": config.reward}
-    if config.reward != "f1" and config.judge_model is not None:
-        scoring |= {"judge": model_fingerprint(config.judge_model), "rubric": config.rubric}
-    return {**scoring, **config.system_settings.model_dump(mode="json")}
+    """Return the settings behind the scores: metric, judge, and how the program writes and reads."""
+    scoring: LogEntry = {"answer_metric": config.grading.answer_metric}
+    if config.grading.answer_metric != "f1" and config.grading.judge_model is not None:
+        scoring |= {"judge": model_fingerprint(config.grading.judge_model), "rubric": config.grading.rubric}
+    return {**scoring, **config.system.model_dump(mode="json")}

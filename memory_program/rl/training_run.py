@@ -1,4 +1,4 @@
-"""A whole training: data, models, the loop, the result saved, and what it is worth."""
+"""A whole training: load data and models, train, save the result, compare it with the base model."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ from memory_program.rl.base_comparison import compare_with_base, comparison_tabl
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.hub_upload import check_hub_access, upload_to_hub
 from memory_program.rl.mlflow_training import TrainingPublisher, make_training_results, save_trained_program
-from memory_program.rl.training_data import DataSplits, count_examples, load_data_splits
+from memory_program.rl.training_data import TrainingSplits, count_examples, load_training_splits
 from memory_program.rl.training_models import (
     check_backend,
     load_frozen_reader,
@@ -34,14 +34,14 @@ from memory_program.rl.training_progress import TrainingProgress, format_groups,
 
 
 def train(config: TrainConfig, *, console: Console | None = None) -> Json | None:
-    """Train the writer's weights, save the best, and compare them with what the training began with.
+    """Train the writer's weights, save the best ones, and compare them with the base model.
 
     Args:
-        config: what to do.
-        console: where progress goes; standard output by default.
+        config: the settings.
+        console: for progress; standard output by default.
 
     Returns:
-        what ``results.json`` in the folder of the run holds; None for a dry run.
+        the content of ``results.json`` in the run's folder; None for a dry run.
 
     Raises:
         ConfigError: the config does not fit the data or the folder.
@@ -55,76 +55,42 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
     check_backend(config)
     with ExitStack() as stack:
         stack.enter_context(lock_run_folder(config.output_dir))
-        material, program = _load_splits_and_program(config, progress)
+        splits, program = _load_splits_and_program(config, progress)
         if config.dry_run:
-            _dry_run(config, program, material, progress)
+            grpo = _make_grpo(config, program, splits, progress)
+            for line in format_groups(grpo.dry_run(program, trainset=splits.train)):
+                progress.say(line)
             return None
         publisher = stack.enter_context(closing(TrainingPublisher(config)))
-        _train(config, program, material, progress)
-        return _evaluate_and_publish(config, program, material, progress, publisher)
+        path, settings = config.output_dir / CONFIG_FILE, config.model_dump(mode="json")
+        if not path.exists():  # an existing one describes the training until that resumes with this config
+            write_json(path, settings)
+        grpo = _make_grpo(config, program, splits, progress)
+        grpo.compile(program, trainset=splits.train, valset=splits.val)
+        write_json(path, settings)
+        progress.say(f"training ended: {grpo.ended_by}")
+        assert grpo.job is not None, "compile sets the job"
+        # the result of an ended job may have been saved before the job ended
+        if not (grpo.job.is_ended and config.trained_folder.is_dir()):
+            atomic_write_folder(config.trained_folder, grpo.job.trainer.save_model)
+        grpo.job.terminate()
+        program.set_lm(None)  # free the memory: the evaluation loads the saved model
+        return _evaluate_and_publish(config, program, splits, progress, publisher)
 
 
 def reevaluate(config: ReevaluateConfig, *, console: Console | None = None) -> Json:
-    """Compare what a training made with what it began with, once more.
+    """Compare the result of a training with its base model once more.
 
     Returns:
-        what ``results.json`` in the folder of the run holds.
+        the content of ``results.json`` in the run's folder.
 
     Raises:
-        ConfigError: the settings of the training are not of this version.
+        ConfigError: the settings of the training are missing, or not of this version.
         DatasetError: the data cannot be read.
-        ModelError: nothing was trained in the folder, or a model cannot be used.
+        ModelError: the folder holds no trained model, or a model cannot be used.
         RunInUseError: another process works in the folder.
         TrackingError: MLflow fails; everything else is done.
     """
-    training = _load_train_config(config)
-    progress = _set_up_progress(training, console)
-    with ExitStack() as stack:
-        stack.enter_context(lock_run_folder(training.output_dir))
-        material, program = _load_splits_and_program(training, progress)
-        publisher = stack.enter_context(closing(TrainingPublisher(training)))
-        return _evaluate_and_publish(training, program, material, progress, publisher)
-
-
-def _set_up_progress(config: TrainConfig, console: Console | None) -> TrainingProgress:
-    # DSPy warns of each reply that was cut; they are counted
-    logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)
-    check_hub_access(config.push_to_hub)
-    return TrainingProgress(console or Console(file=sys.stdout, width=120), config.num_train_steps)
-
-
-def _load_splits_and_program(
-    config: TrainConfig, progress: TrainingProgress
-) -> tuple[DataSplits, MemoryProgram]:
-    material = load_data_splits(config)
-    progress.say(_describe_splits(material))
-    program = make_system(SystemName.MEMORY.value, config.system_settings)
-    assert isinstance(program, MemoryProgram)
-    return material, program
-
-
-def _evaluate_and_publish(
-    config: TrainConfig,
-    program: MemoryProgram,
-    material: DataSplits,
-    progress: TrainingProgress,
-    publisher: TrainingPublisher,
-) -> Json:
-    comparison = compare_with_base(config, material, progress.console)
-    entries = read_log(config.output_dir)
-    results = make_training_results(config, material, entries, comparison)
-    save_trained_program(config, program, results)
-    progress.console.print(comparison_table(comparison), markup=False)
-    progress.say(format_validation_gain(results["validation"]))
-    progress.say(f"saved: {config.trained_folder}; how it went: {config.output_dir}")
-    publisher.publish(results, entries, program)
-    if config.push_to_hub is not None:
-        progress.say(f"pushed: {upload_to_hub(config.trained_folder, config.push_to_hub)}")
-    return results
-
-
-def _load_train_config(config: ReevaluateConfig) -> TrainConfig:
-    """Take up the settings of a training, with what was decided anew."""
     path, name = config.output_dir / CONFIG_FILE, str(config.output_dir)
     if not (config.output_dir / "model").is_dir():
         raise ModelError(
@@ -132,64 +98,78 @@ def _load_train_config(config: ReevaluateConfig) -> TrainConfig:
             "with --output-dir"
         )
     if not path.is_file():
-        raise ConfigError(f"{name!r} lacks {CONFIG_FILE}, the settings of a training: name the folder of one")
+        raise ConfigError(f"{name!r} lacks {CONFIG_FILE}, the settings of its training: name another folder")
     saved: Json = json.loads(path.read_text(encoding="utf-8"))
-    anew = config.model_dump(mode="json", exclude={"mode"})
-    kept = {name for name in ("num_test", "api_base") if anew[name] is None}
-    values: Json = {**saved, "mode": "train", **{name: anew[name] for name in anew.keys() - kept}}
+    given = config.model_dump(mode="json", exclude={"mode"})
+    inherited = {name for name in ("num_test", "api_base") if given[name] is None}
+    values: Json = {**saved, "mode": "train", **{name: given[name] for name in given.keys() - inherited}}
     config_type = ArborTrainConfig if saved.get("backend") == "arbor" else TrainConfig
-    return config_type(**values)
+    training = config_type(**values)
+    progress = _set_up_progress(training, console)
+    with ExitStack() as stack:
+        stack.enter_context(lock_run_folder(training.output_dir))
+        splits, program = _load_splits_and_program(training, progress)
+        publisher = stack.enter_context(closing(TrainingPublisher(training)))
+        return _evaluate_and_publish(training, program, splits, progress, publisher)
 
 
-def _describe_splits(material: DataSplits) -> str:
-    parts = {"learn from": material.train, "choose on": material.val, "test on": material.test}
+def _set_up_progress(config: TrainConfig, console: Console | None) -> TrainingProgress:
+    # DSPy warns of each truncated reply; they are counted instead
+    logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)
+    check_hub_access(config.push_to_hub)
+    return TrainingProgress(console or Console(file=sys.stdout, width=120), config.grpo.num_train_steps)
+
+
+def _load_splits_and_program(
+    config: TrainConfig, progress: TrainingProgress
+) -> tuple[TrainingSplits, MemoryProgram]:
+    seed = config.trainer.optimizer.seed
+    splits = load_training_splits(config.source, seed, config.num_train, config.num_val)
     counts = [
-        f"{len(conversations)} conversations to {what} ({count_examples(conversations)} examples)"
-        for what, conversations in parts.items()
+        f"{len(conversations)} {name} conversations ({count_examples(conversations)} examples)"
+        for name, conversations in (
+            ("training", splits.train),
+            ("validation", splits.val),
+            ("test", splits.test),
+        )
     ]
-    return f"{material.dataset.name}: {', '.join(counts)}"
-
-
-def _train(
-    config: TrainConfig, program: MemoryProgram, material: DataSplits, progress: TrainingProgress
-) -> None:
-    """Train, and write the best weights where they will be looked for, whole or not at all."""
-    path, settings = config.output_dir / CONFIG_FILE, config.model_dump(mode="json")
-    if not path.exists():  # else it holds those of the training until that goes on under these
-        write_json(path, settings)
-    grpo = _make_grpo(config, program, material, progress)
-    grpo.compile(program, trainset=material.train, valset=material.val)
-    write_json(path, settings)
-    progress.say(f"training ended: {grpo.ended_by}")
-    assert grpo.job is not None, "what was compiled has a job"
-    if not (
-        grpo.job.is_ended and config.trained_folder.is_dir()
-    ):  # else it was brought before the job was ended
-        atomic_write_folder(config.trained_folder, grpo.job.trainer.save_model)
-    grpo.job.terminate()
-    program.set_lm(None)  # the evaluation loads what was saved: this makes room for it
-
-
-def _dry_run(
-    config: TrainConfig, program: MemoryProgram, material: DataSplits, progress: TrainingProgress
-) -> None:
-    for line in format_groups(
-        _make_grpo(config, program, material, progress).dry_run(program, trainset=material.train)
-    ):
-        progress.say(line)
+    progress.say(f"{splits.dataset.name}: {', '.join(counts)}")
+    program = make_system(SystemName.MEMORY.value, config.system)
+    assert isinstance(program, MemoryProgram)
+    return splits, program
 
 
 def _make_grpo(
-    config: TrainConfig, program: MemoryProgram, material: DataSplits, progress: TrainingProgress
+    config: TrainConfig, program: MemoryProgram, splits: TrainingSplits, progress: TrainingProgress
 ) -> MemoryGRPO:
     program.writer.set_lm(load_trainable_model(config))
     program.reader.set_lm(load_frozen_reader(config))
     return MemoryGRPO(
         make_answer_metric(config),
         config.output_dir / "dry-run" if config.dry_run else config.output_dir,
-        config.grpo_settings,
+        config.timed_grpo,
         training_settings(config, program),
-        expert_tokens=material.expert_tokens,
+        expert_tokens=splits.expert_tokens,
         extra_resume_settings=scoring_settings(config),
         on_entry=progress.entry,
     )
+
+
+def _evaluate_and_publish(
+    config: TrainConfig,
+    program: MemoryProgram,
+    splits: TrainingSplits,
+    progress: TrainingProgress,
+    publisher: TrainingPublisher,
+) -> Json:
+    comparison = compare_with_base(config, splits, progress.console)
+    entries = read_log(config.output_dir)
+    results = make_training_results(config, splits, entries, comparison)
+    save_trained_program(config, program, results)
+    progress.console.print(comparison_table(comparison), markup=False)
+    progress.say(format_validation_gain(results["validation"]))
+    progress.say(f"saved: {config.trained_folder}; log and plots: {config.output_dir}")
+    publisher.publish(results, entries, program)
+    if config.push_to_hub is not None:
+        progress.say(f"uploaded: {upload_to_hub(config.trained_folder, config.push_to_hub)}")
+    return results

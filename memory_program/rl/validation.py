@@ -1,7 +1,7 @@
-"""Validation: how well the greedy policy remembers conversations that it does not learn from.
+"""Validation: how well the greedy policy remembers whole conversations that it is not trained on.
 
-Each conversation is remembered from its first session to its last, by the weights as they are, and then asked
-about, as in an evaluation: what later sessions did to the memory counts, and every question counts alike.
+Each conversation is remembered from its first session to its last and then asked about, as in an evaluation.
+So forgetting in later sessions lowers the score, and every question has the same weight.
 """
 
 from collections.abc import Sequence
@@ -14,16 +14,15 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.bank.space import MemorySpace
 from memory_program.core.parallel import run_parallel
 from memory_program.rl.episodes import Episode, questions_by_session
-from memory_program.rl.grading import Grader
-from memory_program.rl.rollouts import run_rollout
+from memory_program.rl.rollouts import Grader, run_rollout
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationResult:
-    """Mean score of the answers; None if none has one.
+    """The mean score of the answers; None if no question has a score.
 
-    ``questions`` counts those with a score, ``call_errors`` those without. ``score_questions`` has the score of each question
-    that has one, by conversation and question.
+    ``questions`` counts the questions with a score, ``lost`` those without. ``scores`` maps conversation and
+    question ids to the scores.
     """
 
     score: float | None
@@ -35,12 +34,24 @@ class ValidationResult:
 def validate_policy(
     program: MemoryProgram, conversations: Sequence[Conversation], grader: Grader, *, threads: int
 ) -> ValidationResult:
-    """Let a program of ``sampling_program``, at temperature 0, remember conversations, and ask about them.
+    """Let a program remember conversations, and score its memory on all their questions.
 
-    A question has no score where a call about its session, or its own, was lost.
+    A question has no score if a call of its session, or its own, was lost. ``program`` is the result of
+    ``sampling_program`` at temperature 0.
     """
-    remembered = run_parallel([partial(_rollout_conversation, program, c) for c in conversations], threads)
-    asked = [(space, question) for space, questions in remembered for question in questions]
+
+    def remember(conversation: Conversation) -> list[tuple[MemorySpace, Question]]:
+        questions = questions_by_session(conversation)
+        space = MemorySpace(f"validation/{conversation.conversation_id}")
+        answerable: list[Question] = []
+        for session in conversation.sessions:
+            rollout = run_rollout(program, Episode(conversation, session, space, ()), "validation")
+            space = rollout.space
+            answerable += [] if rollout.call_errors else questions[session.session_id]
+        return [(space, question) for question in answerable]
+
+    remembered = run_parallel([partial(remember, c) for c in conversations], threads)
+    asked = [pair for pairs in remembered for pair in pairs]
     by_conversation: dict[str, dict[str, float]] = {}
     for (_, question), score in zip(asked, grader.score_questions(asked), strict=True):
         if score is not None:
@@ -48,17 +59,3 @@ def validate_policy(
     known = [score for scores in by_conversation.values() for score in scores.values()]
     wanted = sum(len(qs) for c in conversations for qs in questions_by_session(c).values())
     return ValidationResult(fmean(known) if known else None, len(known), wanted - len(known), by_conversation)
-
-
-def _rollout_conversation(
-    program: MemoryProgram, conversation: Conversation
-) -> tuple[MemorySpace, list[Question]]:
-    """Give the memory at the end, and the questions about sessions of which no call was lost."""
-    placed = questions_by_session(conversation)
-    space = MemorySpace(f"validation/{conversation.conversation_id}")
-    questions: list[Question] = []
-    for session in conversation.sessions:
-        rollout = run_rollout(program, Episode(conversation, session, space, ()), "validation")
-        space = rollout.space
-        questions += [] if rollout.call_errors else placed[session.session_id]
-    return space, questions

@@ -14,9 +14,8 @@ from memory_program.agents.reader import QAReader
 from memory_program.agents.signatures import SPECIALISTS
 from memory_program.agents.writer import MemoryWriter
 from memory_program.rl.episodes import Episode
-from memory_program.rl.grading import Grader
 from memory_program.rl.rewards import AnswerMetric, RewardRule
-from memory_program.rl.rollouts import run_rollout
+from memory_program.rl.rollouts import Grader, run_rollout
 
 GENERALIST = "generalist"
 AGENTS = (*SPECIALISTS, GENERALIST)

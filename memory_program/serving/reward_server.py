@@ -22,14 +22,16 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field, model_validator
 
+from locomo.judge.rubrics import Rubric
 from memory_program import __version__
 from memory_program.agents.context import MemoryContext
 from memory_program.agents.reader import QAReader
+from memory_program.configs.groups import GradingSettings, RetrievalSettings, ServerAddress
 from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.errors import ConfigError, RecordError
 from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
-from memory_program.core.settings import ApiBase, Settings
+from memory_program.core.settings import Settings
 from memory_program.models.factory import check_model, language_model
 from memory_program.models.memoized import memoized
 from memory_program.models.model_names import POCKET_BASE
@@ -45,7 +47,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _MAX_REPLY_CHARS = 200_000  # of one reply; the longest that a model is likely to be allowed
 
 
-class RewardServerConfig(Settings):
+class RewardServerConfig(Settings, init=False):
     """Serve the reward of replies over HTTP."""
 
     host: str = "127.0.0.1"
@@ -57,40 +59,27 @@ class RewardServerConfig(Settings):
     reader_model: str = POCKET_BASE
     """Model that answers from the memories, by any name that --model of evaluate.py takes."""
 
-    judge_model: str | None = None
-    """Model that judges answers, for --reward judge and mix."""
+    api_base: ServerAddress
 
-    api_base: ApiBase | None = None
-    """Address of an OpenAI-compatible server of your own, for reader and judge."""
-
-    reward: Literal["f1", "judge", "mix"] = "f1"
-    """What an answer is worth: LoCoMo's official F1, a judge's verdict, or the mean of both."""
+    grading: GradingSettings = GradingSettings()
 
     reward_rule: Literal["outcome", "dense", "delta"] = "dense"
-    """What a reply is worth, as for train.py."""
+    """Reward of a reply, as in train.py."""
 
-    top_k: int = Field(default=10, ge=1, le=50)
-    """Memories that the reader is shown at most."""
-
-    relevance_floor: float = Field(default=0.4, ge=0, le=1)
-    """What a memory must score to be shown, as a share of the best score of its search."""
-
-    reader_budget: int = Field(default=2000, ge=1)
-    """Tokens that the reader is shown at most."""
+    retrieval: RetrievalSettings = RetrievalSettings()
 
     max_items: int = Field(default=256, ge=1)
-    """Items of a request at most."""
+    """Most items of a request."""
 
     max_megabytes: float = Field(default=16.0, gt=0)
-    """Size of a request at most."""
+    """Largest size of a request."""
 
     threads: int = Field(default=16, ge=1)
-    """Items of a request that are rewarded at once."""
+    """Items of a request that are rewarded in parallel."""
 
     @model_validator(mode="after")
-    def _has_its_judge(self) -> Self:
-        if self.reward != "f1" and self.judge_model is None:
-            raise ConfigError(f"reward={self.reward!r} needs a judge: name it with --judge-model")
+    def _check_judge(self) -> Self:
+        self.grading.check_has_judge()
         return self
 
 
@@ -227,12 +216,13 @@ def serve_rewards(config: RewardServerConfig) -> None:
     lm = language_model(config.reader_model, api_base=config.api_base, temperature=0.0)
     check_model(lm)
     judge = None
-    if config.judge_model is not None:
-        judge = language_model(config.judge_model, api_base=config.api_base, temperature=0.0)
+    if config.grading.judge_model is not None:
+        judge = language_model(config.grading.judge_model, api_base=config.api_base, temperature=0.0)
         check_model(judge)
-    reader = QAReader(MemoryContext(config.top_k, config.reader_budget, config.relevance_floor))
+    shown = config.retrieval
+    reader = QAReader(MemoryContext(shown.top_k, shown.reader_budget, shown.min_relative_score))
     reader.set_lm(memoized(lm))
-    metric = build_answer_metric(config.reward, judge_lm=judge)
+    metric = build_answer_metric(config.grading.answer_metric, Rubric(config.grading.rubric), judge)
     limits = RequestLimits(config.max_items, int(config.max_megabytes * 1e6), config.threads, token)
     app = make_app(ReplyRewarder(reader, metric, RewardRule(config.reward_rule)), limits)
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)  # a line a request, thousands a step

@@ -27,7 +27,7 @@ from memory_program.inference.loading import load_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.rewards import build_answer_metric
-from memory_program.rl.training_data import DataSplits, load_data_splits, load_synthesis_conversations
+from memory_program.rl.training_data import TrainingSplits, load_synthesis_conversations, load_training_splits
 from memory_program.rl.training_models import reload_in_float32
 from memory_program.sft.exports import write_llamafactory, write_verl
 from memory_program.sft.question_synthesis import QuestionSynthesizer
@@ -54,23 +54,23 @@ def collect_trajectories(
         RecordError: the folder holds something else.
     """
     say = _make_printer(console)
-    material = load_data_splits(config.train_data_config)
-    program = make_system(SystemName.MEMORY.value, config)
+    splits = load_training_splits(config.source, config.seed, config.num_train)
+    program = make_system(SystemName.MEMORY.value, config.system)
     assert isinstance(program, MemoryProgram)
-    program.writer.set_lm(expert or _expert(config, material))
+    program.writer.set_lm(expert or _expert(config, splits))
     with lock_run_folder(config.output_dir):
         found = record_trajectories(
             program,
-            material.train,
+            splits.train,
             config.output_dir,
-            threads=config.num_threads,
+            threads=config.concurrency,
             skip_existing=config.skip_existing,
             temperature=config.temperature,
             max_tokens=config.max_completion_tokens,
         )
     sessions = sum(collected.sessions for collected in found)
     say(f"{sessions:,} sessions of {len(found)} conversations: {config.output_dir}")
-    files = {session_file(config.output_dir, conversation.conversation_id) for conversation in material.train}
+    files = {session_file(config.output_dir, conversation.conversation_id) for conversation in splits.train}
     others = set(config.output_dir.glob("*.jsonl")) - files
     if others:
         say(f"and {len(others)} conversations of earlier commands, which sft and export take, too")
@@ -91,17 +91,17 @@ def synthesize_questions(config: SynthesizeConfig, console: Console | None = Non
         RecordError: the folder holds something else.
     """
     say = _make_printer(console)
-    conversations = load_synthesis_conversations(config.train_data_config)
+    conversations = load_synthesis_conversations(config.source, config.seed, config.num_train)
     lm = language_model(
         config.model,
         api_base=config.api_base,
         max_tokens=config.max_completion_tokens,
-        limiter=AdaptiveLimiter(config.num_threads),
+        limiter=AdaptiveLimiter(config.concurrency),
     )
     check_model(lm)
     with lock_run_folder(config.output_dir):
         synthesizer = QuestionSynthesizer(lm, build_answer_metric("f1"), config.questions)
-        found = synthesizer.synthesize(conversations, config.output_dir, threads=config.num_threads)
+        found = synthesizer.synthesize(conversations, config.output_dir, threads=config.concurrency)
         path = config.output_dir / "conversations.json"
         samples = as_locomo_json([one.conversation for one in found])
         atomic_write_text(path, json.dumps(samples, indent=1) + "\n")
@@ -126,16 +126,18 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
         RecordError: there are no trajectories.
     """
     say = _make_printer(console)
-    lessons = split_by_conversation(read_trajectories(config.trajectories), config.held_out, config.seed)
+    lessons = split_by_conversation(
+        read_trajectories(config.trajectories), config.held_out, config.optimizer.seed
+    )
     say(f"{len(lessons.train):,} examples to learn from, {len(lessons.val):,} to validate on")
     with lock_run_folder(config.output_dir):
         lm = language_model(config.model)
-        lm = reload_in_float32(lm) if config.tuning == "full" else lm
+        lm = reload_in_float32(lm) if config.optimizer.tuning == "full" else lm
         job = fine_tune(
             lm,
             lessons,
             config.output_dir,
-            config.optimizer_settings,
+            config.optimizer,
             epochs=config.epochs,
             batch=config.batch,
             on_entry=partial(_report, say),
@@ -169,10 +171,10 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
     say(f"saved: {write_verl(lines, path, config.by):,} rows in {path}")
 
 
-def _expert(config: TrajectoriesConfig, material: DataSplits) -> dspy.LM:
+def _expert(config: TrajectoriesConfig, splits: TrainingSplits) -> dspy.LM:
     if config.model == ORACLE_EXPERT:
-        return oracle_lm(list(material.worlds.values()))
-    limiter = AdaptiveLimiter(config.num_threads)
+        return oracle_lm(list(splits.worlds.values()))
+    limiter = AdaptiveLimiter(config.concurrency)
     lm = language_model(config.model, api_base=config.api_base, limiter=limiter)
     check_model(lm)
     return lm

@@ -12,13 +12,13 @@ from typing import Any, cast
 import dspy
 from dspy.clients.utils_finetune import TrainDataFormat
 
-from memory_program.configs.trainer_config import OptimizerSettings, ReinforceSettings
+from memory_program.configs.trainer_groups import OptimizerSettings, ReinforceSettings
 from memory_program.core.checkpoints import CheckpointProgress, LogEntry, RunState
 from memory_program.core.errors import ConfigError
 from memory_program.core.hashing import content_hash
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.backends.local_backend import LocalProvider, LocalReinforceJob
-from memory_program.rl.trainer.step_accumulator import StepReport
+from memory_program.rl.trainer.policy_step import StepReport
 from memory_program.sft.session_lines import SessionLine
 
 SftExample = dict[str, Any]  # Any: a JSON object, ``{"messages": [...]}``
@@ -91,7 +91,7 @@ def fine_tune(
     if not lessons.train or not lessons.val:
         raise ConfigError(f"{len(lessons.train)} examples to learn from, {len(lessons.val)} to validate on")
     lm.provider = LocalProvider()
-    alone = ReinforceSettings(**training.model_dump(), beta=0.0)  # replies need no reference model
+    alone = ReinforceSettings(optimizer=training, beta=0.0)  # replies need no reference model
     job = cast(LocalReinforceJob, lm.reinforce(alone.model_dump()))
     lasting = {
         "model": model_fingerprint(lm.model),

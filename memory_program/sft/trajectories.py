@@ -21,8 +21,7 @@ from memory_program.core.parallel import run_parallel
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.episode_json import episode_to_json
 from memory_program.rl.episodes import Episode, questions_by_session
-from memory_program.rl.groups import chat_messages
-from memory_program.rl.rollouts import Rollout, get_policy_lm, run_rollout, sampling_program
+from memory_program.rl.rollouts import Rollout, chat_messages, get_policy_lm, run_rollout, sampling_program
 from memory_program.sft.session_lines import (
     SessionLine,
     append_line,

@@ -20,7 +20,7 @@ import dspy
 import pytest
 import torch
 
-from memory_program.configs.arbor_settings import ArborJobSettings
+from memory_program.configs.arbor_config import ArborJobSettings
 from memory_program.configs.arbor_yaml import ArborConfig, GpuDevices
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.inference.loading import load_model
@@ -29,7 +29,7 @@ from memory_program.rl.backends.arbor.arbor_backend import ArborReinforceJob, ar
 from memory_program.rl.backends.arbor.arbor_client import ArborClient, UnknownJobError
 from memory_program.rl.backends.arbor.arbor_environment import write_accelerate_config
 from memory_program.rl.backends.arbor.arbor_wire import recenter_advantages
-from memory_program.rl.credit import WeightedReward, weighted_advantages
+from memory_program.rl.rewards import WeightedReward, weighted_advantages
 from tests.conftest import CHECKOUT
 from tests.tiny_model import save_tiny_model
 

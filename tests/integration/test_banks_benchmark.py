@@ -13,35 +13,22 @@ STORES = {
     "LangMem, SqliteStore": "langgraph-checkpoint-sqlite",
     "mem0, local Qdrant": "mem0ai",
 }
+FIGURES = (
+    *("open", "search, median", "add one", "add one, save, find it", "fork", "as it was half-way"),
+    "consolidate",
+)
 
 
 def test_the_benchmark_measures_banks_beside_other_stores() -> None:
-    command = [
-        "benchmarks/banks.py",
-        "--memories",
-        "500",
-        "--namespaces",
-        "100",
-        "--seconds-per-store",
-        "0.2",
-    ]
-    done = subprocess.run(
-        [sys.executable, *command], cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=240
-    )
+    flags = "--memories 500 --namespaces 100 --seconds-per-store 0.2"
+    command = [sys.executable, "benchmarks/banks.py", *flags.split()]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
     one, _, rest = done.stdout.partition("Namespaces of 100 memories, by their number")
     many, _, others = rest.partition("Other stores")
     figure = r"[\d.,]+"
     for table in (one, many):
-        for name in (
-            "open",
-            "search, median",
-            "add one",
-            "add one, save, find it",
-            "fork",
-            "as it was half-way",
-            "consolidate",
-        ):
+        for name in FIGURES:
             assert re.search(rf"│ {name} +│ +{figure} │ +{figure} │ +{figure} │ +{figure} │", table), table
     for name, package in STORES.items():
         is_left_out = f"{name} is left out: pip install {package}" in rest
@@ -49,7 +36,7 @@ def test_the_benchmark_measures_banks_beside_other_stores() -> None:
     assert "SQLite FTS5 is left out" not in rest
 
 
-def test_a_size_of_which_no_growth_can_be_measured_is_refused() -> None:
+def test_a_size_that_is_too_small_is_refused() -> None:
     command = [sys.executable, "benchmarks/banks.py", "--memories", "99"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -47,7 +47,7 @@ def listening(requests: list[bytes], connections: list[int]) -> Iterator[str]:
         server.close()
 
 
-def test_calls_one_after_the_other_share_a_connection() -> None:
+def test_consecutive_calls_share_a_connection() -> None:
     requests, connections = list[bytes](), list[int]()
     with listening(requests, connections) as url:
         lm = language_model("openai/test", api_base=url)
@@ -56,7 +56,7 @@ def test_calls_one_after_the_other_share_a_connection() -> None:
     assert (len(requests), len(connections)) == (5, 1)
 
 
-def test_no_more_connections_are_opened_than_calls_may_run_at_once() -> None:
+def test_connections_are_limited_by_the_concurrency() -> None:
     with ModelServer(latency_s=0.02) as server:
         lm = language_model("openai/test", api_base=server.url, limiter=AdaptiveLimiter(3))
         threads = [threading.Thread(target=lm, args=(f"hello {number}",)) for number in range(12)]
@@ -68,9 +68,7 @@ def test_no_more_connections_are_opened_than_calls_may_run_at_once() -> None:
         assert server.traffic.most_in_flight == 3
 
 
-def test_openai_is_told_whose_account_to_charge_and_a_server_of_ones_own_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_openai_gets_the_account_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     requests, connections = list[bytes](), list[int]()
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-mine-0123")
     monkeypatch.setenv("OPENAI_ORG_ID", "org-of-mine")
@@ -85,9 +83,7 @@ def test_openai_is_told_whose_account_to_charge_and_a_server_of_ones_own_is_not(
     assert '"max_tokens"' in own
 
 
-def test_a_proxy_of_the_environment_is_used_unless_the_address_is_excepted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_environments_proxy_is_used_except_for_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     requests, connections = list[bytes](), list[int]()
     with listening(requests, connections) as proxy:
         monkeypatch.setenv("http_proxy", proxy.removesuffix("/v1"))
@@ -100,7 +96,7 @@ def test_a_proxy_of_the_environment_is_used_unless_the_address_is_excepted(
     assert len(requests) == 1
 
 
-def test_a_server_of_ones_own_is_called_without_litellm() -> None:
+def test_a_self_hosted_server_is_called_without_litellm() -> None:
     with ModelServer() as server:
         script = (
             "import sys; from memory_program.models.factory import language_model; "

@@ -13,7 +13,8 @@ from rich.console import Console
 from memory_program.agents.systems import make_system
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.store import BankStore
-from memory_program.configs.evaluate_config import EvaluateConfig, SystemSettings
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import BudgetExceededError, ConfigError, ModelError
 from memory_program.core.json_files import Json
 from memory_program.evaluation.evaluation_run import evaluate

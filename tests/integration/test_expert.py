@@ -22,7 +22,7 @@ from memory_program.configs.sft_config import (
     SynthesizeConfig,
     TrajectoriesConfig,
 )
-from memory_program.configs.trainer_config import ReinforceSettings
+from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.checkpoints import read_log
 from memory_program.core.errors import ConfigError, ModelError, RecordError
 from memory_program.inference.loading import load_model

@@ -149,7 +149,7 @@ def assert_same(left: MemoryBank, right: MemoryBank) -> None:
 
 
 @pytest.mark.parametrize("behaviour", USELESS)
-def test_a_specialist_whose_call_gives_nothing_is_counted_and_costs_the_others_nothing(
+def test_a_specialist_with_a_useless_reply_is_counted_and_does_not_affect_the_others(
     behaviour: Behaviour, two: MemorySpace, three: MemorySpace
 ) -> None:
     space, before = two.fork(), two.bank
@@ -168,7 +168,7 @@ def test_a_specialist_whose_call_gives_nothing_is_counted_and_costs_the_others_n
 
 
 @pytest.mark.parametrize("behaviour", BAD_CALLS)
-def test_a_bad_call_is_refused_and_counted_and_the_other_calls_of_its_reply_apply(
+def test_a_bad_call_is_counted_and_the_rest_of_its_reply_applies(
     behaviour: Behaviour, two: MemorySpace, three: MemorySpace
 ) -> None:
     space, before = two.fork(), two.bank
@@ -192,7 +192,7 @@ def test_prose_around_the_calls_changes_nothing(two: MemorySpace, three: MemoryS
 
 
 @pytest.mark.parametrize("behaviour", [Behaviour.CUT, Behaviour.SERVER_ERROR, Behaviour.REFUSAL])
-def test_a_session_in_which_every_call_fails_is_archived_with_its_failures_and_changes_no_memory(
+def test_a_session_whose_calls_all_fail_is_archived_without_memories(
     behaviour: Behaviour, two: MemorySpace
 ) -> None:
     space, before = two.fork(), two.bank
@@ -224,7 +224,7 @@ def test_a_failed_session_is_not_written_a_second_time(two: MemorySpace) -> None
 @pytest.mark.parametrize(
     "behaviour", [behaviour for behaviour in USELESS if behaviour is not Behaviour.CUT_SILENTLY]
 )
-def test_an_answer_that_does_not_come_is_an_outcome_and_leaves_the_space_alone(
+def test_a_failed_answer_is_an_outcome_and_does_not_change_the_space(
     behaviour: Behaviour, three: MemorySpace
 ) -> None:
     space = three.fork()
@@ -250,9 +250,7 @@ def test_an_answer_is_found_among_the_memories_with_or_without_prose_around_it(
     assert (unknown.text, unknown.outcome) == (NOT_MENTIONED, Outcome.OK)
 
 
-def test_a_reader_that_may_search_again_does_so_over_http_and_a_fault_on_the_way_is_the_outcome(
-    three: MemorySpace,
-) -> None:
+def test_a_reader_searches_again_over_http_and_a_fault_is_its_outcome(three: MemorySpace) -> None:
     program = MemoryProgram(reader=QAReader(MemoryContext(top_k=1), max_searches=1))
     question = "Which museum do they visit with bicycles from the mayor?"
     with ModelServer() as server, dspy.context(lm=over(server)):
@@ -302,9 +300,7 @@ def test_a_judge_that_cannot_be_reached_is_an_error_and_no_verdict() -> None:
 # -- many conversations at once ------------------------------------------------------------------
 
 
-def test_with_a_tenth_of_the_calls_faulty_every_fault_is_counted_once_and_a_rerun_gives_the_same_banks() -> (
-    None
-):
+def test_random_faults_are_counted_once_and_a_rerun_gives_the_same_banks() -> None:
     faults = [b for b in (*USELESS, *BAD_CALLS) if b not in (Behaviour.HANG, Behaviour.BAD_KEY)]
     first, failed, refused = _remember_many(at_random(0.1, seed=4, faults=faults))
     again, *_ = _remember_many(at_random(0.1, seed=4, faults=faults))
@@ -361,9 +357,7 @@ def _sessions_of(name: str) -> Iterator[Session]:
         )
 
 
-def test_a_database_file_written_between_faulty_sessions_holds_exactly_the_bank(
-    tmp_path: Path, two: MemorySpace
-) -> None:
+def test_a_database_written_between_faulty_sessions_equals_the_bank(tmp_path: Path, two: MemorySpace) -> None:
     url = f"sqlite:///{tmp_path / 'banks.sqlite'}"
     space = two.fork()
     with BankStore(url) as store:

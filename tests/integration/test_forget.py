@@ -1,6 +1,6 @@
-"""What is forgotten is gone from the database, the run, the caches and MLflow, down to the bytes of files.
+"""Erasure of a conversation from databases, run folders, caches and MLflow, checked in the bytes of files.
 
-The run is one of the real script, with a key in its environment, faults on the way, and every call traced.
+The run comes from the real script, with an API key in its environment, server faults, and all calls traced.
 """
 
 import base64
@@ -43,7 +43,7 @@ SECRET, KEPT = "Alice buried the treasure under the linden", "Bob keeps his ladd
 
 
 def remember(url: str, namespace: str, secret: str, count: int = 40) -> None:
-    """Fill several pages of a database; some of it is superseded, some of it taken back."""
+    """Fill several pages of a database; some memories are superseded, some operations retracted."""
     with BankStore(url) as store:
         for number in (1, 2):
             space = store.load(namespace)
@@ -57,6 +57,11 @@ def remember(url: str, namespace: str, secret: str, count: int = 40) -> None:
             space.ingest(session(number, f"{namespace}: {secret}."), SessionRecord(f"session_{number}", 1))
             store.save(space)
         store.rewind(namespace, count)
+
+
+def forget(folder: Path, namespace: str = "alice", *flags: str) -> int:
+    """Run the command on one folder, and return its exit status."""
+    return forget_command(["--namespace", namespace, "--folder", str(folder), *flags])
 
 
 def bytes_of(kind: str, url: str, folder: Path) -> bytes:
@@ -80,7 +85,7 @@ def bytes_of(kind: str, url: str, folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize("kind", DATABASES)
-def test_no_byte_of_a_forgotten_namespace_is_left_and_every_other_one_is_whole(kind: str, tmp_path: Path):
+def test_an_erased_namespace_leaves_no_byte_and_others_are_whole(kind: str, tmp_path: Path):
     with empty_database(kind, tmp_path) as url:
         remember(url, "alice", SECRET)
         remember(url, "bob", KEPT)
@@ -111,7 +116,7 @@ def _analyse(url: str) -> None:
     engine.dispose()
 
 
-def test_snapshots_and_vectors_are_forgotten_too(tmp_path: Path):
+def test_snapshots_and_vectors_are_erased(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'bank.sqlite'}"
     vectors = DenseIndex(lambda texts: [[1.0, 2.0]] * len(texts), "themes", 2)
     with BankStore(url, vectors, snapshot_every=1) as store:
@@ -127,7 +132,7 @@ def test_snapshots_and_vectors_are_forgotten_too(tmp_path: Path):
     assert SECRET.encode() not in bytes_of("sqlite", url, tmp_path)
 
 
-def test_a_reader_in_the_middle_is_named_and_the_same_command_ends_the_work(tmp_path: Path, monkeypatch):
+def test_a_concurrent_reader_is_reported_and_the_erasure_can_be_repeated(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("memory_program.bank.forgetting._BUSY_TIMEOUT_S", 0.1)
     url = f"sqlite:///{tmp_path / 'bank.sqlite'}"
     remember(url, "alice", SECRET)
@@ -141,7 +146,7 @@ def test_a_reader_in_the_middle_is_named_and_the_same_command_ends_the_work(tmp_
     assert SECRET.encode() not in bytes_of("sqlite", url, tmp_path)
 
 
-def test_the_command_says_what_it_did_or_that_there_is_nothing_to_forget(tmp_path: Path, capsys):
+def test_the_bank_command_reports_what_it_erased(tmp_path: Path, capsys):
     url = f"sqlite:///{tmp_path / 'bank.sqlite'}"
     remember(url, "alice", SECRET)
     assert bank_command(["forget", "--db", url, "--namespace", "alice"]) == 0
@@ -151,7 +156,7 @@ def test_the_command_says_what_it_did_or_that_there_is_nothing_to_forget(tmp_pat
 
 
 @pytest.mark.parametrize("wrap", [str, json.dumps, html.escape, lambda t: json.dumps(json.dumps({"a": t}))])
-def test_a_copy_is_known_however_it_is_escaped(wrap):
+def test_a_copy_is_recognized_under_any_escaping(wrap):
     told = 'He said "never\ttell" to Zoë & <Ann> \\ the others'
     telling = QuoteMatcher(
         "conv-2", [told, "Thanks!", "We all say this very line."], ["We all say this very line!"]
@@ -161,7 +166,7 @@ def test_a_copy_is_known_however_it_is_escaped(wrap):
     assert telling.matches_text('{"question_id": "conv-2:q4"}')
 
 
-def test_a_conversation_called_one_is_not_named_by_every_number():
+def test_a_conversation_called_1_is_not_matched_by_every_number():
     telling = QuoteMatcher("1", ["A line that tells enough to be known."], [])
     for line in (
         {"conversation_id": "1"},
@@ -181,7 +186,7 @@ def test_a_conversation_called_one_is_not_named_by_every_number():
     assert not telling.matches_text("a page with 1 number and a 1")
 
 
-def test_a_long_line_is_found_across_the_end_of_a_piece_however_it_is_escaped(tmp_path: Path, monkeypatch):
+def test_a_long_escaped_quote_is_found_across_pieces(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("memory_program.forget.quote_matcher._PIECE_BYTES", 30_000)
     told = "Она спрятала золото под липой. " * 160
     path = tmp_path / "log.jsonl"
@@ -189,7 +194,7 @@ def test_a_long_line_is_found_across_the_end_of_a_piece_however_it_is_escaped(tm
     assert QuoteMatcher("conv-2", [told], []).matches_file(path)
 
 
-def test_a_copy_in_a_file_is_known_wherever_a_piece_that_is_read_ends(tmp_path: Path, monkeypatch):
+def test_a_quote_is_found_across_pieces_of_one_byte(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("memory_program.forget.quote_matcher._PIECE_BYTES", 1)
     told = "Zoë hid the gold under the lindén"
     path = tmp_path / "log.txt"
@@ -197,7 +202,7 @@ def test_a_copy_in_a_file_is_known_wherever_a_piece_that_is_read_ends(tmp_path: 
     assert QuoteMatcher("conv-2", [told], []).matches_file(path)
 
 
-def test_replies_that_were_kept_for_resuming_and_demos_are_forgotten_too(tmp_path: Path, capsys):
+def test_cached_replies_and_demos_are_erased(tmp_path: Path, capsys):
     folder = tmp_path / "optimize"
     folder.mkdir()
     for namespace, told in (("0123456789ab/alice", SECRET), ("0123456789ab/bob", KEPT)):
@@ -215,7 +220,7 @@ def test_replies_that_were_kept_for_resuming_and_demos_are_forgotten_too(tmp_pat
     (folder / "calls.jsonl").write_text("".join(f"{reply}\n" for reply in replies))
     (folder / "best.json").write_text(json.dumps({"demos": [{"session": f"alice: {SECRET}.\nBob: Oh."}]}))
     (folder / "config.json").write_text(json.dumps({"seed": 0}))
-    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert forget(folder) == 0
     assert "deleted: " in capsys.readouterr().out
     assert files_with(folder, [SECRET, "alice"]) == []
     assert {path.name for path in folder.iterdir()} - {".lock"} == {"config.json", "banks.sqlite"}
@@ -240,61 +245,59 @@ def banks_in(folder: Path) -> list[str]:
 HASH, OTHER_HASH = "0123456789ab", "ba9876543210"
 
 
-def test_a_bank_whose_name_merely_ends_alike_is_left(tmp_path: Path):
+def test_a_bank_with_a_similar_name_is_left(tmp_path: Path):
     banks = {"alice": SECRET, "acme/alice": KEPT, f"{HASH}/acme/alice": KEPT}
     folder = a_run(tmp_path, **banks)
-    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert forget(folder) == 0
     assert banks_in(folder) == [f"{HASH}/acme/alice", "acme/alice"]
-    assert forget_command(["--namespace", "acme/alice", "--folder", str(folder)]) == 0
+    assert forget(folder, "acme/alice") == 0
     assert banks_in(folder) == []
 
 
-def test_the_whole_name_of_one_bank_of_several_is_refused_since_they_tell_the_same(tmp_path: Path, capsys):
+def test_the_name_of_one_of_several_banks_is_refused(tmp_path: Path, capsys):
     folder = a_run(tmp_path, **{f"{HASH}/alice": SECRET, f"{OTHER_HASH}/alice": SECRET, "bob": KEPT})
-    assert forget_command(["--namespace", f"{HASH}/alice", "--folder", str(folder)]) == 2
+    assert forget(folder, f"{HASH}/alice") == 2
     assert f"{HASH}/alice, {OTHER_HASH}/alice: name 'alice'" in capsys.readouterr().err
     assert SECRET in (folder / "answers.jsonl").read_text()
-    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert forget(folder) == 0
     assert (banks_in(folder), files_with(folder, [SECRET])) == (["bob"], [])
 
 
-def test_after_a_reader_was_in_the_way_the_same_command_ends_the_work(tmp_path: Path, monkeypatch, capsys):
+def test_the_command_can_be_repeated_after_a_concurrent_reader(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setattr("memory_program.bank.forgetting._BUSY_TIMEOUT_S", 0.1)
     folder = a_run(tmp_path, alice=SECRET)
-    command = ["--namespace", "alice", "--folder", str(folder)]
     with (
         BankStore(f"sqlite:///{folder / 'banks.sqlite'}") as store,
         closing(store._database._engine.raw_connection()) as reader,
     ):
         reader.cursor().execute("BEGIN")
         reader.cursor().execute("SELECT count(*) FROM memory_operations").fetchone()
-        assert forget_command(command) == 1
+        assert forget(folder) == 1
         assert "run the same command again" in capsys.readouterr().err
         reader.cursor().execute("ROLLBACK")
-        assert forget_command(command) == 2
+        assert forget(folder) == 2
         assert "is not in the database" in capsys.readouterr().err
         assert files_with(folder, [SECRET]) == []
 
 
-def test_as_long_as_something_is_left_the_banks_still_tell_what_to_look_for(tmp_path: Path, capsys):
+def test_banks_are_kept_until_all_copies_are_erased(tmp_path: Path, capsys):
     folder = a_run(tmp_path, alice=SECRET)
     (folder / "copy").mkdir()
     copy = folder / "copy" / "old.sqlite"
     remember(f"sqlite:///{copy}", "alice", SECRET, count=1)
-    command = ["--namespace", "alice", "--folder", str(folder)]
     for _ in range(2):
-        assert forget_command(command) == 1
+        assert forget(folder) == 1
         assert f"is left in {copy}" in capsys.readouterr().err
     copy.unlink()
-    assert forget_command(command) == 0
+    assert forget(folder) == 0
     assert files_with(folder, [SECRET]) == []
 
 
-def test_a_folder_that_is_not_there_is_refused_and_nothing_is_forgotten(tmp_path: Path, capsys):
+def test_a_missing_run_folder_is_refused(tmp_path: Path, capsys):
     folder, url = a_run(tmp_path), f"sqlite:///{tmp_path / 'shared.sqlite'}"
     remember(url, "alice", SECRET, count=3)
     mistyped = folder.with_name("evalaute")
-    assert forget_command(["--namespace", "alice", "--folder", str(mistyped), "--db", url]) == 2
+    assert forget(mistyped, "alice", "--db", url) == 2
     assert f"there is no folder {str(mistyped)!r}" in capsys.readouterr().err
     assert not mistyped.exists()
     assert forget_command(["--namespace", "alice", "--db", url, "--folder"]) == 2
@@ -302,7 +305,7 @@ def test_a_folder_that_is_not_there_is_refused_and_nothing_is_forgotten(tmp_path
         assert store.namespaces() == ["alice"]
 
 
-def test_runs_that_share_a_database_are_forgotten_together(tmp_path: Path):
+def test_runs_that_share_a_database_are_erased_together(tmp_path: Path):
     folders, url = (
         [a_run(tmp_path / name) for name in ("one", "two")],
         f"sqlite:///{tmp_path / 'shared.sqlite'}",
@@ -314,7 +317,7 @@ def test_runs_that_share_a_database_are_forgotten_together(tmp_path: Path):
     assert files_with(tmp_path, [SECRET]) == []
 
 
-def test_a_run_without_memories_is_forgotten_by_what_its_data_tell(tmp_path: Path, capsys):
+def test_a_run_without_memories_is_searched_by_its_dataset(tmp_path: Path, capsys):
     folder = a_run(tmp_path)
     data = write_conversations(tmp_path / "codes.json", count=2, sessions=2)
     said = [session.turns[0].text for c in read_dataset(data).conversations for session in c.sessions[:1]]
@@ -323,63 +326,63 @@ def test_a_run_without_memories_is_forgotten_by_what_its_data_tell(tmp_path: Pat
     )
     (folder / "config.json").write_text(config.model_dump_json())
     (folder / "answers.jsonl").write_text("".join(f"{json.dumps({'shown': turn})}\n" for turn in said))
-    assert forget_command(["--namespace", "codes-3", "--folder", str(folder)]) == 2
-    assert "neither in banks nor in the data" in capsys.readouterr().err
-    assert forget_command(["--namespace", "codes-1", "--folder", str(folder)]) == 0
+    assert forget(folder, "codes-3") == 2
+    assert "neither in banks nor in the dataset" in capsys.readouterr().err
+    assert forget(folder, "codes-1") == 0
     assert (folder / "answers.jsonl").read_text() == f"{json.dumps({'shown': said[1]})}\n"
 
 
-def test_a_run_whose_banks_are_elsewhere_that_are_gone_is_not_taken_for_one_without(tmp_path: Path, capsys):
+def test_a_run_with_a_missing_database_does_not_count_as_one_without_memories(tmp_path: Path, capsys):
     folder = a_run(tmp_path)
     config = EvaluateConfig(systems="memory", db_url=f"sqlite:///{tmp_path / 'shared.sqlite'}")
     (folder / "config.json").write_text(config.model_dump_json())
-    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 1
+    assert forget(folder) == 1
     assert "no banks are in" in capsys.readouterr().err
 
 
-def test_banks_that_the_settings_name_are_forgotten_too(tmp_path: Path, capsys):
+def test_banks_in_the_database_of_the_settings_are_erased(tmp_path: Path, capsys):
     folder, elsewhere = a_run(tmp_path, alice=SECRET), f"sqlite:///{tmp_path / 'elsewhere.sqlite'}"
     remember(elsewhere, "alice", SECRET, count=3)
     config = EvaluateConfig(systems="memory", db_url=elsewhere)
     (folder / "config.json").write_text(config.model_dump_json())
-    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
-    assert f"banks.sqlite, {elsewhere}, or reports beside" in capsys.readouterr().out
+    assert forget(folder) == 0
+    assert f"banks.sqlite, {elsewhere}, or in reports beside" in capsys.readouterr().out
     assert files_with(tmp_path, [SECRET]) == []
 
 
-def test_banks_of_runs_inside_a_run_are_forgotten_too(tmp_path: Path):
+def test_banks_of_runs_inside_a_run_are_erased(tmp_path: Path):
     folder = a_run(tmp_path, alice=SECRET)
     (folder / "ceiling").mkdir()
     remember(f"sqlite:///{folder / 'ceiling' / 'banks.sqlite'}", f"{HASH}/alice", SECRET, count=3)
-    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert forget(folder) == 0
     assert files_with(folder, [SECRET]) == []
     assert banks_in(folder / "ceiling") == []
 
 
-def test_a_later_run_without_memories_does_not_hide_that_there_were_some(tmp_path: Path, capsys):
+def test_memories_of_an_earlier_run_in_the_folder_are_not_overlooked(tmp_path: Path, capsys):
     folder = a_run(tmp_path)
     (folder / "config.json").write_text(EvaluateConfig(systems="extractive").model_dump_json())
     (folder / "memory").mkdir()
     (folder / "memory" / "run.json").write_text(
         json.dumps({"system": {"name": "memory", "writer": "pocket"}})
     )
-    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 2
+    assert forget(folder) == 2
     assert "name their database with --db" in capsys.readouterr().err
 
 
-def test_what_an_earlier_run_on_other_data_left_in_the_folder_is_forgotten_by_its_name(tmp_path: Path):
+def test_journals_of_an_earlier_run_on_other_data_are_searched_by_id(tmp_path: Path):
     folder = a_run(tmp_path)
     data = write_conversations(tmp_path / "codes.json", count=1, sessions=1)
     config = EvaluateConfig(dataset=str(data), systems="extractive", output_dir=folder)
     (folder / "config.json").write_text(config.model_dump_json())
     lines = [json.dumps({"conversation_id": name}) for name in ("alice", "codes-1")]
     (folder / "answers.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert forget(folder) == 0
     assert (folder / "answers.jsonl").read_text() == f"{lines[1]}\n"
 
 
 @pytest.mark.parametrize("named", ["", " ", "ok"])
-def test_what_is_no_conversation_forgets_nothing(tmp_path: Path, capsys, named: str):
+def test_an_unknown_conversation_erases_nothing(tmp_path: Path, capsys, named: str):
     folder = a_run(tmp_path)
     data = write_conversations(tmp_path / "codes.json", count=1, sessions=1)
     config = EvaluateConfig(dataset=str(data), systems="extractive", output_dir=folder)
@@ -389,13 +392,13 @@ def test_what_is_no_conversation_forgets_nothing(tmp_path: Path, capsys, named: 
     client, experiment = tracked(folder)
     client.log_text(client.create_run(experiment).info.run_id, json.dumps(line), "answers.jsonl")
     before = files_with(tmp_path, ["codes-1"])
-    assert forget_command(["--namespace", named, "--folder", str(folder)]) == 2
+    assert forget(folder, named) == 2
     assert "namespace is empty" in (told := capsys.readouterr().err) or "neither in banks nor" in told
     assert files_with(tmp_path, ["codes-1"]) == before
     assert len(client.search_runs([experiment])) == 1
 
 
-def test_of_what_others_share_small_talk_deletes_nothing(tmp_path: Path, capsys):
+def test_small_talk_deletes_no_shared_run_or_report(tmp_path: Path, capsys):
     talk, caption = (
         "Let me know how it goes!",
         "a photo of a beach with footprints in the sand and a blue sky",
@@ -413,22 +416,22 @@ def test_of_what_others_share_small_talk_deletes_nothing(tmp_path: Path, capsys)
     client.log_text(other, f"Bob: {talk} {caption}", "told.txt")
     packed = base64.b64encode(gzip.compress(json.dumps([talk, caption]).encode())).decode()
     (folder.parent / "bob.html").write_text(f"<script>{packed}</script>")
-    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
-    assert "runs of MLflow: 2 " in capsys.readouterr().out
+    assert forget(folder) == 0
+    assert "MLflow runs: 2 " in capsys.readouterr().out
     assert [run.info.run_id for run in client.search_runs([experiment])] == [other]
     assert (folder.parent / "bob.html").exists()
 
 
-def test_a_report_beside_the_folder_is_deleted_and_another_page_is_not(tmp_path: Path):
+def test_a_report_beside_the_folder_is_deleted_but_no_other_page(tmp_path: Path):
     folder = a_run(tmp_path, alice=SECRET)
     packed = base64.b64encode(gzip.compress(json.dumps([f"{SECRET}."]).encode())).decode()
     (folder.parent / "both.html").write_text(f"<script>{packed}</script>")
     (folder.parent / "alice.html").write_text("<p>About alice.</p>")
-    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert forget(folder) == 0
     assert [page.name for page in folder.parent.glob("*.html")] == ["alice.html"]
 
 
-def test_runs_of_mlflow_that_lie_in_its_bin_already_are_forgotten_for_good(tmp_path: Path, capsys):
+def test_mlflow_runs_in_the_trash_are_erased(tmp_path: Path, capsys):
     folder = a_run(tmp_path, alice=SECRET)
     client, experiment = tracked(folder)
     run_ids = [client.create_run(experiment).info.run_id for _ in range(2)]
@@ -438,13 +441,13 @@ def test_runs_of_mlflow_that_lie_in_its_bin_already_are_forgotten_for_good(tmp_p
         client.log_text(run_id, f"{told}.", "told.txt")
         client.delete_run(run_id)
     client.delete_logged_model(model.model_id)
-    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
-    assert "runs of MLflow: 1 " in capsys.readouterr().out
+    assert forget(folder) == 0
+    assert "MLflow runs: 1 " in capsys.readouterr().out
     assert files_with(folder.parent, [SECRET]) == []
     assert files_with(folder.parent, [KEPT])
 
 
-def test_where_the_runs_note_that_they_were_logged_is_gone_through_as_well(tmp_path: Path, capsys):
+def test_every_mlflow_address_that_runs_recorded_is_searched(tmp_path: Path, capsys):
     folder = a_run(tmp_path, alice=SECRET)
     (tmp_path / "elsewhere").mkdir()
     noted = {
@@ -458,39 +461,39 @@ def test_where_the_runs_note_that_they_were_logged_is_gone_through_as_well(tmp_p
     (folder / "ceiling").mkdir()
     for place, name in ((folder, "receipt"), (folder / "ceiling", "gone")):
         (place / "tracking.json").write_text(json.dumps({"uri": noted[name], "digest": "0", "run_id": "1"}))
-    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert forget(folder) == 0
     told = capsys.readouterr().out
-    assert "runs of MLflow: 2 " in told
+    assert "MLflow runs: 2 " in told
     for name in ("settings", "receipt"):
         assert f"MLflow at {noted[name]}" in told
-    assert f"no MLflow is at {noted['gone']}\n" in told
+    assert f"there is no MLflow database at {noted['gone']}\n" in told
     assert files_with(tmp_path, [SECRET]) == []
 
 
-def test_of_mlflow_in_plain_files_nothing_is_left_either(tmp_path: Path, monkeypatch):
+def test_an_mlflow_file_store_is_erased(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     folder, uri = a_run(tmp_path, alice=SECRET), (tmp_path / "mlruns").as_uri()
     client = mlflow.MlflowClient(tracking_uri=uri)
     experiment = client.create_experiment(EXPERIMENT)
     for told in (SECRET, KEPT):
         client.log_text(client.create_run(experiment).info.run_id, f"{told}.", "told.txt")
-    assert forget_command(["--namespace", "alice", "--folder", str(folder), "--tracking-uri", uri]) == 0
+    assert forget(folder, "alice", "--tracking-uri", uri) == 0
     assert (files_with(tmp_path, [SECRET]), len(files_with(tmp_path / "mlruns", [KEPT]))) == ([], 1)
 
 
-def test_that_a_server_of_mlflow_keeps_the_runs_in_its_bin_is_told(tmp_path: Path, monkeypatch, capsys):
+def test_the_trash_of_an_mlflow_server_is_reported(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setattr(
         "memory_program.forget.mlflow_eraser._SERVER_PREFIXES", ("sqlite:",)
     )  # a server takes long to start
     folder = a_run(tmp_path, alice=SECRET)
     client, experiment = tracked(folder)
     client.log_text(client.create_run(experiment).info.run_id, json.dumps({"id": "alice"}), "results.json")
-    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert forget(folder) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "mlflow.db has runs of it in its bin, until whoever keeps it calls mlflow gc" in told
+    assert "mlflow.db keeps deleted runs in its trash until its operator calls mlflow gc" in told
 
 
-def test_trajectories_of_a_conversation_are_forgotten(tmp_path: Path, capsys):
+def test_trajectories_of_a_conversation_are_erased(tmp_path: Path, capsys):
     folder = tmp_path / "trajectories"
     folder.mkdir()
     for name, told in (("alice", SECRET), ("bob", KEPT)):
@@ -498,20 +501,20 @@ def test_trajectories_of_a_conversation_are_forgotten(tmp_path: Path, capsys):
         lines = [{"session": said, "questions": []}, {"session": {**said, "turns": []}, "questions": []}]
         (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (folder / "conversations.json").write_text(json.dumps([{"sample_id": "alice"}, {"sample_id": "bob"}]))
-    assert forget_command(["--namespace", "carol", "--folder", str(folder)]) == 2
+    assert forget(folder, "carol") == 2
     assert "no file of conversation 'carol': it has alice, bob" in capsys.readouterr().err
-    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 0
+    assert forget(folder) == 0
     assert f"deleted: {folder / 'alice.jsonl'}" in capsys.readouterr().out
     assert {path.name for path in folder.iterdir()} - {".lock"} == {"bob.jsonl"}
     assert KEPT in (folder / "bob.jsonl").read_text()
 
 
-def test_files_of_mlflow_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path, monkeypatch, capsys):
+def test_unreadable_mlflow_files_are_an_error(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     folder = a_run(tmp_path, alice=SECRET)
     client, experiment = tracked(folder, "http://127.0.0.1:9/api/2.0/mlflow-artifacts/artifacts/x")
     client.create_run(experiment)
-    assert forget_command(["--namespace", "alice", "--folder", str(folder)]) == 1
+    assert forget(folder) == 1
     assert "something may be left there" in capsys.readouterr().err
     assert banks_in(folder) == ["alice"]
 
@@ -603,7 +606,7 @@ def put_spans_in_files(database: Path, words: list[str]) -> str:
     return "traces.json"
 
 
-def test_a_conversation_is_forgotten_by_everything_that_a_run_leaves(run, capsys):
+def test_a_conversation_is_erased_from_everything_that_a_run_leaves(run, capsys):
     place, data, _ = run
     folder = place / "runs" / "evaluate"
     gone, kept = told_in(data, "codes-1"), told_in(data, "codes-2")
@@ -619,4 +622,4 @@ def test_a_conversation_is_forgotten_by_everything_that_a_run_leaves(run, capsys
     assert files_with(place, gone) == []
     still = {path.name for path in files_with(place, kept)}
     assert {"banks.sqlite", "answers.jsonl", "mlflow.db", spans} <= still
-    assert forget_command(["--namespace", "codes-1", "--folder", str(folder)]) == 2
+    assert forget(folder, "codes-1") == 2

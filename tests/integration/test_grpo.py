@@ -1,4 +1,4 @@
-"""Weights learn to remember: real gradients on a tiny model, from rollouts of the whole program."""
+"""GRPO with real gradients on a tiny model, from rollouts of the whole program."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from dspy import lm15
 
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.memory import MemoryKind
-from memory_program.configs.trainer_config import GRPOSettings, ReinforceSettings
+from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.inference.engine import LocalSettings
 from memory_program.models.local_model import LocalModel
@@ -22,8 +22,8 @@ from memory_program.rl.validation import ValidationResult
 from tests.training_samples import RuledReader, one_thread, save_half_taught, student, talk
 
 EASY = {
-    "num_train_steps": 18, "examples_per_step": 1, "rollouts": 8, "curriculum": "", "refresh_every": 3,
-    "val_every": 6, "save_every": 2, "num_threads": 8,
+    "num_train_steps": 18, "examples_per_step": 1, "group_size": 8, "curriculum": "", "refresh_every": 3,
+    "val_every": 6, "save_every": 2, "concurrency": 8,
 }  # fmt: skip
 TRAINING = {
     "learning_rate": 2e-3, "warmup_steps": 0, "beta": 0.02, "max_completion_tokens": 40, "ema_decay": 0.5,
@@ -48,7 +48,7 @@ def grpo(out: Path, on_entry=lambda entry: None, terms: dict | None = None, **se
         out,
         GRPOSettings(**{**EASY, **settings}),
         ReinforceSettings(**TRAINING),
-        extra_resume_settings=terms or {"reward": "f1"},
+        extra_resume_settings=terms or {"answer_metric": "f1"},
         on_entry=on_entry,
     )
 
@@ -57,7 +57,11 @@ def weights(program: MemoryProgram) -> dict[str, torch.Tensor]:
     return program.writer.core.lm.engine.local.model.network.state_dict()
 
 
-def log_of(out: Path, kind: str) -> list[dict]:
+def has_weights(program: MemoryProgram, expected: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(weight, expected[name]) for name, weight in weights(program).items())
+
+
+def read_entries(out: Path, kind: str) -> list[dict]:
     entries = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     return [entry for entry in entries if entry["kind"] == kind]
 
@@ -69,9 +73,9 @@ def trained(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return out, program
 
 
-def test_the_reward_rises_and_what_was_learned_serves_other_conversations(trained):
+def test_scores_rise_on_training_and_validation(trained):
     out, program = trained
-    steps, validations = log_of(out, "step"), log_of(out, "validation")
+    steps, validations = read_entries(out, "step"), read_entries(out, "validation")
     assert [entry["step"] for entry in steps] == list(range(1, 19))
     first, last = (sum(e["score"] for e in part) / 3 for part in (steps[:3], steps[-3:]))
     assert last > first + 0.3
@@ -81,26 +85,26 @@ def test_the_reward_rises_and_what_was_learned_serves_other_conversations(traine
     assert space.writer.core.lm.engine is program.writer.core.lm.engine
 
 
-def test_what_is_chosen_and_kept_is_the_average_of_the_weights(folder, tmp_path):
+def test_the_ema_weights_are_validated_and_kept(folder, tmp_path):
     slower = grpo(tmp_path, num_train_steps=6, save_every=6)
     slower.training = ReinforceSettings(**{**TRAINING, "learning_rate": 1e-3})
     program = slower.compile(student(folder), trainset=TRAIN, valset=VAL)
-    assert log_of(tmp_path, "validation")[-1]["best_step"] == 6
+    assert read_entries(tmp_path, "validation")[-1]["best_step"] == 6
     state = torch.load(tmp_path / "checkpoints" / "000006" / "state.pt")
     kept = list(program.writer.core.lm.engine.local.model.network.parameters())
-    for of_then, are_kept in (("average", True), ("weights", False)):
-        same = [torch.equal(*pair) for pair in zip(kept, state[of_then], strict=True)]
+    for name, are_kept in (("average", True), ("weights", False)):
+        same = [torch.equal(*pair) for pair in zip(kept, state[name], strict=True)]
         assert all(same) == are_kept
 
 
-def test_a_step_says_what_it_did(trained):
+def test_a_step_logs_its_metrics(trained):
     out, _ = trained
-    entry = log_of(out, "step")[0]
+    entry = read_entries(out, "step")[0]
     assert entry["rollouts"] == 8
-    assert entry["groups"] + entry["groups_without_spread"] == 4
+    assert entry["groups"] + entry["zero_variance_groups"] == 4
     assert entry["samples"] == 8 * entry["groups"]
     assert entry["kl"] == pytest.approx(0.0, abs=1e-6)
-    assert entry["sampler_gap"] < 1e-3
+    assert entry["sampler_logprob_gap"] < 1e-3
     assert entry["entropy"] > 0
     assert entry["tools/manage_memory"] > 0
     assert {"reward", "reward/episodic", "valid", "completion_tokens", "grad_norm"} <= entry.keys()
@@ -121,32 +125,28 @@ def killed_at(step: int):
     return on_entry
 
 
-def test_a_training_that_was_killed_ends_as_if_it_had_not_been(folder, trained, tmp_path):
+def test_a_killed_training_ends_with_the_same_weights(folder, trained, tmp_path):
     straight, program = trained
     for step in (1, 5, 17):  # in the first window, between two checkpoints, and in the last window
         with pytest.raises(Killed):
             grpo(tmp_path, killed_at(step)).compile(student(folder), trainset=TRAIN, valset=VAL)
-    resumed = grpo(tmp_path).compile(student(folder), trainset=TRAIN, valset=VAL)
-    assert [e["step"] for e in log_of(tmp_path, "step")] == list(range(1, 19))
-    for one, other in zip(log_of(straight, "step"), log_of(tmp_path, "step"), strict=True):
-        assert (one["reward"], one["score"], one["samples"]) == (
-            other["reward"],
-            other["score"],
-            other["samples"],
-        )
-    before = weights(program)
-    assert all(torch.equal(weight, before[name]) for name, weight in weights(resumed).items())
+    again = grpo(tmp_path, minutes=60, concurrency=4)  # these two may change
+    resumed = again.compile(student(folder), trainset=TRAIN, valset=VAL)
+    assert [e["step"] for e in read_entries(tmp_path, "step")] == list(range(1, 19))
+    for one, other in zip(read_entries(straight, "step"), read_entries(tmp_path, "step"), strict=True):
+        assert all(one[name] == other[name] for name in ("reward", "score", "samples"))
+    assert has_weights(resumed, weights(program))
 
 
-def test_a_kill_in_the_first_step_repeats_no_validation(folder, tmp_path):
+def test_a_kill_after_a_validation_does_not_repeat_it(folder, tmp_path):
     with pytest.raises(Killed):
         grpo(tmp_path, killed_at(1), num_train_steps=1).compile(student(folder), trainset=TRAIN, valset=VAL)
-    told: list[dict] = []
-    grpo(tmp_path, told.append, num_train_steps=1).compile(student(folder), trainset=TRAIN, valset=VAL)
-    assert [(entry["kind"], entry["step"]) for entry in told] == [("step", 1), ("validation", 1)]
+    entries: list[dict] = []
+    grpo(tmp_path, entries.append, num_train_steps=1).compile(student(folder), trainset=TRAIN, valset=VAL)
+    assert [(entry["kind"], entry["step"]) for entry in entries] == [("step", 1), ("validation", 1)]
 
 
-def test_a_training_that_is_done_is_not_saved_again(folder, trained):
+def test_a_finished_training_is_not_saved_again(folder, trained):
     out, _ = trained
     state = out / "checkpoints" / "000018" / "state.pt"
     written = state.stat().st_mtime_ns
@@ -156,14 +156,16 @@ def test_a_training_that_is_done_is_not_saved_again(folder, trained):
 
 def test_the_folder_of_another_training_is_refused(folder, trained):
     out, _ = trained
-    with pytest.raises(ConfigError, match=r"holds a training with rollouts=8: give the same settings"):
-        grpo(out, rollouts=4).compile(student(folder), trainset=TRAIN, valset=VAL)
+    with pytest.raises(ConfigError, match=r"holds a training with group_size=8: give the same settings"):
+        grpo(out, group_size=4).compile(student(folder), trainset=TRAIN, valset=VAL)
 
 
-def test_a_training_does_not_go_on_under_another_score_reader_or_program(folder, trained):
+def test_a_training_resumes_with_the_same_metric_reader_and_program_only(folder, trained):
     out, _ = trained
-    other_score = grpo(out, terms={"reward": "judge"})
-    with pytest.raises(ConfigError, match=r"holds a training with reward='f1': give the same settings"):
+    other_score = grpo(out, terms={"answer_metric": "judge"})
+    with pytest.raises(
+        ConfigError, match=r"holds a training with answer_metric='f1': give the same settings"
+    ):
         other_score.compile(student(folder), trainset=TRAIN, valset=VAL)
     other_reader = student(folder)
     other_reader.reader.set_lm(dspy.LM("test/other", engine=RuledReader(), cache=False, num_retries=0))
@@ -177,7 +179,7 @@ def test_a_training_does_not_go_on_under_another_score_reader_or_program(folder,
 
 
 class Listening(LocalModel):
-    """Keeps the seeds that it is given."""
+    """Keeps the seeds of its requests."""
 
     def __init__(self, settings: LocalSettings) -> None:
         super().__init__(settings)
@@ -189,42 +191,35 @@ class Listening(LocalModel):
         return super().complete(request)
 
 
-def test_an_episode_that_comes_twice_in_a_step_is_sampled_anew(folder, tmp_path):
+def test_copies_of_an_episode_in_a_step_have_their_own_seeds(folder, tmp_path):
     program = student(folder)
     engine = Listening(LocalSettings(source=str(folder), dtype="float32", device="cpu"))
     program.writer.set_lm(program.writer.core.lm.copy(engine=engine))
-    twice = grpo(tmp_path, num_train_steps=1, examples_per_step=2, rollouts=2, refresh_every=1)
+    twice = grpo(tmp_path, num_train_steps=1, examples_per_step=2, group_size=2, refresh_every=1)
     twice.compile(program, trainset=TRAIN, valset=VAL)
     assert len(engine.seeds) == 2 * 2 * 4
     assert len(set(engine.seeds)) == len(engine.seeds)
 
 
-def test_training_stops_when_validation_no_longer_rises(folder, tmp_path):
-    stopped = grpo(tmp_path, num_train_steps=50, val_every=1, patience=1, rollouts=2)
+def test_early_stopping_returns_the_best_weights(folder, tmp_path):
+    stopped = grpo(tmp_path, num_train_steps=50, val_every=1, patience=1, group_size=2)
     stopped.training = ReinforceSettings(**{**TRAINING, "learning_rate": 1e-12})
     program = stopped.compile(student(folder), trainset=TRAIN, valset=VAL)
-    assert [entry["step"] for entry in log_of(tmp_path, "validation")] == [0, 1]
-    assert stopped.ended_by == "patience=1 is at an end after 1 of 50 steps"
-    untouched = weights(student(folder))
-    assert all(torch.equal(weight, untouched[name]) for name, weight in weights(program).items())
+    assert [entry["step"] for entry in read_entries(tmp_path, "validation")] == [0, 1]
+    assert stopped.ended_by == "patience=1 is exhausted after 1 of 50 steps"
+    assert has_weights(program, weights(student(folder)))
 
 
-def test_a_validation_in_which_much_was_lost_is_not_the_best(folder, tmp_path, monkeypatch):
-    seen = iter(
-        [
-            ValidationResult(0.5, 20, 0, {}),
-            ValidationResult(1.0, 1, 19, {}),
-            ValidationResult(0.75, 18, 2, {}),
-        ]
-    )
-    monkeypatch.setattr("memory_program.rl.grpo.validate_policy", lambda *_args, **_settings: next(seen))
-    grpo(tmp_path, num_train_steps=2, val_every=1, rollouts=2).compile(
+def test_a_validation_with_many_lost_questions_is_not_the_best(folder, tmp_path, monkeypatch):
+    results = iter(ValidationResult(*r, {}) for r in ((0.5, 20, 0), (1.0, 1, 19), (0.75, 18, 2)))
+    monkeypatch.setattr("memory_program.rl.grpo.validate_policy", lambda *_args, **_settings: next(results))
+    grpo(tmp_path, num_train_steps=2, val_every=1, group_size=2).compile(
         student(folder), trainset=TRAIN, valset=VAL
     )
-    assert [entry["best_step"] for entry in log_of(tmp_path, "validation")] == [0, 0, 2]
+    assert [entry["best_step"] for entry in read_entries(tmp_path, "validation")] == [0, 0, 2]
 
 
-def test_a_training_does_not_go_on_over_other_weights_of_the_same_name(folder, tmp_path):
+def test_a_training_does_not_resume_from_changed_base_weights(folder, tmp_path):
     copied = Path(shutil.copytree(folder, tmp_path / "model"))
 
     def of_the_copy() -> MemoryProgram:
@@ -232,7 +227,7 @@ def test_a_training_does_not_go_on_over_other_weights_of_the_same_name(folder, t
         program.writer.set_lm(program.writer.core.lm.copy(model=f"local:{copied}"))
         return program
 
-    short = {"num_train_steps": 1, "rollouts": 2}
+    short = {"num_train_steps": 1, "group_size": 2}
     grpo(tmp_path / "run", **short).compile(of_the_copy(), trainset=TRAIN, valset=VAL)
     weights_of = copied / "model.safetensors"
     *most, last = weights_of.read_bytes()
@@ -241,7 +236,7 @@ def test_a_training_does_not_go_on_over_other_weights_of_the_same_name(folder, t
         grpo(tmp_path / "run", **short).compile(of_the_copy(), trainset=TRAIN, valset=VAL)
 
 
-def test_the_dry_run_shows_a_group_and_changes_nothing(folder, tmp_path):
+def test_a_dry_run_returns_groups_and_changes_nothing(folder, tmp_path):
     program = student(folder)
     before = {name: weight.clone() for name, weight in weights(program).items()}
     (grouping,) = grpo(tmp_path).dry_run(program, trainset=TRAIN)
@@ -252,7 +247,7 @@ def test_the_dry_run_shows_a_group_and_changes_nothing(folder, tmp_path):
         assert max(rewards) > min(rewards)
         best = max(group.samples, key=lambda part: part.reward)
         assert best.advantage > 0
-    assert all(torch.equal(weight, before[name]) for name, weight in weights(program).items())
+    assert has_weights(program, before)
 
 
 class Failing(RuledReader):
@@ -260,18 +255,20 @@ class Failing(RuledReader):
         raise lm15.ServerError("down")
 
 
-def test_a_reader_that_fails_is_an_error_and_not_a_reward(folder, tmp_path):
+def test_a_failing_reader_is_an_error(folder, tmp_path):
     with pytest.raises(ModelError, match="none of 2 validation questions has a score"):
         grpo(tmp_path).compile(student(folder, Failing()), trainset=TRAIN, valset=VAL)
 
 
-def test_a_reader_of_the_trained_weights_is_refused(folder, tmp_path):
+def test_a_reader_with_the_trained_weights_is_refused(folder, tmp_path):
     program = student(folder)
     program.reader.set_lm(program.writer.core.lm)
-    with pytest.raises(ConfigError, match="the reader has the very model that is trained"):
+    with pytest.raises(ConfigError, match="the reader shares the model that is trained"):
         grpo(tmp_path).compile(program, trainset=TRAIN, valset=VAL)
 
 
 def test_one_conversation_in_both_sets_is_refused(folder, tmp_path):
-    with pytest.raises(ConfigError, match="conversation 'learned' is to be learned from and to be chosen on"):
+    with pytest.raises(
+        ConfigError, match="conversation 'learned' is in both the training and the validation set"
+    ):
         grpo(tmp_path).compile(student(folder), trainset=TRAIN, valset=TRAIN)

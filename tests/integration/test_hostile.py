@@ -49,7 +49,7 @@ def run(
             yield conversation, list(prompts), [answer.text for answer in answers]
 
 
-def test_there_are_enough_of_them_and_each_has_its_own_words():
+def test_the_hostile_samples_are_many_and_distinct():
     assert len(set(INJECTIONS.values())) == len(INJECTIONS) >= 60
     kinds = {name.partition("-")[0] for name in INJECTIONS}
     assert {"obey", "delete", "core", "reveal", "results", "markers", "ids", "invisible", "breakout"} == kinds
@@ -57,7 +57,7 @@ def test_there_are_enough_of_them_and_each_has_its_own_words():
 
 
 @pytest.mark.parametrize("name", INJECTIONS)
-def test_a_prompt_has_the_fields_that_it_should_wherever_the_injection_stands(name):
+def test_an_injection_anywhere_adds_no_field_to_a_prompt(name):
     for signature in (*SPECIALISTS.values(), WriteAll, AnswerQuestion):
         inputs = dict.fromkeys(signature.input_fields, INJECTIONS[name])
         user = ADAPTER.format(signature, demos=[], inputs=inputs)[-1]["content"]
@@ -67,7 +67,7 @@ def test_a_prompt_has_the_fields_that_it_should_wherever_the_injection_stands(na
 
 
 @pytest.mark.parametrize("model", [hostile.attacks, hostile.echoes, hostile.quotes], ids=lambda m: m.__name__)
-def test_a_model_that_obeys_every_order_reaches_no_other_namespace_and_loses_no_call(model, tmp_path: Path):
+def test_an_obedient_model_reaches_no_other_namespace_and_loses_no_call(model, tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'banks.sqlite'}"
     secrets = {c.conversation_id: hostile.secret_of(c) for c in CONVERSATIONS}
     known: dict[str, list] = {}
@@ -93,7 +93,7 @@ def test_a_model_that_obeys_every_order_reaches_no_other_namespace_and_loses_no_
             assert record.tool_calls or len(record.failures) > 0
 
 
-def test_an_honest_model_remembers_what_was_said_beside_the_injections(tmp_path: Path):
+def test_an_honest_model_remembers_the_text_next_to_the_injections(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'banks.sqlite'}"
     for conversation, _, answers in run(url, competent_reply, CONVERSATIONS):
         assert hostile.secret_of(conversation) in answers[0]

@@ -58,7 +58,7 @@ def model(server: ModelServer, name: str = OWN, **settings: Any) -> dspy.LM:
         (Behaviour.BAD_KEY, dspy.LMAuthError, 1),
     ],
 )
-def test_a_fault_of_the_provider_is_an_error_after_exactly_the_tries_that_it_deserves(
+def test_each_fault_of_the_provider_has_its_error_and_number_of_tries(
     behaviour: Behaviour, error: type[Exception], tries: int
 ) -> None:
     with ModelServer(always(behaviour)) as server:
@@ -79,7 +79,7 @@ def test_a_hang_past_the_timeout_is_a_timeout_and_is_tried_again() -> None:
     "behaviour",
     [Behaviour.RATE_LIMIT, Behaviour.SERVER_ERROR, Behaviour.DISCONNECT, Behaviour.HTML, Behaviour.HANG],
 )
-def test_a_fault_that_passes_is_survived(behaviour: Behaviour) -> None:
+def test_a_temporary_fault_is_retried(behaviour: Behaviour) -> None:
     with ModelServer(scripted([behaviour, behaviour])) as server, track_usage() as meter:
         assert model(server, timeout_s=0.5)("hello") == ["ready"]
         assert (meter.usage.calls, meter.usage.retries, meter.usage.failed_calls) == (1, 2, 0)
@@ -92,7 +92,7 @@ def test_retry_after_is_honoured_over_http() -> None:
         assert time.monotonic() - started >= 0.8
 
 
-def test_a_retry_after_of_an_hour_is_an_error_now() -> None:
+def test_a_retry_after_of_an_hour_fails_at_once() -> None:
     with ModelServer(always(Behaviour.RATE_LIMIT_WITH_HINT), retry_after_s=3600) as server:
         with pytest.raises(dspy.LMRateLimitError, match="asked to wait 3600 s"):
             model(server)("hello")
@@ -135,7 +135,7 @@ def test_models_that_share_a_limiter_stay_under_it_together() -> None:
         assert server.traffic.requests.total() == 20
 
 
-def test_a_burst_of_rate_limits_lowers_the_concurrency_and_every_call_succeeds_in_the_end() -> None:
+def test_a_burst_of_rate_limits_lowers_the_concurrency_and_all_calls_succeed() -> None:
     with ModelServer(scripted([Behaviour.RATE_LIMIT] * 6), latency_s=0.02) as server:
         limiter = AdaptiveLimiter(8)
         lm = model(server, limiter=limiter, max_retries=6)
@@ -161,7 +161,7 @@ def _at_once(count: int, call: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ["nosuch/model", "gpt-5000-ultra", "Qwen/Qwen3-4B"])
-def test_a_name_of_no_provider_is_refused_with_an_example(name: str) -> None:
+def test_an_unknown_provider_is_refused_with_an_example(name: str) -> None:
     with pytest.raises(ModelError, match=r"names no provider that LiteLLM knows: .*openai/gpt-4\.1-mini"):
         language_model(name)
 
@@ -175,7 +175,7 @@ def test_a_name_of_no_provider_is_refused_with_an_example(name: str) -> None:
         ("gemini/gemini-2.5-flash", "GEMINI_API_KEY"),
     ],
 )
-def test_a_missing_key_is_refused_by_the_name_of_its_variable(name: str, variable: str) -> None:
+def test_a_missing_key_is_reported_with_its_variable(name: str, variable: str) -> None:
     with pytest.raises(ModelError, match=f"needs a key: set .*{variable} in the environment"):
         language_model(name)
 
@@ -186,7 +186,7 @@ def test_an_empty_key_is_a_missing_key(monkeypatch: pytest.MonkeyPatch) -> None:
         language_model("openai/gpt-4.1-mini")
 
 
-def test_a_server_of_ones_own_needs_no_key_and_gets_the_one_there_is(
+def test_a_self_hosted_server_needs_no_key_and_gets_an_existing_one(
     server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model(server)("hello")
@@ -196,7 +196,7 @@ def test_a_server_of_ones_own_needs_no_key_and_gets_the_one_there_is(
     assert server.traffic.keys == {"no-key", "sk-for-my-server"}
 
 
-def test_a_key_that_the_server_echoes_reaches_neither_errors_nor_meter_nor_logs(
+def test_a_key_that_the_server_echoes_is_removed_everywhere(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "very-private-0123")
@@ -276,9 +276,7 @@ def test_an_address_where_nothing_listens_fails_the_check() -> None:
         check_model(lm)
 
 
-def test_a_model_that_takes_its_time_is_told_of(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_slow_model_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     with ModelServer() as server:
         url, lm = server.url, model(server, first_wait_s=1.0, max_retries=3)
         check_model(lm)
@@ -292,7 +290,7 @@ def test_a_model_that_takes_its_time_is_told_of(
 # -- the server itself ---------------------------------------------------------------------------
 
 
-def test_random_faults_come_at_their_rate_and_a_rerun_meets_the_same() -> None:
+def test_random_faults_have_their_rate_and_are_reproducible() -> None:
     prompts = [Prompt("", f"prompt {number}") for number in range(2000)]
     chosen = [[behave(p, 0) for p in prompts] for behave in (at_random(0.05, 7), at_random(0.05, 7))]
     assert chosen[0] == chosen[1]

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from memory_program.agents.systems import make_system
-from memory_program.configs.evaluate_config import SystemSettings
+from memory_program.configs.groups import SystemSettings
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.errors import RunInUseError
 from memory_program.core.json_files import Json
@@ -104,7 +104,7 @@ def test_where_nothing_is_better_the_baseline_is_saved_and_that_is_said(data: Pa
     (stage,) = results["stages"]
     assert stage["winner"]["is_baseline"]
     assert "the baseline stays" in output
-    fresh, loaded = (make_system("memory", config.system_settings) for _ in range(2))
+    fresh, loaded = (make_system("memory", config.system) for _ in range(2))
     loaded.load(str(config.output))
     assert loaded.dump_state() == fresh.dump_state()
 

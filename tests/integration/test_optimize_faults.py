@@ -168,7 +168,7 @@ def test_a_limit_of_calls_stops_the_run_with_the_best_so_far(
         assert calls / 2 < server.traffic.requests.total() == used <= calls
     kept = " but for what is kept for the comparison" if used < calls else ""
     assert f"stopped early: max_calls={calls} is reached{kept}; the best so far counts" in output
-    program = make_system("memory", config.system_settings)
+    program = make_system("memory", config.system)
     program.load(str(config.output))
     if results["stages"] and results["stages"][0]["comparison"] is not None:
         assert (

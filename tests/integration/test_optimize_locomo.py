@@ -28,7 +28,7 @@ def session_number(turn_id: str) -> int:
 
 
 def rolled_in(config: OptimizeConfig, server: ModelServer) -> CaseSplits:
-    program = make_system(SystemName.MEMORY.value, config.system_settings)
+    program = make_system(SystemName.MEMORY.value, config.system)
     assert isinstance(program, MemoryProgram)
     folder = config.output_dir
     with (

@@ -26,7 +26,8 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.outcomes import Outcome
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
-from memory_program.configs.evaluate_config import EvaluateConfig, SystemSettings
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import ClusterError, ConfigError, ConflictError
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.stages import ray_system as remote_system

@@ -15,7 +15,8 @@ import pytest
 from rich.console import Console
 
 from memory_program.bank.__main__ import main as bank_command
-from memory_program.configs.evaluate_config import EvaluateConfig, SystemName, SystemSettings
+from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
+from memory_program.configs.groups import SystemSettings
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.command_line import parse_flags
 from memory_program.core.settings import Settings
@@ -36,13 +37,13 @@ COMMANDS = [
 ]
 TABLES: dict[str, tuple[type[Settings], set[str]]] = {  # what makes each table, and what the others have
     "memory_program/configs/evaluate_config.py": (EvaluateConfig, set()),
-    "memory_program/configs/optimize_config.py": (OptimizeConfig, set(SystemSettings.model_fields)),
+    "memory_program/configs/optimize_config.py": (OptimizeConfig, set(SystemSettings.flat_fields())),
 }
 
 
 def flag_table(config: type[Settings], elsewhere: set[str]) -> str:
     rows = ["| flag | default | meaning |", "|---|---|---|"]
-    for name, field in config.model_fields.items():
+    for name, field in config.flat_fields().items():
         if name not in elsewhere:
             default = "" if field.default in (None, ()) else getattr(field.default, "value", field.default)
             shown = f"`{default}`" if default != "" else ""

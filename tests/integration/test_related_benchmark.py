@@ -7,7 +7,7 @@ import sys
 from tests.conftest import CHECKOUT
 
 
-def test_it_tells_what_writers_are_shown_by_query_and_floor():
+def test_the_benchmark_reports_related_memories_by_query_and_floor():
     command = [sys.executable, "benchmarks/related.py", "--conversations", "3", "--seed", "4"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=120, check=True)
     rows = re.findall(

@@ -53,7 +53,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def test_sessions_are_whole_after_kills_at_random_moments(url: str) -> None:
+def test_sessions_are_whole_after_random_kills(url: str) -> None:
     rng = random.Random(1)
     sessions: list[str] = []
     for _ in range(4):
@@ -70,7 +70,7 @@ def test_sessions_are_whole_after_kills_at_random_moments(url: str) -> None:
     assert len(sessions) >= 4
 
 
-def test_a_session_is_whole_wherever_in_its_saving_the_process_dies(url: str) -> None:
+def test_a_session_is_whole_if_the_process_dies_during_any_statement(url: str) -> None:
     deaths = 0
     for statement in range(1, 100):
         child = os.fork()

@@ -34,7 +34,7 @@ def run_writers(url: str, *namespaces: str) -> None:
 
 
 @pytest.mark.parametrize("kind", DATABASES)
-def test_two_processes_in_one_namespace_lose_and_double_nothing(kind: str, tmp_path: Path) -> None:
+def test_two_processes_in_one_namespace_lose_and_repeat_nothing(kind: str, tmp_path: Path) -> None:
     with empty_database(kind, tmp_path) as url:
         run_writers(url, "shared", "shared")  # the database is new: they lay it out at once, too
         with BankStore(url) as store:
@@ -46,7 +46,7 @@ def test_two_processes_in_one_namespace_lose_and_double_nothing(kind: str, tmp_p
 
 
 @pytest.mark.parametrize("kind", DATABASES)
-def test_two_processes_in_two_namespaces_never_meet(kind: str, tmp_path: Path) -> None:
+def test_two_processes_in_two_namespaces_do_not_interfere(kind: str, tmp_path: Path) -> None:
     with empty_database(kind, tmp_path) as url:
         run_writers(url, "alice", "bob")
         with BankStore(url) as store:

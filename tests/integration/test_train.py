@@ -1,4 +1,4 @@
-"""``python train.py`` from the command line: trained, killed, taken up, evaluated, saved, shown."""
+"""``python train.py`` from the command line: train, kill, resume, evaluate, save, report."""
 
 import json
 import os
@@ -55,14 +55,14 @@ def flags(model: Path, talks: Path, server: ModelServer, out: Path, *more: str) 
     return [
         "--model", f"local:{model}", "--dataset", str(talks), "--reader-model", "openai/reader",
         "--api-base", server.url, "--output-dir", str(out), "--num-train-steps", str(STEPS),
-        "--examples-per-step", "1", "--rollouts", "6", "--curriculum", "", "--val-every", "4",
+        "--examples-per-step", "1", "--group-size", "6", "--curriculum", "", "--val-every", "4",
         "--save-every", "2", "--learning-rate", "1e-3", "--warmup-steps", "0",
-        "--max-completion-tokens", "40", "--num-threads", "6", *more,
+        "--max-completion-tokens", "40", "--concurrency", "6", *more,
     ]  # fmt: skip
 
 
 def run(arguments: list[str]) -> str:
-    """Run in this process, which has imported everything already, and give what is printed."""
+    """Run in this process, which has imported everything already, and return the output."""
     console = Console(width=120)
     with console.capture() as captured:
         train(parse_flags(TrainConfig, arguments), console=console)
@@ -70,7 +70,7 @@ def run(arguments: list[str]) -> str:
 
 
 def evaluated_again(*arguments: str) -> str:
-    """Evaluate once more what a run made, and give what is printed."""
+    """Evaluate the result of a run once more, and return the output."""
     console = Console(width=120)
     with console.capture() as captured:
         reevaluate(parse_flags(ReevaluateConfig, arguments), console=console)
@@ -78,7 +78,7 @@ def evaluated_again(*arguments: str) -> str:
 
 
 def killed_after(step: int, arguments: list[str], out: Path) -> None:
-    """Run until so many steps are in the log, and kill the process without a word."""
+    """Run until the log has this many steps, and kill the process."""
     command = [sys.executable, str(CHECKOUT / "train.py"), *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
@@ -94,7 +94,7 @@ def killed_after(step: int, arguments: list[str], out: Path) -> None:
 
 @pytest.fixture(scope="module")
 def finished(model: Path, talks: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A run that was killed, and then ended."""
+    """A run that was killed and then resumed to its end."""
     out = tmp_path_factory.mktemp("runs") / "train"
     with ModelServer() as server:
         arguments = flags(model, talks, server, out)
@@ -102,7 +102,7 @@ def finished(model: Path, talks: Path, tmp_path_factory: pytest.TempPathFactory)
         return out, run(arguments)
 
 
-def test_a_run_that_was_killed_does_every_step_once_and_learns(finished):
+def test_a_killed_run_takes_every_step_once_and_improves(finished):
     out, said = finished
     entries = read_log(out)
     assert [entry["step"] for entry in entries if entry["kind"] == "step"] == list(range(1, STEPS + 1))
@@ -110,13 +110,13 @@ def test_a_run_that_was_killed_does_every_step_once_and_learns(finished):
     assert [entry["step"] for entry in validations] == [0, 4, 8]
     assert max(entry["score"] for entry in validations) > validations[0]["score"]
     assert f"step {STEPS}/{STEPS}  reward " in said
-    assert "step 1/" not in said  # it went on from a checkpoint
-    assert f"training ended: num_train_steps={STEPS} are done\n" in said
+    assert "step 1/" not in said  # it resumed from a checkpoint
+    assert f"training ended: num_train_steps={STEPS} is reached\n" in said
     results = json.loads((out / "results.json").read_text())
     assert results["samples"] == sum(entry["samples"] for entry in entries if entry["kind"] == "step")
 
 
-def test_at_the_end_the_trained_model_is_compared_with_the_base(finished):
+def test_the_trained_model_is_compared_with_the_base(finished):
     out, said = finished
     results = json.loads((out / "results.json").read_text())
     assert set(results["systems"]) == {"base", "trained"}
@@ -129,7 +129,7 @@ def test_at_the_end_the_trained_model_is_compared_with_the_base(finished):
     assert (out / "plots" / "reward.png").stat().st_size > 1000
 
 
-def test_weights_program_and_card_lie_together_and_run(finished):
+def test_weights_program_and_card_are_saved_together_and_run(finished):
     out, _ = finished
     card = (out / "model" / "README.md").read_text()
     (line,) = [
@@ -156,7 +156,7 @@ def test_mlflow_has_the_curves(finished):
     assert "test/locomo_f1/difference" in tracked.data.metrics
 
 
-def test_what_is_evaluated_is_not_evaluated_again(finished, model, talks):
+def test_a_second_evaluation_reuses_the_records(finished, model, talks):
     out, said = finished
     before = json.loads((out / "results.json").read_text())
     with ModelServer() as server:
@@ -167,16 +167,14 @@ def test_what_is_evaluated_is_not_evaluated_again(finished, model, talks):
     assert again.splitlines()[-4:] == said.splitlines()[-4:]
 
 
-def test_what_is_evaluated_again_began_as_the_training_did_whatever_else_was_tried_since(
-    finished, model, talks
-):
+def test_a_refused_resume_leaves_the_stored_config_alone(finished, model, talks):
     out, _ = finished
     with ModelServer() as server, pytest.raises(ConfigError, match="holds a training with learning_rate"):
         run(flags(model, talks, server, out, "--learning-rate", "2e-3"))
     assert json.loads((out / "config.json").read_text())["learning_rate"] == 1e-3
 
 
-def test_a_run_does_not_go_on_with_another_way_to_read(finished, model, talks):
+def test_a_run_does_not_resume_with_another_reader_setting(finished, model, talks):
     out, _ = finished
     with (
         ModelServer() as server,
@@ -186,26 +184,26 @@ def test_a_run_does_not_go_on_with_another_way_to_read(finished, model, talks):
 
 
 def compare_rewards(*flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "benchmarks/rewards.py", "--rules", "difference", *flags]
+    command = [sys.executable, "benchmarks/rewards.py", "--rules", "leave-one-out", *flags]
     return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=600)
 
 
-def test_trainings_that_are_done_are_compared_by_reward_and_not_done_again(finished, tmp_path):
-    shutil.copytree(finished[0], tmp_path / "difference-0")
+def test_the_reward_benchmark_reuses_finished_trainings(finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "leave-one-out-0")
     shown = compare_rewards("--out", str(tmp_path), "--seeds", "0")
     assert shown.returncode == 0, shown.stderr
-    validation = json.loads((tmp_path / "difference-0" / "results.json").read_text())["validation"]
+    validation = json.loads((tmp_path / "leave-one-out-0" / "results.json").read_text())["validation"]
     gain = validation["best"]["score"] - validation["first"]["score"]
     assert f"{gain:+.3f}" in shown.stdout.partition("Mean gain")[2]
     assert "training: " not in shown.stdout
     assert (tmp_path / "curves.png").stat().st_size > 1000
 
 
-def test_a_comparison_of_rewards_ends_with_the_training_that_fails(tmp_path):
-    (tmp_path / "difference-1").write_text("in the way", encoding="utf-8")
+def test_the_reward_benchmark_stops_at_a_failed_training(tmp_path):
+    (tmp_path / "leave-one-out-1").write_text("in the way", encoding="utf-8")
     failed = compare_rewards("--out", str(tmp_path), "--seeds", "1")
     assert failed.returncode != 0
-    assert "difference, seed 1: the training failed" in failed.stderr
+    assert "leave-one-out, seed 1: the training failed" in failed.stderr
     assert "holds no training that is done" in compare_rewards("--out", str(tmp_path), "--show").stderr
 
 
@@ -218,10 +216,10 @@ def test_the_dry_run_shows_one_group(model, talks, tmp_path):
     assert not (tmp_path / "train" / "model").exists()
 
 
-def test_evaluating_what_was_never_trained_is_an_error(tmp_path):
+def test_evaluating_an_untrained_folder_is_an_error(tmp_path):
     with pytest.raises(ModelError, match="holds no trained model: run --mode train"):
         evaluated_again("--output-dir", str(tmp_path / "train"), "--no-mlflow")
     assert not (tmp_path / "train").exists()
     (tmp_path / "model").mkdir()
-    with pytest.raises(ConfigError, match="lacks config\\.json, the settings of a training"):
+    with pytest.raises(ConfigError, match="lacks config\\.json, the settings of its training"):
         evaluated_again("--output-dir", str(tmp_path), "--no-mlflow")

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from memory_program.rl.groups import chat_messages
+from memory_program.rl.rollouts import chat_messages
 from tests.integration.test_concurrency_benchmark import benchmark
 from tests.training_samples import one_thread
 

@@ -4,8 +4,16 @@ import dspy
 import pytest
 from dspy.utils.exceptions import AdapterParseError
 
+from locomo.judge.judge import GradeAnswer, OneVerdictAdapter
 from memory_program.agents.chat_adapter import ADAPTER, TruncatedReplyError
-from memory_program.agents.signatures import AnswerQuestion, WriteCore
+from memory_program.agents.signatures import (
+    SPECIALISTS,
+    AnswerOrSearch,
+    AnswerQuestion,
+    Consolidate,
+    WriteAll,
+    WriteCore,
+)
 from tests.scripted_lm import fields
 
 CALL = '{"tool_calls": [{"name": "edit_core", "args": {"action": "append", "text": "Mara lives in Oslo."}}]}'
@@ -39,12 +47,12 @@ def test_the_end_marker_may_be_missing_when_the_calls_are_whole():
 
 
 @pytest.mark.parametrize("length", range(len('{"tool_calls": [{'), len(CALL)))
-def test_calls_that_are_cut_anywhere_are_refused_whole(length):
+def test_calls_cut_at_any_position_are_refused(length):
     with pytest.raises(TruncatedReplyError, match="ends in the middle of `tool_calls`"):
         ADAPTER.parse(WriteCore, f"[[ ## tool_calls ## ]]\n{CALL[:length]}")
 
 
-def test_the_whole_calls_of_a_cut_list_are_not_taken_alone():
+def test_complete_calls_of_a_cut_list_are_refused():
     two = CALL.replace("}]}", "}, ") + CALL.removeprefix('{"tool_calls": [')
     assert len(calls_in(fields(tool_calls=two))) == 2
     with pytest.raises(TruncatedReplyError):
@@ -61,7 +69,7 @@ BARE = CALL.removeprefix('{"tool_calls": [').removesuffix("]}")
 OTHER = BARE.replace("Oslo", "Bergen")
 
 
-def test_bare_calls_one_after_the_other_are_all_read():
+def test_all_bare_calls_in_a_row_are_read():
     assert len(calls_in(fields(tool_calls=f"{BARE}\n{OTHER}"))) == 2
 
 
@@ -78,12 +86,12 @@ def test_bare_calls_one_after_the_other_are_all_read():
     ],
     ids=["doubled key", "two lists", "another key", "empty first", "bad comma", "twice", "deep"],
 )
-def test_calls_of_which_some_would_be_lost_are_refused_whole(section):
+def test_a_reply_whose_calls_could_be_lost_in_part_is_refused(section):
     with pytest.raises(AdapterParseError):
         ADAPTER.parse(WriteCore, fields(tool_calls=section))
 
 
-def test_what_follows_the_end_of_the_reply_is_not_read():
+def test_text_after_the_end_of_the_reply_is_ignored():
     again = f"[[ ## tool_calls ## ]]\n{OTHER}\n\n[[ ## completed ## ]]"
     assert calls_in(f"{fields(tool_calls=CALL)}\n\n{again}") == EXPECTED
 
@@ -96,12 +104,12 @@ def test_a_marker_inside_of_a_call_is_text(separator, name):
     assert args["text"] == text.replace("\\n", "\n")
 
 
-def test_half_a_surrogate_pair_in_a_call_becomes_what_a_database_can_carry():
+def test_half_a_surrogate_pair_in_a_call_is_replaced():
     ((_, args),) = calls_in(fields(tool_calls=CALL.replace("Oslo", "\\ud83d")))
     assert args["text"] == "Mara lives in \ufffd."
 
 
-def test_a_second_call_that_is_cut_is_not_left_out():
+def test_a_reply_with_a_cut_second_call_is_refused():
     with pytest.raises(TruncatedReplyError):
         ADAPTER.parse(WriteCore, f'[[ ## tool_calls ## ]]\n{BARE}\n{{"na')
 
@@ -129,3 +137,22 @@ def test_demos_are_rendered_with_their_calls():
     calls = dspy.ToolCalls.from_dict_list([{"name": "edit_core", "args": {"action": "append", "text": "y"}}])
     messages = ADAPTER.format(WriteCore, demos=[{**demo, "tool_calls": calls}], inputs=demo)
     assert '"edit_core"' in messages[2]["content"]
+
+
+DSPY = dspy.ChatAdapter(use_json_adapter_fallback=False)
+
+
+@pytest.mark.parametrize(
+    "signature", [*SPECIALISTS.values(), WriteAll, Consolidate, AnswerQuestion, AnswerOrSearch, GradeAnswer]
+)
+def test_a_prompt_without_markers_is_rendered_as_dspy_does(signature: type[dspy.Signature]) -> None:
+    inputs = {name: f"\n {name} [[x]]\t\n" for name in signature.input_fields}
+    inputs |= {name: 7 for name in ("tokens_to_save", "searches_left") if name in inputs}
+    demos = [{**inputs, **dict.fromkeys(signature.output_fields, "made up")}]
+    ours = OneVerdictAdapter() if signature is GradeAnswer else ADAPTER
+    assert ours.format(signature, demos, inputs) == DSPY.format(signature, demos, inputs)
+
+
+def test_a_missing_or_empty_input_is_rendered_as_dspy_does() -> None:
+    for inputs in ({}, {"question": ""}, {"question": "Who?", "memories": None}, {"memories": ["a", "b"]}):
+        assert ADAPTER.format(AnswerQuestion, [], inputs) == DSPY.format(AnswerQuestion, [], inputs)

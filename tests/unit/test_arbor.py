@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memory_program.configs.arbor_config import ArborTrainConfig, train_config_type
-from memory_program.configs.arbor_settings import ArborJobSettings, ArborSettings
+from memory_program.configs.arbor_config import (
+    ArborJobSettings,
+    ArborTrainConfig,
+    train_config_type,
+)
 from memory_program.configs.arbor_yaml import ArborConfig, GpuDevices, read_arbor_config
 from memory_program.configs.train_config import TrainConfig
-from memory_program.configs.trainer_config import ReinforceSettings
+from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.rl.backends.arbor.__main__ import main
@@ -130,20 +133,20 @@ def test_all_weights_need_no_adapter():
     ("changed", "reason"),
     [
         (
-            {"entropy": 0.01},
-            "entropy=0.01 cannot be told to Arbor, which has no key for it: Arbor has no bonus",
+            {"entropy_weight": 0.01},
+            "entropy_weight=0.01 has no equivalent on an Arbor server: Arbor has no entropy bonus",
         ),
         (
             {"clip_high": 0.3},
-            "clip_high=0.3 cannot be told to Arbor, which has no key for it: Arbor clips at",
+            "clip_high=0.3 has no equivalent on an Arbor server: Arbor clips at",
         ),
-        ({"iterations": 2}, "iterations=2 cannot be told to Arbor"),
-        ({"ema_decay": 0.9}, "Arbor keeps the weights of now and no average"),
+        ({"iterations": 2}, "iterations=2 has no equivalent on an Arbor server"),
+        ({"ema_decay": 0.9}, "Arbor keeps the current weights and no EMA"),
         ({"batch_tokens": 4096}, "--per-device-train-batch-size"),
         ({"loss_type": "grpo"}, "they do not cancel: choose from dapo, dr_grpo"),
-        ({"num_generations": 6}, "rollouts=6 must be a multiple of training GPUs times"),
-        ({"num_training_gpus": 3}, r"rollouts=8 must be a multiple of .* \(3 x 4\)"),
-        ({"per_device_train_batch_size": 3}, "= 12 must be a multiple of rollouts=8"),
+        ({"num_generations": 6}, "group_size=6 must be a multiple of training GPUs times"),
+        ({"num_training_gpus": 3}, r"group_size=8 must be a multiple of .* \(3 x 4\)"),
+        ({"per_device_train_batch_size": 3}, "= 12 must be a multiple of group_size=8"),
     ],
 )
 def test_what_arbor_would_do_wrong_is_refused_with_the_reason(changed, reason):
@@ -153,11 +156,11 @@ def test_what_arbor_would_do_wrong_is_refused_with_the_reason(changed, reason):
 
 def test_every_setting_is_told_or_refused_or_ours_alone():
     ours = {"max_completion_tokens", "seed", "tuning"}  # in max_seq_len; of our samples; in lora_config
-    refused = {"clip_low", "clip_high", "entropy", "iterations", "ema_decay", "batch_tokens"}
+    refused = {"clip_low", "clip_high", "entropy_weight", "iterations", "ema_decay", "batch_tokens"}
     told = job().trainer_config()
     names = {*told, *told["lora_config"]}
     renamed = {"lora_r": "r", "max_prompt_tokens": "max_prompt_length"}
-    assert {renamed.get(name, name) for name in ArborSettings.model_fields} - names - ours == refused
+    assert {renamed.get(name, name) for name in ReinforceSettings.flat_fields()} - names - ours == refused
 
 
 # -- groups ------------------------------------------------------------------------------------------
@@ -290,9 +293,10 @@ def test_a_file_in_the_working_directory_chooses_the_server(tmp_path, monkeypatc
 
 def test_the_server_has_the_defaults_of_large_models(tmp_path):
     config = parse_flags(ArborTrainConfig, ["--arbor-config", str(written(tmp_path, SPLIT))])
-    assert (config.num_train, config.num_val, config.num_train_steps) == (600, 100, 500)
-    assert (config.examples_per_step, config.rollouts) == (6, 8)
-    assert (config.tuning, config.learning_rate, config.minutes) == ("lora", 2e-5, None)
+    assert (config.num_train, config.num_val, config.grpo.num_train_steps) == (600, 100, 500)
+    assert (config.grpo.examples_per_step, config.grpo.group_size) == (6, 8)
+    update = config.trainer.optimizer
+    assert (update.tuning, update.learning_rate, config.grpo.minutes) == ("lora", 2e-5, None)
     settings = config.job_settings(agents=4)
     assert (settings.num_generations, settings.max_groups) == (8, 500 * 6 * 4)
     assert (settings.num_inference_gpus, settings.num_training_gpus) == (1, 1)
@@ -301,11 +305,11 @@ def test_the_server_has_the_defaults_of_large_models(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (["--max-turns", "2"], "max_turns=2 must be 1"),
+        (["--writer-max-turns", "2"], "writer_max_turns=2 must be 1"),
         (["--save-every", "5"], "save_every=5 must be 1"),
         (["--model", "openai/gpt-4.1"], "name a hub id or a folder after 'local:'"),
         (["--dry-run"], "show the group with --backend local"),
-        (["--entropy", "0.1"], "entropy=0.1 cannot be told to Arbor"),
+        (["--entropy-weight", "0.1"], "entropy_weight=0.1 has no equivalent"),
     ],
 )
 def test_what_a_server_cannot_do_is_refused_before_it_is_asked(flags, reason):
@@ -323,9 +327,7 @@ def test_more_gpus_than_there_are_is_an_error(tmp_path):
 def test_local_settings_are_not_taken_for_those_of_a_server():
     with pytest.raises(ConfigError, match="build an ArborTrainConfig"):
         TrainConfig(backend="arbor")
-    assert TrainConfig().reinforce_settings == ReinforceSettings(
-        learning_rate=3e-4, warmup_steps=2, ema_decay=0.9
-    )
+    assert TrainConfig().trainer == ReinforceSettings(learning_rate=3e-4, warmup_steps=2, ema_decay=0.9)
 
 
 # -- the server's start ------------------------------------------------------------------------------

@@ -1,4 +1,8 @@
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +15,7 @@ from tests.conversations import session
 def archive_of(*sessions):
     archive = Archive()
     for one in sessions:
-        archive.add_session(one)
+        archive.add_sessions([one])
     return archive
 
 
@@ -107,7 +111,7 @@ def test_adding_a_session_later_gives_the_scores_of_adding_it_at_once():
     )
     grown = archive_of(first)
     grown.search("dog")
-    grown.add_session(second)
+    grown.add_sessions([second])
     assert grown.search("dog cat") == archive_of(first, second).search("dog cat")
 
 
@@ -149,15 +153,15 @@ def test_a_new_session_is_not_compared_with_every_one_that_is_archived():
     talk = session(1, "Ana: A dog.")
     archive = archive_of(Watched(talk.number, talk.date_time, talk.turns))
     asked.clear()
-    archive.add_session(session(2, "Ana: A cat."))
+    archive.add_sessions([session(2, "Ana: A cat.")])
     assert asked == []
 
 
 def test_what_a_fork_adds_is_not_seen_by_its_origin():
     origin = archive_of(session(1, "Ana: A dog."))
     fork = origin.fork()
-    fork.add_session(session(2, "Ana: A dog and a cat."))
-    origin.add_session(session(3, "Ben: A dog and a parrot."))
+    fork.add_sessions([session(2, "Ana: A dog and a cat.")])
+    origin.add_sessions([session(3, "Ben: A dog and a parrot.")])
     assert set(ids(origin, "dog cat parrot")) == {"D1:1", "D3:1"}
     assert set(ids(fork, "dog cat parrot")) == {"D1:1", "D2:1"}
     assert [one.number for one in origin.sessions] == [1, 3]
@@ -167,7 +171,7 @@ def test_what_a_fork_adds_is_not_seen_by_its_origin():
 def test_a_session_is_archived_once_and_a_refused_one_leaves_no_trace():
     archive = archive_of(session(1, "Ana: A dog."))
     with pytest.raises(SessionConflictError, match="'session_1' is already archived"):
-        archive.add_session(session(1, "Ana: A cat."))
+        archive.add_sessions([session(1, "Ana: A cat.")])
     assert ids(archive, "cat") == []
 
 
@@ -178,7 +182,7 @@ def test_a_turn_id_that_is_taken_refuses_the_whole_session():
     twice = replace(clash, turns=(clash.turns[0], replace(clash.turns[1], turn_id="D2:1")))
     for refused, turn_id in ((taken, "D1:1"), (twice, "D2:1")):
         with pytest.raises(SessionConflictError, match=f"turn '{turn_id}' of 'session_2'"):
-            archive.add_session(refused)
+            archive.add_sessions([refused])
     assert (len(archive), ids(archive, "cat parrot")) == (1, [])
 
 
@@ -196,3 +200,18 @@ def test_an_empty_archive_finds_nothing():
 def test_a_top_k_below_one_is_refused():
     with pytest.raises(IndexingError, match="top_k=0 must be at least 1"):
         archive_of(session(1, "Ana: A dog.")).search("dog", top_k=0)
+
+
+def test_a_search_keeps_jax_from_taking_the_memory_of_a_gpu(tmp_path):
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").touch()
+    check = "import os; assert os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] == 'false'\ntop_k = list"
+    (tmp_path / "jax" / "lax.py").write_text(check)
+    script = (
+        "import sys; from tests.unit.test_archive import archive_of, ids, session; "
+        "assert ids(archive_of(session(1, 'Ana: A dog.')), 'dog') == ['D1:1']; "
+        "assert 'jax.lax' in sys.modules"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("XLA_")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment)

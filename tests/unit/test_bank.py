@@ -1,4 +1,4 @@
-"""A bank is its log: every law of fork, at, undo, diff, replay and graft."""
+"""A bank is its log: the laws of fork, at, undo, diff, replay and rebase."""
 
 import random
 import sys
@@ -126,7 +126,7 @@ def test_forks_never_see_each_other(seed: int, common: int, mine: int, yours: in
 
 @given(seed=SEEDS, count=COUNTS, cuts=st.tuples(st.floats(0, 1), st.floats(0, 1)))
 @settings(max_examples=20)
-def test_a_diff_leads_from_the_older_live_memories_to_the_newer(
+def test_a_diff_turns_the_older_live_memories_into_the_newer(
     seed: int, count: int, cuts: tuple[float, float]
 ) -> None:
     bank = MemoryBank("test")
@@ -145,7 +145,7 @@ def test_a_diff_leads_from_the_older_live_memories_to_the_newer(
 
 @given(seed=SEEDS, common=st.integers(0, 80), mine=st.integers(0, 40), yours=st.integers(0, 40))
 @settings(max_examples=30)
-def test_a_graft_gives_the_fork_s_memories_new_numbers_and_nothing_else(
+def test_a_rebase_only_renumbers_the_memories_of_the_fork(
     seed: int, common: int, mine: int, yours: int
 ) -> None:
     bank = MemoryBank("test")
@@ -178,7 +178,7 @@ def test_ids_are_sequential_and_never_used_twice(seed: int, count: int) -> None:
 # -- operations ----------------------------------------------------------------------------------
 
 
-def test_an_update_keeps_sources_and_date_of_what_it_replaces() -> None:
+def test_an_update_keeps_the_old_sources_and_date() -> None:
     bank = MemoryBank("test")
     bank.create([fact("Alice lives in Oslo.", "D1:1", at=date(2023, 5, 7))], BY)
     operation = bank.update("m1", fact("Alice lives in Bergen.", "D2:1", "D1:1"), BY)
@@ -195,7 +195,7 @@ def test_an_update_keeps_sources_and_date_of_what_it_replaces() -> None:
 @pytest.mark.parametrize(
     ("days", "kept"), [([1, 1], 1), ([None, 1], 1), ([1, 2], None), ([None, None], None)]
 )
-def test_a_merge_keeps_all_sources_and_a_date_that_no_other_contradicts(days, kept) -> None:
+def test_a_merge_keeps_all_sources_and_an_undisputed_date(days, kept) -> None:
     bank = MemoryBank("test")
     dates = {day: date(2023, 5, day) if day else None for day in (*days, kept)}
     bank.create([fact("A.", "D1:1", at=dates[days[0]]), fact("B.", "D1:2", at=dates[days[1]])], BY)
@@ -212,7 +212,7 @@ def test_a_split_gives_each_part_the_sources_and_the_date() -> None:
     assert [part.happened_at for part in parts] == [date(2023, 5, 1), date(2024, 1, 1)]
 
 
-def test_a_deleted_memory_is_not_live_and_not_lost() -> None:
+def test_a_deleted_memory_is_not_live_but_can_be_recovered() -> None:
     bank = bank_of("A.", "B.")
     bank.delete("m1", BY)
     assert texts(bank) == ["B."]
@@ -291,16 +291,16 @@ def test_an_unknown_id_is_a_key_error_with_a_plain_message() -> None:
         Operation(OperationKind.CREATE, 3, BY, created=(Memory("m2", SEMANTIC, "x", None, (), 3),)),
     ],
 )
-def test_a_log_that_does_not_follow_is_refused_on_replay(operation: Operation) -> None:
+def test_a_replay_rejects_an_operation_that_does_not_follow(operation: Operation) -> None:
     log = bank_of("A.").operations()
     with pytest.raises(MemoryOperationError):
         MemoryBank.replay("test", [*log, operation])
 
 
-# -- history, graft, threads ---------------------------------------------------------------------
+# -- history, rebase, threads ---------------------------------------------------------------------
 
 
-def test_the_history_of_a_memory_is_its_ancestry_and_what_became_of_it() -> None:
+def test_the_history_of_a_memory_lists_its_ancestors_and_descendants() -> None:
     bank = MemoryBank("test")
     bank.create([fact("A."), fact("B.")], BY)  # 1: m1 m2
     bank.create([fact("Z.")], BY)  # 2: m3
@@ -314,7 +314,7 @@ def test_the_history_of_a_memory_is_its_ancestry_and_what_became_of_it() -> None
     assert [operation.version for operation in bank.history("m5")] == [2, 4]
 
 
-def test_a_graft_renumbers_what_later_operations_name() -> None:
+def test_a_rebase_renumbers_the_ids_in_later_operations() -> None:
     bank = bank_of("A.")
     one, two = bank.fork(), bank.fork()
     one.create([fact("one")], BY)
@@ -331,7 +331,7 @@ def test_a_graft_renumbers_what_later_operations_name() -> None:
     assert [memory.created for memory in bank.live()] == [2, 4, 5]
 
 
-def test_a_graft_that_fails_in_the_middle_leaves_the_bank_as_it_was() -> None:
+def test_a_failed_rebase_leaves_the_bank_unchanged() -> None:
     bank = bank_of("A.")
     fork = bank.fork()
     fork.create([fact("B.")], BY)
@@ -346,14 +346,14 @@ def test_a_graft_that_fails_in_the_middle_leaves_the_bank_as_it_was() -> None:
     assert texts(fork) == ["B."]
 
 
-def test_a_fork_can_be_named_anew() -> None:
+def test_a_fork_can_have_another_name() -> None:
     bank = bank_of("A.")
     assert bank.fork("rollout-1").namespace == "rollout-1"
     assert bank.at(0, "empty").namespace == "empty"
     assert bank.fork().namespace == "test"
 
 
-def test_forks_may_be_written_by_many_threads() -> None:
+def test_many_threads_can_write_to_forks() -> None:
     bank = bank_of("A.", "B.")
     forks = [bank.fork() for _ in range(8)]
     threads = [
@@ -371,7 +371,7 @@ def test_forks_may_be_written_by_many_threads() -> None:
     assert texts(bank) == ["A.", "B."]
 
 
-def test_a_reader_in_another_thread_never_leaves_a_stale_list_behind() -> None:
+def test_a_concurrent_reader_never_leaves_a_stale_cache() -> None:
     bank = bank_of()
     bank.create([fact(f"text {number}") for number in range(500)], BY)
     has_ended = threading.Event()

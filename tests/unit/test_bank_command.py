@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from memory_program.bank.__main__ import main
-from memory_program.bank.exchange import space_to_json
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import SessionRecord
+from memory_program.bank.record_json import space_to_json
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from tests.conversations import session
@@ -54,21 +54,21 @@ def test_the_namespaces_of_a_database_are_listed(run):
     assert run("list") == [f"{NAME}  version: 3  memories: 2"]
 
 
-def test_the_live_memories_of_a_bank_are_listed_and_no_text_reaches_the_terminal_as_a_command(run):
+def test_live_memories_are_listed_without_control_characters(run):
     assert run("list", "--namespace", NAME) == ["core  Mara moves a lot.", BEES, BERGEN]
 
 
-def test_an_earlier_version_is_listed_as_it_was(run):
+def test_list_shows_an_earlier_version(run):
     assert run("list", "--namespace", NAME, "--version", "1") == [OSLO, BEES]
 
 
-def test_a_search_finds_what_is_live(run):
+def test_a_search_finds_live_memories_only(run):
     (found,) = run("search", "--namespace", NAME, "--query", "where does Mara live")
     assert found.endswith(BERGEN)
     assert run("search", "--namespace", NAME, "--query", "Oslo") == []
 
 
-def test_the_history_of_a_memory_names_each_operation_its_reason_and_its_turns(run):
+def test_history_prints_operations_with_reasons_and_turns(run):
     expected = [
         "v1  create by semantic in session_1: said so",
         f"  + {OSLO}",
@@ -81,13 +81,13 @@ def test_the_history_of_a_memory_names_each_operation_its_reason_and_its_turns(r
     assert run("history", "--namespace", NAME, "--memory", "m1") == expected
 
 
-def test_two_versions_differ_in_what_ended_and_what_began(run):
+def test_diff_prints_superseded_and_created_memories(run):
     core = ["  - core  ", "  + core  Mara moves a lot."]
     assert run("diff", "--namespace", NAME, "--older", "1") == [*core, f"  - {OSLO}", f"  + {BERGEN}"]
     assert run("diff", "--namespace", NAME, "--older", "0", "--newer", "1") == [f"  + {OSLO}", f"  + {BEES}"]
 
 
-def test_an_undo_takes_operations_back_durably_and_says_which(run, db):
+def test_undo_is_durable_and_prints_the_undone_operations(run, db):
     assert run("undo", "--namespace", NAME, "--count", "2") == [
         "v3  edit_core by semantic in session_2",
         "  + core  Mara moves a lot.",
@@ -103,7 +103,7 @@ def test_an_undo_takes_operations_back_durably_and_says_which(run, db):
         assert len(store.retracted(NAME)) == 2
 
 
-def test_what_is_exported_is_imported_unchanged(run, db, tmp_path, capsys):
+def test_an_export_is_imported_unchanged(run, db, tmp_path, capsys):
     file = tmp_path / "bank.json"
     assert run("export", "--namespace", NAME, "--out", str(file)) == [f"{file}  operations: 3  sessions: 2"]
     other = f"sqlite:///{tmp_path}/other.sqlite"
@@ -115,7 +115,7 @@ def test_what_is_exported_is_imported_unchanged(run, db, tmp_path, capsys):
     assert new.archive.sessions == old.archive.sessions
 
 
-def test_an_import_overwrites_nothing_and_can_take_another_name(run, tmp_path, db, capsys):
+def test_an_import_overwrites_nothing_and_can_be_renamed(run, tmp_path, db, capsys):
     file = tmp_path / "bank.json"
     run("export", "--namespace", NAME, "--out", str(file))
     assert main(["import", "--db", db, "--file", str(file)]) == 2
@@ -160,7 +160,7 @@ def exported(
         "[" * 200_000,
     ],
 )
-def test_a_file_that_export_did_not_write_is_refused_and_makes_no_database(tmp_path, capsys, content):
+def test_import_rejects_other_files_and_creates_no_database(tmp_path, capsys, content):
     file = tmp_path / "bank.json"
     file.write_text(content)
     assert main(["import", "--db", f"sqlite:///{tmp_path}/new.sqlite", "--file", str(file)]) == 1
@@ -168,7 +168,7 @@ def test_a_file_that_export_did_not_write_is_refused_and_makes_no_database(tmp_p
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_looking_makes_no_database_of_an_empty_file(tmp_path, db, capsys):
+def test_list_rejects_an_empty_file(tmp_path, db, capsys):
     (tmp_path / "empty.sqlite").touch()
     assert main(["list", "--db", f"sqlite:///{tmp_path}/empty.sqlite"]) == 1
     assert "is empty" in capsys.readouterr().err
@@ -177,7 +177,7 @@ def test_looking_makes_no_database_of_an_empty_file(tmp_path, db, capsys):
     assert "version=1 is of one bank" in capsys.readouterr().err
 
 
-def test_an_address_with_a_password_in_it_is_refused(tmp_path, capsys):
+def test_a_url_with_a_password_is_rejected(tmp_path, capsys):
     file = tmp_path / "bank.json"
     file.write_text("{}")
     for command in (["list"], ["forget", "--namespace", "a"], ["undo", "--namespace", "a"]):
@@ -187,18 +187,18 @@ def test_an_address_with_a_password_in_it_is_refused(tmp_path, capsys):
         assert "hunter22" not in told
 
 
-def test_what_is_not_there_is_named_with_the_way_out(tmp_path, db, capsys):
+def test_errors_name_what_is_missing_and_what_to_do(tmp_path, db, capsys):
     assert main(["list", "--db", f"sqlite:///{tmp_path}/typo.sqlite"]) == 1
     assert "no banks are in" in capsys.readouterr().err
     assert main(["list", "--db", db, "--namespace", "bob"]) == 2
-    assert "namespace 'bob' is not in the database: list names" in capsys.readouterr().err
+    assert "namespace 'bob' is not in the database: the list command" in capsys.readouterr().err
     assert main(["history", "--db", db, "--namespace", NAME, "--memory", "m9"]) == 1
     assert "ids run from m1 to m3" in capsys.readouterr().err
     assert main(["undo", "--db", db, "--namespace", NAME, "--count", "4"]) == 1
     assert "count=4 must be from 0 to 3" in capsys.readouterr().err
 
 
-def test_an_export_to_a_folder_is_refused_and_leaves_nothing(db, tmp_path, capsys):
+def test_an_export_to_a_folder_is_rejected(db, tmp_path, capsys):
     folder = tmp_path / "bank.json"
     folder.mkdir()
     for out in (str(folder), "."):

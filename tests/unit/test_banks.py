@@ -1,4 +1,4 @@
-"""What the logs of banks tell of how a system works, worked out by hand on two small talks."""
+"""Growth of banks, tool use and retained turns, computed by hand for two short conversations."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Counting tokens offline, packing, and the rule of overflow."""
+"""Token counts without a network, packing, and the selection of memories over budget."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ def test_prose_of_any_length_is_counted_exactly(repeats: int) -> None:
 
 
 @pytest.mark.parametrize("run", ["a", " ", "😀"])
-def test_a_megabyte_without_a_word_end_is_counted_in_seconds(run: str) -> None:
+def test_a_megabyte_without_spaces_is_counted_in_seconds(run: str) -> None:
     started = time.monotonic()
     assert count_tokens(run * 1_100_000 + "x") > 1000  # tiktoken's pattern gives up on a million spaces
     assert time.monotonic() - started < 10
@@ -56,7 +56,7 @@ def test_ten_megabytes_are_counted_in_seconds() -> None:
     assert time.monotonic() - started < 20
 
 
-def test_it_works_without_a_network_and_leaves_the_environment_alone() -> None:
+def test_counting_needs_no_network_and_keeps_the_environment() -> None:
     code = (
         "import os, socket, sys\n"
         "def refuse(*args): raise OSError('no network')\n"
@@ -73,7 +73,7 @@ def test_it_works_without_a_network_and_leaves_the_environment_alone() -> None:
         subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
-def test_packing_keeps_rank_order_and_lists_what_is_left_out() -> None:
+def test_packing_keeps_rank_order_and_lists_the_items_left_out() -> None:
     packed = pack_to_budget(["one two", "three " * 50, "four"], budget_tokens=6)
     assert packed.kept == ("one two", "four")
     assert packed.left_out == ("three " * 50,)
@@ -92,7 +92,7 @@ def test_a_packing_loses_nothing_and_stays_in_its_budget(texts: list[str], budge
     assert pack_to_budget(packed.kept, budget).kept == packed.kept
 
 
-def test_everything_fits_exactly_its_own_cost() -> None:
+def test_all_items_fit_exactly_their_own_cost() -> None:
     texts = ["one two", "three", "four five six"]
     cost = pack_to_budget(texts, 1000).tokens
     assert pack_to_budget(texts, cost).left_out == ()
@@ -103,7 +103,7 @@ def test_other_items_are_packed_by_their_text() -> None:
     assert pack_to_budget([1, 2, 3], 4, to_text=lambda number: "word " * number).kept == (1,)
 
 
-def test_the_latest_memories_are_kept_and_both_lists_are_chronological() -> None:
+def test_the_latest_memories_are_kept_in_chronological_order() -> None:
     memories = [memory(1, "old fact", 1), memory(2, "newer fact", 2), memory(3, "newest fact", 3)]
     two_lines = count_tokens("newer fact\n") + count_tokens("newest fact\n")
     packed = fit_memories(memories, two_lines)
@@ -145,7 +145,7 @@ def test_a_text_has_no_fewer_tokens_than_words(joint: str, text: str, encoding: 
     ),
     budget=st.integers(min_value=0, max_value=90),
 )
-def test_what_is_packed_is_what_counting_every_text_would_pack(texts: list[list[str]], budget: int) -> None:
+def test_packing_equals_counting_every_text(texts: list[list[str]], budget: int) -> None:
     lines = [" ".join(words) for words in texts]
     kept, spent = list[str](), 0
     for line in lines:
@@ -156,7 +156,7 @@ def test_what_is_packed_is_what_counting_every_text_would_pack(texts: list[list[
     assert pack_to_budget(lines, budget).kept == tuple(kept)
 
 
-def test_of_one_version_the_later_number_is_kept():
+def test_a_tie_in_version_keeps_the_later_number():
     made = [Memory(f"m{n}", MemoryKind.SEMANTIC, f"fact number {n}", None, (), 1) for n in (9, 10)]
     packed = fit_memories(made, count_tokens("fact number 10\n"))
     assert [memory.memory_id for memory in packed.kept] == ["m10"]

@@ -8,7 +8,8 @@ from locomo.judge.rubrics import Rubric
 from locomo.longmemeval import MemBuilderSplit
 from locomo.splits import SplitOrAll
 from memory_program.agents.systems import SYSTEMS
-from memory_program.configs.evaluate_config import EvaluateConfig, SystemName, SystemSettings
+from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
+from memory_program.configs.groups import SystemSettings
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.errors import ConfigError
@@ -31,7 +32,7 @@ LOCOMO = {"dataset": "locomo"}
 )
 def test_an_address_with_a_password_in_it_is_refused_and_not_repeated(name, address, instead):
     for config in (EvaluateConfig, OptimizeConfig, TrainConfig):
-        if name in config.model_fields:
+        if name in config.flat_fields():
             with pytest.raises(ConfigError, match=f"{name} holds a password, .* {instead}") as caught:
                 config(**{name: address})
             assert "hunter" not in "".join(traceback.format_exception(caught.value))
@@ -44,13 +45,13 @@ def test_an_address_without_a_password_is_taken_as_it_is():
         "api_base": "http://127.0.0.1:8000/v1",
     }
     config = EvaluateConfig(**addresses)
-    assert {name: getattr(config, name) for name in addresses} == addresses
+    assert config.flat_values().items() >= addresses.items()
     assert EvaluateConfig(db_url="sqlite:///C:/runs/a@b.sqlite").db_url == "sqlite:///C:/runs/a@b.sqlite"
 
 
 def test_without_any_flag_the_embedded_model_writes_and_reads_the_sample_and_nothing_judges():
     config = EvaluateConfig()
-    assert config.dataset == "sample"
+    assert config.source.dataset == "sample"
     assert [name.value for name in config.system_names] == ["memory", "rag", "full-context", "no-memory"]
     assert (config.writer, config.reader, config.judge) == ("pocket", "pocket", None)
 
@@ -128,24 +129,22 @@ def test_the_embedded_model_judges_only_where_it_is_named_as_judge():
         ({"systems": "rag,rag", "model": "m"}, "systems='rag,rag' names 'rag' twice: name each once"),
         ({"systems": ","}, "systems=',' names none: choose from"),
         ({"rubrics": "kind"}, "unknown rubric 'kind': choose from lenient, strict"),
-        ({"top_n": 3}, "unknown setting 'top_n': choose from top_k, reader_budget,"),
+        ({"top_n": 3}, "unknown setting 'top_n': choose from runs, mode, dataset,"),
         ({"top_k": "many"}, "top_k='many' is not allowed: input should be a valid integer"),
         ({"systems": "optimized"}, "system 'optimized' needs a saved program: name its file with --program"),
         (
             {"dataset": "own.json", "data": "x.json"},
-            "data='x.json' says where an official file lies, and dataset='own.json' has none: leave --data "
-            "out, or choose --dataset locomo or longmemeval or perltqa",
+            "--data only applies to --dataset locomo or longmemeval or perltqa (got --dataset own.json)",
         ),
         (
-            {"worlds": 5},
-            "worlds=5 counts conversations that are made up from a seed, and dataset='sample' has none: "
-            "leave --worlds out, or choose --dataset world",
+            {"num_worlds": 5},
+            "--num-worlds only applies to --dataset world (got --dataset sample)",
         ),
         (
             {"dataset": "world", "allow_modified": True},
-            "allow_modified=True accepts another hash than the official file's, and dataset='world' has none",
+            "--allow-modified only applies to --dataset locomo (got --dataset world)",
         ),
-        ({"worlds": 0}, "worlds=0 must be at least 1"),
+        ({"num_worlds": 0}, "num_worlds=0 must be at least 1"),
         ({"mode": "judge"}, "mode='judge' needs a judge: name one with --judge-model or --model"),
         ({"executor": "ray"}, "model 'pocket' runs in this process, and executor='ray' in others"),
         (
@@ -154,11 +153,11 @@ def test_the_embedded_model_judges_only_where_it_is_named_as_judge():
         ),
         (
             {"executor": "ray", "model": "openai/m", "build": "two-phase"},
-            "build='two-phase' is done in this process, and executor='ray' in others: leave one of --build",
+            "build='two-phase' works in one process, and executor='ray' uses several: drop --build",
         ),
         (
             {"executor": "ray", "model": "openai/m", "traces": True},
-            "traces=True is done in this process, and executor='ray' in others: leave one of --traces",
+            "traces=True works in one process, and executor='ray' uses several: drop --traces",
         ),
     ],
 )
@@ -209,19 +208,21 @@ def test_a_config_cannot_change():
         EvaluateConfig().top_k = 3
 
 
-def test_the_settings_of_a_system_are_the_flags_of_the_run():
-    config = EvaluateConfig(top_k=7, archive=True)
-    assert config.system_settings == SystemSettings(top_k=7, archive=True)
+def test_the_settings_of_a_system_are_flags_of_the_run():
+    config = EvaluateConfig(top_k=7, with_verbatim_turns=True)
+    assert config.system == SystemSettings(top_k=7, with_verbatim_turns=True)
 
 
 def test_a_page_is_a_file(tmp_path):
-    with pytest.raises(ConfigError, match=r"page='.*' is a folder: name a file"):
-        EvaluateConfig(page=tmp_path)
-    assert EvaluateConfig(page=tmp_path / "both.html").page == tmp_path / "both.html"
+    with pytest.raises(ConfigError, match=r"report_file='.*' is a folder: name a file"):
+        EvaluateConfig(report_file=tmp_path)
+    assert EvaluateConfig(report_file=tmp_path / "both.html").page == tmp_path / "both.html"
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"page='.*/file/a/b.html' cannot be made: '.*/file' is a file"):
-        EvaluateConfig(page=tmp_path / "file" / "a" / "b.html")
-    assert EvaluateConfig(page=tmp_path / "new" / "both.html").page == tmp_path / "new" / "both.html"
+    with pytest.raises(
+        ConfigError, match=r"report_file='.*/file/a/b.html' cannot be made: '.*/file' is a file"
+    ):
+        EvaluateConfig(report_file=tmp_path / "file" / "a" / "b.html")
+    assert EvaluateConfig(report_file=tmp_path / "new" / "both.html").page == tmp_path / "new" / "both.html"
 
 
 @pytest.mark.parametrize("config", [EvaluateConfig, OptimizeConfig, TrainConfig])
@@ -236,12 +237,12 @@ def test_a_run_is_reported_once():
 
 
 def test_traces_need_a_place():
-    with pytest.raises(ConfigError, match="traces=True goes to MLflow"):
+    with pytest.raises(ConfigError, match="--traces needs MLflow"):
         EvaluateConfig(traces=True, mlflow=False)
 
 
 def test_every_setting_says_what_it_means():
-    for name, field in EvaluateConfig.model_fields.items():
+    for name, field in EvaluateConfig.flat_fields().items():
         assert len(field.description or "") > 30, name
         assert "\n" not in (field.description or ""), name
 
@@ -253,11 +254,11 @@ def test_the_names_of_systems_are_those_that_can_be_made():
         assert system.writes_memories == name.has_model_writer
         assert bool(system.predictors()) == name.has_model_reader
     assert all(
-        name.value in (EvaluateConfig.model_fields["systems"].description or "") for name in SystemName
+        name.value in (EvaluateConfig.flat_fields()["systems"].description or "") for name in SystemName
     )
 
 
 def test_the_splits_and_rubrics_are_those_of_the_benchmark():
     splits = {*get_args(SplitOrAll), *get_args(MemBuilderSplit)}
-    assert set(get_args(EvaluateConfig.model_fields["split"].annotation)) == splits
+    assert set(get_args(EvaluateConfig.flat_fields()["split"].annotation)) == splits
     assert split_list(EvaluateConfig().rubrics) == [rubric.value for rubric in Rubric]

@@ -1,4 +1,4 @@
-"""The curriculum: windows of steps, each episode of a roll-in dealt once, longer conversations later."""
+"""The curriculum: windows of steps, each episode of a roll-in used once, longer conversations later."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import pytest
 
 from locomo.types import Category, Conversation, Question
 from memory_program.bank.space import MemorySpace
-from memory_program.configs.trainer_config import GRPOSettings
+from memory_program.configs.trainer_groups import GRPOSettings
 from memory_program.core.errors import ConfigError
 from memory_program.rl.curriculum import Curriculum
 from tests.conversations import session
@@ -26,7 +26,7 @@ TALKS = [talk(name, 1, 2, 3, 4) for name in ("a", "b", "c")]
 
 
 class RollingIn:
-    """Gives empty memories, and remembers for which conversations it was asked."""
+    """Returns empty memories, and records the conversations of each roll-in."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, list[tuple[str, int]]]] = []
@@ -47,8 +47,12 @@ def ids(of: Curriculum, steps: Sequence[int] = range(8)) -> list[list[str]]:
     return [[episode.episode_id for episode in of.episodes(step)] for step in steps]
 
 
-def test_memories_are_written_once_a_window_and_each_of_its_episodes_is_learned_from_once():
-    rolling_in = RollingIn()
+@pytest.fixture
+def rolling_in() -> RollingIn:
+    return RollingIn()
+
+
+def test_a_window_rolls_in_once_and_uses_each_episode_once(rolling_in):
     dealt = ids(curriculum(rolling_in))
     assert [window for window, _ in rolling_in.asked] == [0, 1, 2, 3]
     assert [len(episodes) for episodes in dealt] == [2] * 8
@@ -57,45 +61,42 @@ def test_memories_are_written_once_a_window_and_each_of_its_episodes_is_learned_
         assert len(set(of_window)) == 4
 
 
-def test_a_pass_over_the_conversations_uses_each_of_them_before_any_comes_again():
-    rolling_in = RollingIn()
+def test_each_conversation_is_used_before_any_comes_again(rolling_in):
     ids(curriculum(rolling_in))
     order = [name for _, asked in rolling_in.asked for name, _ in asked]
     assert sorted(order[:3]) == ["a", "b", "c"]
     assert len(order) == 4
 
 
-def test_no_more_conversations_are_remembered_than_a_window_needs():
-    rolling_in = RollingIn()
+def test_a_roll_in_takes_only_the_conversations_that_it_needs(rolling_in):
     curriculum(rolling_in, [talk("a", 1), talk("b", 2), talk("c", 3)], num_train_steps=2).episodes(0)
     assert len(rolling_in.asked[0][1]) == 4  # of one episode each
 
 
-def test_a_process_that_begins_in_the_middle_deals_the_same():
+def test_a_resumed_process_gets_the_same_episodes():
     whole = ids(curriculum(RollingIn()))
     for step in range(8):
         assert ids(curriculum(RollingIn()), [step]) == [whole[step]]
 
 
-def test_conversations_grow_stage_after_stage():
-    rolling_in = RollingIn()
+def test_conversations_grow_with_each_stage(rolling_in):
     staged = curriculum(rolling_in, num_train_steps=6, curriculum="1, 2,4")
     assert [staged.max_sessions_at(step) for step in range(6)] == [1, 1, 2, 2, 4, 4]
     ids(staged, range(6))
     assert [{sessions for _, sessions in asked} for _, asked in rolling_in.asked] == [{1}, {2}, {4}]
 
 
-def test_the_last_window_has_only_the_steps_that_are_left():
+def test_the_last_window_may_be_shorter():
     last = curriculum(RollingIn(), num_train_steps=3).window(1)
     assert (last.first_step, last.steps) == (2, 1)
 
 
-def test_conversations_about_which_nothing_is_asked_are_refused():
-    with pytest.raises(ConfigError, match="nothing is asked about the first sessions of the 1 conversations"):
+def test_conversations_without_questions_are_refused():
+    with pytest.raises(ConfigError, match="the 1 training conversations have no questions about their first"):
         curriculum(RollingIn(), [talk("a", 4)], curriculum="2,4")
 
 
 @pytest.mark.parametrize("wrong", ["2,zero", "0", "-1"])
-def test_a_curriculum_is_counts_of_sessions(wrong):
+def test_a_curriculum_must_be_counts_of_sessions(wrong):
     with pytest.raises(ConfigError, match=f"curriculum='{wrong}' must be counts of sessions"):
         GRPOSettings(curriculum=wrong)

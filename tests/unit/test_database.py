@@ -1,4 +1,4 @@
-"""A database that cannot be opened, read or written is refused by a message that says the way out."""
+"""Errors of a database that cannot be opened, read or written, with what to do about them."""
 
 import sqlite3
 import sys
@@ -16,7 +16,7 @@ from tests.databases import DATABASES, NO_POSTGRES, POSTGRES_URL, empty_database
 
 
 @pytest.mark.skipif(POSTGRES_URL is None, reason=NO_POSTGRES)
-def test_what_any_database_does_is_tested_on_postgresql_too() -> None:
+def test_these_tests_run_on_postgresql_too() -> None:
     assert "postgresql" in DATABASES
 
 
@@ -29,7 +29,7 @@ def texts(space: MemorySpace) -> list[str]:
     return [memory.text for memory in space.bank.live()]
 
 
-def test_what_is_saved_in_a_file_survives_a_loss_of_power(tmp_path: Path) -> None:
+def test_sqlite_is_set_up_to_survive_a_power_failure(tmp_path: Path) -> None:
     with (
         BankStore(f"sqlite:///{tmp_path / 'bank.sqlite'}") as store,
         store._database._engine.connect() as connection,
@@ -39,7 +39,7 @@ def test_what_is_saved_in_a_file_survives_a_loss_of_power(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", DATABASES)
-def test_a_newer_schema_is_refused_with_the_way_out(kind: str, tmp_path: Path) -> None:
+def test_another_schema_version_is_refused(kind: str, tmp_path: Path) -> None:
     with empty_database(kind, tmp_path) as url:
         BankStore(url).close()
         for version, way_out in [
@@ -54,7 +54,7 @@ def test_a_newer_schema_is_refused_with_the_way_out(kind: str, tmp_path: Path) -
                 BankStore(url)
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("these are my notes\n" * 100)
     with pytest.raises(StoreError, match=r"notes\.txt is not a database"):
@@ -62,14 +62,14 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) ->
     assert path.read_text() == "these are my notes\n" * 100
 
 
-def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         StoreError, match=r"nowhere/bank\.sqlite cannot be opened .* must exist and be writable"
     ):
         BankStore(f"sqlite:///{tmp_path}/nowhere/bank.sqlite")
 
 
-def test_a_database_that_cannot_be_written_is_refused_on_save(tmp_path: Path) -> None:
+def test_a_read_only_database_is_refused_on_save(tmp_path: Path) -> None:
     path = tmp_path / "bank.sqlite"
     with BankStore(f"sqlite:///{path}") as store:
         store.save(store.load("test"))
@@ -81,7 +81,7 @@ def test_a_database_that_cannot_be_written_is_refused_on_save(tmp_path: Path) ->
         assert space.revision == 1
 
 
-def test_a_locked_database_is_waited_for_and_then_named(tmp_path: Path) -> None:
+def test_a_save_waits_for_a_locked_database_and_then_fails(tmp_path: Path) -> None:
     path = tmp_path / "bank.sqlite"
     with BankStore(f"sqlite:///{path}", busy_timeout_s=0.3) as store:
         space = store.load("test")
@@ -101,7 +101,7 @@ def test_a_locked_database_is_waited_for_and_then_named(tmp_path: Path) -> None:
         assert texts(store.load("test")) == ["A fact."]
 
 
-def test_a_lock_that_is_freed_in_time_is_waited_for(tmp_path: Path) -> None:
+def test_a_save_waits_for_a_lock_that_is_freed_in_time(tmp_path: Path) -> None:
     path = tmp_path / "bank.sqlite"
     with BankStore(f"sqlite:///{path}", busy_timeout_s=10) as store:
         space = store.load("test")
@@ -123,14 +123,14 @@ def test_sqlite_keeps_a_write_ahead_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", DATABASES)
-def test_a_row_that_no_store_wrote_is_named(kind: str, tmp_path: Path) -> None:
+def test_a_damaged_row_is_reported(kind: str, tmp_path: Path) -> None:
     with empty_database(kind, tmp_path) as url, BankStore(url) as store:
         write(space := store.load("test"), "A fact.", "Another.")
         store.save(space)
         for broken in ("{", '{"kind": "create"}', "[]"):
             change = "UPDATE memory_operations SET operation = :broken WHERE version = 2"
             execute(url, change, broken=broken)
-            with pytest.raises(StoreError, match=r"namespace 'test' of .* holds what no store wrote"):
+            with pytest.raises(StoreError, match=r"namespace 'test' of .* is damaged"):
                 store.load("test")
 
 
@@ -149,7 +149,7 @@ def test_a_row_that_no_store_wrote_is_named(kind: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_url_that_names_no_database_is_refused_without_its_password(url: str, says: str) -> None:
+def test_an_invalid_url_is_refused_without_showing_its_password(url: str, says: str) -> None:
     if url.startswith("postgresql"):
         pytest.importorskip("psycopg")
     with pytest.raises(StoreError, match=says) as caught:
@@ -160,7 +160,7 @@ def test_a_url_that_names_no_database_is_refused_without_its_password(url: str, 
         error = error.__cause__ or error.__context__
 
 
-def test_a_missing_driver_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(StoreError, match=r"pip install 'memory-program\[postgres\]'"):
         BankStore("postgresql://host/name")

@@ -73,19 +73,19 @@ def phrases(text, anchor=FRIDAY):
         ("on the 31st", "31 May 2023", (2023, 5, 31), (2023, 5, 31)),
     ],
 )
-def test_an_expression_names_a_stretch_of_days_and_is_written_as_answers_write_it(said, phrase, first, last):
+def test_a_phrase_resolves_to_a_span_and_its_name(said, phrase, first, last):
     (found,) = find_dates(f"We talked {said}, you know.", FRIDAY)
     stretch = found.date_span
     assert (stretch.phrase, stretch.first, stretch.last) == (phrase, date(*first), date(*last))
 
 
-def test_a_mention_says_where_it_stands():
+def test_a_mention_has_its_place_in_the_text():
     text = "Well, we met two weeks ago."
     (found,) = find_dates(text, FRIDAY)
     assert text[found.start : found.end] == "two weeks ago"
 
 
-def test_several_mentions_come_in_their_order_and_never_overlap():
+def test_mentions_are_in_order_and_do_not_overlap():
     text = "Since 2016 I paint; last Friday, on 2 June 2023, I sold one, and yesterday another."
     assert phrases(text) == ["2016", "The Friday before 9 June 2023", "2 June 2023", "8 June 2023"]
 
@@ -113,7 +113,7 @@ def test_a_season_that_is_not_over_is_not_the_last_one():
         (date(2024, 3, 1), 2023, 2024, 2024),
     ],
 )
-def test_a_winter_that_runs_over_new_year_has_the_year_in_which_it_began(said_on, last, this, following):
+def test_a_winter_has_the_year_in_which_it_began(said_on, last, this, following):
     for which, year in (("last", last), ("this", this), ("next", following)):
         assert phrases(f"{which} winter", said_on) == [f"winter {year}"]
 
@@ -126,18 +126,18 @@ def test_a_winter_that_runs_over_new_year_has_the_year_in_which_it_began(said_on
         *("a hundred and two days ago"),
     ],
 )
-def test_words_that_only_look_like_dates_are_left_alone(text):
+def test_words_that_only_look_like_dates_are_ignored(text):
     assert find_dates(text, FRIDAY) == []
 
 
 @pytest.mark.parametrize(
     ("expression", "said_on"), [("last friday", date(1, 1, 2)), ("this monday", date(9999, 12, 31))]
 )
-def test_what_lies_beyond_the_calendar_is_not_resolved(expression, said_on):
+def test_a_date_outside_the_calendar_is_not_resolved(expression, said_on):
     assert resolve_date_span(expression, said_on) is None
 
 
-def test_what_lies_beyond_the_calendar_is_no_date():
+def test_a_date_outside_the_calendar_is_not_found():
     assert find_dates("999 weeks ago, 99 months ago, 20 years ago", date(2, 1, 1)) == []
     assert find_dates("in 12 years", date(9999, 1, 1)) == []
 
@@ -166,7 +166,7 @@ def test_what_lies_beyond_the_calendar_is_no_date():
         ("07.05.2023", date(2023, 5, 7)),
     ],
 )
-def test_an_expression_resolves_to_its_day_or_to_the_first_of_its_stretch(expression, day):
+def test_a_phrase_resolves_to_the_first_day_of_its_span(expression, day):
     assert resolve_date(expression, FRIDAY) == day
 
 
@@ -181,7 +181,7 @@ def test_an_expression_resolves_to_its_day_or_to_the_first_of_its_stretch(expres
         ("a few months ago", "Ana visited Rome a few months before June 2023."),
     ],
 )
-def test_a_sentence_tells_a_time_that_is_no_day(said, told):
+def test_a_span_longer_than_a_day_is_written_into_a_sentence(said, told):
     time = resolve_date_span(said, FRIDAY)
     assert not time.is_day
     assert time.insert_into("Ana visited Rome.", said) == told
@@ -200,7 +200,7 @@ def test_a_sentence_tells_a_time_that_is_no_day(said, told):
         ("last week", "Ana is ill since last week.", "Ana is ill since the week before 9 June 2023."),
     ],
 )
-def test_a_time_that_is_told_fits_the_words_before_it(said, sentence, told):
+def test_an_inserted_span_fits_the_words_before_it(said, sentence, told):
     assert resolve_date_span(said, FRIDAY).insert_into(sentence, said) == told
 
 
@@ -214,7 +214,7 @@ def test_a_time_that_is_told_fits_the_words_before_it(said, sentence, told):
         ("3 hours ago", "9 June 2023"),
     ],
 )
-def test_what_dateparser_reads_is_as_long_as_it_says(expression, phrase):
+def test_a_span_has_the_period_that_dateparser_reports(expression, phrase):
     assert resolve_date_span(expression, FRIDAY).phrase == phrase
 
 
@@ -238,7 +238,7 @@ def test_what_dateparser_reads_is_as_long_as_it_says(expression, phrase):
         "the 32nd",
     ],
 )
-def test_what_is_no_date_resolves_to_nothing(expression):
+def test_other_text_resolves_to_nothing(expression):
     assert resolve_date(expression, FRIDAY) is None
 
 
@@ -246,17 +246,17 @@ def test_what_is_no_date_resolves_to_nothing(expression):
     "expression", ["yesterday", "Friday", "7 May", "May", "last month", "2 hours ago", "now"]
 )
 @pytest.mark.parametrize("year", [1950, 1999, 2061])
-def test_only_the_anchor_decides_never_the_clock_of_the_machine(expression, year):
+def test_dates_depend_on_the_anchor_and_not_on_the_clock(expression, year):
     anchor = date(year, 5, 20)
     resolved = resolve_date(expression, anchor)
     assert resolved is not None
     assert abs((resolved - anchor).days) <= 50
 
 
-def test_a_day_is_spelled_as_answers_spell_it():
+def test_a_day_is_formatted_as_in_answers():
     assert format_day(date(2023, 5, 7)) == "7 May 2023"
 
 
-def test_the_31st_skips_months_without_one_and_next_may_said_in_may_is_a_year_away():
+def test_the_31st_skips_short_months_and_next_may_in_may_is_a_year_away():
     assert resolve_date_span("on the 31st", date(2023, 6, 30)).first == date(2023, 5, 31)
     assert resolve_date_span("next May", date(2023, 5, 20)).phrase == "May 2024"

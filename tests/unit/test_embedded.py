@@ -10,22 +10,22 @@ from memory_program.models.model_names import POCKET, POCKET_BASE, is_local, mod
 from tests.weights import write_model
 
 
-def test_the_models_that_come_with_the_program_have_weights_of_their_own() -> None:
+def test_each_bundled_model_has_its_own_weights() -> None:
     for name in (POCKET, POCKET_BASE):
         assert (Path(model_source(name)) / "model.safetensors").is_file()
     assert model_fingerprint(POCKET).split("@")[1] != model_fingerprint(POCKET_BASE).split("@")[1]
 
 
 @pytest.mark.parametrize("name", ["openai/gpt-4.1-mini", "local:owner/name", "local:"])
-def test_what_is_not_in_a_folder_is_known_by_its_name(name: str) -> None:
+def test_a_model_outside_a_folder_has_its_name_as_fingerprint(name: str) -> None:
     assert model_fingerprint(name) == name
 
 
-def test_an_address_is_not_in_this_process() -> None:
+def test_a_remote_model_is_not_local() -> None:
     assert [is_local(name) for name in ("pocket", "local:x", "openai/pocket")] == [True, True, False]
 
 
-def test_other_weights_or_another_tokenizer_under_one_name_are_another_model(tmp_path: Path) -> None:
+def test_other_weights_or_another_tokenizer_change_the_fingerprint(tmp_path: Path) -> None:
     name = write_model(tmp_path / "model", b"first")
     first = model_fingerprint(name)
     assert model_fingerprint(name) == first
@@ -37,7 +37,7 @@ def test_other_weights_or_another_tokenizer_under_one_name_are_another_model(tmp
     assert model_fingerprint(name) == first
 
 
-def test_a_judge_is_known_by_the_weights_that_judged(tmp_path: Path) -> None:
+def test_a_judges_fingerprint_has_its_weights(tmp_path: Path) -> None:
     name = write_model(tmp_path / "model", b"first")
     judge = identify_judge(EvaluateConfig(judge_model=name))
     assert judge is not None

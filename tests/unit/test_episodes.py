@@ -1,4 +1,4 @@
-"""Episodes: each question belongs to the session after which it can be answered, at every depth."""
+"""Episodes: each question belongs to the session after which it can be answered."""
 
 import random
 from pathlib import Path
@@ -41,7 +41,8 @@ def store(tmp_path: Path) -> BankStore:
     return BankStore(f"sqlite:///{(tmp_path / 'banks.sqlite').as_posix()}")
 
 
-def of_file(tmp_path: Path) -> Conversation:
+@pytest.fixture
+def conversation(tmp_path: Path) -> Conversation:
     return read_dataset(write_conversations(tmp_path / "talks.json", count=1)).conversations[0]
 
 
@@ -55,20 +56,20 @@ def test_a_question_belongs_to_the_session_of_its_last_evidence() -> None:
     assert placed_ids(talk(both, first)) == {"session_1": [0], "session_2": [], "session_3": [1]}
 
 
-def test_the_last_session_is_the_one_with_the_highest_number_whatever_the_order_of_the_evidence() -> None:
+def test_the_last_session_has_the_highest_number() -> None:
     ten = session(10, "Tom: The dog is called Rex.", day=20)
     long = Conversation("talk", ("Mara", "Tom"), (ONE, TWO, ten), (asked(0, "D10:1", "D2:1"),))
     assert placed_ids(long)["session_10"] == [0]
 
 
-def test_a_question_without_evidence_belongs_to_no_session_and_is_listed() -> None:
+def test_a_question_without_evidence_belongs_to_no_session() -> None:
     nowhere = asked(0)
     conversation = talk(nowhere, asked(1, "D2:1"))
     assert placed_ids(conversation) == {"session_1": [], "session_2": [1], "session_3": []}
     assert questions_without_evidence(conversation) == [nowhere]
 
 
-def test_a_shortened_conversation_keeps_the_questions_that_its_sessions_answer() -> None:
+def test_a_truncated_conversation_keeps_its_answerable_questions() -> None:
     short = truncate_conversation(
         talk(asked(0, "D1:1"), asked(1, "D1:1", "D3:1"), asked(2), asked(3, "D2:1")), 2
     )
@@ -76,15 +77,12 @@ def test_a_shortened_conversation_keeps_the_questions_that_its_sessions_answer()
     assert [question.index for question in short.questions] == [0, 3]
 
 
-def test_a_conversation_that_is_short_enough_stays_as_it_is() -> None:
+def test_a_short_conversation_is_not_changed() -> None:
     conversation = talk(asked(0))
     assert truncate_conversation(conversation, 3) is conversation
 
 
-def test_what_was_remembered_before_a_session_is_the_work_of_the_sessions_before_it(
-    tmp_path: Path, store: BankStore
-) -> None:
-    conversation = of_file(tmp_path)
+def test_a_roll_in_gives_the_memory_before_each_session(conversation: Conversation, store: BankStore) -> None:
     spaces = roll_in(NoteTaking(), conversation, store, "talk")
     assert [len(space.sessions) for space in spaces] == [0, 1, 2, 3, 4]
     for place, space in enumerate(spaces):
@@ -95,8 +93,8 @@ def test_what_was_remembered_before_a_session_is_the_work_of_the_sessions_before
     assert found[0].memory.sources == (conversation.sessions[1].turns[0].turn_id,)
 
 
-def test_writing_to_one_snapshot_changes_no_other(tmp_path: Path, store: BankStore) -> None:
-    spaces = roll_in(NoteTaking(), of_file(tmp_path), store, "talk")
+def test_snapshots_are_independent(conversation: Conversation, store: BankStore) -> None:
+    spaces = roll_in(NoteTaking(), conversation, store, "talk")
     before = [space.bank.version for space in spaces]
     spaces[1].bank.create([Draft("A lie.", MemoryKind.SEMANTIC)], Provenance("test", "session_2"))
     spaces[1].ingest(session(9, "Tom: A session of its own."), SessionRecord("session_9"))
@@ -104,9 +102,7 @@ def test_writing_to_one_snapshot_changes_no_other(tmp_path: Path, store: BankSto
     assert [len(space.sessions) for space in spaces] == [0, 2, 2, 3, 4]
 
 
-def test_what_a_killed_roll_in_remembered_is_not_remembered_again(tmp_path: Path, store: BankStore) -> None:
-    conversation = of_file(tmp_path)
-
+def test_a_killed_roll_in_continues_where_it_stopped(conversation: Conversation, store: BankStore) -> None:
     class Dying(NoteTaking):
         def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
             if session.number == 3:
@@ -124,8 +120,8 @@ def test_what_a_killed_roll_in_remembered_is_not_remembered_again(tmp_path: Path
     assert done.remembered == []
 
 
-def test_a_namespace_changes_with_what_writes_and_with_what_is_told(tmp_path: Path) -> None:
-    conversation, other = of_file(tmp_path), talk()
+def test_a_namespace_depends_on_the_writer_and_the_conversation(conversation: Conversation) -> None:
+    other = talk()
     names = {
         memory_namespace(conversation, {"model": "a"}),
         memory_namespace(conversation, {"model": "b"}),
@@ -137,8 +133,7 @@ def test_a_namespace_changes_with_what_writes_and_with_what_is_told(tmp_path: Pa
     assert all(name.partition("/")[2] in (conversation.conversation_id, "talk") for name in names)
 
 
-def test_there_is_an_episode_for_each_session_with_questions(tmp_path: Path, store: BankStore) -> None:
-    conversation = of_file(tmp_path)
+def test_each_session_with_questions_makes_an_episode(conversation: Conversation, store: BankStore) -> None:
     spaces = roll_in(NoteTaking(), conversation, store, "talk")
     episodes = make_episodes(conversation, spaces, max_questions=5, rng=random.Random(0))
     assert [episode.episode_id for episode in episodes] == [f"talk-1/session_{n}" for n in (1, 2, 3, 4)]
@@ -149,7 +144,7 @@ def test_there_is_an_episode_for_each_session_with_questions(tmp_path: Path, sto
         assert all(set(question.evidence) & here for question in episode.questions)
 
 
-def test_a_session_about_which_nothing_is_asked_makes_no_episode(store: BankStore) -> None:
+def test_a_session_without_questions_makes_no_episode(store: BankStore) -> None:
     conversation = talk(asked(0, "D3:1"))
     episodes = make_episodes(
         conversation, roll_in(NoteTaking(), conversation, store, "t"), max_questions=5, rng=random.Random(0)
@@ -157,7 +152,7 @@ def test_a_session_about_which_nothing_is_asked_makes_no_episode(store: BankStor
     assert [episode.session for episode in episodes] == [THREE]
 
 
-def test_of_many_questions_some_are_drawn_and_the_same_seed_draws_the_same(store: BankStore) -> None:
+def test_a_seed_decides_which_of_many_questions_are_asked(store: BankStore) -> None:
     conversation = talk(*(asked(index, "D2:1") for index in range(30)))
     spaces = roll_in(NoteTaking(), conversation, store, "t")
 
@@ -170,7 +165,7 @@ def test_of_many_questions_some_are_drawn_and_the_same_seed_draws_the_same(store
     assert drawn(0) != drawn(1)
 
 
-def test_questions_about_earlier_sessions_are_asked_again_when_that_is_wished(store: BankStore) -> None:
+def test_replay_questions_come_from_earlier_sessions(store: BankStore) -> None:
     conversation = talk(asked(0, "D1:1"), asked(1, "D1:1"), asked(2, "D2:1"), asked(3, "D3:1"))
     spaces = roll_in(NoteTaking(), conversation, store, "t")
     episodes = make_episodes(
@@ -186,7 +181,7 @@ def test_questions_about_earlier_sessions_are_asked_again_when_that_is_wished(st
 
 
 @pytest.mark.dataset
-def test_locomos_train_questions_are_placed_as_the_evidence_says(locomo_path: Path) -> None:
+def test_locomos_training_questions_follow_their_evidence(locomo_path: Path) -> None:
     conversations = select_split(load_locomo(locomo_path).conversations, "train")
     placed = unplaced_count = 0
     for conversation in conversations:

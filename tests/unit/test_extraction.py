@@ -31,7 +31,7 @@ from tests.conversations import session
 def evidence_for(question, *sessions, top_k=8):
     archive = Archive()
     for one in sessions:
-        archive.add_session(one)
+        archive.add_sessions([one])
     clues = parse_question(question, archive.speakers)
     return Evidence(clues, archive.search(question, top_k), archive)
 
@@ -48,7 +48,7 @@ def column(text, which):
 # -- passages ------------------------------------------------------------------------------------
 
 
-def test_a_span_neither_begins_nor_ends_with_words_that_only_hold_a_sentence_together():
+def test_a_span_neither_begins_nor_ends_with_a_function_word():
     assert spans_of("I have a red boat") == ["have a red", "have a red boat", "red", "red boat", "boat"]
 
 
@@ -56,20 +56,20 @@ def test_a_span_never_leaves_its_sentence():
     assert spans_of("Boats sink. Cars rust!") == ["Boats", "Boats sink", "sink", "Cars", "Cars rust", "rust"]
 
 
-def test_a_span_holds_at_most_nine_words_and_is_written_as_it_was_said():
+def test_a_span_has_at_most_nine_words_and_keeps_its_spelling():
     spans = spans_of("Kyle, Sara, Rob, Max, Coco, Jean, Tim, Laura, Cindy, Jo")
     assert "Kyle, Sara, Rob, Max, Coco, Jean, Tim, Laura, Cindy" in spans
     assert max(span.count(",") for span in spans) == 8
 
 
-def test_a_caption_is_read_after_the_words_without_saying_that_it_is_a_photo():
+def test_a_caption_follows_the_words_without_its_opening():
     assert spans_of("Look", "a photo of two dogs") == ["Look", "two", "two dogs", "dogs"]
     assert spans_of("", "a photo of two dogs") == ["two", "two dogs", "dogs"]
     flags = parse_turn(Turn("D1:1", "Ana", "", "a photo of two dogs")).columns[WordColumn.IN_CAPTION]
     assert flags.tolist() == [1, 1]
 
 
-def test_words_know_what_stands_beside_them():
+def test_words_have_the_classes_of_their_neighbours():
     before, after = (
         column("Well, the Smiths ran.", WordColumn.CLASS_BEFORE),
         column("Go on.", WordColumn.CLASS_AFTER),
@@ -78,27 +78,27 @@ def test_words_know_what_stands_beside_them():
     assert after == [WordClass.PREPOSITION, WordClass.EDGE]
 
 
-def test_a_sentence_knows_of_whom_it_speaks():
+def test_a_sentence_has_its_grammatical_person():
     assert column("I ran. You won. Rex slept.", WordColumn.FIRST_PERSON) == [1, 1, 0, 0, 0, 0]
     assert column("I ran. You won. Rex slept.", WordColumn.SECOND_PERSON) == [0, 0, 1, 1, 0, 0]
 
 
-def test_a_quoted_title_is_known_by_its_marks():
+def test_a_quoted_title_is_marked():
     text = 'I read "Becoming Nicole," yesterday.'
     assert column(text, WordColumn.OPENS_QUOTE) == [0, 0, 1, 0, 0]
     assert column(text, WordColumn.CLOSES_QUOTE) == [0, 0, 0, 1, 0]
 
 
 @pytest.mark.parametrize("text", ["", "...", "\x00", "👍👍", "مرحبا بك", "a", "x" * 50_000, "word " * 50_000])
-def test_any_text_can_be_cut(text):
+def test_any_text_can_be_parsed(text):
     passage = parse_turn(Turn("D1:1", "Ana", text))
     assert passage.columns.shape == (len(WordColumn), len(passage.stems))
     assert passage.spans.shape[1] < 10_000
 
 
-def test_excerpts_number_their_words_and_sentences_through():
+def test_excerpts_number_words_and_sentences_consecutively():
     archive = Archive()
-    archive.add_session(session(1, "Ana: A dog barks. It bites.", "Ben: A dog sleeps."))
+    archive.add_sessions([session(1, "Ana: A dog barks. It bites.", "Ben: A dog sleeps.")])
     excerpts = join_passages(archive.search("dog barks"))
     assert excerpts.columns[WordColumn.SENTENCE].tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
     texts = [excerpts.text(span) for span in range(excerpts.spans.shape[1])]
@@ -129,7 +129,7 @@ def test_excerpts_number_their_words_and_sentences_through():
         ("", AnswerType.WHICH),
     ],
 )
-def test_a_question_is_known_by_its_form(question, asked):
+def test_the_form_of_a_question_gives_its_answer_type(question, asked):
     assert parse_question(question, ["Ana", "Ben"]).answer_type is asked
 
 
@@ -149,13 +149,13 @@ def test_a_plural_wants_several_answers(question, wants_several):
     assert parse_question(question, ["Ana", "Ben"]).wants_several is wants_several
 
 
-def test_the_names_of_speakers_are_no_telling_words():
+def test_speaker_names_are_not_content_words():
     clues = parse_question("When did ana's brother see Ben Hope hiking?", ["Ana", "Ben Hope", "Cleo"])
     assert clues.named_speakers == {"Ana", "Ben Hope"}
     assert clues.content_stems == {"brother", "see", "hike"}
 
 
-def test_a_question_says_how_exactly_it_wants_a_date():
+def test_a_question_gives_the_granularity_of_its_date():
     assert parse_question("What year did Ana hike?", []).date_granularity == "year"
     assert parse_question("In which month did Ana hike?", []).date_granularity == "month"
     assert parse_question("When did Ana hike?", []).date_granularity == "any"
@@ -174,7 +174,7 @@ def turn_feature(evidence, name):
     return evidence.turn_rows[:, TURN_FEATURES.index(name)].tolist()
 
 
-def test_coverage_is_the_weighted_share_of_the_question_that_a_turn_holds():
+def test_coverage_is_the_idf_weighted_share_of_the_question():
     evidence = evidence_for(
         "Which dog did Ana adopt?", session(1, "Ana: I did adopt a dog."), session(2, "Ben: A dog!")
     )
@@ -183,7 +183,7 @@ def test_coverage_is_the_weighted_share_of_the_question_that_a_turn_holds():
     assert 0 < part < 0.5  # "dog" is in both turns and so tells less than "adopt"
 
 
-def test_features_tell_who_speaks():
+def test_features_say_if_the_named_speaker_speaks():
     evidence = evidence_for(
         "Which dog did Ana adopt?", session(1, "Ana: I did adopt a dog."), session(2, "Ben: A dog!")
     )
@@ -191,14 +191,14 @@ def test_features_tell_who_speaks():
     assert turn_feature(evidence, "told by the other") == [0.0, 1.0]
 
 
-def test_a_turn_knows_the_question_before_it():
+def test_a_turn_has_features_of_the_question_before_it():
     evidence = evidence_for("Which instrument is it?", session(1, "Ana: Which instrument?", "Ben: Clarinet."))
     index = [hit.turn.text for hit in evidence.excerpts.hits].index("Clarinet.")
     assert turn_feature(evidence, "turn before is a question")[index] == 1.0
     assert turn_feature(evidence, "answers a question that covers")[index] == pytest.approx(1.0)
 
 
-def test_a_span_knows_how_far_it_is_from_the_words_of_the_question():
+def test_a_span_has_its_distance_to_the_content_words():
     evidence = evidence_for(
         "What does Ana paint?", session(1, "Ana: Rex sleeps, and I paint big red boats. Cars rust.")
     )
@@ -209,7 +209,7 @@ def test_a_span_knows_how_far_it_is_from_the_words_of_the_question():
     assert feature(evidence, "sentence has no other telling word", "boats") == 0.0
 
 
-def test_a_span_knows_what_it_shares_with_the_question():
+def test_a_span_has_its_overlap_with_the_question():
     evidence = evidence_for("What does Ana paint?", session(1, "Ana: We paint boats."))
     assert feature(evidence, "share of telling words", "paint boats") == 0.5
     assert feature(evidence, "has telling word", "boats") == 0.0
@@ -230,7 +230,7 @@ def test_every_feature_is_finite_and_small():
 # -- dates ---------------------------------------------------------------------------------------
 
 
-def test_dates_are_those_spoken_of_and_those_of_the_session():
+def test_candidates_are_mentioned_dates_and_session_dates():
     evidence = evidence_for("When did Ana hike?", session(1, "Ana: I did hike yesterday.", day=9))
     candidates = [(date.text, date.is_mentioned) for date in date_candidates(evidence)]
     assert candidates == [
@@ -241,14 +241,14 @@ def test_dates_are_those_spoken_of_and_those_of_the_session():
     ]
 
 
-def test_dates_are_as_exact_as_they_are_asked_for():
+def test_dates_have_the_granularity_that_is_asked_for():
     said = session(1, "Ana: I did hike yesterday.", day=1)
     texts = [date.text for date in date_candidates(evidence_for("What month did Ana hike?", said))]
     assert texts == ["April 2023", "May 2023"]
     assert {date.text for date in date_candidates(evidence_for("What year did Ana hike?", said))} == {"2023"}
 
 
-def test_a_date_knows_its_sentence_and_whether_it_is_to_come():
+def test_a_date_has_features_of_its_sentence_and_of_the_future():
     evidence = evidence_for("When will Ana hike?", session(1, "Ana: We hike tomorrow. Last week it rained."))
     candidates = date_candidates(evidence)
     features = date_features(evidence, candidates)
@@ -272,19 +272,19 @@ def even_weights(**changed):
     return {**weights, **changed}
 
 
-def test_probabilities_are_a_softmax_that_survives_large_scores():
+def test_the_softmax_is_stable_for_large_scores():
     shares = candidate_probabilities(np.array([[1000.0], [1000.0 + np.log(3)]]), np.array([1.0]))
     assert shares == pytest.approx([0.25, 0.75])
 
 
-def test_a_number_is_answered_by_spans_that_hold_one():
+def test_a_question_for_a_number_has_only_spans_with_numbers():
     evidence = evidence_for("How many boats are there?", session(1, "Ana: There float three boats."))
     texts = [evidence.excerpts.text(int(span)) for span in span_candidates(evidence)]
     expected = "There float three|There float three boats|float three|float three boats|three|three boats"
     assert texts == expected.split("|")
 
 
-def test_the_span_that_agrees_with_the_others_is_chosen_before_the_likeliest():
+def test_the_span_with_the_best_expected_f1_beats_the_most_probable():
     evidence = evidence_for("What does Ana see?", session(1, "Ana: Cars rust. Red boats sail."))
     texts = [evidence.excerpts.text(span) for span in range(evidence.excerpts.spans.shape[1])]
     shares = np.zeros(len(texts))
@@ -307,7 +307,7 @@ def test_several_answers_come_from_different_turns_and_share_no_word():
     assert "newt" not in chosen[2]
 
 
-def test_doubt_looks_at_who_told_what_is_probable():
+def test_the_no_answer_features_compare_speakers():
     evidence = evidence_for(
         "Which dog did Ana adopt?", session(1, "Ben: I did adopt a dog."), session(2, "Ana: A dog!")
     )
@@ -336,15 +336,15 @@ def test_weights_are_written_and_read_back():
         even_weights(doubt_limit=None),
     ],
 )
-def test_weights_of_other_features_are_refused_with_the_way_out(record):
-    with pytest.raises(ConfigError, match=r"fit them anew with benchmarks/tune_extractive\.py"):
+def test_weights_of_other_features_are_refused_with_advice(record):
+    with pytest.raises(ConfigError, match=r"fit them again with benchmarks/tune_extractive\.py"):
         ExtractorWeights.from_json(record)
 
 
-def test_a_turn_without_any_word_offers_nothing():
+def test_a_turn_without_words_has_no_candidates():
     silent = Session(1, datetime(2023, 5, 8, tzinfo=UTC), (Turn("D1:1", "Ana", "..."),))
     archive = Archive()
-    archive.add_session(silent)
+    archive.add_sessions([silent])
     evidence = Evidence(parse_question("Why?", ["Ana"]), [], archive)
     assert span_features(evidence).shape == (0, len(SPAN_FEATURES))
     assert span_candidates(evidence).size == 0

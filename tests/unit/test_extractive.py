@@ -48,11 +48,11 @@ def space():
         ("Where did Ben move last month?", "Oslo"),
     ],
 )
-def test_a_question_is_answered_with_the_words_or_the_day_that_it_asks_for(space, question, answer):
+def test_a_question_is_answered_with_a_span_or_a_date(space, question, answer):
     assert ExtractiveSystem().ask(space, question).text == answer
 
 
-def test_what_somebody_else_told_is_no_answer(space):
+def test_another_speakers_statement_is_no_answer(space):
     assert ExtractiveSystem().ask(space, "Which instrument did Ben start learning?").text != ABSTENTION
     assert ExtractiveSystem().ask(space, "Which instrument did Ana start learning?").text == ABSTENTION
 
@@ -67,7 +67,7 @@ def test_any_question_gets_an_answer(space, question):
     assert ExtractiveSystem().ask(space, question).text
 
 
-def test_the_whole_ranking_is_reported_and_what_fits_the_budget_is_shown(space):
+def test_the_whole_ranking_is_reported_and_turns_within_the_budget_are_shown(space):
     answer = ExtractiveSystem(reader_budget=30).ask(space, "What did Ben say about Oslo and Bergen?")
     assert answer.ranked is not None
     assert {item.sources for item in answer.ranked} >= {("D2:1",), ("D2:3",)}
@@ -115,6 +115,6 @@ def test_a_saved_program_of_other_features_is_refused_and_changes_nothing(tmp_pa
     record = json.loads((tmp_path / "program.json").read_text())
     del record["extraction"]["dates"]["day"]
     (tmp_path / "program.json").write_text(json.dumps(record))
-    with pytest.raises(ConfigError, match="weights of dates do not fit"):
+    with pytest.raises(ConfigError, match="weights of dates do not match"):
         system.load(tmp_path / "program.json")
     assert system.extraction.weights.to_json() == load_bundled_weights().to_json()

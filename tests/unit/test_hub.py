@@ -1,4 +1,4 @@
-"""Pushing a result: to a hub on loopback, with a token, and never without being asked."""
+"""Uploading a result to a hub on loopback."""
 
 import pytest
 
@@ -13,12 +13,12 @@ def _token(monkeypatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_of_the_test")
 
 
-def test_nothing_is_pushed_unless_it_is_asked_for():
+def test_nothing_is_uploaded_by_default():
     assert TrainConfig().push_to_hub is None
     check_hub_access(None)
 
 
-def test_weights_program_and_card_arrive_in_a_private_repository(tmp_path):
+def test_an_upload_goes_to_a_private_repository(tmp_path):
     written = {"model.safetensors": b"\x00\x01", "program.json": b"{}", "README.md": b"# card\n"}
     for name, content in written.items():
         (tmp_path / name).write_bytes(content)
@@ -32,25 +32,25 @@ def test_weights_program_and_card_arrive_in_a_private_repository(tmp_path):
     assert address.endswith("/owner/tiny/commit/0123456789abcdef0123456789abcdef01234567")
 
 
-def test_a_hub_that_refuses_is_an_error_that_says_why_and_what_is_kept(tmp_path):
+def test_a_refusal_is_an_error_with_its_reason(tmp_path):
     with hub_of(tmp_path) as hub:
         hub.refuses = True
-        with pytest.raises(ModelError, match=r"could not be pushed to 'owner/tiny': .*rights.*it is kept"):
+        with pytest.raises(ModelError, match=r"could not be uploaded to 'owner/tiny': .*rights.*is kept"):
             upload_to_hub(tmp_path, "owner/tiny", endpoint=hub.address)
 
 
-def test_a_hub_that_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(ModelError, match="could not be pushed to 'owner/tiny'"):
+def test_an_unreachable_hub_is_an_error(tmp_path):
+    with pytest.raises(ModelError, match="could not be uploaded to 'owner/tiny'"):
         upload_to_hub(tmp_path, "owner/tiny", endpoint="http://127.0.0.1:1")
 
 
 @pytest.mark.parametrize("name", ["tiny", "a/b/c", "owner/", "own er/tiny"])
-def test_what_is_no_repository_is_refused_before_a_training(name):
-    with pytest.raises(ConfigError, match="one looks like 'owner/model'"):
+def test_a_wrong_repository_name_is_refused_before_training(name):
+    with pytest.raises(ConfigError, match="write it as 'owner/model'"):
         check_hub_access(name)
 
 
-def test_without_a_token_nothing_begins(monkeypatch, tmp_path):
+def test_a_missing_token_is_refused_before_training(monkeypatch, tmp_path):
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr("memory_program.rl.hub_upload.get_token", lambda: None)
     with pytest.raises(ConfigError, match="run 'hf auth login', or set HF_TOKEN"):

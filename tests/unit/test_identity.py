@@ -9,7 +9,8 @@ from locomo.judge.rubrics import Verdict
 from locomo.types import Benchmark, Category, LongMemEvalType, Question
 from memory_program.agents.systems import make_system
 from memory_program.bank.outcomes import Outcome
-from memory_program.configs.evaluate_config import EvaluateConfig, SystemName, SystemSettings
+from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
+from memory_program.configs.groups import SystemSettings
 from memory_program.evaluation.item_records import JudgeRecord
 from memory_program.evaluation.scoring.judge_errors import calibration_cases, compute_judge_error_rates
 from memory_program.evaluation.scoring.question_scores import BootstrapSampler

@@ -85,7 +85,7 @@ def test_the_name_of_a_judge_identifies_its_prompts(tmp_path: Path) -> None:
 def test_a_run_records_the_prompts_of_its_judge(tmp_path: Path) -> None:
     judge = identity(write_judge(tmp_path / "a.json", made_on=[ANSWERS[0].question.text]))
     config, name = config_of(None), SystemName.EXTRACTIVE
-    system = make_system(name.value, config.system_settings)
+    system = make_system(name.value, config.system)
     write_run(tmp_path, SystemRun(identify_system(system, name, config), judge))
     assert read_run(tmp_path).judge == judge
 

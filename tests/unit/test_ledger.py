@@ -28,19 +28,19 @@ def test_usage_adds_field_by_field() -> None:
     assert left + right == Usage(3, 30, 4, 10, 0.75, 2.0, 2, 1, 0)
 
 
-def test_nothing_costs_nothing_and_adds_nothing() -> None:
+def test_the_empty_usage_is_zero() -> None:
     usage = Usage(calls=1, input_tokens=5, cost_usd=0.1)
     assert Usage().cost_usd == 0.0
     assert usage + Usage() == usage == Usage() + usage
 
 
-def test_one_unpriced_call_makes_the_sum_unknown_and_is_counted() -> None:
+def test_one_unpriced_call_makes_the_cost_unknown() -> None:
     unpriced = Usage(calls=1, cost_usd=None, unpriced_calls=1)
     total = Usage(calls=1, cost_usd=0.1) + unpriced + Usage(calls=1, cost_usd=0.2) + unpriced
     assert (total.cost_usd, total.unpriced_calls, total.calls) == (None, 2, 4)
 
 
-def test_an_inner_meter_sees_its_own_calls_and_the_outer_one_all() -> None:
+def test_an_inner_meter_sees_its_own_calls_and_the_outer_all() -> None:
     with track_usage() as outer:
         record_call(call(input_tokens=1))
         with track_usage() as first:
@@ -97,7 +97,7 @@ def test_a_model_without_a_known_price_has_none_rather_than_zero(name: str) -> N
     assert estimate_cost(name, 10, 1000, 100) is None
 
 
-def test_a_listed_name_at_an_address_of_ones_own_has_no_price() -> None:
+def test_a_listed_name_at_another_address_has_no_price() -> None:
     assert list_price("openai/gpt-4.1-mini", api_base="http://127.0.0.1:8000/v1") is None
     assert estimate_cost("openai/gpt-4.1-mini", 1, 1, 1, api_base="http://127.0.0.1:8000/v1") is None
 
@@ -106,12 +106,12 @@ def test_an_estimate_multiplies_calls_by_the_mean_call() -> None:
     assert estimate_cost("openai/gpt-4.1-mini", 1000, 2000, 50) == pytest.approx(2e6 * 0.4e-6 + 5e4 * 1.6e-6)
 
 
-def test_cached_tokens_are_part_of_the_input_and_cheaper() -> None:
+def test_cached_input_tokens_are_cheaper() -> None:
     assert Price(1.0, 0.1, 10.0).cost_usd(100, 40, 2) == pytest.approx(60 + 4 + 20)
     assert Price(1.0, 0.1, 10.0).saved_usd(40) == pytest.approx(40 - 4)
 
 
-def test_the_cached_share_is_of_input_tokens_alone_and_unknown_without_any() -> None:
+def test_the_cached_share_is_of_input_tokens() -> None:
     both = Usage(input_tokens=100, cached_tokens=40, output_tokens=50, saved_usd=0.5) + Usage(
         input_tokens=100, saved_usd=0.25
     )
@@ -121,7 +121,8 @@ def test_the_cached_share_is_of_input_tokens_alone_and_unknown_without_any() -> 
 
 def test_prices_are_read_without_importing_litellm() -> None:
     check = (
-        "import sys; from memory_program.models.usage import list_price; assert list_price('openai/gpt-4.1-mini'); "
+        "import sys; from memory_program.models.usage import list_price; "
+        "assert list_price('openai/gpt-4.1-mini'); "
         "sys.exit(any(name in sys.modules for name in ('litellm', 'dspy')))"
     )
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

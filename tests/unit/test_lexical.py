@@ -1,4 +1,4 @@
-"""The incremental index equals bm25s, whatever was added, removed and forked before."""
+"""The incremental index equals bm25s after any additions, removals and forks."""
 
 import random
 import threading
@@ -10,8 +10,7 @@ import pytest
 from bm25s.stopwords import STOPWORDS_EN
 from Stemmer import Stemmer
 
-from memory_program.bank.lexical import BM25Index
-from memory_program.bank.maxscore import top_positions
+from memory_program.bank.lexical import BM25Index, top_positions
 from memory_program.bank.stems import STOP_WORDS, tokenize
 from memory_program.core.errors import IndexingError
 
@@ -82,12 +81,12 @@ def test_the_stop_words_are_those_of_bm25s() -> None:
         ("\u2764\ufe0fgreat", ["great"]),
     ],
 )
-def test_letters_with_marks_are_one_word_however_they_are_written(text: str, tokens: list[str]) -> None:
+def test_letters_with_marks_are_composed(text: str, tokens: list[str]) -> None:
     assert tokenize(text) == tokens
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_scores_equal_bm25s_after_any_sequence_of_adds_and_removes(seed: int) -> None:
+def test_scores_equal_bm25s_after_adds_and_removes(seed: int) -> None:
     rng = random.Random(seed)
     index = BM25Index(k1=rng.choice([0.9, 1.5, 2.0]), b=rng.choice([0.0, 0.4, 0.75, 1.0]))
     documents: dict[int, str] = {}
@@ -98,7 +97,7 @@ def test_scores_equal_bm25s_after_any_sequence_of_adds_and_removes(seed: int) ->
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_forks_go_their_own_ways_and_each_equals_bm25s(seed: int) -> None:
+def test_each_diverged_fork_equals_bm25s(seed: int) -> None:
     rng = random.Random(seed)
     lines: list[tuple[BM25Index, dict[int, str]]] = [(BM25Index(), {})]
     for _ in range(200):
@@ -112,7 +111,7 @@ def test_forks_go_their_own_ways_and_each_equals_bm25s(seed: int) -> None:
         assert_equals_bm25s(index, documents, rng)
 
 
-def test_what_was_scored_before_is_scored_anew_after_a_change_and_forks_do_not_share_it() -> None:
+def test_cached_scores_are_dropped_by_a_change_and_not_shared_with_forks() -> None:
     rng, index, later = random.Random(0), BM25Index(), " ".join(VOCABULARY)
     documents = [sentence(rng) for _ in range(20)]
     index.add_all([Counter(tokenize(document)) for document in documents])
@@ -132,7 +131,7 @@ def test_a_word_that_stands_twice_in_the_query_counts_twice() -> None:
     assert index.score_documents("beach beach")[0] == pytest.approx(2 * index.score_documents("beach")[0])
 
 
-def test_the_best_come_first_and_nothing_without_a_common_word() -> None:
+def test_results_are_sorted_and_share_a_word_with_the_query() -> None:
     index = BM25Index()
     index.add("beach and sunset")
     index.add("charity race")
@@ -140,7 +139,7 @@ def test_the_best_come_first_and_nothing_without_a_common_word() -> None:
     assert [hit.doc_id for hit in index.search("a beach", top_k=10)] == [2, 0]
 
 
-def test_of_equals_the_earlier_document_comes_first() -> None:
+def test_a_tie_keeps_the_order_of_documents() -> None:
     index = BM25Index()
     for number in range(50):
         index.add("the same words" if number % 2 else "other text here")
@@ -148,7 +147,7 @@ def test_of_equals_the_earlier_document_comes_first() -> None:
     assert found == list(range(1, 15, 2))
 
 
-def test_the_first_k_are_the_start_of_the_whole_ranking() -> None:
+def test_the_top_k_are_the_start_of_the_whole_ranking() -> None:
     rng = random.Random(0)
     index = BM25Index()
     for _ in range(300):
@@ -158,7 +157,7 @@ def test_the_first_k_are_the_start_of_the_whole_ranking() -> None:
         assert index.search("happy dogs running to the beach", top_k) == whole[:top_k]
 
 
-def test_a_removed_document_is_not_found_and_may_come_back() -> None:
+def test_a_removed_document_is_not_found_until_it_is_added_again() -> None:
     index = BM25Index()
     index.add("beach")
     index.add("beach sunset")
@@ -177,7 +176,7 @@ def test_only_allowed_positions_are_found() -> None:
     assert [hit.doc_id for hit in index.search("beach", 2, allowed)] == [1, 3]
 
 
-def test_a_query_that_is_asked_again_sees_what_was_changed_in_between() -> None:
+def test_a_repeated_query_sees_changes() -> None:
     index = BM25Index()
     index.add("beach and sunset")
     nowhere, everywhere = np.array([False]), np.array([True, True])
@@ -189,18 +188,19 @@ def test_a_query_that_is_asked_again_sees_what_was_changed_in_between() -> None:
     assert [hit.doc_id for hit in index.search("a beach", top_k=10)] == [1]
 
 
-def test_words_scored_together_give_the_very_sums_of_words_scored_one_by_one() -> None:
+def test_scores_of_some_positions_equal_their_full_scores() -> None:
     rng = random.Random(0)
     index = BM25Index()
     index.add_all([Counter(tokenize(sentence(rng, 40))) for _ in range(9000)])
-    terms = index._weighted_terms(" ".join(VOCABULARY))
-    assert sum(term.posting.size for term in terms) > 2**16  # more than one batch
-    one_by_one = index._scores_at(terms, np.arange(index.size, dtype=np.int32))
-    np.testing.assert_array_equal(index._scores(terms), one_by_one, strict=True)
+    terms = index._query_terms(" ".join(VOCABULARY))
+    every_position = np.arange(index.size, dtype=np.int32)
+    np.testing.assert_array_equal(index._scores(terms), index._scores(terms, every_position), strict=True)
+    some = every_position[::7]
+    np.testing.assert_array_equal(index._scores(terms)[some], index._scores(terms, some), strict=True)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_documents_that_hold_every_word_are_listed(seed: int) -> None:
+def test_documents_with_all_words_are_listed(seed: int) -> None:
     rng = random.Random(seed)
     index, documents = BM25Index(), dict[int, str]()
     for _ in range(150):
@@ -248,16 +248,16 @@ def test_a_wrong_call_says_what_is_wrong_and_changes_nothing(act, says: str) -> 
     assert len(index) == index.size == 1
 
 
-def test_postings_of_removed_documents_are_given_back() -> None:
+def test_postings_of_removed_documents_are_freed() -> None:
     index = BM25Index()
     for number in range(1000):
         index.add("beach")
         if number >= 10:
             index.remove(number - 10, "beach")
-    assert index._postings["beach"].size <= 2 * 10 + 1
+    assert len(index._changed["beach"].positions.values) <= 2 * 10 + 1
 
 
-def test_forks_may_be_written_by_many_threads() -> None:
+def test_many_threads_can_write_to_forks() -> None:
     origin = BM25Index()
     for number in range(200):
         origin.add(sentence(random.Random(number)))
@@ -282,7 +282,7 @@ def test_forks_may_be_written_by_many_threads() -> None:
         assert index.search("happy dogs at the beach", 50) == expected.search("happy dogs at the beach", 50)
 
 
-def test_best_keeps_every_tie_at_the_edge_in_order() -> None:
+def test_top_positions_keep_ties_in_order() -> None:
     assert top_positions(np.array([0.0, 2.0, 1.0, 1.0, 2.0, 1.0]), 4) == [1, 4, 2, 3]
 
 
@@ -290,7 +290,7 @@ def test_best_keeps_every_tie_at_the_edge_in_order() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_scoring_only_what_can_be_among_the_best_finds_the_same(seed: int) -> None:
+def test_maxscore_finds_the_same_as_scoring_everything(seed: int) -> None:
     rng = random.Random(seed)
     k1, b = rng.choice([0.9, 1.5, 2.0]), rng.choice([0.0, 0.4, 0.75, 1.0])
     all_scored, index = BM25Index(k1, b), BM25Index(k1, b, scan_limit=0)
@@ -309,12 +309,12 @@ def test_scoring_only_what_can_be_among_the_best_finds_the_same(seed: int) -> No
         query, top_k = " ".join(rng.choices(words, k=rng.randint(1, 8))), rng.choice([1, 3, 10, 50])
         allow = np.array([rng.random() < 0.7 for _ in texts]) if rng.random() < 0.5 else None
         assert index.search(query, top_k, allow) == all_scored.search(query, top_k, allow)
-        chosen += index._maxscore_candidates(index._weighted_terms(query), top_k, allow) is not None
+        chosen += index._candidates(index._query_terms(query), top_k, allow) is not None
     assert len(texts) < 100 or chosen > 20  # the short way was really taken
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_an_index_goes_on_from_its_columns(seed: int) -> None:
+def test_an_index_is_restored_from_its_columns(seed: int) -> None:
     rng = random.Random(seed)
     index, documents = BM25Index(), dict[int, str]()
     for _ in range(3):

@@ -61,7 +61,7 @@ GOOD = operation_to_json(
 
 
 @pytest.mark.parametrize("missing", GOOD)
-def test_a_record_without_one_of_its_keys_is_refused(missing: str) -> None:
+def test_a_record_with_a_missing_key_is_refused(missing: str) -> None:
     record = {key: value for key, value in GOOD.items() if key != missing}
     with pytest.raises(MemoryOperationError, match="not a logged operation"):
         operation_from_json(record)
@@ -82,7 +82,7 @@ def test_a_record_without_one_of_its_keys_is_refused(missing: str) -> None:
         {"core": 5},
     ],
 )
-def test_a_record_with_a_value_of_another_type_is_refused(change: dict[str, object]) -> None:
+def test_a_record_with_a_wrong_type_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(MemoryOperationError, match="not a logged operation"):
         operation_from_json({**GOOD, **change})
 
@@ -93,12 +93,12 @@ def test_a_memory_id_holds_its_number(number: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "m", "m0", "m01", "M1", "1", "m1 ", "m-1", "m١", "m" + "1" * 5000])
-def test_what_is_no_memory_id_is_refused(text: str) -> None:
+def test_an_invalid_memory_id_is_refused(text: str) -> None:
     with pytest.raises(MemoryOperationError, match="is not a memory id"):
         memory_number(text)
 
 
-def test_a_line_shows_the_date_where_there_is_one() -> None:
+def test_a_line_shows_the_date() -> None:
     dated = Memory("m1", MemoryKind.EPISODIC, "Caroline ran.", date(2023, 5, 7), (), 1)
     undated = Memory("m2", MemoryKind.SEMANTIC, "Caroline runs.", None, (), 1)
     assert (dated.line, undated.line) == ("[2023-05-07] Caroline ran.", "Caroline runs.")

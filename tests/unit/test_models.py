@@ -13,24 +13,24 @@ from memory_program.models.factory import language_model
 
 
 @pytest.mark.parametrize("name", ["local:", "local:/", "local: "])
-def test_a_local_model_needs_a_place(name: str) -> None:
+def test_a_local_model_needs_a_folder(name: str) -> None:
     with pytest.raises(ModelError, match=r"names no model: .*'local:' and its folder"):
         language_model(name)
 
 
-def test_a_local_model_that_is_not_there_is_refused_by_its_path(tmp_path: Path) -> None:
+def test_a_missing_local_model_is_refused_by_its_path(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=f"{tmp_path}/nothing' is not a folder"):
         language_model(f"local:{tmp_path}/nothing")
 
 
 @pytest.mark.parametrize("name", ["", "  ", "openai/", "/gpt-4.1-mini", "/"])
-def test_what_is_no_name_is_refused_with_an_example_of_one(name: str) -> None:
+def test_an_invalid_name_is_refused_with_an_example(name: str) -> None:
     with pytest.raises(ModelError, match=r"is not the name of a model: .*'openai/gpt-4\.1-mini'"):
         language_model(name)
 
 
 @pytest.mark.parametrize("address", ["localhost:8000", "127.0.0.1", "ftp://host/v1", "http://", "v1"])
-def test_what_is_no_address_is_refused_with_an_example_of_one(address: str) -> None:
+def test_an_invalid_address_is_refused_with_an_example(address: str) -> None:
     with pytest.raises(ModelError, match=r"is not an address: .*'http://127\.0\.0\.1:8000/v1'"):
         language_model("openai/test", api_base=address)
 
@@ -41,7 +41,7 @@ def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
     assert "hunter22" not in str(caught.value)
 
 
-def test_an_address_of_the_environment_is_held_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_of_the_environment_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none-of-yours")
     for url, complaint in (
         ("http://me:hunter22@example.org/v1", "OPENAI_BASE_URL at 'example.org' holds a password"),
@@ -54,7 +54,7 @@ def test_an_address_of_the_environment_is_held_to_the_same(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "https://me:hunter22@proxy.example:8080"])
-def test_a_proxy_that_is_none_for_http_is_refused(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_that_does_not_speak_http_is_refused(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", proxy)
     monkeypatch.setenv("no_proxy", "")
     with pytest.raises(
@@ -88,7 +88,7 @@ def test_neither_litellm_nor_torch_is_imported_before_a_model_is_made() -> None:
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
-def test_no_module_starts_jax_which_would_take_most_of_a_gpu(tmp_path: Path) -> None:
+def test_importing_the_modules_does_not_start_jax(tmp_path: Path) -> None:
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").touch()
     (tmp_path / "jax" / "lax.py").touch()

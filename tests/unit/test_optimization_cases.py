@@ -43,22 +43,22 @@ def test_a_file_is_split_by_the_order_of_its_conversations(
 ) -> None:
     talks = [Conversation(f"talk-{n}", ("Ana", "Ben"), (session(1, "Ana: Hi."),), ()) for n in range(count)]
     splits = split_conversations(of(talks))
-    assert [len(splits[name]) for name in ("train", "val", "test")] == [train, val, test]
-    assert [*splits["train"], *splits["val"], *splits["test"]] == talks
+    assert [len(splits.train), len(splits.val), len(splits.test)] == [train, val, test]
+    assert [*splits.train, *splits.val, *splits.test] == talks
 
 
 def test_the_conversations_of_locomo_have_their_reference_splits() -> None:
     names = [f"conv-{n}" for n in (26, 30, 41, 42, 43, 44, 47, 48, 49, 50)]
     talks = [Conversation(name, ("Ana", "Ben"), (session(1, "Ana: Hi."),), ()) for name in names]
     splits = split_conversations(of(talks))
-    assert {name: [c.conversation_id for c in part] for name, part in splits.items()} == {
-        name: list(ids) for name, ids in SPLITS.items()
-    }
+    found = {"train": splits.train, "val": splits.val, "test": splits.test}
+    assert {name: tuple(c.conversation_id for c in part) for name, part in found.items()} == SPLITS
 
 
 def test_a_file_of_locomos_train_split_alone_is_split_by_order_and_nothing_held_out_is_in_it() -> None:
     talks = [Conversation(name, ("Ana", "Ben"), (session(1, "Ana: Hi."),), ()) for name in SPLITS["train"]]
-    assert [len(part) for part in split_conversations(of(talks)).values()] == [4, 1, 1]
+    splits = split_conversations(of(talks))
+    assert [len(splits.train), len(splits.val), len(splits.test)] == [4, 1, 1]
 
 
 def test_one_conversation_is_too_few() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from memory_program.configs.evaluate_config import SystemSettings
+from memory_program.configs.groups import SystemSettings
 from memory_program.configs.optimize_config import OptimizeConfig, Optimizer, Target
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError
@@ -16,14 +16,14 @@ OPTIMIZE = Path(__file__).parents[2] / "optimize.py"
 def test_without_any_flag_simba_proposes_demos_to_the_embedded_model_on_the_sample() -> None:
     config = parse_flags(OptimizeConfig, [])
     assert (config.optimizer, config.target, config.model) == (Optimizer.SIMBA, Target.READER, "pocket")
-    assert (config.dataset, config.metric, config.judge) == ("sample", "f1", None)
+    assert (config.source.dataset, config.grading.answer_metric, config.judge) == ("sample", "f1", None)
     assert not config.proposes_instructions
     assert config.output_file == Path("optimized_memory_program.json")
 
 
 def test_the_flags_of_the_issue_become_a_config() -> None:
     flags = "--optimizer mipro --target both --model openai/a --prompt-model openai/b --num-examples 9"
-    flags += " --max-demos 2 --num-threads 3 --metric mix --auto heavy --max-cost 1.5 --max-calls 20"
+    flags += " --max-demos 2 --concurrency 3 --answer-metric mix --auto heavy --max-cost 1.5 --max-calls 20"
     config = parse_flags(OptimizeConfig, flags.split())
     assert config == OptimizeConfig(
         optimizer=Optimizer.MIPRO,
@@ -32,8 +32,8 @@ def test_the_flags_of_the_issue_become_a_config() -> None:
         prompt_model="openai/b",
         num_examples=9,
         max_demos=2,
-        num_threads=3,
-        metric="mix",
+        concurrency=3,
+        answer_metric="mix",
         auto="heavy",
         max_cost=1.5,
         max_calls=20,
@@ -48,10 +48,10 @@ def test_the_flags_of_the_issue_become_a_config() -> None:
         ({"target": "bank"}, "unknown target 'bank': choose from reader, writer, both, judge"),
         ({"target": "judge"}, "target='judge' needs a model that judges, which 'pocket' cannot: name one"),
         ({"target": "judge", "model": "pocket-base"}, "which 'pocket-base' cannot: name one with --model"),
-        ({"target": "judge", "model": "openai/m", "dataset": "talk.json"}, "'talk.json' is none of locomo,"),
+        ({"target": "judge", "model": "openai/m", "dataset": "talk.json"}, "unknown dataset 'talk.json', choose from locomo,"),
         ({"target": "judge", "model": "openai/m", "rubric": "mild"}, "choose from lenient, strict"),
-        ({"metric": "bleu"}, "unknown metric 'bleu': choose from f1, judge, mix"),
-        ({"metric": "judge"}, "needs a model that judges, which 'pocket' cannot: name one with"),
+        ({"answer_metric": "bleu"}, "unknown answer_metric 'bleu': choose from f1, judge, mix"),
+        ({"answer_metric": "judge"}, "needs a model that judges, which 'pocket' cannot: name one with"),
         ({"num_candidates": 1}, "num_candidates=1 must be at least 2"),
         ({"max_calls": 0}, "max_calls=0 must be at least 1"),
         ({"max_cost": 0}, "max_cost=0 must be more than 0"),
@@ -74,9 +74,9 @@ def test_instructions_alone_can_be_proposed_where_a_model_writes_them() -> None:
 
 
 def test_a_judge_is_improved_without_chance_by_what_is_known_and_saved_apart() -> None:
-    flags = "--target judge --rubric lenient --model openai/a --dataset perltqa --temperature 1 --metric mix"
+    flags = "--target judge --rubric lenient --model openai/a --dataset perltqa --temperature 1 --answer-metric mix"
     config = parse_flags(OptimizeConfig, flags.split())
-    assert (config.rubric, config.dataset, config.judge) == ("lenient", "perltqa", None)
+    assert (config.grading.rubric, config.source.dataset, config.judge) == ("lenient", "perltqa", None)
     assert config.task_temperature == 0
     assert config.output_file == Path("optimized_judge.json")
     assert Target.JUDGE.stages == (Target.JUDGE,)
@@ -89,13 +89,13 @@ def test_both_targets_are_the_reader_and_then_the_writer() -> None:
 
 def test_the_program_is_made_with_the_settings_of_the_systems() -> None:
     config = OptimizeConfig(top_k=3, writer_mode="generalist")
-    assert config.system_settings == SystemSettings(top_k=3, writer_mode="generalist")
+    assert config.system == SystemSettings(top_k=3, writer_mode="generalist")
 
 
 def test_help_names_every_flag_and_imports_nothing_that_is_slow() -> None:
     command = [sys.executable, "-X", "importtime", str(OPTIMIZE), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert all(f"--{name.replace('_', '-')}" in done.stdout for name in OptimizeConfig.model_fields)
+    assert all(f"--{name.replace('_', '-')}" in done.stdout for name in OptimizeConfig.flat_fields())
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     slow = {"dspy", "litellm", "mlflow", "matplotlib", "torch", "numpy", "sqlalchemy", "optuna", "gepa"}
     assert "tyro" in imported

@@ -92,7 +92,7 @@ def test_an_error_that_a_retry_cannot_cure_is_raised_at_once(error: Exception) -
     assert waits == []
 
 
-def test_the_last_error_is_raised_when_the_tries_are_used_up_and_says_how_many() -> None:
+def test_the_last_error_is_raised_with_the_number_of_tries() -> None:
     engine, waits = paced(
         *[lm15.ServerError(f"boom {n}") for n in range(3)], retries=RetryPolicy(max_retries=2)
     )
@@ -101,7 +101,7 @@ def test_the_last_error_is_raised_when_the_tries_are_used_up_and_says_how_many()
     assert len(waits) == 2
 
 
-def test_retry_after_is_waited_and_then_what_would_be_waited_without_it() -> None:
+def test_the_backoff_comes_on_top_of_retry_after() -> None:
     policy = RetryPolicy(max_retries=6, first_wait_s=1.0, max_wait_s=8.0)
     waits_by_try: list[list[float]] = []
     for _ in range(50):
@@ -115,14 +115,14 @@ def test_retry_after_is_waited_and_then_what_would_be_waited_without_it() -> Non
         assert (least + most) / 2 < max(column) <= most  # missed by 50 draws with probability 1e-15
 
 
-def test_a_retry_after_over_the_longest_wait_ends_the_call_and_says_so() -> None:
+def test_a_retry_after_over_the_longest_wait_ends_the_call() -> None:
     engine, waits = paced(lm15.RateLimitError("slow down", retry_after=3600))
     with pytest.raises(lm15.RateLimitError, match=r"asked to wait 3600 s, more than the 120 s"):
         engine.complete(REQUEST)
     assert waits == []
 
 
-def test_backoff_is_jittered_below_a_doubling_bound_up_to_the_longest_wait() -> None:
+def test_the_backoff_is_jittered_below_a_doubling_bound() -> None:
     policy = RetryPolicy(max_retries=6, first_wait_s=1.0, max_wait_s=8.0)
     waits_by_try: list[list[float]] = []
     for _ in range(50):
@@ -161,7 +161,7 @@ def test_a_call_is_metered_with_its_tokens_price_and_finish_reason() -> None:
     assert call.usage.saved_usd == pytest.approx(600 * (0.40 - 0.10) / 1e6)
 
 
-def test_a_call_that_succeeds_after_retries_counts_them_and_is_no_failure() -> None:
+def test_a_call_that_succeeds_after_retries_is_no_failure() -> None:
     engine, _ = paced(lm15.ServerError("a"), lm15.ServerError("b"), reply(input_tokens=5, output_tokens=1))
     with track_usage() as meter:
         engine.complete(REQUEST)
@@ -178,7 +178,7 @@ def test_a_failed_call_is_metered_with_its_error() -> None:
     assert (call.finish_reason, call.error) == (None, "ServerError: boom (tried 4 times)")
 
 
-def test_a_server_of_ones_own_has_no_list_price() -> None:
+def test_a_self_hosted_server_has_no_list_price() -> None:
     answer = reply(input_tokens=10, output_tokens=1)
     engine = RateLimitedEngine(
         PlayedEngine(answer), AdaptiveLimiter(1), RetryPolicy(), api_base="http://localhost/v1"
@@ -195,7 +195,7 @@ def test_a_reply_without_usage_is_unpriced_rather_than_free() -> None:
     assert (meter.usage.cost_usd, meter.usage.unpriced_calls, meter.usage.input_tokens) == (None, 1, 0)
 
 
-def test_calls_in_threads_with_a_copied_context_are_counted_and_others_are_not() -> None:
+def test_only_threads_with_a_copied_context_are_counted() -> None:
     engine, _ = paced(reply(), reply())
     with track_usage() as meter:
         inside = contextvars.copy_context()
@@ -210,9 +210,7 @@ def test_calls_in_threads_with_a_copied_context_are_counted_and_others_are_not()
 # -- keys ----------------------------------------------------------------------------------------
 
 
-def test_a_key_that_an_error_echoes_is_removed_from_it_and_from_its_causes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_key_in_an_error_is_removed_from_it_and_its_causes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXAMPLE_API_KEY", "topsecret-0123")
     error = lm15.AuthError("Incorrect API key provided: topsecret-0123")
     error.__cause__ = ValueError("sent Authorization: topsecret-0123")
@@ -227,7 +225,7 @@ def test_a_key_that_an_error_echoes_is_removed_from_it_and_from_its_causes(
 # -- under DSPy ----------------------------------------------------------------------------------
 
 
-def test_dspy_sees_its_own_errors_and_makes_no_tries_of_its_own() -> None:
+def test_dspy_gets_its_own_errors_and_does_not_retry() -> None:
     policy = RetryPolicy(max_retries=3, first_wait_s=0.0)
     engine, waits = paced(*[lm15.RateLimitError("slow", retry_after=1.0)] * 4, retries=policy)
     lm = dspy.LM("openai/test", engine=engine, num_retries=0, cache=False)
@@ -264,7 +262,7 @@ def test_no_more_calls_run_at_once_than_the_limit() -> None:
     assert most[0] == 3
 
 
-def test_waiting_calls_are_let_in_first_come_first_served() -> None:
+def test_waiting_calls_start_in_order_of_arrival() -> None:
     limiter = AdaptiveLimiter(1)
     order: list[int] = []
     threads: list[threading.Thread] = []
@@ -284,7 +282,7 @@ def test_waiting_calls_are_let_in_first_come_first_served() -> None:
     assert order == list(range(8))
 
 
-def test_a_rate_limit_halves_what_is_allowed_once_per_cooldown() -> None:
+def test_a_rate_limit_halves_the_limit_once_per_cooldown() -> None:
     clock = Clock()
     limiter = AdaptiveLimiter(16, cooldown_s=5.0, clock=clock)
     allowed = []
@@ -295,7 +293,7 @@ def test_a_rate_limit_halves_what_is_allowed_once_per_cooldown() -> None:
     assert allowed == [8, 8, 8, 4, 2, 1, 1, 1]
 
 
-def test_as_many_successes_in_a_row_as_are_allowed_raise_it_by_one_up_to_the_limit() -> None:
+def test_a_run_of_successes_raises_the_limit_by_one() -> None:
     limiter = AdaptiveLimiter(4)
     limiter.record_rate_limit()
     allowed = []
@@ -314,7 +312,7 @@ def test_a_rate_limit_breaks_the_run_of_successes() -> None:
     assert limiter.current_limit == 2
 
 
-def test_fewer_calls_run_while_the_limit_is_lowered_and_more_again_after_successes() -> None:
+def test_successes_let_more_calls_run_after_a_rate_limit() -> None:
     limiter = AdaptiveLimiter(2)
     limiter.record_rate_limit()
     second_entered = threading.Event()
@@ -332,7 +330,7 @@ def test_fewer_calls_run_while_the_limit_is_lowered_and_more_again_after_success
     thread.join()
 
 
-def test_a_call_that_fails_gives_its_place_back() -> None:
+def test_a_failed_call_frees_its_slot() -> None:
     limiter = AdaptiveLimiter(1)
     with pytest.raises(ValueError, match="boom"), limiter.slot():
         raise ValueError("boom")
@@ -340,7 +338,7 @@ def test_a_call_that_fails_gives_its_place_back() -> None:
         pass
 
 
-def test_an_engine_lowers_the_limit_on_a_rate_limit_only_and_sleeps_outside_its_slot() -> None:
+def test_only_a_rate_limit_lowers_the_limit_and_waits_hold_no_slot() -> None:
     limiter = AdaptiveLimiter(8)
     in_flight_while_waiting: list[int] = []
     engine = RateLimitedEngine(
@@ -354,7 +352,7 @@ def test_an_engine_lowers_the_limit_on_a_rate_limit_only_and_sleeps_outside_its_
     assert in_flight_while_waiting == [0, 0]
 
 
-def test_a_limit_that_lets_nothing_through_is_refused() -> None:
+def test_a_limit_of_zero_is_refused() -> None:
     with pytest.raises(ConfigError, match="concurrency=0 must be at least 1"):
         AdaptiveLimiter(0)
 
@@ -368,7 +366,7 @@ def _run_together(calls: Sequence[object]) -> None:
         assert not thread.is_alive()
 
 
-def test_who_is_interrupted_while_waiting_takes_no_slot(monkeypatch):
+def test_an_interrupted_wait_takes_no_slot(monkeypatch):
     class Interrupted(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             raise KeyboardInterrupt

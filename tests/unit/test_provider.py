@@ -1,4 +1,4 @@
-"""The job that DSPy is given: groups with rewards or advantages, tokens as sampled or as written."""
+"""The training job behind DSPy's interface: groups with rewards or advantages, tokens or text."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +15,7 @@ from memory_program.models.local_model import LocalModel
 from memory_program.rl.backends.local_backend import LocalProvider, LocalReinforceJob, require_local_engine
 from memory_program.rl.trainer.packing import Sample
 from tests.tiny_model import save_tiny_model
+from tests.training_samples import one_thread
 
 MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Who has a turtle?"}]
 SETTINGS = {"learning_rate": 1e-3, "warmup_steps": 0, "beta": 0.0}
@@ -22,10 +23,8 @@ SETTINGS = {"learning_rate": 1e-3, "warmup_steps": 0, "beta": 0.0}
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with one_thread():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +38,12 @@ def job(folder: Path, **settings: object) -> LocalReinforceJob:
     return lm.reinforce({**SETTINGS, **settings})
 
 
-def said(reply: str, **extra: object) -> dict[str, object]:
+def item(reply: str, **extra: object) -> dict[str, object]:
     return {"messages": MESSAGES, "completion": {"role": "assistant", "content": reply}, **extra}
 
 
 def likelihoods(of: LocalReinforceJob, *replies: str) -> list[float]:
-    """Minus the mean loss of imitating each reply, by a step that is taken back."""
+    """Minus the SFT loss of each reply, by a step that is undone."""
     found = []
     for reply in replies:
         weights = [weight.clone() for weight in of.trainer.engine.model.network.parameters()]
@@ -56,24 +55,24 @@ def likelihoods(of: LocalReinforceJob, *replies: str) -> list[float]:
     return found
 
 
-def test_of_rewards_alone_advantages_are_made_within_the_group(folder):
+def test_advantages_are_computed_from_the_rewards_of_a_group(folder):
     learner = job(folder)
     before = likelihoods(learner, "Nate.", "Joanna.")
     for _ in range(3):
-        learner.step([{"group": [said("Nate.", reward=1.0), said("Joanna.", reward=0.0)]}])
+        learner.step([{"group": [item("Nate.", reward=1.0), item("Joanna.", reward=0.0)]}])
     after = likelihoods(learner, "Nate.", "Joanna.")
     assert after[0] > before[0]
     assert after[1] < before[1]
 
 
-def test_a_group_without_spread_teaches_nothing(folder):
+def test_a_group_of_equal_rewards_takes_no_step(folder):
     learner = job(folder)
-    assert learner.step([{"group": [said("Nate.", reward=0.5), said("Joanna.", reward=0.5)]}]) is None
+    assert learner.step([{"group": [item("Nate.", reward=0.5), item("Joanna.", reward=0.5)]}]) is None
     assert learner.trainer.steps == 0
 
 
-def test_given_advantages_are_taken_as_they_are(folder):
-    group = [said("Nate.", reward=0.0, advantage=2.0), said("Joanna.", reward=1.0, advantage=-0.5)]
+def test_given_advantages_are_used_unchanged(folder):
+    group = [item("Nate.", reward=0.0, advantage=2.0), item("Joanna.", reward=1.0, advantage=-0.5)]
     by_job = job(folder)
     report = by_job.step([{"group": group}])
     prompt = tuple(require_local_engine(by_job.lm).prompt_tokens(
@@ -87,21 +86,21 @@ def test_given_advantages_are_taken_as_they_are(folder):
     assert report.tokens == by_hand.tokens == sum(map(len, replies))
 
 
-def test_tokens_that_were_sampled_are_not_written_anew(folder):
-    item = said("not this", reward=0.0, advantage=1.0, completion_tokens=(4, 5), logprobs=(-1.0, -2.0))
-    report = job(folder).step([{"group": [item]}])
+def test_sampled_tokens_are_not_tokenized_again(folder):
+    sampled = item("not this", reward=0.0, advantage=1.0, completion_tokens=(4, 5), logprobs=(-1.0, -2.0))
+    report = job(folder).step([{"group": [sampled]}])
     assert report.tokens == 2
     assert report.sampler_logprob_gap is not None
 
 
-def test_a_reply_ends_with_the_token_that_ends_replies(folder):
+def test_a_reply_ends_with_a_stop_token(folder):
     engine = require_local_engine(job(folder).lm)
     tokens = engine.reply_tokens("Nate.")
     assert tokens[-1] in engine.model.stop_ids
     assert engine.model.tokenizer.decode(tokens[:-1]) == "Nate."
 
 
-def test_what_cannot_be_trained_is_refused(folder):
+def test_models_settings_and_formats_are_checked(folder):
     elsewhere = dspy.LM("openai/gpt-4.1-mini", api_key="none", provider=LocalProvider())
     with pytest.raises(ModelError, match=r"'openai/gpt-4\.1-mini' does not run in this process"):
         elsewhere.reinforce({})

@@ -48,7 +48,7 @@ def test_the_best_memory_is_shown_last_and_each_with_its_date(space):
     assert context.excerpts == "(none)"
 
 
-def test_what_scores_far_below_the_best_is_ranked_and_not_shown(space):
+def test_memories_far_below_the_best_score_are_ranked_but_not_shown(space):
     question = "Who sold a bicycle?"
     scores = [found.score for found in space.index.search(space.bank, question, 10)]
     ratio = scores[1] / scores[0]
@@ -61,12 +61,12 @@ def test_what_scores_far_below_the_best_is_ranked_and_not_shown(space):
     assert below.ranked == above.ranked
 
 
-def test_each_ranking_keeps_what_is_relevant_to_its_own_query(space):
+def test_each_query_has_its_own_relevance_threshold(space):
     context = MemoryContext(min_relative_score=1.0).build(space, ["Mara sold", "Tom violin"])
     assert context.shown == ("m1", "m3")
 
 
-def test_excerpts_come_in_the_order_of_the_talk(space):
+def test_excerpts_come_in_conversation_order(space):
     context = MemoryContext(with_archive=True, min_relative_score=0.0).build(space, ["Mara sold the bicycle"])
     days = [line[:13] for line in context.excerpts.splitlines()]
     assert days == sorted(days, key=["[8 May 2023] ", "[20 May 2023]"].index)
@@ -92,12 +92,12 @@ def test_no_budget_is_ever_exceeded(space, budget):
     assert context.tokens <= budget
 
 
-def test_the_archive_adds_excerpts_with_the_day_of_their_session(space):
+def test_the_archive_adds_excerpts_with_session_dates(space):
     context = MemoryContext(with_archive=True).build(space, ["red bicycle"])
     assert "[8 May 2023] Mara: I bought a red bicycle yesterday." in context.excerpts.splitlines()
 
 
-def test_a_turn_that_is_called_as_a_memory_is_replaces_none():
+def test_a_turn_and_a_memory_may_have_the_same_id():
     space = MemorySpace("mara")
     space.bank.create([Draft("Mara's cat is called Rex.", MemoryKind.SEMANTIC)], BY)
     said = Session(
@@ -115,7 +115,7 @@ def test_a_turn_that_is_called_as_a_memory_is_replaces_none():
     ]
 
 
-def test_the_reader_answers_from_what_it_is_shown(space):
+def test_the_reader_answers_from_its_context(space):
     with ScriptedLM([fields(answer=" 2 June 2023 ")]) as lm, dspy.context(lm=lm):
         answer = MemoryProgram().ask(space, "When did Mara sell the bicycle?")
         (prompt,) = lm.requests
@@ -126,10 +126,7 @@ def test_the_reader_answers_from_what_it_is_shown(space):
 
 def test_a_reader_may_search_for_other_words(space):
     search = {"tool_calls": [{"name": "search_memory", "args": {"query": "violin music"}}]}
-    replies = [
-        fields(tool_calls=json.dumps(search), answer=""),
-        fields(answer="the violin"),
-    ]
+    replies = [fields(tool_calls=json.dumps(search), answer=""), fields(answer="the violin")]
     reader = QAReader(MemoryContext(), max_searches=1)
     with ScriptedLM(replies) as lm, dspy.context(lm=lm):
         answer = reader.ask(space, "Which instrument does he have a bicycle for?")
@@ -146,7 +143,7 @@ def test_a_reader_that_answers_at_once_does_not_search(space):
 
 
 @pytest.mark.parametrize("query", ["Which bicycle?", "", " ", None])
-def test_a_reader_that_neither_answers_nor_looks_for_anything_new_is_asked_to_answer(space, query):
+def test_a_reader_without_an_answer_or_a_new_search_must_answer(space, query):
     search = {"tool_calls": [{"name": "search_memory", "args": {"query": query}}]}
     replies = [fields(tool_calls=json.dumps(search), answer=""), fields(answer="the red one")]
     with ScriptedLM(replies) as lm, dspy.context(lm=lm):
@@ -178,7 +175,7 @@ def test_the_full_context_is_every_turn_with_dates(space):
     assert context.ranked is None
 
 
-def test_no_memory_is_nothing_at_all(space):
+def test_the_no_memory_baseline_has_an_empty_context(space):
     with ScriptedLM([fields(answer="red")]) as lm, dspy.context(lm=lm):
         ReaderOnly(NoContext()).ask(space, "Which bicycle?")
         shown = parse_input_fields(lm.requests[0].user)
@@ -186,7 +183,7 @@ def test_no_memory_is_nothing_at_all(space):
     assert {text for name, text in shown.items() if "question" not in name} == {"(none)"}
 
 
-def test_verbatim_turns_alone_show_no_memory(space):
+def test_the_rag_context_has_no_memories(space):
     context = MemoryContext(with_memories=False, with_archive=True).build(space, ["red bicycle"])
     assert (context.core, context.memories) == ("(none)", "(none)")
     assert {source for item in context.ranked for source in item.sources} <= {"D1:1", "D1:2", "D2:1"}

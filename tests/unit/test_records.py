@@ -72,7 +72,7 @@ def test_any_text_survives(tmp_path, text):
     assert journal(tmp_path / "a.jsonl").records["k"].answer.text == text
 
 
-def test_a_record_is_in_the_file_as_soon_as_it_is_added(tmp_path):
+def test_a_record_is_flushed_when_it_is_added(tmp_path):
     written = journal(tmp_path / "a.jsonl")
     written.add(answer("k"))
     assert journal(tmp_path / "a.jsonl").records == {"k": answer("k")}  # not closed, as after a kill
@@ -86,7 +86,7 @@ def test_the_later_of_two_records_with_one_key_counts(tmp_path):
     assert journal(tmp_path / "a.jsonl").records["k"].answer.text == "second"
 
 
-def test_replaced_records_are_still_among_the_attempts(tmp_path):
+def test_a_replaced_record_stays_among_the_attempts(tmp_path):
     written = journal(tmp_path / "a.jsonl")
     first, second, other = answer("k", "first"), answer("k", "second"), answer("other")
     for record in (first, other, second):
@@ -107,7 +107,7 @@ def test_reading_creates_and_changes_nothing(tmp_path):
     assert not (tmp_path / "folder").exists()
 
 
-def test_a_torn_last_line_keeps_the_lines_before_it(tmp_path):
+def test_a_torn_last_line_loses_no_earlier_line(tmp_path):
     whole = filled(tmp_path / "a.jsonl", "k1", "k2", "k3").read_bytes()
     second_end = len(b"".join(whole.splitlines(keepends=True)[:2]))
     torn = tmp_path / "torn.jsonl"
@@ -120,7 +120,7 @@ def test_a_torn_last_line_keeps_the_lines_before_it(tmp_path):
     assert list(journal(torn).records) == ["k1", "k2", "k3"]
 
 
-def test_a_record_after_a_torn_line_starts_a_new_line(tmp_path):
+def test_a_record_added_after_a_torn_line_is_whole(tmp_path):
     path = filled(tmp_path / "a.jsonl", "k1")
     path.write_bytes(path.read_bytes() + b'{"key": "k2", "answer')
     journal(path).add(answer("k3"))
@@ -128,7 +128,7 @@ def test_a_record_after_a_torn_line_starts_a_new_line(tmp_path):
     assert journal(path).lost_bytes == 0
 
 
-def test_a_closed_journal_can_be_appended_to(tmp_path):
+def test_adding_after_closing_appends(tmp_path):
     written = journal(tmp_path / "a.jsonl")
     written.add(answer("k1"))
     written.close()
@@ -137,7 +137,7 @@ def test_a_closed_journal_can_be_appended_to(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"{", b"", b"null", b'{"key": "k"}', b"\xff\xfe", b'{"key": 3}'])
-def test_a_damaged_line_before_the_last_is_an_error(tmp_path, damage):
+def test_a_damaged_line_in_the_middle_is_reported(tmp_path, damage):
     path = filled(tmp_path / "a.jsonl", "k1", "k2")
     first, second = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([first, damage, second, b""]))

@@ -17,25 +17,23 @@ from memory_program.core.redaction import redact_error, redact_text
         "api_key=AIzaSyA-0123456789_abcdefghij",
     ],
 )
-def test_what_has_the_shape_of_a_key_is_removed(text: str) -> None:
+def test_text_in_the_shape_of_a_key_is_removed(text: str) -> None:
     assert "[key removed]" in redact_text(text)
     assert not any(part in redact_text(text) for part in ("0123456789", "abc.def", "xyz123"))
 
 
 @pytest.mark.parametrize("text", ["", "no key at all", "task-oriented sk-8", "a risk-averse-investor-2024"])
-def test_honest_text_is_left_alone(text: str) -> None:
+def test_ordinary_text_is_kept(text: str) -> None:
     assert redact_text(text) == text
 
 
 @pytest.mark.parametrize("name", ["MY_API_KEY", "HF_TOKEN", "aws_secret_access", "DB_PASSWORD"])
-def test_a_key_of_the_environment_is_removed_whatever_its_shape(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_of_the_environment_is_removed_in_any_shape(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "correct horse battery")
     assert redact_text("sent correct horse battery along") == "sent [key removed] along"
 
 
-def test_a_key_of_a_file_that_ends_with_its_line_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_with_a_line_end_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_KEY", "correct horse battery\n")
     assert redact_text("sent correct horse battery along") == "sent [key removed] along"
 
@@ -66,7 +64,7 @@ def test_an_error_without_a_key_keeps_its_causes() -> None:
     assert error.args == ("boom",)
 
 
-def test_a_key_in_a_cause_cuts_the_causes_off() -> None:
+def test_a_key_in_a_cause_removes_the_causes() -> None:
     error = ValueError("boom", 7)
     error.__cause__ = KeyError("Bearer sk-0123456789")
     redact_error(error)

@@ -1,4 +1,4 @@
-"""Memories are found as the bank is now, by words and by meaning, and never from another branch."""
+"""Search over the live memories of a bank: lexical, hybrid, and on one branch only."""
 
 import random
 import sys
@@ -19,7 +19,7 @@ from memory_program.bank.memory_search import MemoryIndex, reciprocal_rank_fusio
 from memory_program.core.errors import ConfigError, EmbeddingMismatchError, IndexingError
 
 BY = Provenance("semantic")
-WORDS = (
+WORDS = [
     "beach",
     "sunset",
     "charity",
@@ -32,7 +32,7 @@ WORDS = (
     "music",
     "piano",
     "oslo",
-)
+]
 THEMES = {"beach": 0, "sea": 0, "swim": 0, "dog": 1, "puppy": 1, "music": 2, "piano": 2}
 
 
@@ -94,7 +94,7 @@ def test_a_search_sees_every_operation_before_it() -> None:
     assert len(index) == 0
 
 
-def test_what_was_made_and_ended_between_two_searches_is_not_found() -> None:
+def test_a_memory_superseded_between_two_searches_is_not_found() -> None:
     bank, index = bank_of("Alice lives in Oslo."), MemoryIndex()
     bank.update("m1", fact("Alice lives in Bergen."), BY)
     bank.update("m2", fact("Alice lives in Tromsø."), BY)
@@ -102,7 +102,7 @@ def test_what_was_made_and_ended_between_two_searches_is_not_found() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_an_index_that_followed_the_bank_equals_a_new_one(seed: int) -> None:
+def test_an_incremental_index_equals_a_new_one(seed: int) -> None:
     rng = random.Random(seed)
     bank, index = MemoryBank("test"), MemoryIndex()
     for _ in range(12):
@@ -112,7 +112,7 @@ def test_an_index_that_followed_the_bank_equals_a_new_one(seed: int) -> None:
         assert len(index) == len(bank)
 
 
-def test_a_kind_filters_before_the_best_are_chosen() -> None:
+def test_a_kind_filters_before_top_k() -> None:
     bank = MemoryBank("test")
     bank.create([fact("beach " * 3) for _ in range(20)], BY)
     bank.create([fact("a beach, once", MemoryKind.EPISODIC)], BY)
@@ -129,7 +129,7 @@ def test_a_memory_is_found_by_the_words_of_its_date() -> None:
     assert searchable_text(bank.get("m1")) == "Alice ran. 7 May 2023"
 
 
-def test_equal_memories_are_ranked_in_the_order_in_which_they_were_made() -> None:
+def test_a_tie_keeps_the_order_of_creation() -> None:
     assert found(MemoryIndex(), bank_of(*["the same words"] * 12), "same words") == [
         f"m{number}" for number in range(1, 11)
     ]
@@ -137,7 +137,7 @@ def test_equal_memories_are_ranked_in_the_order_in_which_they_were_made() -> Non
 
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_of_several_queries_each_memory_has_its_best_score(seed: int, dense: bool) -> None:
+def test_a_memory_has_its_best_score_of_several_queries(seed: int, dense: bool) -> None:
     rng = random.Random(seed)
     bank, index = MemoryBank("test"), MemoryIndex(dense_index() if dense else None)
     for _ in range(4):
@@ -167,7 +167,7 @@ def test_queries_are_embedded_in_batches() -> None:
     assert embedder.batches == [["dog", "beach"], ["piano"], ["sea"]]
 
 
-def test_an_embedder_of_dspy_finds_what_shares_a_theme_and_no_word() -> None:
+def test_a_dspy_embedder_finds_memories_without_a_common_word() -> None:
     embedder = dspy.Embedder(ThemeEmbedder(), caching=False)
     index = MemoryIndex(DenseIndex(embedder, "themes", 4))
     found = index.search(bank_of("The sea was calm.", "The piano is old."), "beach", 1)
@@ -199,7 +199,7 @@ def test_an_earlier_version_of_the_bank_is_refused() -> None:
     assert found(index, bank, "bergen") == ["m2"]
 
 
-def test_a_branch_that_has_caught_up_in_length_is_refused() -> None:
+def test_another_branch_of_the_same_length_is_refused() -> None:
     bank, index = bank_of("Oslo.", "Bergen."), MemoryIndex()
     index.refresh(bank)
     other = bank.undo()
@@ -209,7 +209,7 @@ def test_a_branch_that_has_caught_up_in_length_is_refused() -> None:
         index.search(other, "tromsø")
 
 
-def test_the_same_log_read_again_is_the_same_branch() -> None:
+def test_a_replayed_log_is_the_same_branch() -> None:
     bank, index = bank_of("Oslo.", "Bergen."), MemoryIndex()
     index.refresh(bank)
     again = MemoryBank.replay("test", bank.operations())
@@ -228,7 +228,7 @@ def test_a_bank_and_its_index_are_forked_together() -> None:
     assert bank.get("m2").text == "Tromsø."
 
 
-def test_many_threads_may_search_while_one_writes() -> None:
+def test_many_threads_can_search_while_one_writes() -> None:
     bank, index = bank_of("beach zero"), MemoryIndex()
     has_ended, failures = threading.Event(), list[str]()
 
@@ -273,7 +273,7 @@ def test_a_memory_without_a_common_word_is_found_by_meaning() -> None:
     assert found(MemoryIndex(dense_index()), bank, "dog")[0] == "m1"
 
 
-def test_words_weigh_double_in_the_fusion() -> None:
+def test_the_lexical_ranking_weighs_double_in_the_fusion() -> None:
     bank = bank_of("puppy", "a dog unlike any beach dog")
     scored = MemoryIndex(dense_index()).search(bank, "dog")
     assert [(s.memory.memory_id, s.score) for s in scored] == [
@@ -283,7 +283,7 @@ def test_words_weigh_double_in_the_fusion() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_fused_index_that_followed_the_bank_equals_a_new_one(seed: int) -> None:
+def test_an_incremental_hybrid_index_equals_a_new_one(seed: int) -> None:
     rng = random.Random(seed)
     bank, index = MemoryBank("test"), MemoryIndex(dense_index())
     for step in range(10):
@@ -316,7 +316,7 @@ def test_each_text_is_embedded_once_and_in_batches() -> None:
     assert embedder.batches == [["dog", "beach"], ["piano"], ["puppy"]]
 
 
-def test_vectors_that_were_remembered_are_not_computed_again() -> None:
+def test_cached_vectors_are_not_computed_again() -> None:
     first = dense_index()
     first.add(["dog", "beach"])
     assert set(first.unsaved()) == {text_digest("dog"), text_digest("beach")}
@@ -340,7 +340,7 @@ def test_vectors_that_were_remembered_are_not_computed_again() -> None:
         (np.full((1, 4), np.nan), "not finite"),
     ],
 )
-def test_an_embedder_that_breaks_its_contract_is_refused_and_nothing_is_indexed(vectors, says: str) -> None:
+def test_invalid_vectors_are_refused_and_nothing_is_indexed(vectors, says: str) -> None:
     bank = bank_of("dog")
     index = MemoryIndex(DenseIndex(lambda _: vectors, "broken", 4))
     for _ in range(2):
@@ -349,7 +349,7 @@ def test_an_embedder_that_breaks_its_contract_is_refused_and_nothing_is_indexed(
     assert len(index) == 0
 
 
-def test_an_embedder_that_fails_once_is_asked_again() -> None:
+def test_a_failed_embedding_is_retried() -> None:
     embedder, calls = ThemeEmbedder(), list[int]()
 
     def flaky(texts: list[str]) -> NDArray[np.float64]:
@@ -365,7 +365,7 @@ def test_an_embedder_that_fails_once_is_asked_again() -> None:
     assert embedder.batches == [["dog"], ["puppy"], ["beach"]]
 
 
-def test_a_vector_of_zeros_is_like_nothing() -> None:
+def test_a_zero_vector_is_similar_to_nothing() -> None:
     dense = DenseIndex(lambda texts: np.zeros((len(texts), 4)), "zero", 4)
     assert found(MemoryIndex(dense), bank_of("dog"), "dog") == ["m1"]
     assert found(MemoryIndex(dense.empty_copy()), bank_of("dog"), "puppy") == []
@@ -388,7 +388,7 @@ def test_fusion_adds_reciprocal_ranks() -> None:
     ]
 
 
-def test_fusion_weighs_rankings_and_keeps_first_seen_order_on_ties() -> None:
+def test_a_tie_keeps_first_seen_order() -> None:
     assert [hit.doc_id for hit in reciprocal_rank_fusion([["a"], ["b"]], weights=[1, 2])] == ["b", "a"]
     assert [hit.doc_id for hit in reciprocal_rank_fusion([["a"], ["b"]])] == ["a", "b"]
     assert reciprocal_rank_fusion([["a"]], k=0) == [Hit("a", 1.0)]
@@ -400,7 +400,7 @@ def test_fusion_needs_one_weight_for_each_ranking() -> None:
         reciprocal_rank_fusion([["a"], ["b"]], weights=[1])
 
 
-def test_a_digest_names_any_text() -> None:
+def test_any_text_has_a_digest() -> None:
     assert text_digest("\ud800") != text_digest("\udfff")
     assert len(text_digest("")) == 64
     assert searchable_text(Memory("m1", MemoryKind.SEMANTIC, "A.", None, (), 1)) == "A."

@@ -1,4 +1,4 @@
-"""Rollouts, grades and groups, with scripted models: whose call was what, what it is worth, and to whom."""
+"""Rollouts with scripted models: recorded calls, scores, rewards and groups."""
 
 import json
 import threading
@@ -19,10 +19,18 @@ from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import ConfigError
 from memory_program.models.memoized import MemoizedEngine, memoized
 from memory_program.rl.episodes import Episode
-from memory_program.rl.grading import Grader
-from memory_program.rl.groups import ScoredRollout, group_by_agent, training_items
 from memory_program.rl.rewards import RewardRule, RolloutScore, build_answer_metric
-from memory_program.rl.rollouts import Rollout, get_policy_lm, run_rollout, sampling_program
+from memory_program.rl.rollouts import (
+    EpisodeGroups,
+    Grader,
+    Rollout,
+    ScoredRollout,
+    get_policy_lm,
+    group_by_agent,
+    run_rollout,
+    sampling_program,
+    training_items,
+)
 from tests.conversations import session
 from tests.scripted_lm import ScriptedEngine, Truncated, fields
 
@@ -60,7 +68,7 @@ def program(engine: object, reader: object | None = None) -> MemoryProgram:
 
 
 class Seeded:
-    """Replies nothing to remember, and keeps what it was asked."""
+    """An engine that never remembers anything, and keeps its requests."""
 
     def __init__(self) -> None:
         self.requests: list[lm15.Request] = []
@@ -86,10 +94,10 @@ def rolled(seed: str = "s", number: int = 0, **replies: Sequence[object]) -> Rol
     return run_rollout(sampling_program(program(ScriptedEngine(script)), 1.0, 64), episode(), seed, number)
 
 
-# writing
+# sampling
 
 
-def test_a_rollout_keeps_each_agents_call_and_leaves_the_episode_alone():
+def test_a_rollout_records_each_call_and_leaves_the_episode_alone():
     rollout = rolled(
         episodic=[create("Mara moved to Oslo.")], semantic=[create("Tom has a dog.", "Tom is nice.")]
     )
@@ -108,7 +116,7 @@ def test_a_rollout_keeps_each_agents_call_and_leaves_the_episode_alone():
     assert rollout.space.has_session(SESSION)
 
 
-def test_what_an_agent_did_is_measured():
+def test_the_stats_of_each_agent_are_measured():
     bad = {"name": "delete_memory", "args": {"memory_id": "m9", "reason": "x"}}
     both = fields(tool_calls=json.dumps({"tool_calls": [bad]}))
     core = fields(
@@ -127,7 +135,7 @@ def test_what_an_agent_did_is_measured():
     assert work["core"].kind is MemoryKind.CORE
 
 
-def test_what_cannot_be_read_is_unusable_and_what_never_came_is_lost():
+def test_unparsed_replies_are_unusable_and_failed_calls_are_lost():
     unread = rolled(
         episodic=["no calls"], semantic=[Truncated('[[ ## tool_calls ## ]]\n{"tool_calls": [{"na')]
     )
@@ -138,7 +146,7 @@ def test_what_cannot_be_read_is_unusable_and_what_never_came_is_lost():
     assert [call.agent for call in lost.calls] == list(AGENTS[1:])
 
 
-def test_every_call_has_a_seed_that_only_its_place_decides():
+def test_the_place_of_a_call_decides_its_seed():
     def seeds(seed: str, number: int) -> list[int | None]:
         engine = Seeded()
         rollout = run_rollout(sampling_program(program(engine), 1.0, 64), episode(), seed, number)
@@ -150,7 +158,7 @@ def test_every_call_has_a_seed_that_only_its_place_decides():
     assert len(set(everything)) == 12
 
 
-def test_outside_a_rollout_the_calls_pass_as_they_are():
+def test_calls_outside_a_rollout_are_not_seeded():
     engine = Seeded()
     greedy = sampling_program(program(engine), 0.0, 64)
     greedy.remember(MemorySpace("talk"), SESSION)
@@ -166,13 +174,13 @@ def test_the_agents_must_share_one_model():
         get_policy_lm(mixed)
 
 
-# reading
+# grading
 
 
-def grader(reader: ScriptedEngine, rule: RewardRule | None = None) -> Grader:
-    return Grader(
-        program(Seeded(), reader).reader, build_answer_metric("f1"), rule or RewardRule(), threads=1
-    )
+def grader(reader: ScriptedEngine, rule: str = "dense") -> Grader:
+    made = program(Seeded(), reader)
+    metric = build_answer_metric("f1")
+    return Grader(made.reader, metric, RewardRule(rule), threads=1, writer=made.writer)
 
 
 def test_the_answers_of_a_rollout_are_scored():
@@ -183,7 +191,7 @@ def test_the_answers_of_a_rollout_are_scored():
     assert [answer.text for answer in graded.answers] == ["Oslo", "a cat"]
 
 
-def test_a_lost_rollout_is_not_read_and_one_whose_reading_fails_has_no_score():
+def test_lost_and_unread_rollouts_have_no_score():
     reader = ScriptedEngine({"Where did": [lm15.ServerError("down")], "What did": [fields(answer="a dog")]})
     lost, unread = grader(reader).grade([rolled(core=[lm15.ServerError("down")]), rolled()])
     assert (lost.score, lost.answers) == (None, ())
@@ -191,37 +199,33 @@ def test_a_lost_rollout_is_not_read_and_one_whose_reading_fails_has_no_score():
     assert len(reader.requests) == 2
 
 
-def test_the_delta_asks_before_the_session_once_for_all_rollouts():
+def test_the_delta_scores_the_memory_before_once_per_episode():
     replies = {
         "Where did": [fields(answer="no idea"), fields(answer="Oslo"), fields(answer="Oslo")],
         "What did": [fields(answer="a dog")] * 3,
     }
     rollouts = [rolled(number=n, episodic=[create("Mara moved to Oslo.")]) for n in range(2)]
-    graded = grader(ScriptedEngine(replies), RewardRule("delta")).grade(rollouts)
+    graded = grader(ScriptedEngine(replies), "delta").grade(rollouts)
     assert [(g.score.before, g.score.task) for g in graded if g.score] == [(0.5, 1.0), (0.5, 1.0)]
 
 
-def test_an_episode_that_comes_twice_has_the_score_before_of_each_copys_questions():
+def test_copies_of_an_episode_have_their_own_scores_before():
     replies = {"Where did": [fields(answer="no idea")] * 2, "What did": [fields(answer="a dog")] * 2}
     copies = [replace(rolled(), episode=replace(episode(), questions=(asked,))) for asked in QUESTIONS]
-    graded = grader(ScriptedEngine(replies), RewardRule("delta")).grade(copies)
+    graded = grader(ScriptedEngine(replies), "delta").grade(copies)
     assert [(g.score.before, g.score.task) for g in graded if g.score] == [(0.0, 0.0), (1.0, 1.0)]
 
 
-def test_the_difference_asks_the_memory_without_each_agent_that_wrote():
-    """Of what each specialist wrote the reader is shown nothing when it is left out, and all else."""
+def test_leave_one_out_scores_the_memory_without_each_agent():
+    """Leaving out a specialist hides its memories from the reader, and nothing else."""
     reader = ScriptedEngine(
         {"Where did": [fields(answer="Oslo")] * 3, "What did": [fields(answer="a cat")] * 3}
     )
-    rule, writer = RewardRule("difference"), program(Seeded()).writer
     rollout = rolled(
         episodic=[create("Mara moved to Oslo.")], semantic=[create("Tom has a dog.")], core=["no calls"]
     )
     before = [memory.text for memory in rollout.space.bank.live()]
-    asking = Grader(
-        program(Seeded(), reader).reader, build_answer_metric("f1"), rule, threads=1, writer=writer
-    )
-    (graded,) = asking.grade([rollout])
+    (graded,) = grader(reader, "leave-one-out").grade([rollout])
     assert graded.score is not None
     assert graded.score.counterfactual_scores == {MemoryKind.EPISODIC: 0.5, MemoryKind.SEMANTIC: 0.5}
     shown = [["Oslo." in request.user, "dog." in request.user] for request in reader.requests]
@@ -231,30 +235,26 @@ def test_the_difference_asks_the_memory_without_each_agent_that_wrote():
     assert rollout.episode.before.bank.version == 0
 
 
-def test_a_score_that_cannot_be_said_without_an_agent_drops_the_rollout():
+def test_a_lost_counterfactual_score_drops_the_rollout():
     replies = [fields(answer="Oslo"), lm15.ServerError("down")]
     reader = ScriptedEngine({"Where did": replies, "What did": [fields(answer="a cat")] * 2})
-    rule, writer = RewardRule("difference"), program(Seeded()).writer
-    asking = Grader(
-        program(Seeded(), reader).reader, build_answer_metric("f1"), rule, threads=1, writer=writer
-    )
-    (graded,) = asking.grade([rolled(episodic=[create("Mara moved to Oslo.")])])
+    (graded,) = grader(reader, "leave-one-out").grade([rolled(episodic=[create("Mara moved to Oslo.")])])
     assert graded.score is None
 
 
-def test_a_difference_is_an_agents_own_whatever_the_others_do():
-    """The semantic specialist wrote the same twice; only one of the episodic ones wrote what was asked."""
+def test_leave_one_out_rewards_are_the_agents_own():
+    """Only one of the two episodic agents contributed to the score; the semantic agents did not."""
     parts = [graded(1.0, ["m1"], episodic=[create("A.")], semantic=[create("B.")]), graded(0.5, ["m1"])]
     withouts = [{MemoryKind.EPISODIC: 0.5, MemoryKind.SEMANTIC: 1.0}, {}]
     both = [
         replace(part, score=replace(part.score, counterfactual_scores=scores))
         for part, scores in zip(parts, withouts, strict=True)
     ]
-    grouping = group_by_agent(both, AGENTS, RewardRule("difference"), alpha=4.0, scale_rewards=False)
+    grouping = grouped(both, "leave-one-out")
     assert {g.agent: [p.advantage for p in g.samples] for g in grouping.groups} == {"episodic": [0.25, -0.25]}
 
 
-def test_a_frozen_model_is_asked_the_same_thing_once():
+def test_a_memoized_model_is_asked_once():
     engine = ScriptedEngine([lm15.ServerError("down"), "first", "second"])
     lm = memoized(dspy.LM("test/reader", engine=engine, temperature=0.0, cache=False, num_retries=0))
     with pytest.raises(dspy.LMError):
@@ -269,7 +269,7 @@ def test_a_frozen_model_is_asked_the_same_thing_once():
     assert memoized(sampled) is sampled
 
 
-def test_who_waits_for_a_call_that_fails_asks_again():
+def test_a_waiting_call_retries_after_a_failure():
     answers, asked, failing = ScriptedEngine(["fine"]), threading.Semaphore(0), threading.Event()
 
     class FailsOnce:
@@ -304,12 +304,16 @@ def graded(score: float | None, shown: Sequence[str] = (), **replies: Sequence[o
     return ScoredRollout(rollout, answers, None if score is None else RolloutScore(score))
 
 
-def test_each_agent_is_rewarded_for_its_own_work():
+def grouped(
+    scored: Sequence[ScoredRollout], rule: str, *, alpha: float = 4.0, scale_rewards: bool = False
+) -> EpisodeGroups:
+    return group_by_agent(scored, AGENTS, RewardRule(rule), alpha=alpha, scale_rewards=scale_rewards)
+
+
+def test_each_agent_has_its_own_reward():
     good = graded(1.0, episodic=[create("Mara moved to Oslo.")])
     bad = graded(0.5, episodic=["no calls"])
-    grouping = group_by_agent(
-        [good, bad, graded(None)], AGENTS, RewardRule("dense"), alpha=1.0, scale_rewards=False
-    )
+    grouping = grouped([good, bad, graded(None)], "dense", alpha=1.0)
     assert grouping.rewards == {
         "core": [1.0, 0.5], "episodic": [1.0, 0.0], "semantic": [1.0, 0.5], "procedural": [1.0, 0.5],
     }  # fmt: skip
@@ -319,29 +323,29 @@ def test_each_agent_is_rewarded_for_its_own_work():
     assert grouping.zero_variance_groups == 0
 
 
-def test_whose_memories_were_retrieved_weighs_more():
+def test_the_kind_retrieved_most_weighs_more():
     good = graded(1.0, ["m1"], episodic=[create("Mara moved to Oslo.")])
     bad = graded(0.0, ["m1"], semantic=[create("Tom is nice.")])
-    grouping = group_by_agent([good, bad], AGENTS, RewardRule("outcome"), alpha=4.0, scale_rewards=False)
+    grouping = grouped([good, bad], "outcome")
     by_agent = {group.agent: [(p.weight, p.advantage) for p in group.samples] for group in grouping.groups}
     assert by_agent["episodic"] == [(4.0, 2.0), (1.0, -0.5)]
     assert by_agent["semantic"] == [(1.0, 0.5), (4.0, -2.0)]
     assert by_agent["core"] == [(1.0, 0.5), (1.0, -0.5)]
 
 
-def test_a_group_without_spread_is_left_out_and_counted():
+def test_groups_of_equal_rewards_are_dropped_and_counted():
     same = [graded(0.5), graded(0.5, episodic=["no calls"])]
-    grouping = group_by_agent(same, AGENTS, RewardRule(), alpha=4.0, scale_rewards=True)
+    grouping = grouped(same, "dense", scale_rewards=True)
     assert [group.agent for group in grouping.groups] == ["episodic"]
     assert grouping.zero_variance_groups == 3
 
 
-def test_what_is_trained_on_are_the_tokens_that_were_sampled():
+def test_training_items_hold_the_sampled_tokens():
     tapped = sampling_program(program(Seeded()), 1.0, 64)
     both = [
         ScoredRollout(run_rollout(tapped, episode(), "s", n), (), RolloutScore(float(n))) for n in range(2)
     ]
-    grouping = group_by_agent(both, AGENTS, RewardRule("outcome"), alpha=1.0, scale_rewards=False)
+    grouping = grouped(both, "outcome", alpha=1.0)
     first, second = training_items(grouping.groups[0], has_own_logprobs=True)
     assert (first["completion_tokens"], first["logprobs"]) == ((7, 8), (-0.5, -0.25))
     assert (first["advantage"], second["advantage"]) == (-0.5, 0.5)
@@ -353,7 +357,7 @@ def test_what_is_trained_on_are_the_tokens_that_were_sampled():
 
 
 @pytest.mark.parametrize(("limit", "wanted", "given"), [(32, 64, 32), (64, 32, 32), (None, 64, 64)])
-def test_a_reply_is_no_longer_than_the_model_itself_allows(limit, wanted, given):
+def test_a_reply_respects_the_limit_of_the_model(limit, wanted, given):
     engine, made = Seeded(), MemoryProgram()
     made.writer.set_lm(dspy.LM("test/writer", engine=engine, max_tokens=limit, cache=False, num_retries=0))
     run_rollout(sampling_program(made, 1.0, wanted), episode(), "seed", 0)

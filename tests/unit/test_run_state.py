@@ -1,11 +1,13 @@
-"""The state of a training on disk: what a kill between two writes leaves."""
+"""The state of a training on disk, after a kill between two writes."""
 
+import json
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 
-from memory_program.core.checkpoints import RunState
+from memory_program.core.checkpoints import RunState, read_log
+from memory_program.core.errors import ConfigError
 
 
 class Killed(BaseException):
@@ -13,7 +15,7 @@ class Killed(BaseException):
 
 
 class Weights:
-    """Weights that write a line, and are killed while they do when they are told."""
+    """Weights that write one file, or are killed in the middle of it."""
 
     is_killed = False
 
@@ -26,7 +28,7 @@ class Weights:
     def load_state(self, folder: Path) -> None:
         assert (folder / "state").exists()
 
-    def averaged(self) -> AbstractContextManager[None]:
+    def ema_weights(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def save_weights(self, folder: Path) -> None:
@@ -39,7 +41,7 @@ class Weights:
         folder.mkdir()
 
 
-def test_a_kill_while_a_step_is_saved_again_leaves_its_checkpoint_and_the_best_weights(tmp_path: Path):
+def test_a_kill_during_a_save_keeps_the_checkpoint_and_the_best_weights(tmp_path: Path):
     weights = Weights()
     state = RunState(tmp_path, {})
     progress = state.resume(weights)
@@ -62,7 +64,7 @@ def test_a_kill_while_a_step_is_saved_again_leaves_its_checkpoint_and_the_best_w
     assert again.best_weights_folder(progress.best_step).is_dir()
 
 
-def test_the_best_weights_stay_as_long_as_a_checkpoint_names_them(tmp_path: Path):
+def test_best_weights_are_kept_while_a_checkpoint_names_them(tmp_path: Path):
     weights, state = Weights(), RunState(tmp_path, {})
     progress = state.resume(weights)
     for step in (2, 4, 6):
@@ -70,3 +72,24 @@ def test_the_best_weights_stay_as_long_as_a_checkpoint_names_them(tmp_path: Path
         weights.save_weights(state.best_weights_folder(step))
         state.save(weights, progress)
     assert [state.best_weights_folder(step).exists() for step in (2, 4, 6)] == [False, True, True]
+
+
+def test_the_log_of_the_previous_version_is_read_under_the_current_names(tmp_path: Path):
+    old = '{"kind": "step", "step": 1, "divergence": 0.5, "clipped": 0.1, "groups_without_spread": 2, '
+    old += '"read_tokens": 9, "sampler_gap": 0.01}\n{"kind": "step", "st'
+    (tmp_path / "log.jsonl").write_text(old)
+    assert read_log(tmp_path) == [
+        {
+            "kind": "step", "step": 1, "kl": 0.5, "clip_fraction": 0.1, "zero_variance_groups": 2,
+            "forward_tokens": 9, "sampler_logprob_gap": 0.01,
+        }
+    ]  # fmt: skip
+
+
+def test_a_training_of_the_previous_version_resumes_under_the_current_names(tmp_path: Path):
+    old = {"rollouts": 8, "reward_rule": "difference", "reward": "f1"}
+    (tmp_path / "settings.json").write_text(json.dumps(old))
+    new = {"group_size": 8, "reward_rule": "leave-one-out", "answer_metric": "f1"}
+    assert RunState(tmp_path, new).settings == old  # memories are found under a hash of these
+    with pytest.raises(ConfigError, match="holds a training with group_size=8: give the same settings"):
+        RunState(tmp_path, {**new, "group_size": 4})

@@ -1,4 +1,4 @@
-"""A space ingests each session once, forks as a whole, and never adopts a fork over newer work."""
+"""A space ingests each session once, forks as a whole, and never adopts a fork over newer changes."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def remember(space: MemorySpace, number: int, text: str) -> None:
     space.ingest(lines[number], SessionRecord(f"session_{number}", operations=1))
 
 
-def test_a_session_is_known_by_its_content_after_it_was_ingested() -> None:
+def test_an_ingested_session_is_known_by_its_content() -> None:
     space = MemorySpace("test")
     assert not space.has_session(ONE)
     remember(space, 1, "Mara lives in Oslo.")
@@ -57,7 +57,7 @@ def test_a_fork_and_its_origin_never_see_each_other() -> None:
     assert [scored.memory.text for scored in fork.index.search(fork.bank, "dog")] == ["Tom has a dog."]
 
 
-def test_adopting_a_fork_makes_a_space_what_the_fork_has_become() -> None:
+def test_adopting_a_fork_replaces_the_content() -> None:
     space = MemorySpace("test")
     fork = space.fork()
     remember(fork, 1, "Mara lives in Oslo.")
@@ -67,7 +67,7 @@ def test_adopting_a_fork_makes_a_space_what_the_fork_has_become() -> None:
     assert [scored.memory.memory_id for scored in space.index.search(space.bank, "oslo")] == ["m1"]
 
 
-def test_a_space_is_given_back_as_it_was_before_a_session() -> None:
+def test_before_returns_the_space_before_a_session() -> None:
     space = MemorySpace("test", index=MemoryIndex(DenseIndex(lambda texts: [[1.0]] * len(texts), "one", 1)))
     remember(space, 1, "Mara lives in Oslo.")
     earlier = space.fork()
@@ -82,7 +82,7 @@ def test_a_space_is_given_back_as_it_was_before_a_session() -> None:
     assert [memory.text for memory in space.bank.live()] == ["Mara lives in Oslo.", "Tom has a dog."]
 
 
-def test_a_space_before_a_session_that_is_new_to_it_is_a_fork() -> None:
+def test_before_a_new_session_a_fork_is_returned() -> None:
     space = MemorySpace("test")
     remember(space, 1, "Mara lives in Oslo.")
     before = space.before(TWO)
@@ -100,7 +100,7 @@ def test_a_fork_of_an_older_state_is_not_adopted() -> None:
     assert list(space.sessions) == ["session_1"]
 
 
-def test_a_fork_from_before_a_session_without_operations_is_not_adopted() -> None:
+def test_a_fork_that_lacks_an_empty_session_is_not_adopted() -> None:
     space = MemorySpace("test")
     fork = space.fork()
     space.ingest(ONE, SessionRecord("session_1"))

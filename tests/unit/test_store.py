@@ -1,8 +1,9 @@
-"""What is saved is loaded unchanged, once, in order; what is refused writes nothing.
+"""The store loads saved spaces unchanged and in order; a refused save writes nothing.
 
 Every test of ``store_url`` runs on SQLite, and on PostgreSQL where TEST_POSTGRES_URL names a database.
 """
 
+import json
 import random
 import threading
 import uuid
@@ -19,6 +20,7 @@ from locomo.types import Session, Turn
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.memory import MEMORY_KINDS, Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import CallFailure, Outcome, SessionRecord
+from memory_program.bank.snapshot import Snapshot
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore, RetractedOperation
 from memory_program.core.errors import (
@@ -71,7 +73,7 @@ def texts(space: MemorySpace) -> list[str]:
 
 
 @pytest.mark.skipif(POSTGRES_URL is None, reason=NO_POSTGRES)
-def test_everything_here_runs_on_postgresql_too() -> None:
+def test_these_tests_run_on_postgresql_too() -> None:
     assert "postgresql" in DATABASES
 
 
@@ -139,7 +141,7 @@ def test_namespaces_keep_apart_and_are_listed_in_order(store: BankStore) -> None
     assert texts(store.load("alice")) == ["fact of alice"]
 
 
-def test_a_save_without_anything_new_writes_nothing(store: BankStore) -> None:
+def test_a_save_without_changes_writes_nothing(store: BankStore) -> None:
     space = store.load("test")
     store.save(space)
     assert (store.namespaces(), space.revision) == (["test"], 1)
@@ -157,7 +159,7 @@ def test_a_session_without_operations_is_saved(store: BankStore) -> None:
     assert list(store.load("test").sessions) == ["session_1"]
 
 
-def test_a_fork_can_be_saved_in_the_place_of_its_origin(store: BankStore) -> None:
+def test_a_fork_can_be_adopted_and_saved(store: BankStore) -> None:
     space = store.load("test")
     remember(space, 1, "A fact.")
     store.save(space)
@@ -189,7 +191,9 @@ def test_the_second_of_two_writers_is_refused_and_writes_nothing(store: BankStor
     remember(first, 1, "From the first.")
     remember(second, 2, "From the second.")
     store.save(first)
-    with pytest.raises(ConflictError, match=r"'test' was saved by somebody else .*revision 1.*load it again"):
+    with pytest.raises(
+        ConflictError, match=r"'test' was saved by another writer .*revision 1.*load it again"
+    ):
         store.save(second)
     assert_same(store.load("test"), first)
     again = store.load("test")
@@ -198,7 +202,7 @@ def test_the_second_of_two_writers_is_refused_and_writes_nothing(store: BankStor
     assert texts(store.load("test")) == ["From the first.", "From the second."]
 
 
-def test_the_second_of_two_founders_is_refused(store: BankStore) -> None:
+def test_the_second_writer_of_a_new_namespace_is_refused(store: BankStore) -> None:
     first, second = store.load("test"), store.load("test")
     remember(first, 1, "From the first.")
     remember(second, 2, "From the second.")
@@ -208,7 +212,7 @@ def test_the_second_of_two_founders_is_refused(store: BankStore) -> None:
     assert texts(store.load("test")) == ["From the first."]
 
 
-def test_a_session_saved_by_somebody_else_is_known_after_loading_again(store: BankStore) -> None:
+def test_a_session_of_another_writer_is_known_after_loading_again(store: BankStore) -> None:
     first, second = store.load("test"), store.load("test")
     remember(first, 1, "A fact.")
     remember(second, 1, "The same fact.")
@@ -220,7 +224,7 @@ def test_a_session_saved_by_somebody_else_is_known_after_loading_again(store: Ba
     assert texts(store.load("test")) == ["A fact."]
 
 
-def test_a_session_with_other_content_is_refused_and_nothing_is_written(store: BankStore) -> None:
+def test_a_session_with_other_content_is_refused(store: BankStore) -> None:
     first, second = store.load("test"), store.load("test")
     remember(first, 1, "A fact.")
     store.save(first)
@@ -232,7 +236,7 @@ def test_a_session_with_other_content_is_refused_and_nothing_is_written(store: B
     assert_same(store.load("test"), first)
 
 
-def test_of_many_sessions_the_last_is_compared_as_well(store: BankStore) -> None:
+def test_every_one_of_many_sessions_is_compared(store: BankStore) -> None:
     first, second = store.load("test"), store.load("test")
     remember(first, 501)
     store.save(first)
@@ -242,7 +246,7 @@ def test_of_many_sessions_the_last_is_compared_as_well(store: BankStore) -> None
         store.save(second)
 
 
-def test_a_fork_of_a_saved_space_saves_what_it_has_beyond_it(store: BankStore) -> None:
+def test_a_fork_of_a_saved_space_saves_its_own_sessions(store: BankStore) -> None:
     space = space_of_three_sessions(store)
     fork = space.fork()
     remember(fork, 4, "one of 4")
@@ -259,7 +263,7 @@ def test_a_bank_that_was_undone_is_refused(store: BankStore) -> None:
     space.bank = space.bank.undo()
     for _ in range(2):  # shorter than the saved log, then as long with another end
         with pytest.raises(
-            StoreError, match=r"does not begin with the 2 operations .* use BankStore\.rewind"
+            StoreError, match=r"does not begin with the 2 operations .* with BankStore\.rewind"
         ):
             store.save(space)
         space.bank.create([Draft("Something else.", MemoryKind.SEMANTIC)], BY)
@@ -277,7 +281,7 @@ def space_of_three_sessions(store: BankStore) -> MemorySpace:
     return space
 
 
-def test_a_rewind_takes_back_operations_and_sessions_and_keeps_them(store: BankStore) -> None:
+def test_a_rewind_retracts_operations_and_sessions(store: BankStore) -> None:
     space = space_of_three_sessions(store)
     log = space.bank.operations()
     rewound = store.rewind("test", 4)
@@ -288,7 +292,7 @@ def test_a_rewind_takes_back_operations_and_sessions_and_keeps_them(store: BankS
     assert_same(store.load("test"), rewound)
 
 
-def test_after_a_rewind_the_session_can_be_remembered_anew(store: BankStore) -> None:
+def test_a_session_can_be_ingested_again_after_a_rewind(store: BankStore) -> None:
     space_of_three_sessions(store)
     space = store.rewind("test", 4)
     remember(space, 3, "three, told anew")
@@ -300,7 +304,7 @@ def test_after_a_rewind_the_session_can_be_remembered_anew(store: BankStore) -> 
     assert revisions == [4, 4, 6, 6, 6, 6, 6]
 
 
-def test_what_was_taken_back_can_be_grafted_again(store: BankStore) -> None:
+def test_retracted_operations_can_be_rebased(store: BankStore) -> None:
     space_of_three_sessions(store)
     space = store.rewind("test", 4)
     space.bank.create([Draft("new", MemoryKind.SEMANTIC)], BY)
@@ -309,14 +313,14 @@ def test_what_was_taken_back_can_be_grafted_again(store: BankStore) -> None:
     assert texts(store.load("test"))[4:] == ["new", "one of 3", "two of 3"]
 
 
-def test_a_session_that_is_rewound_in_the_middle_counts_as_not_ingested(store: BankStore) -> None:
+def test_a_partly_rewound_session_counts_as_not_ingested(store: BankStore) -> None:
     space_of_three_sessions(store)
     rewound = store.rewind("test", 3)
     assert list(rewound.sessions) == ["session_1"]
     assert texts(rewound) == ["one of 1", "two of 1", "one of 2"]
 
 
-def test_a_writer_that_does_not_know_of_the_rewind_is_refused(store: BankStore) -> None:
+def test_a_writer_that_loaded_before_a_rewind_is_refused(store: BankStore) -> None:
     space = space_of_three_sessions(store)
     store.rewind("test", 6)
     remember(space, 4, "too late")
@@ -324,7 +328,7 @@ def test_a_writer_that_does_not_know_of_the_rewind_is_refused(store: BankStore) 
         store.save(space)
 
 
-def test_a_rewind_to_a_version_that_never_was_changes_nothing(store: BankStore) -> None:
+def test_a_rewind_to_an_unknown_version_changes_nothing(store: BankStore) -> None:
     space = space_of_three_sessions(store)
     for version in (-1, 7):
         with pytest.raises(MemoryOperationError, match=f"version={version} must be from 0 to 6"):
@@ -368,7 +372,7 @@ def test_a_reopened_store_embeds_no_memory_again(store_url: str) -> None:
         assert second.texts == ["beach", "A lake. 7 May 2023"]
 
 
-def test_memories_saved_without_a_model_are_embedded_later_and_once(store_url: str) -> None:
+def test_memories_saved_without_a_model_are_embedded_once_later(store_url: str) -> None:
     with BankStore(store_url) as store:
         remember(space := store.load("test"), 1, "A beach.")
         store.save(space)
@@ -384,7 +388,9 @@ def test_memories_saved_without_a_model_are_embedded_later_and_once(store_url: s
 
 
 @pytest.mark.parametrize(("model", "dimension"), [("other", 3), ("counting", 4)])
-def test_another_model_is_refused_with_the_way_out(store_url: str, model: str, dimension: int) -> None:
+def test_another_embedding_model_is_refused_until_vectors_are_dropped(
+    store_url: str, model: str, dimension: int
+) -> None:
     with BankStore(store_url, dense(CountingEmbedder())) as store:
         remember(space := store.load("test"), 1, "A beach.")
         store.save(space)
@@ -400,7 +406,7 @@ def test_another_model_is_refused_with_the_way_out(store_url: str, model: str, d
         assert store.load("test").index.dense is not None
 
 
-def test_a_model_that_became_another_meanwhile_writes_nothing(store_url: str) -> None:
+def test_an_embedding_model_that_changed_since_opening_writes_nothing(store_url: str) -> None:
     with (
         BankStore(store_url, dense(CountingEmbedder())) as one,
         BankStore(store_url, dense(CountingEmbedder(), "other")) as two,
@@ -455,7 +461,7 @@ def test_many_threads_use_one_database_in_memory() -> None:
         write_five_sessions_in_each_of_twelve_threads(store)
 
 
-def test_threads_that_share_a_namespace_lose_and_double_nothing(store: BankStore) -> None:
+def test_threads_that_share_a_namespace_lose_and_repeat_nothing(store: BankStore) -> None:
     def work(which: int) -> None:
         for number in range(4):
             while True:
@@ -477,7 +483,7 @@ def test_threads_that_share_a_namespace_lose_and_double_nothing(store: BankStore
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201, "nul\0byte", "half \ud800", "two\nlines"])
-def test_a_namespace_that_no_database_takes_is_refused(store: BankStore, name: str) -> None:
+def test_an_invalid_namespace_is_refused(store: BankStore, name: str) -> None:
     for act in (store.load, store.retracted, lambda name: store.rewind(name, 0)):
         with pytest.raises(ConfigError, match="1 to 200 characters"):
             act(name)
@@ -492,7 +498,7 @@ def test_a_closed_store_opens_again_when_it_is_used(store: BankStore) -> None:
 
 
 @pytest.mark.skipif(POSTGRES_URL is None, reason=NO_POSTGRES)
-def test_a_row_locked_on_postgresql_is_waited_for_and_then_named(tmp_path: Path) -> None:
+def test_a_save_waits_for_a_locked_row_and_then_fails(tmp_path: Path) -> None:
     with (
         empty_database("postgresql", tmp_path) as store_url,
         BankStore(store_url, busy_timeout_s=0.2) as store,
@@ -512,7 +518,7 @@ def test_a_row_locked_on_postgresql_is_waited_for_and_then_named(tmp_path: Path)
 
 
 @pytest.mark.skipif(POSTGRES_URL is None, reason=NO_POSTGRES)
-def test_a_server_that_drops_every_connection_loses_nothing_that_was_saved(tmp_path: Path) -> None:
+def test_dropped_connections_lose_nothing_that_was_saved(tmp_path: Path) -> None:
     with empty_database("postgresql", tmp_path) as store_url, ExitStack() as stack:
         name = f"test_{uuid.uuid4().hex}"  # other tests use the same server
         named = make_url(store_url).update_query_dict({"application_name": name})
@@ -541,7 +547,7 @@ def test_a_bank_is_read_without_its_archive():
             store.bank("")
 
 
-def test_a_database_that_must_be_there_is_not_made(tmp_path: Path):
+def test_open_existing_creates_no_database(tmp_path: Path):
     path = tmp_path / "banks.sqlite"
     with pytest.raises(StoreError, match=r"no banks are in '.*banks\.sqlite'"):
         BankStore.open_existing(f"sqlite:///{path}")
@@ -570,7 +576,7 @@ def write_at_random(space: MemorySpace, rng: random.Random) -> None:
 
 
 def assert_behaves_as(space: MemorySpace, whole: MemorySpace) -> None:
-    """Compare a space with one that was never opened from a snapshot: what is seen, found and remembered."""
+    """Compare a space in everything with one that was never opened from a snapshot."""
     made = [memory.memory_id for operation in whole.bank.operations() for memory in operation.created]
     assert (space.bank.version, len(space.bank)) == (whole.bank.version, len(whole.bank))
     assert [space.bank.get(name) for name in made] == [whole.bank.get(name) for name in made]
@@ -590,7 +596,7 @@ def assert_behaves_as(space: MemorySpace, whole: MemorySpace) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_bank_opened_from_a_snapshot_is_the_bank(store_url: str, seed: int) -> None:
+def test_a_bank_opened_from_a_snapshot_equals_the_whole_bank(store_url: str, seed: int) -> None:
     rng = random.Random(seed)
     whole = MemorySpace("test")
     for number in range(1, 6):
@@ -616,7 +622,34 @@ def test_a_bank_opened_from_a_snapshot_is_the_bank(store_url: str, seed: int) ->
     assert space.snapshot_version > 0
 
 
-def test_a_snapshot_of_an_earlier_version_is_left_aside_and_made_anew(store_url: str, monkeypatch) -> None:
+def test_a_snapshot_is_stored_in_the_parts_of_format_2() -> None:
+    space = MemorySpace("test")
+    for spelling, day in (("Dog!", date(1, 1, 2)), ("dog DOG", None), ("dogs", None)):
+        space.bank.create([Draft(spelling, MemoryKind.SEMANTIC, day, ("D1:1",))], BY)
+    space.bank.delete("m1", BY)
+    space.bank.edit_core("core", BY)
+    parts = Snapshot(space.bank.compacted(), space.index.postings(space.bank)).to_parts()
+    head = {"format": 2, "version": 5, "live": 2, "core": "core", "terms": ["dog"], "count_type": "|u1"}
+    assert json.loads(parts.pop("head")) == head
+    assert (parts.pop("texts"), parts.pop("sources")) == (b"Dog!dog DOGdogs", b'["D1:1"]' * 3)
+    stored = {
+        "kinds": ("<u1", [1, 1, 1]),
+        "days": ("<i4", [2, 0, 0]),
+        "created": ("<i4", [1, 2, 3]),
+        "superseded": ("<i4", [4, 0, 0]),
+        "text_ends": ("<i8", [4, 11, 15]),
+        "source_ends": ("<i8", [8, 16, 24]),
+        "posting_ends": ("<i8", [2]),
+        "tops": ("<i4", [2]),
+        "shortest": ("<i4", [1]),
+        "positions": ("<i4", [0, 1]),
+        "counts": ("<u1", [2, 1]),
+        "lengths": ("<i4", [2, 1]),
+    }
+    assert parts == {name: np.array(values, dtype).tobytes() for name, (dtype, values) in stored.items()}
+
+
+def test_a_snapshot_of_an_old_format_is_ignored_and_replaced(store_url: str, monkeypatch) -> None:
     with BankStore(store_url, snapshot_every=4) as store:
         with monkeypatch.context() as earlier:
             earlier.setattr("memory_program.bank.snapshot._FORMAT", 1)
@@ -641,7 +674,7 @@ def test_a_snapshot_is_made_when_the_log_has_grown_enough(store_url: str) -> Non
     assert made == [12, 24, 36, 48, 60, 72, 84, 96, 108, 120, 136, 152]
 
 
-def test_a_rewind_behind_the_snapshot_drops_it(store_url: str) -> None:
+def test_a_rewind_to_before_a_snapshot_deletes_it(store_url: str) -> None:
     with BankStore(store_url, snapshot_every=4) as store:
         space = space_of_three_sessions(store)
         assert store.load("test").snapshot_version == space.snapshot_version == 4
@@ -653,7 +686,7 @@ def test_a_rewind_behind_the_snapshot_drops_it(store_url: str) -> None:
         assert_same(store.load("test"), rewound)
 
 
-def test_operations_that_were_taken_back_since_are_not_given_for_older_ones(store_url: str) -> None:
+def test_operations_before_a_snapshot_are_refused_after_a_rewind(store_url: str) -> None:
     with BankStore(store_url, snapshot_every=4) as store:
         space_of_three_sessions(store)
         opened = store.load("test")
@@ -663,7 +696,7 @@ def test_operations_that_were_taken_back_since_are_not_given_for_older_ones(stor
             opened.bank.operations()
 
 
-def test_forks_of_an_opened_bank_part_ways_without_reading_what_was_before(store_url: str) -> None:
+def test_forks_diverge_without_reading_operations_before_the_snapshot(store_url: str) -> None:
     with BankStore(store_url, snapshot_every=4) as store:
         space_of_three_sessions(store)
         opened = store.load("test")
@@ -687,7 +720,7 @@ def test_memories_are_embedded_from_a_snapshot_too(store_url: str) -> None:
         assert len(embedder.texts) == 7
 
 
-def test_a_store_from_before_snapshots_gets_their_table(store_url: str) -> None:
+def test_an_old_store_gets_the_snapshot_table(store_url: str) -> None:
     with BankStore(store_url) as store:
         remember(space := store.load("test"), 1, "A fact.")
         store.save(space)
@@ -698,6 +731,6 @@ def test_a_store_from_before_snapshots_gets_their_table(store_url: str) -> None:
         assert store.load("test").snapshot_version == 2
 
 
-def test_snapshots_cannot_be_made_more_often_than_ever(store_url: str) -> None:
+def test_snapshot_every_must_be_at_least_one(store_url: str) -> None:
     with pytest.raises(ConfigError, match="snapshot_every=0 must be at least 1"):
         BankStore(store_url, snapshot_every=0)

@@ -7,12 +7,7 @@ from datetime import date
 import pytest
 
 from memory_program.agents.signatures import TOOLS
-from memory_program.agents.tools import (
-    ALL_TOOLS,
-    MEMORY_LIMIT_CHARS,
-    MEMORY_TOOLS,
-    MemoryTools,
-)
+from memory_program.agents.tools import ALL_TOOLS, MEMORY_LIMIT_CHARS, MEMORY_TOOLS, MemoryTools
 from memory_program.bank.memory import MemoryKind
 from memory_program.bank.space import MemorySpace
 from tests.conversations import session
@@ -52,7 +47,7 @@ def refusal(
     return result.text
 
 
-def test_a_created_memory_cites_the_turn_that_it_comes_from(space):
+def test_a_new_memory_cites_its_source_turn(space):
     create(semantic(space), "Mara adopted a dog named Pip.")
     (memory,) = space.bank.live()
     assert memory.sources == ("D1:1",)
@@ -64,19 +59,19 @@ def test_a_relative_date_is_resolved_against_the_session(space):
     assert space.bank.get("m1").happened_at == date(2023, 5, 7)
 
 
-def test_an_iso_date_is_taken_as_it_is(space):
+def test_an_iso_date_is_kept(space):
     create(semantic(space), "Mara was born.", happened_at="1990-02-03")
     assert space.bank.get("m1").happened_at == date(1990, 2, 3)
 
 
-def test_a_time_that_is_no_day_is_told_by_the_text_and_makes_no_date(space):
+def test_a_time_longer_than_a_day_goes_into_the_text(space):
     create(semantic(space), "Mara adopted a dog.", happened_at="last month")
     memory = space.bank.get("m1")
     assert memory.text == "Mara adopted a dog in April 2023."
     assert memory.happened_at is None
 
 
-def test_an_update_that_says_a_time_which_is_no_day_leaves_no_older_day(space):
+def test_an_update_with_a_time_longer_than_a_day_removes_the_old_date(space):
     tools = semantic(space)
     create(tools, "Mara adopted a dog.", happened_at="yesterday")
     tools.call(
@@ -89,7 +84,7 @@ def test_an_update_that_says_a_time_which_is_no_day_leaves_no_older_day(space):
     assert memory.happened_at is None
 
 
-def test_what_is_no_date_is_refused_with_the_format(space):
+def test_an_invalid_date_is_refused_with_the_format(space):
     said = refusal(semantic(space), "manage_memory", action="create", text="Mara ran.", happened_at="banana")
     assert "YYYY-MM-DD" in said
 
@@ -101,7 +96,7 @@ def test_the_same_fact_twice_is_stored_once(space):
     assert len(space.bank) == 1
 
 
-def test_the_same_fact_is_found_again_among_others_that_say_its_words_more_often(space):
+def test_a_duplicate_is_found_among_memories_that_repeat_its_words(space):
     create(semantic(space), "Mara likes tea.")
     for times in range(2, 6):
         create(semantic(space), " ".join(["tea"] * times) + ": Mara likes tea, Mara likes tea.")
@@ -179,7 +174,7 @@ def test_memories_of_one_day_keep_it_as_their_date(space):
         ("split_memory", {"memory_id": "m3", "by": "thematic", "parts": ["Mara has a dog.", "It is Pip."]}),
     ],
 )
-def test_what_is_merged_or_split_in_a_later_session_cites_nothing_of_it(space, tool, arguments):
+def test_a_merge_or_split_in_a_later_session_does_not_cite_that_session(space, tool, arguments):
     first = semantic(space)
     create(first, "Mara adopted a dog.")
     create(first, "The name of Mara's dog is Pip.")
@@ -205,7 +200,7 @@ def test_sampling_is_the_same_for_the_same_bank(space):
     assert tools.call("sample_memory", asked, ALL_TOOLS) == tools.call("sample_memory", asked, ALL_TOOLS)
 
 
-def test_a_recent_sample_holds_the_newest(space):
+def test_a_recent_sample_has_the_newest_memories(space):
     tools = semantic(space)
     for food in ("tea", "coffee", "milk"):
         create(tools, f"Mara likes {food}.")
@@ -213,7 +208,7 @@ def test_a_recent_sample_holds_the_newest(space):
     assert result.text.splitlines() == ["Mara likes coffee. [m2]", "Mara likes milk. [m3]"]
 
 
-def test_a_diverse_sample_avoids_what_is_alike(space):
+def test_a_diverse_sample_avoids_similar_memories(space):
     tools = semantic(space)
     create(tools, "Tom plays the old violin.")
     create(tools, "Mara likes green tea.")
@@ -230,7 +225,7 @@ def test_the_profile_grows_and_changes_line_by_line(space):
     assert space.bank.core == "Mara lives in Bergen.\nMara has a dog."
 
 
-def test_lines_that_the_profile_has_are_not_appended_again(space):
+def test_known_profile_lines_are_not_appended_again(space):
     tools = MemoryTools(space, SESSION, "core", MemoryKind.CORE)
     for text in ("Mara: vet\nTom: cook", "Mara: vet\nTom: cook", "Tom: cook\nTom: lives in Oslo"):
         tools.call("edit_core", {"action": "append", "text": text}, ALL_TOOLS)
@@ -307,7 +302,7 @@ def test_a_superseded_id_is_refused_with_the_version(space):
 
 
 @pytest.mark.parametrize("name", ALL_TOOLS)
-def test_what_the_model_is_told_of_a_tool_is_what_the_tool_takes(name):
+def test_a_tools_description_matches_its_signature(name):
     told = re.match(rf"{name}\((.*?)\): [A-Z]", TOOLS[name])
     assert told is not None
     names = re.findall(r"(\w+): ", told[1])
@@ -318,7 +313,7 @@ def test_what_the_model_is_told_of_a_tool_is_what_the_tool_takes(name):
 
 
 @pytest.mark.parametrize("text", ["\u200b", " \ufeff\u2060 ", "\x07", "\ud83d"])
-def test_a_text_that_nobody_can_see_is_no_memory(space, text):
+def test_an_invisible_text_is_refused(space, text):
     assert "text is empty" in refusal(semantic(space), "manage_memory", action="create", text=text)
 
 
@@ -327,14 +322,14 @@ def test_half_a_surrogate_pair_does_not_reach_the_bank(space):
     assert [memory.text for memory in space.bank.live()] == ["Mara adopted a dog ."]
 
 
-def test_an_expression_of_time_that_is_a_novel_is_refused_at_once(space):
+def test_a_very_long_expression_of_time_is_refused_at_once(space):
     said = refusal(
         semantic(space), "manage_memory", action="create", text="Mara sang.", happened_at="yesterday " * 5000
     )
     assert "is not a time" in said
 
 
-def test_what_was_deleted_happened_on_another_day_or_is_of_another_kind_is_stored_again(space):
+def test_deletion_another_day_or_another_kind_makes_a_fact_new_again(space):
     tools = MemoryTools(space, SESSION, "generalist")
     create(tools, "Mara likes tea.", kind="semantic")
     assert create(tools, "Mara likes tea.", kind="episodic") == "stored as m2"
@@ -369,7 +364,7 @@ def test_memories_of_two_kinds_or_too_many_are_not_merged(space):
         assert says in refusal(tools, "merge_memory", memory_ids=names, mode="concatenate")
 
 
-def test_a_text_may_not_grow_beyond_its_limit_by_the_time_that_it_tells(space):
+def test_a_time_in_the_text_counts_towards_its_limit(space):
     text = "x" * 1999 + "."
     said = refusal(semantic(space), "manage_memory", action="create", text=text, happened_at="last month")
     assert "at most 2000" in said

@@ -1,4 +1,4 @@
-"""What surrounds a training: its settings, its data, what it prints, its card and its curves."""
+"""The parts around a training: settings, data, progress lines, model card and curves."""
 
 import subprocess
 import sys
@@ -9,6 +9,7 @@ from rich.console import Console
 from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import MemoryKind
 from memory_program.bank.space import MemorySpace
+from memory_program.configs.groups import DataSettings
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.command_line import parse_flags, parse_mode
 from memory_program.core.errors import ConfigError
@@ -16,7 +17,7 @@ from memory_program.rl.base_comparison import comparison_table, validation_diffe
 from memory_program.rl.episodes import Episode
 from memory_program.rl.mlflow_training import metric_curves
 from memory_program.rl.model_card import format_difference, model_card
-from memory_program.rl.training_data import count_examples, load_data_splits
+from memory_program.rl.training_data import count_examples, load_training_splits
 from memory_program.rl.training_models import scoring_settings
 from memory_program.rl.training_progress import format_step, format_validation, format_validation_gain
 from memory_program.worlds import is_held_out, sample_worlds
@@ -24,7 +25,7 @@ from tests.conftest import CHECKOUT
 
 STEP = {
     "kind": "step", "step": 3, "run_s": 30.0, "sessions": 4, "reward": 0.5, "score": 0.625, "valid": 0.9,
-    "completion_tokens": 40.2, "groups": 20, "groups_without_spread": 4, "lost": 1, "unusable": 2, "kl": 0.01,
+    "completion_tokens": 40.2, "groups": 20, "zero_variance_groups": 4, "lost": 1, "unusable": 2, "kl": 0.01,
     "entropy": 0.3, "overhead": 0.02, "seconds/step": 9.0, "seconds/roll_in": 2.0, "seconds/write": 3.0,
     "seconds/read": 1.0, "seconds/update": 2.82,
     "tokens_per_s/sampled": 900.0, "tokens_per_s/trained": 4000.0,
@@ -47,7 +48,7 @@ def scores(value: float) -> dict:
     }
 
 
-# what validation gained
+# the gain on validation
 
 
 def validation(step: int, **scores: float) -> dict:
@@ -59,17 +60,18 @@ def validation(step: int, **scores: float) -> dict:
     return {**VALIDATION, "step": step, "score": mean, "scores": by_conversation}
 
 
-def test_validations_are_compared_question_by_question_with_an_interval_by_conversation():
+def test_validations_are_compared_by_question_and_clustered_by_conversation():
     first, best = validation(0, a1=0.1, a2=0.5, b1=0.6), validation(8, a1=0.4, a2=0.8, b1=0.6)
     difference = validation_difference(first, best, seed=0)
     assert difference["difference"] == pytest.approx(0.2)
     assert difference["n"] == 3
     assert (difference["low"], difference["high"]) == pytest.approx((0.0, 0.3))  # b alone, and a alone
-    said = format_validation_gain({"first": first, "best": best, "difference": difference})
-    assert said.startswith("validation: 0.400, and 0.600 after 8 steps: +0.200 (+0.000..+0.300, p ")
+    line = format_validation_gain({"first": first, "best": best, "difference": difference})
+    start = "validation: 0.400 before training, 0.600 after 8 steps: +0.200 (+0.000..+0.300, p "
+    assert line.startswith(start)
 
 
-def test_a_question_that_lost_its_score_in_one_validation_is_not_compared():
+def test_questions_scored_in_one_validation_only_are_not_compared():
     first, best = validation(0, a1=0.1, b1=0.6), validation(8, a1=0.4, a2=0.8, b1=0.7)
     assert validation_difference(first, best, seed=0)["n"] == 2
     assert validation_difference({**VALIDATION, "scores": {}}, best, seed=0) is None
@@ -78,57 +80,59 @@ def test_a_question_that_lost_its_score_in_one_validation_is_not_compared():
 # settings
 
 
-def test_the_flags_of_such_trainings_are_understood():
+def test_flags_are_parsed_into_the_groups_of_settings():
     flags = "--num-train 60 --num-val 10 --num-train-steps 50 --model local:x --num-test 20 --tuning lora"
     config = parse_flags(TrainConfig, flags.split())
-    assert (config.num_train, config.num_val, config.num_train_steps, config.num_test) == (60, 10, 50, 20)
-    assert config.reinforce_settings.tuning == "lora"
-    assert config.grpo_settings.num_train_steps == 50
+    assert (config.num_train, config.num_val, config.num_test) == (60, 10, 20)
+    assert config.trainer.optimizer.tuning == "lora"
+    assert config.timed_grpo.num_train_steps == 50
     assert (config.model, config.reader) == ("local:x", "local:x")
 
 
-def test_by_default_the_embedded_model_learns_from_what_is_made_up():
+def test_by_default_the_bundled_model_trains_on_generated_conversations():
     config = TrainConfig()
-    assert (config.mode, config.model, config.reader, config.dataset) == (
+    assert (config.mode, config.model, config.reader, config.source.dataset) == (
         "train", "pocket-base", "pocket", "sample",
     )  # fmt: skip
-    assert config.grpo_settings.minutes == 15
+    assert config.timed_grpo.minutes == 15
 
 
-def test_a_training_of_minutes_is_only_by_default_that_of_the_models_that_come_along():
-    assert TrainConfig(model="local:x").grpo_settings.minutes is None
-    assert TrainConfig(model="local:x", minutes=3).grpo_settings.minutes == 3
-    assert TrainConfig(minutes=40).grpo_settings.minutes == 40
+def test_only_bundled_models_have_a_default_time_limit():
+    assert TrainConfig(model="local:x").timed_grpo.minutes is None
+    assert TrainConfig(model="local:x", minutes=3).timed_grpo.minutes == 3
+    assert TrainConfig(minutes=40).timed_grpo.minutes == 40
 
 
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"reward": "judge"}, "reward='judge' needs a judge: name its model with --judge-model"),
-        ({"dataset": "world"}, "dataset='world' is what 'sample' learns from already"),
-        ({"rollouts": 1}, "rollouts=1 must be at least 2"),
+        (
+            {"answer_metric": "judge"},
+            "answer_metric='judge' needs a judge: name its model with --judge-model",
+        ),
+        ({"dataset": "world"}, "--dataset world cannot be trained on: choose --dataset sample"),
+        ({"group_size": 1}, "group_size=1 must be at least 2"),
         (
             {"reward_rule": "denser"},
-            "unknown reward_rule 'denser': choose from outcome, dense, delta, diff",
+            "unknown reward_rule 'denser': choose from outcome, dense, delta, leave-one-out",
         ),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings, complaint):
+def test_invalid_settings_are_refused(settings, complaint):
     with pytest.raises(ConfigError, match=complaint):
         TrainConfig(**settings)
 
 
-def test_what_a_training_goes_on_under_is_its_score_and_how_the_program_writes_and_reads():
-    terms = scoring_settings(TrainConfig(max_turns=2))
-    assert (terms["reward"], terms["max_turns"], terms["top_k"]) == ("f1", 2, 10)
-    assert (
-        scoring_settings(TrainConfig(judge_model="openai/judge", max_turns=2)) == terms
-    )  # which scores nothing
-    judged = scoring_settings(TrainConfig(reward="mix", judge_model="openai/judge", rubric="lenient"))
-    assert (judged["reward"], judged["judge"], judged["rubric"]) == ("mix", "openai/judge", "lenient")
+def test_scoring_settings_name_the_metric_and_the_programs_settings():
+    settings = scoring_settings(TrainConfig(writer_max_turns=2))
+    assert (settings["answer_metric"], settings["writer_max_turns"], settings["top_k"]) == ("f1", 2, 10)
+    unused_judge = TrainConfig(judge_model="openai/judge", writer_max_turns=2)
+    assert scoring_settings(unused_judge) == settings
+    judged = scoring_settings(TrainConfig(answer_metric="mix", judge_model="openai/judge", rubric="lenient"))
+    assert (judged["answer_metric"], judged["judge"], judged["rubric"]) == ("mix", "openai/judge", "lenient")
 
 
-def test_an_unknown_mode_is_refused_with_those_that_there_are():
+def test_an_unknown_mode_is_refused_with_the_known_ones():
     with pytest.raises(ConfigError, match="unknown mode 'trian': choose from train, evaluate"):
         parse_mode(["train", "evaluate"], "train", ["--mode", "trian"])
     with pytest.raises(ConfigError, match="unknown mode ''"):
@@ -137,7 +141,7 @@ def test_an_unknown_mode_is_refused_with_those_that_there_are():
 
 
 @pytest.mark.parametrize(("mode", "flag"), [("train", "--num-train-steps"), ("pretrain", "--muon-rate")])
-def test_each_mode_explains_its_flags_without_waiting_for_torch(mode, flag):
+def test_help_does_not_import_torch(mode, flag):
     code = (
         "import sys, runpy; sys.argv = ['train.py', '--mode', sys.argv[1], '--help']\n"
         "try: runpy.run_path('train.py', run_name='__main__')\n"
@@ -159,43 +163,43 @@ def test_each_mode_explains_its_flags_without_waiting_for_torch(mode, flag):
 # data
 
 
-def test_what_is_learned_from_what_is_chosen_on_and_what_is_tested_on_share_nothing():
-    material = load_data_splits(TrainConfig(num_train=12, num_val=6))
-    ids = [{c.conversation_id for c in part} for part in (material.train, material.val, material.test)]
+def test_the_splits_share_nothing():
+    splits = load_training_splits(DataSettings(), 0, num_train=12, num_val=6)
+    ids = [{c.conversation_id for c in part} for part in (splits.train, splits.val, splits.test)]
     assert not ids[0] & ids[1]
     assert not (ids[0] | ids[1]) & ids[2]
     assert ids[2] == {world.conversation.conversation_id for world in sample_worlds()}
-    assert count_examples(material.train) >= 12
-    assert count_examples(material.train[:-1]) < 12
-    names = {name for c in material.train for name in c.speakers}
+    assert count_examples(splits.train) >= 12
+    assert count_examples(splits.train[:-1]) < 12
+    names = {name for c in splits.train for name in c.speakers}
     assert not any(is_held_out(name) for name in names)
-    assert all(is_held_out(name) for c in (*material.val, *material.test) for name in c.speakers)
-    other = load_data_splits(TrainConfig(num_train=12, num_val=6, seed=1))
+    assert all(is_held_out(name) for c in (*splits.val, *splits.test) for name in c.speakers)
+    other = load_training_splits(DataSettings(), 1, num_train=12, num_val=6)
     assert {c.conversation_id for c in other.train}.isdisjoint(ids[0])
 
 
-def test_of_what_is_made_up_an_experts_tokens_are_known():
-    material = load_data_splits(TrainConfig(num_train=6, num_val=6))
-    conversation = material.train[0]
-    world, session = material.worlds[conversation.conversation_id], conversation.sessions[0]
+def test_the_experts_tokens_are_known_for_generated_conversations():
+    splits = load_training_splits(DataSettings(), 0, num_train=6, num_val=6)
+    conversation = splits.train[0]
+    world, session = splits.worlds[conversation.conversation_id], conversation.sessions[0]
     episode = Episode(conversation, session, MemorySpace("x"), ())
-    by_kind = {kind: material.expert_tokens(episode, kind) for kind in MemoryKind}
+    by_kind = {kind: splits.expert_tokens(episode, kind) for kind in MemoryKind}
     for kind, tokens in by_kind.items():
         texts = [operation.text for operation in world.session_operations(session.number, kind.value)]
         assert tokens == sum(map(count_tokens, texts))
-    assert material.expert_tokens(episode, None) == sum(by_kind.values()) > 0
-    unknown = Episode(material.test[0], material.test[0].sessions[0], MemorySpace("x"), ())
-    assert material.expert_tokens(unknown, None) is None
+    assert splits.expert_tokens(episode, None) == sum(by_kind.values()) > 0
+    unknown = Episode(splits.test[0], splits.test[0].sessions[0], MemorySpace("x"), ())
+    assert splits.expert_tokens(unknown, None) is None
 
 
-# what is said
+# progress lines
 
 
 def test_a_step_is_one_line():
     assert format_step(STEP, 100) == (
         "step 3/100  reward 0.500  score 0.625  valid 90 %  tokens 40  groups 20 of 24  lost 1  unusable 2  "
         "kl 0.0100  entropy 0.300  9.0 s (roll in 2.0, write 3.0, read 1.0, update 2.8, overhead 2 %)  "
-        "900 and 4,000 tokens/s"
+        "900 sampled and 4,000 trained tokens/s"
     )
     without_beta = {name: value for name, value in STEP.items() if name != "kl"}
     assert "  unusable 2  entropy 0.300  " in format_step(without_beta, 100)
@@ -205,11 +209,11 @@ def test_a_step_is_one_line():
 
 def test_a_validation_is_one_line():
     assert format_validation(VALIDATION) == (
-        "validation after 10 steps: score 0.500 (40 questions, 1 lost); the best is after 0 steps"
+        "validation after 10 steps: score 0.500 (40 questions, 1 lost); best after 0 steps"
     )
 
 
-def test_both_models_stand_in_a_table_with_their_difference():
+def test_the_table_shows_both_models_and_their_difference():
     table = comparison_table(
         {
             "systems": {"base": scores(0.3), "trained": scores(0.42)},
@@ -230,7 +234,7 @@ def test_one_conversation_has_no_interval():
     assert format_difference(alone) == "+0.120 (one conversation, n 90)"
 
 
-def test_the_card_says_what_the_model_is_and_how_to_run_it():
+def test_the_model_card_has_origin_scores_and_a_command():
     results = {
         "dataset": {"name": "sample", "train": ["a"] * 70, "val": ["b"] * 5, "test": ["c"] * 8},
         "steps": 60, "samples": 9000, "version": "0.1.0", "git_commit": "abc",
@@ -238,15 +242,15 @@ def test_the_card_says_what_the_model_is_and_how_to_run_it():
         "comparisons": {"locomo_f1": COMPARISON},
     }  # fmt: skip
     card = model_card(TrainConfig(), results)
-    assert "# pocket-base, trained to remember" in card
-    assert "70 conversations to learn from, 5 to choose on, 8 to test on" in card
+    assert "# pocket-base, trained as a memory writer" in card
+    assert "70 training conversations, 5 for validation, 8 for testing" in card
     assert "60 steps, 9,000\n  samples, full tuning, learning rate 0.0003" in card
-    assert "0.300 before, 0.500 after 40 steps" in card
-    assert card.count("+0.120 (+0.100..+0.200, p 0.008, n 90)") == 2  # on validation, and on the test
+    assert "0.300 before training, 0.500 after 40 steps" in card
+    assert card.count("+0.120 (+0.100..+0.200, p 0.008, n 90)") == 2  # validation and test
     assert "--writer-model local:. --reader-model pocket" in card
 
 
-def test_every_number_of_the_log_is_a_curve():
+def test_every_number_of_the_log_becomes_a_curve():
     curves = metric_curves([STEP, {**STEP, "step": 4, "reward": 0.75}, VALIDATION])
     assert curves["reward"] == [(3, 0.5), (4, 0.75)]
     assert curves["validation/score"] == [(10, 0.5)]

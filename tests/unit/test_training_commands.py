@@ -15,13 +15,13 @@ README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^python train\.py.*$", README, re.MULTILINE)
 
 
-def test_the_readme_shows_how_to_train_and_what_comes_before():
+def test_the_readme_shows_every_training_mode():
     modes = {parse_mode(MODES, "train", shlex.split(command)[2:]) for command in COMMANDS}
     assert {"train", "evaluate", "trajectories", "synthesize", "sft", "export"} <= modes
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_training_in_the_readme_has_valid_flags(command):
+def test_training_commands_of_the_readme_have_valid_flags(command):
     arguments = shlex.split(command)[2:]
     config_type, place = MODES[parse_mode(MODES, "train", arguments)]
     if config_type is TrainConfig:
@@ -31,7 +31,7 @@ def test_every_training_in_the_readme_has_valid_flags(command):
 
 
 @pytest.mark.parametrize("arguments", [[], ["--backend", "arbor"], ["--mode", "sft"]])
-def test_help_says_what_every_mode_is_for(arguments, capsys, monkeypatch):
+def test_help_lists_every_mode(arguments, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["train.py", *arguments, "--help"])
     with pytest.raises(SystemExit):
         main()

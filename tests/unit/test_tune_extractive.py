@@ -19,7 +19,7 @@ def example(kind, features, values):
     )
 
 
-def test_the_softmax_learns_what_the_best_candidates_have_in_each_kind():
+def test_the_softmax_learns_the_features_of_the_best_candidates():
     examples = [
         example(AnswerType.NAME, [[1, 0], [0, 1], [0, 0]], [1.0, 0.0, 0.0]),
         example(AnswerType.MANNER, [[1, 0], [0, 1], [0, 0]], [0.0, 1.0, 0.0]),
@@ -33,7 +33,7 @@ def test_the_softmax_learns_what_the_best_candidates_have_in_each_kind():
     assert 0 < shared[0] < weights[AnswerType.NAME][0]
 
 
-def test_a_candidate_that_stands_for_many_counts_as_many():
+def test_a_weighted_candidate_counts_by_its_weight():
     one = example(AnswerType.NAME, [[1], [0]], [1.0, 0.0])
     many = example(AnswerType.NAME, [[1], [0]], [1.0, 0.0])
     many.corrections = np.array([0.0, np.log(100)], dtype=np.float32)

@@ -125,7 +125,7 @@ def in_order(world: World, program: MemoryProgram) -> MemorySpace:
 
 
 @pytest.mark.parametrize("mode", ["specialists", "generalist"])
-def test_the_bank_is_that_of_a_build_in_order_and_the_chain_five_times_shorter(mode: Any) -> None:
+def test_the_bank_equals_a_build_in_order_with_a_chain_five_times_shorter(mode: Any) -> None:
     (world,) = generate_worlds(11, 1, sessions=(12, 12), questions_per_session=0)
     program = MemoryProgram(MemoryWriter(mode))
     program.set_lm(oracle_lm([world]))
@@ -152,28 +152,28 @@ def dated(memory: Memory) -> tuple[str, str, str]:
 # -- what does not fit ---------------------------------------------------------------------------
 
 
-def test_sessions_that_touch_nothing_are_asked_once() -> None:
+def test_sessions_without_related_memories_are_asked_once() -> None:
     animals = ["badger", "cormorant", "dolphin", "ermine"]
     space, player, conflicts = played(lambda number, shown, core: [create(f"A {animals[number - 1]} slept.")])
     assert texts(space) == [f"A {animal} slept." for animal in animals]
     assert (player.batches, any(conflicts)) == ([16], False)
 
 
-def test_an_update_finds_what_an_earlier_session_made_of_its_target() -> None:
+def test_an_update_follows_its_target_through_earlier_sessions() -> None:
     space, player, conflicts = played(keep_updating)
     assert texts(space) == ["Mara plans part 4 of the trip to Oslo."]
     assert len(space.bank.history(space.bank.live()[0].memory_id)) == 4
     assert (len(player.batches), any(conflicts)) == (2, False)
 
 
-def test_an_agent_whose_target_was_deleted_is_asked_on_the_real_bank() -> None:
+def test_an_agent_whose_target_was_deleted_is_asked_with_the_actual_bank() -> None:
     space, player, conflicts = played(delete_and_then_miss)
     assert texts(space) == ["A trip to Oslo is off."]
     assert conflicts == [False, False, True, False]
     assert player.batches[2:] == [1]
 
 
-def test_a_create_that_was_a_twin_in_the_guess_is_made_where_the_twin_is_gone() -> None:
+def test_a_predicted_duplicate_is_created_if_the_other_is_gone() -> None:
     asked = list[int]()
 
     def play(number: int, shown: dict[str, str], core: str) -> list[Call]:
@@ -193,7 +193,7 @@ def test_a_create_that_was_a_twin_in_the_guess_is_made_where_the_twin_is_gone() 
     assert not any(conflicts)
 
 
-def test_a_profile_that_is_rewritten_keeps_what_other_sessions_wrote() -> None:
+def test_a_rewritten_profile_keeps_other_sessions_changes() -> None:
     def play(number: int, shown: dict[str, str], core: str) -> list[Call]:
         line = f"Oslo {number}"
         if number < 3:
@@ -205,7 +205,7 @@ def test_a_profile_that_is_rewritten_keeps_what_other_sessions_wrote() -> None:
     assert conflicts[:2] == [False, False]
 
 
-def test_a_call_that_fails_at_first_is_asked_again_and_one_that_fails_twice_is_counted() -> None:
+def test_a_failed_call_is_asked_again_and_counted_if_it_fails_twice() -> None:
     failures = {1: 1, 2: 5}
 
     def play(number: int, shown: dict[str, str], core: str) -> list[Call] | None:
@@ -218,7 +218,7 @@ def test_a_call_that_fails_at_first_is_asked_again_and_one_that_fails_twice_is_c
     assert [len(record.failures) for record in records] == [0, 1, 0, 0]
 
 
-def test_a_call_that_does_not_fit_the_real_bank_either_is_a_refused_one() -> None:
+def test_a_call_that_does_not_fit_the_actual_bank_is_refused() -> None:
     def ask_all(asks: Sequence[ProposalRequest]) -> list[Proposal]:
         calls = [ProposedCall(*delete("m9"))]
         return [Proposal(ask.agent, calls if ask.agent == "semantic" else []) for ask in asks]
@@ -230,7 +230,7 @@ def test_a_call_that_does_not_fit_the_real_bank_either_is_a_refused_one() -> Non
     assert error.startswith("semantic: delete_memory: 'm9' is not in bank")
 
 
-def test_a_refused_call_is_recorded_and_not_made_again() -> None:
+def test_a_refused_call_is_recorded_and_not_replayed() -> None:
     def play(number: int, shown: dict[str, str], core: str) -> list[Call]:
         return [delete("m999"), create(f"Part {number} of it.")]
 
@@ -269,9 +269,7 @@ def go_on(
 
 
 @pytest.mark.parametrize("play", [keep_updating, delete_and_then_miss])
-def test_a_build_that_was_stopped_while_it_settled_asks_nothing_twice_and_ends_the_same(
-    play: Play, tmp_path: Path
-) -> None:
+def test_a_resumed_build_asks_nothing_twice_and_ends_the_same(play: Play, tmp_path: Path) -> None:
     def built(*stops: int) -> tuple[MemorySpace, Counter[tuple[int, str]]]:
         space, writer = MemorySpace("mara"), PlayingWriter(play)
         for stop in (*stops, len(SESSIONS)):
@@ -286,14 +284,14 @@ def test_a_build_that_was_stopped_while_it_settled_asks_nothing_twice_and_ends_t
         assert asked_again == asked
 
 
-def test_what_failed_is_asked_for_once_more_only_for_the_sessions_that_are_built_anew(tmp_path: Path) -> None:
+def test_only_rebuilt_sessions_repeat_failed_calls(tmp_path: Path) -> None:
     space, writer = MemorySpace("mara"), PlayingWriter(lambda number, shown, core: None)
     go_on(writer, space, tmp_path, 1)
     go_on(writer, space, tmp_path, 4, retried=[told.session_id for told in SESSIONS[1:]])
     assert [writer.asked[told.number, "episodic"] for told in SESSIONS] == [1, 2, 2, 2]
 
 
-def test_a_guess_that_never_came_to_be_is_not_taken_for_the_memory_that_has_its_number():
+def test_a_prediction_without_a_match_is_not_confused_with_a_memory_of_its_id():
     def play(number, shown, core):
         if number == 1:
             return [create("Mara plans a trip to Oslo."), create("Mara has a dog.")]

@@ -1,4 +1,4 @@
-"""Validation scores what is left of a conversation at its end."""
+"""Validation scores the memory at the end of a conversation."""
 
 import json
 from dataclasses import replace
@@ -9,9 +9,8 @@ from dspy import lm15
 
 from locomo.types import Category, Conversation, Question
 from memory_program.agents.program import MemoryProgram
-from memory_program.rl.grading import Grader
 from memory_program.rl.rewards import RewardRule, build_answer_metric
-from memory_program.rl.rollouts import sampling_program
+from memory_program.rl.rollouts import Grader, sampling_program
 from memory_program.rl.validation import ValidationResult, validate_policy
 from tests.conversations import session
 from tests.scripted_lm import fields
@@ -29,7 +28,7 @@ TALK = Conversation(
 
 
 class Model:
-    """As writer, notes what was said, and may forget all else; as reader, quotes what it is shown."""
+    """As writer it notes the session, and may delete older notes; as reader it quotes what it is shown."""
 
     def __init__(self, *, forgets: bool, loses: str = "") -> None:
         self.forgets, self.loses = forgets, loses
@@ -74,21 +73,21 @@ def validated(model: Model, talk: Conversation = TALK) -> ValidationResult:
     return validate_policy(sampling_program(program, 0.0, 64), [talk], grader, threads=1)
 
 
-def test_what_a_later_session_forgets_costs_the_score_of_an_earlier_one():
-    told = {"talk": {"talk:q0": 1.0, "talk:q1": 1.0}}
-    assert validated(Model(forgets=False)) == ValidationResult(1.0, questions=2, lost=0, scores=told)
-    told = {"talk": {"talk:q0": 0.0, "talk:q1": 1.0}}
-    assert validated(Model(forgets=True)) == ValidationResult(0.5, questions=2, lost=0, scores=told)
+def test_forgetting_in_a_later_session_lowers_the_score():
+    scores = {"talk": {"talk:q0": 1.0, "talk:q1": 1.0}}
+    assert validated(Model(forgets=False)) == ValidationResult(1.0, questions=2, lost=0, scores=scores)
+    scores = {"talk": {"talk:q0": 0.0, "talk:q1": 1.0}}
+    assert validated(Model(forgets=True)) == ValidationResult(0.5, questions=2, lost=0, scores=scores)
 
 
 @pytest.mark.parametrize("what", ["What did", "I got a dog"])
-def test_a_question_whose_answer_or_session_never_came_has_no_score_and_is_counted(what):
+def test_questions_with_lost_calls_are_counted_and_not_scored(what):
     assert validated(Model(forgets=False, loses=what)) == ValidationResult(
         1.0, questions=1, lost=1, scores={"talk": {"talk:q0": 1.0}}
     )
 
 
-def test_every_question_counts_alike():
+def test_every_question_has_the_same_weight():
     more = Question("talk", 2, "Where did Tom move?", Category.SINGLE_HOP, "Rome", ("D1:1",))
     found = validated(Model(forgets=False), replace(TALK, questions=(*TALK.questions, more)))
     assert found.score == pytest.approx(2 / 3)

@@ -65,7 +65,7 @@ def test_the_specialists_operations_are_applied_in_a_fixed_order():
     assert (record.operations, record.tool_calls, record.failures) == (4, 4, ())
 
 
-def test_a_specialist_is_shown_the_memories_most_like_any_one_turn_with_the_best_last():
+def test_a_specialist_sees_the_memories_most_similar_to_any_one_turn_best_last():
     space, by = MemorySpace("mara"), Provenance("test")
     texts = [
         "Tom bakes rye bread every Sunday.",
@@ -84,7 +84,7 @@ def test_a_specialist_is_shown_the_memories_most_like_any_one_turn_with_the_best
     assert best == shown[-1]
 
 
-def test_a_specialist_is_shown_what_it_needs_and_no_more():
+def test_a_specialist_sees_exactly_its_own_inputs():
     space = MemorySpace("mara")
     by = Provenance("test")
     space.bank.create([Draft("Mara wants a dog.", MemoryKind.SEMANTIC)], by)
@@ -118,7 +118,7 @@ def test_a_failed_specialist_is_counted_and_the_others_still_write(reply, outcom
     assert space.has_session(SESSION)
 
 
-def test_a_bad_call_is_counted_and_the_others_of_the_reply_apply():
+def test_a_bad_call_is_counted_and_the_other_calls_apply():
     reply = calls(
         ("manage_memory", {"action": "update", "memory_id": "m7", "text": "x"}), create("Mara owns Pip.")
     )
@@ -153,7 +153,7 @@ def test_another_session_of_the_same_number_is_refused():
             MemoryProgram().remember(space, session(1, "Mara: Something else."))
 
 
-def test_an_agent_with_several_turns_sees_what_its_search_found():
+def test_an_agent_with_several_turns_sees_its_search_results():
     space = MemorySpace("mara")
     space.bank.create([Draft("Mara wants a dog.", MemoryKind.SEMANTIC)], Provenance("test"))
     update = ("manage_memory", {"action": "update", "memory_id": "m1", "text": "Mara has a dog named Pip."})
@@ -165,7 +165,7 @@ def test_an_agent_with_several_turns_sees_what_its_search_found():
     assert written(space) == ["semantic: Mara has a dog named Pip."]
 
 
-def test_an_agent_with_several_turns_may_mend_a_refused_call():
+def test_an_agent_with_several_turns_may_correct_a_refused_call():
     space = MemorySpace("mara")
     bad = ("manage_memory", {"action": "create", "text": ""})
     replies = script(semantic=[calls(bad), calls(create("Mara owns Pip."))])
@@ -209,7 +209,7 @@ def test_a_bank_over_its_budget_is_consolidated_by_the_writer():
     assert record.left_out == ()
 
 
-def test_what_consolidation_does_not_save_is_packed_by_rule_and_recorded():
+def test_memories_still_over_the_budget_are_dropped_by_rule_and_recorded():
     space = MemorySpace("mara")
     for n in range(6):
         space.bank.create(
@@ -230,7 +230,7 @@ def test_the_trace_has_the_specialists_in_order():
     assert names == ["WriteCore", "WriteEpisodic", "WriteSemantic", "WriteProcedural"]
 
 
-def test_the_trace_keeps_to_the_size_that_it_may_have():
+def test_the_trace_keeps_its_maximum_size():
     with ScriptedLM(script()) as lm, dspy.context(lm=lm, trace=[], max_trace_size=3):
         MemoryWriter()(space=MemorySpace("mara"), session=SESSION)
         names = [predictor.signature.__name__ for predictor, _, _ in dspy.settings.trace]
@@ -247,7 +247,7 @@ def test_a_cut_reply_is_truncated_even_where_the_library_could_repair_it():
     assert written(space) == []
 
 
-def test_what_each_agent_did_stands_in_the_prediction():
+def test_the_prediction_lists_each_agents_proposal():
     replies = script(
         core=["no calls at all"],
         episodic=[calls(create("Mara adopted Pip."), ("delete_memory", {"memory_id": "m9", "reason": "x"}))],
@@ -268,7 +268,7 @@ def full(memories: int) -> MemorySpace:
     return space
 
 
-def test_the_limit_of_operations_is_of_the_session_and_not_of_each_agent():
+def test_the_limit_of_operations_is_per_session():
     saw, owns = (
         calls(*(create(f"Mara {does} thing number {n}.") for n in range(20))) for does in ("saw", "owns")
     )
@@ -278,7 +278,7 @@ def test_the_limit_of_operations_is_of_the_session_and_not_of_each_agent():
     assert record.operations == len(space.bank) == MAX_OPERATIONS
 
 
-def test_consolidating_sees_the_oldest_and_ends_when_it_saves_nothing():
+def test_consolidation_sees_the_oldest_memories_and_stops_when_it_saves_nothing():
     space = full(45)
     with ScriptedLM(script() | {CONSOLIDATE: [calls()]}) as lm, dspy.context(lm=lm):
         record = MemoryProgram(MemoryWriter(memory_budget=24)).remember(space, SESSION)
@@ -288,7 +288,7 @@ def test_consolidating_sees_the_oldest_and_ends_when_it_saves_nothing():
     assert "[m45]" not in asked.user
 
 
-def test_consolidating_creates_nothing():
+def test_consolidation_creates_nothing():
     space, reply = full(6), calls(create("Something new.", kind="semantic"))
     with ScriptedLM(script() | {CONSOLIDATE: [reply]}) as lm, dspy.context(lm=lm):
         record = MemoryProgram(MemoryWriter(memory_budget=24)).remember(space, SESSION)

@@ -1,7 +1,7 @@
-"""Turns cut into words and sentences, and the spans of them that could be an answer."""
+"""Turns split into words and sentences, and their spans that could be an answer."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property, lru_cache
@@ -44,7 +44,7 @@ _NEVER_LAST = frozenset(
 
 
 class WordColumn(IntEnum):
-    """What is known of each word, as a row of ``Passage.columns``."""
+    """The features of each word, as rows of ``Passage.columns``."""
 
     CLASS = 0
     CLASS_BEFORE = 1
@@ -53,19 +53,19 @@ class WordColumn(IntEnum):
     SENTENCE_START = 4  # the index of the first word of the sentence
     AFTER_MARK = 5
     IN_CAPTION = 6
-    FIRST_PERSON = 7  # the sentence speaks of the speaker
-    SECOND_PERSON = 8  # the sentence speaks of the listener
+    FIRST_PERSON = 7  # the sentence has "I" or the like
+    SECOND_PERSON = 8  # the sentence has "you" or the like
     OPENS_QUOTE = 9
     CLOSES_QUOTE = 10
 
 
 @dataclass(frozen=True, eq=False)
 class Passage:
-    """The words of a turn, and behind them those of its image's caption.
+    """The words of a turn, followed by those of its image's caption.
 
-    ``columns`` has the shape (columns, words). ``spans`` has the shape (2, spans): span k is the words from
-    ``spans[0, k]`` to ``spans[1, k]`` (exclusive); at most nine, of one sentence, and neither beginning nor
-    ending with a word with which answers do not.
+    ``columns`` has the shape (columns, words). ``spans`` has the shape (2, spans): span k has the words from
+    ``spans[0, k]`` to ``spans[1, k]`` (exclusive). A span has at most nine words of one sentence, and does
+    not begin or end with a word with which answers never do.
     """
 
     stems: tuple[str, ...]
@@ -73,51 +73,65 @@ class Passage:
     spans: NDArray[np.int32]
     texts: tuple[str, str]
     char_offsets: tuple[tuple[int, int], ...]
-    """Where each word stands in its text: ``texts[0]`` is what was said, ``texts[1]`` the caption."""
+    """The position of each word in its text: ``texts[0]`` is the utterance, ``texts[1]`` the caption."""
     vocabulary: frozenset[str]
     sentences: tuple[frozenset[str], ...]
     """The stems of each sentence."""
     bigrams: frozenset[tuple[str, str]]
-    """Stems that stand next to each other."""
+    """Pairs of neighbouring stems."""
     image_stems: frozenset[str]
-    """Those of the caption, and of the words that the image was looked for with."""
+    """The stems of the caption and of the image's search query."""
     is_question: bool
-    """Whether the turn ends with a question."""
+    """True if the turn ends with a question mark."""
 
     @cached_property
     def stem_prefixes(self) -> frozenset[str]:
-        """The first five characters of each stem."""
+        """The result of ``stem_prefixes`` for the whole vocabulary."""
         return stem_prefixes(self.vocabulary)
 
     def text(self, start: int, end: int) -> str:
-        """The words from ``start`` to ``end`` (exclusive), as they were written."""
+        """Return the words from ``start`` to ``end`` (exclusive) as they were written."""
         text = self.texts[self.columns[WordColumn.IN_CAPTION, start]]
         return " ".join(text[self.char_offsets[start][0] : self.char_offsets[end - 1][1]].split())
 
 
 def stem_prefixes(stems: frozenset[str]) -> frozenset[str]:
-    """The first five characters of each stem: what inflections that the stemmer misses have in common."""
+    """Return the first five characters of each stem, to match inflections that the stemmer misses."""
     return frozenset(stem[:_PREFIX_CHARS] for stem in stems)
 
 
 @lru_cache(maxsize=2048)
 def parse_turn(turn: Turn) -> Passage:
-    """Cut a turn into words; only the first 4,000 characters of what was said are looked at."""
+    """Split a turn into words; only the first 4,000 characters of each text are used."""
     caption = _CAPTION_OPENING.sub("", turn.caption or "", count=1)
     texts = (turn.text[:_MAX_TURN_CHARS], caption[:_MAX_TURN_CHARS])
     matches = [[*WORD.finditer(text)] for text in texts]
-    words = [match[0] for match in chain(*matches)]
-    plain_words = [normalize_word(word) for word in words]
+    plain_words = [normalize_word(match[0]) for match in chain(*matches)]
     stems = stem_words([word.removesuffix("'s") for word in plain_words])
     rows = _rows(texts[0], matches[0], 0, in_caption=False)
     rows += _rows(texts[1], matches[1], len(rows), in_caption=True)
     bounds = [*sorted({row[WordColumn.SENTENCE_START] for row in rows}), len(rows)]
+    may_end = [word not in _NEVER_LAST for word in plain_words]
+    spans: list[tuple[int, int]] = []
     for sentence, (start, end) in enumerate(pairwise(bounds)):
-        _add_sentence(rows[start:end], sentence, plain_words[start:end])
+        is_first_person = not FIRST_PERSON.isdisjoint(plain_words[start:end])
+        is_second_person = not SECOND_PERSON.isdisjoint(plain_words[start:end])
+        for row in rows[start:end]:
+            row[WordColumn.SENTENCE] = sentence
+            row[WordColumn.FIRST_PERSON] = is_first_person
+            row[WordColumn.SECOND_PERSON] = is_second_person
+        for before, row in pairwise(rows[start:end]):  # EDGE, which is 0, remains at both ends
+            has_mark = row[WordColumn.AFTER_MARK]
+            row[WordColumn.CLASS_BEFORE] = WordClass.MARK if has_mark else before[WordColumn.CLASS]
+            before[WordColumn.CLASS_AFTER] = WordClass.MARK if has_mark else row[WordColumn.CLASS]
+        for first in range(start, end):
+            if plain_words[first] not in _NEVER_FIRST:
+                ends = range(first + 1, min(end, first + MAX_SPAN_WORDS) + 1)
+                spans += [(first, stop) for stop in ends if may_end[stop - 1]]
     return Passage(
         stems=tuple(stems),
         columns=np.array(rows, dtype=np.int32).reshape(-1, len(WordColumn)).T,
-        spans=np.array([*_spans(plain_words, bounds)], dtype=np.int32).reshape(-1, 2).T,
+        spans=np.array(spans, dtype=np.int32).reshape(-1, 2).T,
         texts=texts,
         char_offsets=tuple(match.span() for match in chain(*matches)),
         vocabulary=frozenset(stems),
@@ -129,7 +143,7 @@ def parse_turn(turn: Turn) -> Passage:
 
 
 def _rows(text: str, words: Sequence[re.Match[str]], first: int, *, in_caption: bool) -> list[list[int]]:
-    """What is known of each word from what is right beside it; ``first`` is the first one's index."""
+    """Make the row of each word from its neighbours in the text; ``first`` is the first word's index."""
     rows: list[list[int]] = []
     ends = [0, *(word.end() for word in words)]
     sentence_start = first
@@ -150,37 +164,9 @@ def _rows(text: str, words: Sequence[re.Match[str]], first: int, *, in_caption: 
     return rows
 
 
-def _add_sentence(rows: Sequence[list[int]], sentence: int, plain_words: Sequence[str]) -> None:
-    """Add to the rows of a sentence what its other words tell."""
-    is_first_person = not FIRST_PERSON.isdisjoint(plain_words)
-    is_second_person = not SECOND_PERSON.isdisjoint(plain_words)
-    for row in rows:
-        row[WordColumn.SENTENCE] = sentence
-        row[WordColumn.FIRST_PERSON] = is_first_person
-        row[WordColumn.SECOND_PERSON] = is_second_person
-    for before, row in pairwise(rows):  # at the edges of the sentence stays EDGE, which is 0
-        row[WordColumn.CLASS_BEFORE] = (
-            WordClass.MARK if row[WordColumn.AFTER_MARK] else before[WordColumn.CLASS]
-        )
-        before[WordColumn.CLASS_AFTER] = (
-            WordClass.MARK if row[WordColumn.AFTER_MARK] else row[WordColumn.CLASS]
-        )
-
-
-def _spans(plain_words: Sequence[str], bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
-    may_end = [word not in _NEVER_LAST for word in plain_words]
-    for sentence_start, sentence_end in pairwise(bounds):
-        for start in range(sentence_start, sentence_end):
-            if plain_words[start] in _NEVER_FIRST:
-                continue
-            for end in range(start + 1, min(sentence_end, start + MAX_SPAN_WORDS) + 1):
-                if may_end[end - 1]:
-                    yield start, end
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Excerpts:
-    """The passages of several turns end to end, as if they were one; indices run through all of them."""
+    """The passages of several turns, concatenated; indices count through all of them."""
 
     hits: tuple[ScoredTurn, ...]
     passages: tuple[Passage, ...]
@@ -188,19 +174,19 @@ class Excerpts:
     columns: NDArray[np.int32]
     spans: NDArray[np.int32]
     offsets: NDArray[np.intp]
-    """The index of each passage's first word, and at last the number of words."""
+    """The index of each passage's first word, and the number of all words at the end."""
     span_hits: NDArray[np.intp]
-    """Which hit each span is of."""
+    """The index of the hit of each span."""
 
     def text(self, span: int) -> str:
-        """The words of a span, as they were written."""
+        """Return the words of a span as they were written."""
         hit = self.span_hits[span]
         start, end = (int(index - self.offsets[hit]) for index in self.spans[:, span])
         return self.passages[hit].text(start, end)
 
 
 def join_passages(hits: Sequence[ScoredTurn]) -> Excerpts:
-    """Cut the turns that were found into words, and lay them end to end."""
+    """Split the retrieved turns into words, and concatenate them."""
     passages = tuple(parse_turn(hit.turn) for hit in hits)
     offsets = np.cumsum([0, *(len(passage.stems) for passage in passages)], dtype=np.intp)
     span_counts = [passage.spans.shape[1] for passage in passages]

@@ -1,7 +1,6 @@
-"""The dates that may answer a question: those that a turn speaks of, and the day on which it was said."""
+"""Dates that may answer a question: those that a turn mentions, and the date of its session."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,12 +33,12 @@ DATE_FEATURES = (
     "session's though another is spoken of",
     "session's though asked about what is to come",
 )
-"""The names of the columns of ``date_features``."""
+"""Column names of ``date_features``; the bundled weights are stored under them."""
 
 
 @dataclass(frozen=True, slots=True)
 class DateCandidate:
-    """A date as an answer would write it, which hit it is of, and what speaks for it."""
+    """A date as an answer would write it, the index of its hit, and its features."""
 
     text: str
     hit: int
@@ -51,28 +50,55 @@ class DateCandidate:
 
 
 def date_candidates(evidence: Evidence) -> list[DateCandidate]:
-    """List the dates that the turns which were found speak of, and those of their sessions."""
-    return [
-        candidate
-        for index in range(len(evidence.excerpts.hits))
-        for candidate in _turn_date_candidates(evidence, index)
-    ]
+    """List the dates that the retrieved turns mention, and the dates of their sessions."""
+    candidates: list[DateCandidate] = []
+    clues = evidence.clues
+    for index, (hit, passage) in enumerate(
+        zip(evidence.excerpts.hits, evidence.excerpts.passages, strict=True)
+    ):
+        said_on = hit.session.date_time.date()
+        for mention in find_dates(passage.texts[0], said_on):
+            span = mention.date_span
+            coverage, distance = _mention_context(evidence, passage, mention.start, mention.end)
+            if re.search(r" (?:before|of|after) ", span.phrase):
+                kind = "weekday" if re.match(r"The \w+day ", span.phrase) else "week"
+            else:
+                days = (span.last - span.first).days + 1
+                kind = "day" if days == 1 else "month" if days < 32 else "season" if days < 100 else "year"
+            candidates.append(
+                DateCandidate(
+                    text=_format_at_granularity(span, clues),
+                    hit=index,
+                    kind=kind,
+                    sentence_coverage=coverage,
+                    distance=distance,
+                    is_future=span.first > said_on,
+                    is_mentioned=True,
+                )
+            )
+        day = DateSpan(said_on, said_on, format_day(said_on))
+        candidates.append(DateCandidate(_format_at_granularity(day, clues), index, "session's day"))
+        if clues.date_granularity == "any":
+            week = f"The week before {format_day(said_on)}"
+            candidates.append(DateCandidate(format_month(said_on), index, "session's month"))
+            candidates.append(DateCandidate(week, index, "week before session"))
+    return candidates
 
 
 def date_features(evidence: Evidence, candidates: list[DateCandidate]) -> Matrix:
-    """Measure every candidate: shape (candidates, date features)."""
-    spoken_of = {candidate.hit for candidate in candidates if candidate.is_mentioned}
-    is_ahead = evidence.clues.is_about_future
+    """Compute the features of every candidate: shape (candidates, date features)."""
+    hits_with_mention = {candidate.hit for candidate in candidates if candidate.is_mentioned}
+    asks_future = evidence.clues.is_about_future
     rows = [
         [
             *(candidate.kind == kind for kind in _KINDS),
             candidate.sentence_coverage,
             1 / candidate.distance,
             candidate.is_future,
-            candidate.is_future and is_ahead,
+            candidate.is_future and asks_future,
             candidate.is_mentioned,
-            not candidate.is_mentioned and candidate.hit in spoken_of,
-            not candidate.is_mentioned and is_ahead,
+            not candidate.is_mentioned and candidate.hit in hits_with_mention,
+            not candidate.is_mentioned and asks_future,
         ]
         for candidate in candidates
     ]
@@ -80,46 +106,14 @@ def date_features(evidence: Evidence, candidates: list[DateCandidate]) -> Matrix
     return np.hstack([turn_rows, np.array(rows, dtype=np.float64).reshape(len(rows), -1)])
 
 
-def _turn_date_candidates(evidence: Evidence, index: int) -> Iterator[DateCandidate]:
-    clues, hit, passage = evidence.clues, evidence.excerpts.hits[index], evidence.excerpts.passages[index]
-    said_on = hit.session.date_time.date()
-    for mention in find_dates(passage.texts[0], said_on):
-        stretch = mention.date_span
-        coverage, distance = _surroundings(evidence, passage, mention.start, mention.end)
-        yield DateCandidate(
-            text=_format_at_granularity(stretch, clues),
-            hit=index,
-            kind=_date_kind(stretch),
-            sentence_coverage=coverage,
-            distance=distance,
-            is_future=stretch.first > said_on,
-            is_mentioned=True,
-        )
-    if clues.date_granularity != "any":
-        yield DateCandidate(
-            _format_at_granularity(DateSpan(said_on, said_on, ""), clues), index, "session's day"
-        )
-        return
-    yield DateCandidate(format_day(said_on), index, "session's day")
-    yield DateCandidate(format_month(said_on), index, "session's month")
-    yield DateCandidate(f"The week before {format_day(said_on)}", index, "week before session")
-
-
-def _format_at_granularity(stretch: DateSpan, clues: QuestionClues) -> str:
+def _format_at_granularity(span: DateSpan, clues: QuestionClues) -> str:
     if clues.date_granularity == "year":
-        return str(stretch.first.year)
-    return format_month(stretch.first) if clues.date_granularity == "month" else stretch.phrase
+        return str(span.first.year)
+    return format_month(span.first) if clues.date_granularity == "month" else span.phrase
 
 
-def _date_kind(stretch: DateSpan) -> str:
-    days = (stretch.last - stretch.first).days + 1
-    if re.search(r" (?:before|of|after) ", stretch.phrase):
-        return "weekday" if re.match(r"The \w+day ", stretch.phrase) else "week"
-    return "day" if days == 1 else "month" if days < 32 else "season" if days < 100 else "year"
-
-
-def _surroundings(evidence: Evidence, passage: Passage, start: int, end: int) -> tuple[float, int]:
-    """The coverage of the sentence of a mention, and how far it is from the nearest telling word there."""
+def _mention_context(evidence: Evidence, passage: Passage, start: int, end: int) -> tuple[float, int]:
+    """Return the coverage of a mention's sentence, and its distance to the nearest content word there."""
     in_text = passage.columns[WordColumn.IN_CAPTION] == 0
     within = [
         word
@@ -129,10 +123,10 @@ def _surroundings(evidence: Evidence, passage: Passage, start: int, end: int) ->
     if not within:
         return 0.0, MAX_DISTANCE
     sentence = passage.columns[WordColumn.SENTENCE, within[0]]
-    telling = [
+    content_words = [
         word
         for word in np.flatnonzero(passage.columns[WordColumn.SENTENCE] == sentence)
         if passage.stems[word] in evidence.clues.content_stems
     ]
-    nearest = min((abs(int(word) - within[0]) for word in telling), default=MAX_DISTANCE)
+    nearest = min((abs(int(word) - within[0]) for word in content_words), default=MAX_DISTANCE)
     return evidence.coverage(passage.sentences[sentence]), max(1, min(MAX_DISTANCE, nearest))

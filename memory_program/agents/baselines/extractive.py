@@ -1,4 +1,4 @@
-"""The baseline without any model: the answer is a span of the best turns, or a date that they speak of."""
+"""The baseline without a language model: the answer is a span of the best turns, or a date."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from dspy.predict.parameter import Parameter
 
-from locomo.types import Session
 from memory_program.agents.baselines import date_answers as when
 from memory_program.agents.baselines import span_ranking as ranking
 from memory_program.agents.baselines.question_analysis import AnswerType, parse_question
@@ -19,62 +18,51 @@ from memory_program.agents.context import RANKING_DEPTH, format_reader_line
 from memory_program.agents.program import MemorySystem
 from memory_program.bank.archive import Archive, ScoredTurn
 from memory_program.bank.budget import count_tokens, pack_to_budget
-from memory_program.bank.outcomes import Answer, RankedItem, SessionRecord
+from memory_program.bank.outcomes import Answer, RankedItem
 from memory_program.bank.space import MemorySpace
 
 ABSTENTION = "Not mentioned in the conversation"
 
 MAX_SEARCHED_TURNS = 8
-"""How many of the turns that fit the budget are searched for an answer, the best first."""
+"""The number of turns that are searched for an answer: the best ones that fit the budget."""
 
 _FIXED_ANSWERS = {AnswerType.YES_OR_NO: "Yes", AnswerType.GUESS: "Likely no"}
-"""What is nowhere said in so many words: the answers that score best on LoCoMo's train split."""
+"""Answers that no span states: those that score best on LoCoMo's train split."""
 
 
 class ExtractorParameter(Parameter):
-    """The fitted weights, as a parameter of a DSPy program: saved and loaded with it."""
+    """The fitted weights as a parameter of a DSPy program, saved and loaded with it."""
 
     def __init__(self, weights: ExtractorWeights) -> None:
         """Hold the weights."""
         self.weights = weights
 
     def dump_state(self, json_mode: bool = True) -> dict[str, Any]:  # Any: a JSON object
-        """Give the weights by the names of their features."""
+        """Return the weights by feature name."""
         return self.weights.to_json()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take the weights that ``dump_state`` gave.
+        """Load the weights that ``dump_state`` returned.
 
         Raises:
-            ConfigError: they are of other features than are measured.
+            ConfigError: they belong to other features.
         """
         self.weights = ExtractorWeights.from_json(state)
 
 
 class ExtractiveSystem(MemorySystem):
-    """Archives sessions as they are; finds turns by BM25, and picks a span or a date by linear models.
+    """Archives sessions, finds turns by BM25, and chooses a span or a date by linear models.
 
-    A date is resolved against the day of the session in which it was spoken of. A question whose best spans
-    were told by somebody other than the person whom it names is likely to have no answer, and gets none. The
-    weights were fitted on LoCoMo's train split alone, by ``benchmarks/tune_extractive.py``.
+    A date is resolved against the date of the session that mentions it. If the best spans were said by
+    another person than the question names, the question probably has no answer, and gets none. The weights
+    were fitted on LoCoMo's train split alone, by ``benchmarks/tune_extractive.py``.
     """
 
     def __init__(self, reader_budget: int = 2000, weights: ExtractorWeights | None = None) -> None:
-        """Make a system that looks at no more than ``reader_budget`` tokens of the conversation."""
+        """Make a system that reads at most ``reader_budget`` tokens of the conversation."""
         super().__init__()
         self.reader_budget = reader_budget
         self.extraction = ExtractorParameter(weights if weights is not None else load_bundled_weights())
-
-    def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
-        """Archive a session.
-
-        Raises:
-            SessionConflictError: a session of the same number but with other content is known.
-        """
-        record = SessionRecord(session.session_id)
-        if not space.has_session(session):
-            space.ingest(session, record)
-        return record
 
     def ask(self, space: MemorySpace, question: str) -> Answer:
         """Answer a question from a space, which is not changed."""
@@ -94,7 +82,7 @@ class ExtractiveSystem(MemorySystem):
 
 @cache
 def load_bundled_weights() -> ExtractorWeights:
-    """The weights that come with the package."""
+    """Load the weights that come with the package."""
     file = files("memory_program.agents.baselines").joinpath("extractive.json")
     return ExtractorWeights.from_json(json.loads(file.read_text("utf-8")))
 
@@ -102,7 +90,7 @@ def load_bundled_weights() -> ExtractorWeights:
 def extract_answer(
     question: str, hits: Sequence[ScoredTurn], archive: Archive, weights: ExtractorWeights
 ) -> str:
-    """Find the answer to a question in turns of an archive; an abstention where there seems to be none."""
+    """Find the answer to a question in turns of an archive, or abstain if there seems to be none."""
     clues = parse_question(question, archive.speakers)
     evidence = Evidence(clues, hits, archive)
     if not hits:

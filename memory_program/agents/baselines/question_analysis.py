@@ -1,4 +1,4 @@
-"""What a question asks for and what it speaks of, read off its words alone."""
+"""Question analysis: the type of the answer and the content words, from the question alone."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class AnswerType(StrEnum):
     NUMBER = "number"
     YES_OR_NO = "yes-or-no"
     GUESS = "guess"
-    """Would somebody do something? Nobody said so; the answer is a likelihood."""
+    """Would somebody do something? The answer is a likelihood, since nobody said it."""
     NAME = "name"
     """A person, a place, a title: who, where, what is it called."""
     MANNER = "manner"
@@ -71,10 +71,10 @@ _DONE_OFTEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class QuestionClues:
-    """What can be known of an answer from its question.
+    """Features of a question that say what its answer looks like.
 
-    ``content_stems`` are the stems that say what it is about, ``stems`` all of them in order; ``named_speakers`` are the
-    speakers that it names. A date is wanted to the ``year``, to the ``month``, or as exactly as it is known.
+    ``stems`` are all stems in order, ``content_stems`` those that tell the topic; ``named_speakers`` are the
+    speakers that it names. A date is asked for to the ``year``, to the ``month``, or as exactly as known.
     """
 
     text: str
@@ -82,64 +82,53 @@ class QuestionClues:
     stems: tuple[str, ...]
     content_stems: frozenset[str]
     bigrams: frozenset[tuple[str, str]]
-    """Stems that stand next to each other, unless both only hold the question together."""
+    """Pairs of neighbouring stems, without pairs of two question words."""
     named_speakers: frozenset[str]
     wants_several: bool
     date_granularity: Literal["year", "month", "any"]
     is_about_future: bool
-    """Whether it asks about something to come."""
+    """True if it asks about something in the future."""
 
 
 def parse_question(text: str, speakers: Sequence[str]) -> QuestionClues:
-    """Read a question between these speakers.
+    """Analyse a question about a conversation between these speakers.
 
     Example:
         >>> clues = parse_question("What instruments does Ana play?", ["Ana", "Ben"])
-        >>> clues.answer_type.value, clues.wants_several, sorted(clues.content_stems), sorted(clues.named_speakers)
-        ('which', True, ['instrument', 'play'], ['Ana'])
+        >>> clues.answer_type.value, clues.wants_several, sorted(clues.named_speakers)
+        ('which', True, ['Ana'])
+        >>> sorted(clues.content_stems)
+        ['instrument', 'play']
     """
     words = [normalize_word(word).removesuffix("'s") for word in WORD.findall(text)]
     stems = stem_words(words)
-    named = {
-        speaker
-        for speaker in speakers
-        if not {normalize_word(word) for word in WORD.findall(speaker)}.isdisjoint(words)
-    }
-    names = {normalize_word(word) for speaker in named for word in WORD.findall(speaker)}
-    telling = {
+    names = {speaker: {normalize_word(word) for word in WORD.findall(speaker)} for speaker in speakers}
+    named = frozenset(speaker for speaker in speakers if not names[speaker].isdisjoint(words))
+    left_out = QUESTION_WORDS.union(*(names[speaker] for speaker in named))
+    content_stems = frozenset(
         stem
         for word, stem in zip(words, stems, strict=True)
-        if len(word) > 1 and word not in names and not _is_function_word(word)
-    }
+        if len(word) > 1 and word not in left_out and word_class(word, is_first=True) not in FUNCTION_CLASSES
+    )
     lowered = " ".join(words)
+    asked_date = re.search(r"\b(?:what|which) (year|month)\b", lowered)
     return QuestionClues(
         text=text,
         answer_type=next(
             (asked for asked, form in _QUESTION_FORMS if form.search(lowered)), AnswerType.WHICH
         ),
         stems=tuple(stems),
-        content_stems=frozenset(telling),
+        content_stems=content_stems,
         bigrams=frozenset(pair for pair in pairwise(stems) if not QUESTION_WORDS.issuperset(pair)),
-        named_speakers=frozenset(named),
+        named_speakers=named,
         wants_several=_wants_several(lowered),
-        date_granularity=_grain(lowered),
+        date_granularity="any" if asked_date is None else "year" if asked_date[1] == "year" else "month",
         is_about_future=re.search(r"\b(?:will|is|are|plan|planning|upcoming)\b", lowered) is not None,
     )
 
 
-def _is_function_word(word: str) -> bool:
-    return word in QUESTION_WORDS or word_class(word, is_first=True) in FUNCTION_CLASSES
-
-
-def _grain(lowered: str) -> Literal["year", "month", "any"]:
-    asked = re.search(r"\b(?:what|which) (year|month)\b", lowered)
-    if asked is None:
-        return "any"
-    return "year" if asked[1] == "year" else "month"
-
-
 def _wants_several(lowered: str) -> bool:
-    """Whether the noun that is asked for is a plural, or the question is what somebody has done so far."""
+    """Tell if a question asks for a plural noun, or for everything that somebody has done so far."""
     asked = re.match(r"(?:what|which|who|where) (.*)", lowered)
     if asked is None:
         return False
@@ -153,6 +142,5 @@ def _wants_several(lowered: str) -> bool:
         if word in _VERBS_AFTER_HEAD:
             break
         head.append(word)
-    return (
-        bool(head) and head[-1].endswith("s") and head[-1] not in _SINGULARS and not head[-1].endswith("ss")
-    )
+    noun = head[-1] if head else ""
+    return noun.endswith("s") and not noun.endswith("ss") and noun not in _SINGULARS

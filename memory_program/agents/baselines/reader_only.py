@@ -1,36 +1,24 @@
-"""What the memory program is compared with: no memory, the whole conversation, verbatim turns.
+"""Baselines without a writer: no memory, the whole conversation, retrieved turns.
 
-All three answer with the program's own reader and prompt; only what it is shown differs. The fourth
-baseline, which needs no model at all, is in ``extractive.py``.
+All three use the program's reader and prompt; only its context differs. The fourth baseline, which needs no
+model, is in ``extractive.py``.
 """
 
-from locomo.types import Session
 from memory_program.agents.context import ContextBuilder
 from memory_program.agents.program import MemorySystem
 from memory_program.agents.reader import QAReader
-from memory_program.bank.outcomes import Answer, SessionRecord
+from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
 
 
 class ReaderOnly(MemorySystem):
-    """A system that writes nothing: sessions go into the archive as they are."""
+    """A system that writes no memories: it archives sessions and reads them."""
 
     def __init__(self, context: ContextBuilder, max_searches: int = 0) -> None:
-        """Make a system that shows its reader what ``context`` builds."""
+        """Make a system with a reader of the context that ``context`` builds."""
         super().__init__()
         self.reader = QAReader(context, max_searches)
 
-    def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
-        """Archive a session.
-
-        Raises:
-            SessionConflictError: a session of the same number but with other content is known.
-        """
-        record = SessionRecord(session.session_id)
-        if not space.has_session(session):
-            space.ingest(session, record)
-        return record
-
     def ask(self, space: MemorySpace, question: str) -> Answer:
-        """Answer a question from what the context shows."""
+        """Answer a question from the context."""
         return self.reader.ask(space, question)

@@ -1,4 +1,4 @@
-"""What is measured of a span, or of a date, that may answer a question: one row of numbers each."""
+"""Features of the spans that may answer a question: one row of numbers each."""
 
 import math
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ SPAN_FEATURES = (
     *(f"{count} words" for count in range(1, MAX_SPAN_WORDS + 1)),
     *(f"{place} {word_class.name}" for place in _PLACES for word_class in WordClass),
 )
-"""The names of the columns of ``span_features``."""
+"""Column names of ``span_features``; the bundled weights are stored under them."""
 
 MAX_DISTANCE = 12
 _EMPTY_TURN = Turn("", "", "")
@@ -94,18 +94,18 @@ _COUNT_ROWS = np.eye(MAX_SPAN_WORDS)
 
 
 class Evidence:
-    """A question, the turns that were found for it, and how much of the question they hold."""
+    """A question, the turns retrieved for it, and the share of the question that they contain."""
 
     def __init__(self, clues: QuestionClues, hits: Sequence[ScoredTurn], archive: Archive) -> None:
-        """Cut the turns into words and match them with those of the question."""
+        """Split the turns into words and match them with the question."""
         self.clues = clues
         self.excerpts = join_passages(hits)
         self.archive = archive
-        unheard_of = math.log(len(archive) + 1)
-        self._rarities = {stem: archive.stem_idf(stem) or unheard_of for stem in clues.content_stems}
-        self._total = sum(self._rarities.values()) or 1.0
-        self._rarest = max(sorted(self._rarities), key=self._rarities.__getitem__, default="")
-        self._beginnings = stem_prefixes(clues.content_stems)
+        unseen_idf = math.log(len(archive) + 1)
+        self._idf = {stem: archive.stem_idf(stem) or unseen_idf for stem in clues.content_stems}
+        self._total_idf = sum(self._idf.values()) or 1.0
+        self._rarest = max(sorted(self._idf), key=self._idf.__getitem__, default="")
+        self._prefixes = stem_prefixes(clues.content_stems)
         self.turn_rows: Matrix = np.array(
             [
                 self._turn_row(hit, passage)
@@ -119,10 +119,10 @@ class Evidence:
         """Shape (sentences,)."""
 
     def coverage(self, stems: frozenset[str]) -> float:
-        """The share of the question's telling words that are among these, each weighted by its rarity."""
+        """Return the share of the question's content stems that are among these, weighted by IDF."""
         if self.clues.content_stems.isdisjoint(stems):
             return 0.0
-        return sum(self._rarities[stem] for stem in stems & self.clues.content_stems) / self._total
+        return sum(self._idf[stem] for stem in stems & self.clues.content_stems) / self._total_idf
 
     def _turn_row(self, hit: ScoredTurn, passage: Passage) -> list[float]:
         clues, turn = self.clues, hit.turn
@@ -136,7 +136,7 @@ class Evidence:
             coverage,
             coverage > 0.99,
             len(passage.vocabulary & clues.content_stems) / max(1, len(clues.content_stems)),
-            len(passage.stem_prefixes & self._beginnings) / max(1, len(clues.content_stems)),
+            len(passage.stem_prefixes & self._prefixes) / max(1, len(clues.content_stems)),
             self.coverage(passage.image_stems),
             max((self.coverage(stems) for stems in passage.sentences), default=0.0),
             coverage_before,
@@ -152,7 +152,7 @@ class Evidence:
 
 
 def span_features(evidence: Evidence) -> Matrix:
-    """Measure every span of the turns that were found: shape (spans, span features)."""
+    """Compute the features of every span of the retrieved turns: shape (spans, span features)."""
     excerpts, columns = evidence.excerpts, evidence.excerpts.columns
     starts, ends = excerpts.spans
     if not len(starts):
@@ -160,14 +160,14 @@ def span_features(evidence: Evidence) -> Matrix:
     lasts = ends - 1
     lengths = (ends - starts).astype(np.float64)
     classes = columns[WordColumn.CLASS]
-    telling = np.array([stem in evidence.clues.content_stems for stem in excerpts.stems])
+    is_content = np.array([stem in evidence.clues.content_stems for stem in excerpts.stems])
     in_question = np.array([stem in evidence.clues.stems for stem in excerpts.stems])
-    rarity_of = {stem: evidence.archive.stem_idf(stem) for stem in set(excerpts.stems)}
-    rarities = np.array([rarity_of[stem] for stem in excerpts.stems])
+    idf_by_stem = {stem: evidence.archive.stem_idf(stem) for stem in set(excerpts.stems)}
+    idf = np.array([idf_by_stem[stem] for stem in excerpts.stems])
     covered = evidence.sentence_coverage[columns[WordColumn.SENTENCE]]
-    share_of_telling = _sums(telling, starts, ends) / lengths
-    behind, ahead = _distances(telling, columns)
-    rarity = _sums(rarities, starts, ends)
+    content_share = _sums(is_content, starts, ends) / lengths
+    before, after = _distances(is_content, columns)
+    span_idf = _sums(idf, starts, ends)
     counts = [_sums(classes == word_class, starts, ends) / lengths for word_class in _COUNTED_CLASSES]
     measured = [
         columns[WordColumn.FIRST_PERSON][starts],
@@ -180,16 +180,16 @@ def span_features(evidence: Evidence) -> Matrix:
         columns[WordColumn.IN_CAPTION][starts],
         columns[WordColumn.OPENS_QUOTE][starts] & columns[WordColumn.CLOSES_QUOTE][lasts],
         _sums(in_question, starts, ends) / lengths,
-        share_of_telling,
-        share_of_telling > 0,
-        1 / behind[starts],
-        1 / ahead[lasts],
-        behind[starts] == 1,
-        ahead[lasts] == 1,
-        (behind[starts] == MAX_DISTANCE) & (ahead[lasts] == MAX_DISTANCE),
-        rarity / lengths / 5,
-        rarity / 10,
-        rarity * (share_of_telling == 0) / 10,
+        content_share,
+        content_share > 0,
+        1 / before[starts],
+        1 / after[lasts],
+        before[starts] == 1,
+        after[lasts] == 1,
+        (before[starts] == MAX_DISTANCE) & (after[lasts] == MAX_DISTANCE),
+        span_idf / lengths / 5,
+        span_idf / 10,
+        span_idf * (content_share == 0) / 10,
         *counts,
         counts[0] == 1.0,
     ]
@@ -214,7 +214,7 @@ def _sums(values: NDArray[Any], starts: NDArray[np.int32], ends: NDArray[np.int3
 
 
 def _distances(matches: NDArray[np.bool_], columns: NDArray[np.int32]) -> tuple[Matrix, Matrix]:
-    """How far the nearest match before, and after, each word is in its sentence; 12 if far or nowhere."""
+    """Return each word's distance to the previous and the next match in its sentence; 12 at most."""
     places, sentences = np.arange(len(matches)), columns[WordColumn.SENTENCE]
     last = np.maximum.accumulate(np.where(matches, places, -MAX_DISTANCE))
     before = np.concatenate([[-MAX_DISTANCE], last[:-1]])
@@ -222,16 +222,14 @@ def _distances(matches: NDArray[np.bool_], columns: NDArray[np.int32]) -> tuple[
     after = np.concatenate([following[1:], [len(matches) + MAX_DISTANCE]])
     is_before_here = before >= columns[WordColumn.SENTENCE_START]
     is_after_here = sentences[np.minimum(after, len(matches) - 1)] == sentences
-    return (
-        np.where(is_before_here, np.minimum(places - before, MAX_DISTANCE), MAX_DISTANCE).astype(np.float64),
-        np.where(
-            is_after_here & (after < len(matches)), np.minimum(after - places, MAX_DISTANCE), MAX_DISTANCE
-        ).astype(np.float64),
-    )
+    is_after_here &= after < len(matches)
+    to_before = np.where(is_before_here, np.minimum(places - before, MAX_DISTANCE), MAX_DISTANCE)
+    to_after = np.where(is_after_here, np.minimum(after - places, MAX_DISTANCE), MAX_DISTANCE)
+    return to_before.astype(np.float64), to_after.astype(np.float64)
 
 
 def _neighbor_passage(hit: ScoredTurn, offset: int) -> Passage:
-    """The passage of the turn before or after; an empty one at the edges of the session."""
+    """Return the passage of the turn before or after; an empty one at the ends of the session."""
     turns = hit.session.turns
     place = next(place for place, turn in enumerate(turns) if turn is hit.turn) + offset
     return parse_turn(turns[place] if 0 <= place < len(turns) else _EMPTY_TURN)

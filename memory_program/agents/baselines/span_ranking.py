@@ -1,4 +1,4 @@
-"""Which candidate to answer with, and whether to answer at all: linear models over the features.
+"""Linear models that choose the answer among the candidates, or abstain.
 
 Each model is a softmax over the candidates of a question, ``p(c) = exp(w . x(c)) / sum of exp(w . x(c'))``,
 fitted so that p is high where the official F1 with the gold is (``benchmarks/tune_extractive.py``).
@@ -20,7 +20,7 @@ from memory_program.agents.baselines.word_classes import WordClass
 from memory_program.core.errors import ConfigError
 
 SPAN_KINDS = (AnswerType.NUMBER, AnswerType.NAME, AnswerType.MANNER, AnswerType.WHICH, AnswerType.WHAT)
-"""What is asked for when the answer is a span; each kind has its own weights."""
+"""The answer types whose answer is a span; each has its own weights."""
 
 NO_ANSWER_FEATURES = (
     "always",
@@ -30,7 +30,7 @@ NO_ANSWER_FEATURES = (
     "best coverage of the one who is named, less that of the other",
 )
 
-_FIT_ANEW = "fit them anew with benchmarks/tune_extractive.py"
+_FIT_AGAIN = "fit them again with benchmarks/tune_extractive.py"
 _CONSENSUS_SPANS = 100
 _MAX_ITEMS = 3
 _UNSCORED_STEMS = frozenset({"a", "an", "the", "and"})
@@ -41,7 +41,7 @@ _BY_OTHER = TURN_FEATURES.index("told by the other")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExtractorWeights:
-    """The fitted weights: of spans by what is asked for, of dates, and of the doubt whether it was told.
+    """The fitted weights of spans (by answer type), of dates, and of the no-answer model.
 
     A question whose doubt (the probability that it has no answer) is ``doubt_limit`` or more is not answered.
     """
@@ -52,7 +52,7 @@ class ExtractorWeights:
     doubt_limit: float
 
     def to_json(self) -> dict[str, Any]:  # Any: a JSON object
-        """Write the weights under the names of their features, to four decimals."""
+        """Return the weights by feature name, rounded to four decimals."""
         return {
             "spans": {kind.value: _weights_by_name(SPAN_FEATURES, self.spans[kind]) for kind in SPAN_KINDS},
             "dates": _weights_by_name(DATE_FEATURES, self.dates),
@@ -65,7 +65,7 @@ class ExtractorWeights:
         """Read what ``to_json`` wrote.
 
         Raises:
-            ConfigError: a weight is missing, or of a feature that is not measured.
+            ConfigError: a weight is missing, or belongs to no feature.
         """
         try:
             spans = {
@@ -75,11 +75,11 @@ class ExtractorWeights:
             doubt = _vector("doubt", NO_ANSWER_FEATURES, record["doubt"])
             return cls(spans, dates, doubt, float(record["doubt_limit"]))
         except (KeyError, TypeError) as error:
-            raise ConfigError(f"not the weights of an extractive system ({error!r}): {_FIT_ANEW}") from error
+            raise ConfigError(f"not the weights of an extractive system ({error!r}): {_FIT_AGAIN}") from error
 
 
 def span_candidates(evidence: Evidence) -> NDArray[np.intp]:
-    """The spans that may answer the question, as indices: those with a number where a number is asked for."""
+    """Return the indices of spans that may answer: for a question about a number, those that have one."""
     starts, ends = evidence.excerpts.spans
     if evidence.clues.answer_type is not AnswerType.NUMBER:
         return np.arange(len(starts))
@@ -89,18 +89,18 @@ def span_candidates(evidence: Evidence) -> NDArray[np.intp]:
 
 
 def candidate_probabilities(features: Matrix, weights: Matrix) -> Matrix:
-    """The softmax over all candidates, shape (candidates,)."""
+    """Return the softmax over all candidates, shape (candidates,)."""
     scores = features @ weights
     powers = np.exp(scores - scores.max(initial=-np.inf))
     return powers / powers.sum()
 
 
 def best_spans(evidence: Evidence, spans: NDArray[np.intp], shares: Matrix) -> list[int]:
-    """Choose the span that agrees best with all that is probable; several for a question that wants several.
+    """Choose the span with the highest expected F1; several spans if the question asks for several.
 
-    The expected F1 of a span is estimated from the probability that a stem is in the answer and the expected
+    The expected F1 is estimated from the probability that a stem is in the answer and from the expected
     length: ``2 x (sum over its stems of P(stem)) / (its stems + expected stems)``. Further spans come from
-    other turns and share no stem with those chosen before; there are at most three.
+    other turns and share no stem with earlier ones; there are at most three.
 
     Args:
         evidence: the question and its turns.
@@ -108,7 +108,10 @@ def best_spans(evidence: Evidence, spans: NDArray[np.intp], shares: Matrix) -> l
         shares: the probability of each candidate.
     """
     likely = np.argsort(-shares, kind="stable")[:_CONSENSUS_SPANS]
-    stems_of = [_scored_stems(evidence, int(spans[k])) for k in likely]
+    stems_of = [
+        frozenset(evidence.excerpts.stems[slice(*evidence.excerpts.spans[:, spans[k]])]) - _UNSCORED_STEMS
+        for k in likely
+    ]
     probable: dict[str, float] = defaultdict(float)
     expected_length = 0.0
     for share, stems in zip(shares[likely] / shares[likely].sum(), stems_of, strict=True):
@@ -133,11 +136,11 @@ def best_spans(evidence: Evidence, spans: NDArray[np.intp], shares: Matrix) -> l
 
 
 def no_answer_features(evidence: Evidence, hits: NDArray[np.intp], shares: Matrix) -> Matrix:
-    """Measure what speaks against an answer: that it was told by, and so of, somebody else.
+    """Compute the evidence against an answer: that somebody else said it, probably about themselves.
 
     Args:
         evidence: the question and its turns.
-        hits: which hit each candidate is of.
+        hits: the index of each candidate's hit.
         shares: the probability of each candidate.
     """
     rows = evidence.turn_rows
@@ -151,13 +154,8 @@ def no_answer_features(evidence: Evidence, hits: NDArray[np.intp], shares: Matri
 
 
 def no_answer_probability(features: Matrix, weights: Matrix) -> float:
-    """The probability that the question has no answer: a logistic model."""
+    """Return the probability that the question has no answer, by a logistic model."""
     return float(1 / (1 + np.exp(-(features @ weights))))
-
-
-def _scored_stems(evidence: Evidence, span: int) -> frozenset[str]:
-    start, end = evidence.excerpts.spans[:, span]
-    return frozenset(evidence.excerpts.stems[start:end]) - _UNSCORED_STEMS
 
 
 def _weights_by_name(names: Sequence[str], weights: Matrix) -> dict[str, float]:
@@ -168,7 +166,6 @@ def _vector(where: str, names: Sequence[str], record: Mapping[str, float]) -> Ma
     if set(record) != set(names):
         odd = sorted(set(record) ^ set(names))
         raise ConfigError(
-            f"the weights of {where} do not fit the {len(names)} features that are measured "
-            f"(at {odd[0]!r}): {_FIT_ANEW}"
+            f"the weights of {where} do not match the {len(names)} features (at {odd[0]!r}): {_FIT_AGAIN}"
         )
     return np.array([record[name] for name in names], dtype=np.float64)

@@ -1,15 +1,15 @@
-"""Classes of English words, told by short lists and by form: as much of a tagger as is needed."""
+"""Classes of English words by short lists and by endings: a minimal part-of-speech tagger."""
 
 import re
 from enum import IntEnum
 from functools import lru_cache
 
 WORD = re.compile(r"[^\W_]+(?:['’.&-][^\W_]+)*")
-"""A word, with what ties its parts together: ``don't``, ``J.K``, ``self-care``."""
+"""A word, including marks that join its parts: ``don't``, ``J.K``, ``self-care``."""
 
 
 class WordClass(IntEnum):
-    """What sort of word it is. ``EDGE`` and ``MARK`` stand for what is beside a span when no word is."""
+    """The class of a word. ``EDGE`` and ``MARK`` stand for the neighbour of a span that is not a word."""
 
     EDGE = 0  # the beginning or the end of a sentence
     MARK = 1  # a comma, a bracket, a quotation mark
@@ -77,14 +77,14 @@ FUNCTION_CLASSES = frozenset(
         WordClass.AUXILIARY,
     }
 )
-"""Words that hold a sentence together; by themselves they say nothing about what it is about."""
+"""Classes of function words, which do not tell the topic of a sentence."""
 
 FIRST_PERSON = frozenset(WORD.findall("i i'm i've i'd i'll me my mine myself we we're we've us our"))
 SECOND_PERSON = frozenset(WORD.findall("you you're you've you'll your yours"))
 
 
 def normalize_word(word: str) -> str:
-    """The word in lower case, with a straight apostrophe."""
+    """Return a word in lower case, with straight apostrophes."""
     return word.lower().replace("’", "'")
 
 

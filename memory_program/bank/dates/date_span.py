@@ -1,4 +1,4 @@
-"""Stretches of time: the days that an expression names, and how answers write them."""
+"""Spans of days, and the phrases in which answers name them."""
 
 import re
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _AFTER_PREPOSITION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DateSpan:
-    """The days that an expression of time names, both ends included, and how an answer writes them."""
+    """A span of days, both ends included, and its name in an answer: ``May 2023``, ``7 May 2023``."""
 
     first: date
     last: date
@@ -26,11 +26,11 @@ class DateSpan:
 
     @property
     def is_day(self) -> bool:
-        """Whether it is a single day."""
+        """True for a single day."""
         return self.first == self.last
 
-    def insert_into(self, sentence: str, said: str) -> str:
-        """Let a sentence tell when it was: in place of what was said, if it repeats that, or at its end.
+    def insert_into(self, sentence: str, expression: str) -> str:
+        """Make a sentence name this span: in place of the expression that it resolves, or at the end.
 
         Example:
             >>> january = DateSpan(date(2023, 1, 1), date(2023, 1, 31), "January 2023")
@@ -43,36 +43,36 @@ class DateSpan:
         """
         if self.phrase.casefold() in sentence.casefold():
             return sentence
-        is_beside = _RELATION.search(self.phrase)  # "The week before 9 June 2023"
-        told = self.phrase[0].lower() + self.phrase[1:] if is_beside else f"in {self.phrase}"
-        repeated = re.search(rf"\b{re.escape(said)}\b", sentence, re.IGNORECASE)
+        is_relative = _RELATION.search(self.phrase)  # "The week before 9 June 2023"
+        phrase = self.phrase[0].lower() + self.phrase[1:] if is_relative else f"in {self.phrase}"
+        repeated = re.search(rf"\b{re.escape(expression)}\b", sentence, re.IGNORECASE)
         if repeated is None:
             body = sentence.rstrip(".!?")
-            return f"{body} {told}{sentence[len(body) :]}"
+            return f"{body} {phrase}{sentence[len(body) :]}"
         if _AFTER_PREPOSITION.search(sentence[: repeated.start()]):
-            told = told.removeprefix("in ")
+            phrase = phrase.removeprefix("in ")
         if repeated.start() == 0:
-            told = told[0].upper() + told[1:]
-        return f"{sentence[: repeated.start()]}{told}{sentence[repeated.end() :]}"
+            phrase = phrase[0].upper() + phrase[1:]
+        return f"{sentence[: repeated.start()]}{phrase}{sentence[repeated.end() :]}"
 
 
 def format_day(day: date) -> str:
-    """Write a day as answers write it: ``7 May 2023``."""
+    """Write a day as answers do: ``7 May 2023``."""
     return f"{day.day} {MONTH_NAMES[day.month - 1]} {day.year}"
 
 
 def format_month(day: date) -> str:
-    """Write a day's month as answers write it: ``May 2023``."""
+    """Write the month of a day as answers do: ``May 2023``."""
     return f"{MONTH_NAMES[day.month - 1]} {day.year}"
 
 
 def day_span(day: date | None) -> DateSpan | None:
-    """Give the stretch of one day."""
+    """Make the span of one day."""
     return None if day is None else DateSpan(day, day, format_day(day))
 
 
 def month_span(day: date | None) -> DateSpan | None:
-    """Give the month of a day."""
+    """Make the span of the month that a day is in."""
     if day is None:
         return None
     first = day.replace(day=1)
@@ -80,5 +80,5 @@ def month_span(day: date | None) -> DateSpan | None:
 
 
 def year_span(year: int) -> DateSpan | None:
-    """Give a year, if the calendar has it."""
+    """Make the span of a year; None for a year outside 1 to 9999."""
     return DateSpan(date(year, 1, 1), date(year, 12, 31), str(year)) if 1 <= year <= 9999 else None

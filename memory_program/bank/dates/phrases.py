@@ -1,10 +1,12 @@
-"""The phrases of time that are understood: a pattern of each, and the stretch that it names.
+"""Patterns of date phrases, each with the function that resolves a match to a span of days.
 
-Days are worked out by dateparser, or by the calendar, always from the day on which it was said.
+A span is computed from the calendar or by dateparser, always relative to the anchor: the day on which the
+phrase was said.
 """
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Literal
@@ -56,14 +58,11 @@ _ON = r"(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day,? )?(?:the )?"
 _UNIT = r"(?P<unit>day|week|weekend|month|year)s?"
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # it takes milliseconds
 def parse_with_dateparser(
     expression: str, anchor: date, prefer: Literal["past", "future"] = "past"
 ) -> tuple[date, str] | None:
-    """Ask dateparser about an expression: its first day, and how long it is ("day", "month", ...).
-
-    The cache is there because it takes milliseconds.
-    """
+    """Parse an expression with dateparser: its first day, and its period ("day", "month", ...)."""
     parser = DateDataParser(
         languages=["en"],
         settings={
@@ -77,50 +76,35 @@ def parse_with_dateparser(
     try:
         found = parser.get_date_data(expression)
     except OverflowError:
-        return None  # beyond the calendar
+        return None  # outside the calendar
     return None if found.date_obj is None else (found.date_obj.date(), str(found.period))
 
 
-def _first_day(expression: str, anchor: date, prefer: Literal["past", "future"] = "past") -> date | None:
-    parsed = parse_with_dateparser(expression, anchor, prefer)
-    return None if parsed is None else parsed[0]
-
-
-def _closest_day(expression: str, anchor: date) -> date | None:
-    days = [_first_day(expression, anchor, "past"), _first_day(expression, anchor, "future")]
-    return min((day for day in days if day), key=lambda day: abs(day - anchor), default=None)
-
-
 def _direction(match: re.Match[str]) -> int:
-    """-1 for the last one, 0 for this one, 1 for the next."""
+    """Return -1 for the last one, 0 for this one, 1 for the next."""
     which = match["which"].lower()
     return {"this": 0, "next": 1, "this coming": 1, "coming": 1}.get(which, -1)
 
 
-def _relative_phrase(what: str, direction: int, anchor: date) -> str:
-    return f"The {what} {('before', 'of', 'after')[direction + 1]} {format_day(anchor)}"
+def _relative_phrase(name: str, direction: int, anchor: date) -> str:
+    return f"The {name} {('before', 'of', 'after')[direction + 1]} {format_day(anchor)}"
 
 
 def _named_day(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """``7 May 2023``, ``May 7th``: without a year, the closest to the anchor."""
+    """Resolve ``7 May 2023`` and ``May 7th``; without a year, to the day closest to the anchor."""
     parts = match.groupdict()
     month = parts["month"]
     number = int(month) if month.isdecimal() else _MONTHS.index(month[:3].lower()) + 1
-    near = range(anchor.year - 8, anchor.year + 9)  # leap years may be so far apart
-    years = [int(parts["year"])] if parts.get("year") else near
-    days = [found for year in years if (found := _date_or_none(year, number, int(parts["day"])))]
+    near = range(anchor.year - 8, anchor.year + 9)  # leap years may be eight years apart
+    days = list[date]()
+    for year in [int(parts["year"])] if parts.get("year") else near:
+        with suppress(ValueError):  # 29 February in another year
+            days.append(date(year, number, int(parts["day"])))
     return day_span(min(days, key=lambda day: abs(day - anchor), default=None))
 
 
-def _date_or_none(year: int, month: int, day: int) -> date | None:
-    try:
-        return date(year, month, day)
-    except ValueError:
-        return None
-
-
 def day_of_month(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """``on the 15th``: the last such day that is not after the anchor."""
+    """Resolve ``on the 15th`` to the last such day that is not after the anchor."""
     day, month = int(match["day"]), anchor.replace(day=1)
     while 1 <= day <= 31:
         found = month + relativedelta(day=day)
@@ -131,13 +115,14 @@ def day_of_month(match: re.Match[str], anchor: date) -> DateSpan | None:
 
 
 def _relative_day(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``yesterday``, ``tonight``, ``this morning``, ``the day after tomorrow``."""
     shift = {"yesterday": -1, "last night": -1, "tomorrow": 1}
     shift |= {"day before yesterday": -2, "day after tomorrow": 2}
     return day_span(anchor + timedelta(shift.get(match[0].lower(), 0)))
 
 
 def _relative_weekday(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """``last Friday``, ``next Friday``; ``Friday`` alone is the last one. Never the anchor itself."""
+    """Resolve ``last Friday``, ``next Friday`` and ``Friday`` (the last one); never to the anchor itself."""
     is_past = "which" not in match.groupdict() or _direction(match) < 0
     days_ahead = (_WEEKDAYS.index(match["weekday"][:3].lower()) - anchor.weekday()) % 7
     day = anchor + timedelta(days_ahead - 7 if is_past else days_ahead or 7)
@@ -145,35 +130,36 @@ def _relative_weekday(match: re.Match[str], anchor: date) -> DateSpan | None:
 
 
 def _named_month(match: re.Match[str], anchor: date) -> DateSpan | None:
-    return month_span(_closest_day(f"{match['month']} {match.groupdict().get('year', '')}".strip(), anchor))
+    """Resolve ``February 2024`` and ``in December``; without a year, to the month closest to the anchor."""
+    expression = f"{match['month']} {match.groupdict().get('year', '')}".strip()
+    parsed = [parse_with_dateparser(expression, anchor, prefer) for prefer in ("past", "future")]
+    days = [day for day, _ in filter(None, parsed)]
+    return month_span(min(days, key=lambda day: abs(day - anchor), default=None))
 
 
 def _relative_month(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """``last May``, ``next May``; in May itself, last May was a year ago. ``this May`` is the year's."""
+    """Resolve ``last May`` and ``next May`` (a year away in May itself), and ``this May``, of that year."""
     direction = _direction(match)
     if match["which"].lower() == "this":
         is_verb = match["month"] in ("may", "march")  # "this may be", "this march"
         number = _MONTHS.index(match["month"][:3].lower()) + 1
         return None if is_verb else month_span(anchor.replace(month=number, day=1))
-    day = _first_day(match["month"], anchor, "past" if direction < 0 else "future")
+    parsed = parse_with_dateparser(match["month"], anchor, "past" if direction < 0 else "future")
+    day = None if parsed is None else parsed[0]
     if day is not None and direction and day.month == anchor.month:
         day = anchor + relativedelta(years=direction)
     return month_span(day)
 
 
-def _named_year(match: re.Match[str], anchor: date) -> DateSpan | None:
-    return year_span(int(match["year"]))
-
-
-def _named_season(match: re.Match[str], anchor: date) -> DateSpan | None:
-    first = date(int(match["year"]), _SEASONS[match["season"].lower()], 1)
-    return _season_span(match["season"], first)
+def _season_span(season: str, first: date) -> DateSpan:
+    """Make the span of a season; winter has the year in which it begins."""
+    return DateSpan(first, first + relativedelta(months=3, days=-1), f"{season.lower()} {first.year}")
 
 
 def _relative_season(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """``last summer``: the last one that is over; ``next summer``: the first that has not begun.
+    """Resolve ``last summer`` to the last one that is over, ``next summer`` to the first that has not begun.
 
-    ``this summer`` is the year's; in January and February, ``this winter`` began in the year before.
+    ``this summer`` is that of the year; in January and February, ``this winter`` began in the year before.
     """
     direction, year = _direction(match), relativedelta(years=1)
     first = date(anchor.year, _SEASONS[match["season"].lower()], 1)
@@ -186,13 +172,8 @@ def _relative_season(match: re.Match[str], anchor: date) -> DateSpan | None:
     return _season_span(match["season"], first)
 
 
-def _season_span(season: str, first: date) -> DateSpan:
-    """A season has the year in which it begins."""
-    return DateSpan(first, first + relativedelta(months=3, days=-1), f"{season.lower()} {first.year}")
-
-
 def _adjacent_period(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """``last week``, ``this month``, ``next year``. A week begins on Monday, its weekend on Saturday."""
+    """Resolve ``last week``, ``this month``, ``next year``; weeks begin on Monday, weekends on Saturday."""
     direction, unit = _direction(match), match["unit"].lower()
     if unit == "year":
         return year_span(anchor.year + direction)
@@ -204,35 +185,31 @@ def _adjacent_period(match: re.Match[str], anchor: date) -> DateSpan | None:
 
 
 def _period_at_offset(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """``two weeks ago``, ``in 3 days``: exact for days; ``a few`` is read as three and written as said."""
+    """Resolve ``two weeks ago``, ``in 3 days`` (an exact day); ``a few`` counts as three."""
     words, unit = match["count"].lower(), match["unit"].lower()
     word = words.removeprefix("a ").removesuffix(" of")
     sign, side = (-1, "before") if match.groupdict().get("ago") else (1, "after")
     shift = sign * (int(word) if word.isdecimal() else sum(_COUNTS[part] for part in re.split("[ -]", word)))
     is_vague = word in ("couple", "few", "several")
+    is_single = words in ("a", "an", "one", "1")
+    phrase = f"{words.capitalize()} {unit}{'' if is_single else 's'} {side}"
     if unit in ("day", "week", "weekend"):
         day = anchor + timedelta(shift if unit == "day" else 7 * shift)
-        if unit == "day" and not is_vague:
-            return day_span(day)
-        return DateSpan(day, day, f"{_plural(words, unit)} {side} {format_day(anchor)}")
+        is_exact = unit == "day" and not is_vague
+        return day_span(day) if is_exact else DateSpan(day, day, f"{phrase} {format_day(anchor)}")
     is_month = unit == "month"
-    stretch = month_span(anchor + relativedelta(months=shift)) if is_month else year_span(anchor.year + shift)
-    if stretch is None or not is_vague:
-        return stretch
-    here = format_month(anchor) if is_month else str(anchor.year)
-    return DateSpan(stretch.first, stretch.last, f"{_plural(words, unit)} {side} {here}")
-
-
-def _plural(count: str, unit: str) -> str:
-    return f"{count.capitalize()} {unit}{'' if count in ('a', 'an', 'one', '1') else 's'}"
+    span = month_span(anchor + relativedelta(months=shift)) if is_month else year_span(anchor.year + shift)
+    if span is None or not is_vague:
+        return span
+    return DateSpan(span.first, span.last, f"{phrase} {format_month(anchor) if is_month else anchor.year}")
 
 
 PhraseReader = Callable[[re.Match[str], date], DateSpan | None]
-"""Gives the stretch that a match names, said on a day; None for what only looks like a phrase of time."""
+"""A function from a match and its anchor to a span; None if the words are not a date after all."""
 
 PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
-    (re.compile(rf"\b{pattern}\b", re.IGNORECASE), read)
-    for pattern, read in (
+    (re.compile(rf"\b{pattern}\b", re.IGNORECASE), reader)
+    for pattern, reader in (
         (r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)", _named_day),
         (r"(?P<day>\d{1,2})\.(?P<month>\d{1,2})\.(?P<year>(?:19|20)\d\d)", _named_day),
         (rf"{_ON}{MONTH}\.? (?:the )?{_DAY},? {_YEAR}", _named_day),
@@ -252,11 +229,16 @@ PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
         (rf"{_WHICH} {MONTH}", _relative_month),
         (rf"{_WHICH} {_SEASON}", _relative_season),
         (rf"{MONTH},? (?:of )?{_YEAR}", _named_month),
-        (rf"{_SEASON},? (?:of )?{_YEAR}", _named_season),
+        (
+            rf"{_SEASON},? (?:of )?{_YEAR}",
+            lambda match, _: _season_span(
+                match["season"], date(int(match["year"]), _SEASONS[match["season"].lower()], 1)
+            ),
+        ),
         (rf"(?:in|since|until|by|early|mid|late)[ -]{MONTH}", _named_month),
         (_FULL_WEEKDAY, _relative_weekday),
         (rf"on the {ORDINAL}", day_of_month),
-        (_YEAR, _named_year),
+        (_YEAR, lambda match, _: year_span(int(match["year"]))),
     )
 )
-"""Each pattern with its reading; of two that overlap in a text, the one that stands first here counts."""
+"""Each pattern with its reader; if two matches overlap in a text, the pattern that comes first here wins."""

@@ -1,8 +1,7 @@
-"""When something happened: expressions of time, resolved against the day on which they were said.
+"""Date phrases in a text, found and resolved relative to the day on which they were said.
 
-Nothing here looks at the clock of the machine. What is ours is how long the stretch of time is that an
-expression names, and how to write it down (a speaker who says "last week" on 9 June 2023 means "The week
-before 9 June 2023", not a day).
+Nothing here reads the clock of the machine. A resolved phrase has a span and a name: "last week", said on
+9 June 2023, becomes "The week before 9 June 2023" and not a single day.
 """
 
 import re
@@ -20,9 +19,9 @@ _HOUR = re.compile(
 _NUMBERED_MONTH = re.compile(r"(?!0000)\d{4}-(?:0[1-9]|1[0-2])")
 _DAY_ALONE = re.compile(rf"the {ORDINAL}", re.IGNORECASE)
 _MISREAD = re.compile(
-    r"\d0s\b"  # dateparser takes the 80s for seconds
-    r"|\b(?:before|after|half)\b"  # and of these sees what stands beside them
-    rf"|^(?=.*\d).*\b{MONTH}\b",  # of "10-12 June" it makes the year 2012
+    r"\d0s\b"  # dateparser reads "80s" as seconds
+    r"|\b(?:before|after|half)\b"  # it ignores these words
+    rf"|^(?=.*\d).*\b{MONTH}\b",  # it reads the 12 of "10-12 June" as the year 2012
     re.IGNORECASE,
 )
 _LEADING_WORDS = re.compile(
@@ -32,7 +31,7 @@ _LEADING_WORDS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DateMention:
-    """An expression of time in a text: ``text[start:end]``, and what it names."""
+    """A date phrase in a text, at ``text[start:end]``, and the span that it names."""
 
     start: int
     end: int
@@ -40,7 +39,7 @@ class DateMention:
 
 
 def find_dates(text: str, anchor: date) -> list[DateMention]:
-    """List the expressions of time in a text that was said on ``anchor``, in their order; none overlap.
+    """List the date phrases in a text that was said on ``anchor``, in their order; none overlap.
 
     A day without a year is in the year that brings it closest to the anchor; "Friday" alone is the last one.
 
@@ -50,24 +49,24 @@ def find_dates(text: str, anchor: date) -> list[DateMention]:
         ['8 June 2023', 'Two weeks before 9 June 2023']
     """
     found: list[DateMention] = []
-    for pattern, read in PHRASES:
+    for pattern, reader in PHRASES:
         for match in pattern.finditer(text):
             if any(match.start() < other.end and other.start < match.end() for other in found):
                 continue
             try:
-                stretch = read(match, anchor)
+                span = reader(match, anchor)
             except (OverflowError, ValueError):
-                continue  # beyond the calendar: "999 years ago", said in the year 8
-            if stretch is not None:
-                found.append(DateMention(match.start(), match.end(), stretch))
+                continue  # outside the calendar: "999 years ago", said in the year 8
+            if span is not None:
+                found.append(DateMention(match.start(), match.end(), span))
     return sorted(found, key=lambda mention: mention.start)
 
 
 def resolve_date(expression: str, anchor: date) -> date | None:
-    """Resolve an expression that was said on ``anchor``: a day, or the first day of the stretch it names.
+    """Resolve a date phrase that was said on ``anchor`` to the first day of its span.
 
     Returns:
-        None for what is no expression of time.
+        None if it is not a date phrase.
 
     Example:
         >>> resolve_date("last Friday", date(2023, 7, 15))
@@ -78,12 +77,13 @@ def resolve_date(expression: str, anchor: date) -> date | None:
 
 
 def resolve_date_span(expression: str, anchor: date) -> DateSpan | None:
-    """Resolve an expression that was said on ``anchor``: a day, or the stretch that it names.
+    """Resolve a date phrase that was said on ``anchor`` to its span of days.
 
-    Takes ISO dates, the expressions of ``find_dates``, and whatever else dateparser reads in English.
+    It may be an ISO date, a phrase that ``find_dates`` finds, or anything else that dateparser reads in
+    English.
 
     Returns:
-        None for what is no expression of time.
+        None if it is not a date phrase.
 
     Example:
         >>> resolve_date_span("next month", date(2023, 12, 15)).phrase
@@ -95,20 +95,15 @@ def resolve_date_span(expression: str, anchor: date) -> DateSpan | None:
     try:
         return day_span(datetime.fromisoformat(expression).date())
     except ValueError:
-        pass  # most are written in words
-    for said in dict.fromkeys((expression, _HOUR.sub("", expression))):
-        for mention in find_dates(said, anchor):
-            if mention.end == len(said) and _LEADING_WORDS.fullmatch(said[: mention.start]):
+        pass  # most phrases are words
+    for phrase in dict.fromkeys((expression, _HOUR.sub("", expression))):
+        for mention in find_dates(phrase, anchor):
+            if mention.end == len(phrase) and _LEADING_WORDS.fullmatch(phrase[: mention.start]):
                 return mention.date_span
-        if alone := _DAY_ALONE.fullmatch(said):
+        if alone := _DAY_ALONE.fullmatch(phrase):
             return day_of_month(alone, anchor)
     if expression.isdigit() or _MISREAD.search(expression):
         return None
-    return _dateparser_span(expression, anchor)
-
-
-def _dateparser_span(expression: str, anchor: date) -> DateSpan | None:
-    """Read what no rule of ours does, as long as dateparser takes it to be; a week or a quarter is not."""
     if (parsed := parse_with_dateparser(expression, anchor)) is None:
         return None
     day, period = parsed

@@ -36,7 +36,7 @@ class EvaluationPublisher(RunPublisher):
         self, config: EvaluateConfig, selection: Selection, console: Console, oracle: Json | None = None
     ) -> None:
         """Prepare; nothing is opened or written yet. For ``oracle`` see ``build_evaluation_results``."""
-        super().__init__(config.output_dir, config.tracking_uri, is_on=config.mlflow)
+        super().__init__(config.output_dir, config.tracking.tracking_uri, is_on=config.tracking.mlflow)
         self._config, self._selection, self._console, self._oracle = config, selection, console, oracle
 
     def publish(self, recorded: Sequence[SystemRecords], store: BankStore | None) -> ReportedRun:
@@ -53,7 +53,7 @@ class EvaluationPublisher(RunPublisher):
         scored = tuple(system.score_answers(store) for system in recorded)
         results = build_evaluation_results(self._config, self._selection, scored, self._oracle)
         folder = self._config.output_dir
-        path, page = folder / EVALUATION_RESULTS_FILE, self._config.page or folder / REPORT_FILE
+        path, page = folder / EVALUATION_RESULTS_FILE, self._config.report_file or folder / REPORT_FILE
         reported = ReportedRun(folder, self._selection, results, scored)
         write_json(path, results)
         for system, of_system in zip(recorded, scored, strict=True):
@@ -69,7 +69,7 @@ class EvaluationPublisher(RunPublisher):
             print_plain(self._console, PLOTS_LEFT_OUT)
         print_plain(self._console, f"results: {path}")
         print_plain(self._console, f"report: {page}")
-        if self._config.mlflow:
+        if self._config.tracking.mlflow:
             name, tags = f"{folder.name} on {results['dataset']['name']}", provenance_tags(results)
             self.log_once(
                 content_hash(results["systems"], results["comparisons"], results["dataset"]),

@@ -40,7 +40,7 @@ def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
     for of_run in settings:
         selection = load_selection(of_run)
         print_plain(console, f"{of_run.output_dir}: {selection.summary}")
-        own_page = of_run if alone else of_run.model_copy(update={"page": None})
+        own_page = of_run if alone else of_run.replace(report_file=None)
         try:  # the oracle's results as last reported: to compute them again takes the oracle
             results = json.loads((of_run.output_dir / EVALUATION_RESULTS_FILE).read_text(encoding="utf-8"))
             oracle = results["ceiling"]
@@ -48,14 +48,14 @@ def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
             oracle = None
         reported.append(score_and_publish(own_page, selection, console, oracle))
     if not alone:
-        page = config.page or config.runs[0].parent / REPORT_FILE
-        tracked = next((of_run for of_run in settings if of_run.mlflow), settings[0])
+        page = config.report_file or config.runs[0].parent / REPORT_FILE
+        tracked = next((of_run for of_run in settings if of_run.tracking.mlflow), settings[0])
         write_html_report(page, reported)
         print_plain(console, f"report of {len(reported)} runs: {page}")
-        if tracked.mlflow:  # the page is a run of its own
+        if tracked.tracking.mlflow:  # the page is a run of its own
             name = f"report of {', '.join(run.folder.name for run in reported)}"
             content = TrackedRun(name, {}, {}, provenance_tags(reported[0].results), [page])
-            location = tracking_location(tracked.output_dir, tracked.tracking_uri)
+            location = tracking_location(tracked.output_dir, tracked.tracking.tracking_uri)
             with closing(Tracker(*location)) as tracker:
                 tracker.log(content, [])
     return reported
@@ -111,8 +111,8 @@ def load_run_config(folder: Path, config: EvaluateConfig) -> EvaluateConfig:
     here: Json = {
         "mode": Mode.REPORT,
         "output_dir": folder,
-        "page": config.page,
-        "mlflow": config.mlflow and recorded.get("mlflow", True),
-        "tracking_uri": config.tracking_uri or recorded.get("tracking_uri"),
+        "report_file": config.report_file,
+        "mlflow": config.tracking.mlflow and recorded.get("mlflow", True),
+        "tracking_uri": config.tracking.tracking_uri or recorded.get("tracking_uri"),
     }
     return EvaluateConfig(**{**recorded, **here})

@@ -64,7 +64,7 @@ class SystemIdentity:
 def identify_system(system: MemorySystem, name: SystemName, config: EvaluateConfig) -> SystemIdentity:
     """Describe a system that was made from a config."""
     state = system.dump_state()
-    settings = {**config.system_settings.model_dump(mode="json"), "build": config.build}
+    settings = {**config.system.for_records(), "build": config.build}
     writer = config.writer_model_for(name)
     reader = config.reader if name.has_model_reader else None
     known_writer, known_reader = (

@@ -44,7 +44,7 @@ def calibrate_judge(config: EvaluateConfig, console: Console, models: ModelFacto
         BudgetExceededError: a limit is passed; verdicts so far are kept.
         RunInUseError: another process calibrates there.
     """
-    judge, benchmark = identify_judge(config), benchmark_for_config(config)
+    judge, benchmark = identify_judge(config), benchmark_for_config(config.source)
     assert judge is not None, "the config of this mode has a judge"
     folder = calibration_folder(config)
     with lock_run_folder(folder), closing(calibration_journal(config)) as journal:

@@ -40,9 +40,14 @@ def estimate_build(
     if not missing or writer is None:
         return None
     transcripts = [count_tokens(s.transcript) for c in conversations for s in c.sessions]
-    agents = _SPECIALISTS if config.writer_mode == "specialists" else 1
+    agents = _SPECIALISTS if config.system.writer.writer_mode == "specialists" else 1
     input_tokens = _WRITER_PROMPT + _RELATED_MEMORIES + fmean(transcripts)
-    calls = missing * agents * config.max_turns * (_PHASES if config.build == "two-phase" else 1)
+    calls = (
+        missing
+        * agents
+        * config.system.writer.writer_max_turns
+        * (_PHASES if config.build == "two-phase" else 1)
+    )
     return _estimate(config, name, "build", writer, calls, input_tokens, _WRITER_REPLY)
 
 
@@ -57,9 +62,10 @@ def estimate_answers(
     elif name is SystemName.FULL_CONTEXT:
         context_tokens = fmean(sum(count_tokens(s.transcript) for s in c.sessions) for c in conversations)
     else:
-        shown_tokens = config.top_k * _SHOWN_ITEM * (2 if config.archive else 1)
-        context_tokens = min(config.reader_budget, shown_tokens)
-    calls, input_tokens = missing * (1 + config.max_searches), _READER_PROMPT + context_tokens
+        shown, copies = config.system.retrieval, 2 if config.system.reader.with_verbatim_turns else 1
+        context_tokens = min(shown.reader_budget, shown.top_k * _SHOWN_ITEM * copies)
+    calls = missing * (1 + config.system.reader.max_searches)
+    input_tokens = _READER_PROMPT + context_tokens
     return _estimate(config, name, "answer", config.reader, calls, input_tokens, _READER_REPLY)
 
 

@@ -10,7 +10,8 @@ import dspy
 from memory_program.agents.program import MemorySystem
 from memory_program.agents.systems import set_models
 from memory_program.bank.store import BankStore
-from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName, SystemSettings
+from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
+from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import ConfigError, RecordError
 from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import Selection
@@ -77,7 +78,7 @@ class SystemRunner:
             StoreError: the database cannot be read.
         """
         self._name, self._config = name, config
-        self._system = make_system(name.value, config.system_settings)
+        self._system = make_system(name.value, config.system)
         chosen_on = None
         if config.program is not None and name is SystemName.OPTIMIZED:
             load_program(self._system, config.program)
@@ -163,5 +164,5 @@ def load_program(system: MemorySystem, path: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
         raise ConfigError(
             f"program={str(path)!r} cannot be loaded ({type(error).__name__}: {error}): name a JSON file "
-            "that was saved from a program of the same --writer-mode, --max-turns and --max-searches"
+            "that was saved from a program of the same --writer-mode, --writer-max-turns and --max-searches"
         ) from error

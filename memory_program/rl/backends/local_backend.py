@@ -1,7 +1,7 @@
-"""DSPy's training interface over the model in this process: ``lm.policy_gradient_step()`` gives a job that takes steps.
+"""DSPy's training interface over the model in this process: ``lm.reinforce()`` starts a job that takes steps.
 
-What is sent are DSPy's groups (messages, completion, reward), or examples for supervised fine-tuning. An item
-may add what DSPy's wire has no place for: the tokens that were sampled, and their advantage.
+A step gets DSPy's groups (messages, completion, reward), or examples for supervised fine-tuning. An item of a
+group may add two fields of ours: the sampled tokens, and their advantage.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,23 +13,22 @@ from dspy import lm15
 from dspy.clients.provider import Provider, ReinforceJob
 from dspy.clients.utils_finetune import TrainDataFormat
 
-from memory_program.configs.trainer_config import ReinforceSettings
+from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.errors import ModelError
 from memory_program.inference.engine import LocalEngine
 from memory_program.models.local_model import LocalModel
-from memory_program.rl.credit import group_advantages
+from memory_program.rl.rewards import group_advantages
 from memory_program.rl.trainer.packing import Sample
-from memory_program.rl.trainer.policy_step import LocalTrainer
-from memory_program.rl.trainer.step_accumulator import StepReport
+from memory_program.rl.trainer.policy_step import LocalTrainer, StepReport
 
 TrainingItem = Mapping[str, Any]  # Any: JSON, as DSPy sends training data
 
 
 class LocalReinforceJob(ReinforceJob):
-    """Trains the weights that the language model generates with."""
+    """A training job on the weights that the language model generates with."""
 
     trainer: LocalTrainer
-    is_ended = False  # going on needs its checkpoints and no more
+    is_ended = False  # it can always go on from a checkpoint
 
     def initialize(self) -> None:
         """Prepare the optimiser.
@@ -45,21 +44,21 @@ class LocalReinforceJob(ReinforceJob):
         train_data: Sequence[TrainingItem],
         train_data_format: TrainDataFormat | str | None = TrainDataFormat.GRPO_CHAT,
     ) -> StepReport | None:
-        """Take a step on groups of samples, or (``chat``) towards examples.
+        """Take a step on groups of samples, or (``chat``) an SFT step on examples.
 
-        An item of a group may say its ``advantage``; one that does not has (reward - mean) / (deviation +
-        1e-4) within its group. An item may give its ``completion_tokens`` and their ``logprobs`` as they were
-        sampled; else they are those of its completion.
+        An item of a group may give its ``advantage``; without it, the advantage is computed from the rewards
+        of its group: (reward - mean) / (deviation + 1e-4). An item may give its sampled
+        ``completion_tokens`` and their ``logprobs``; without them, its completion is tokenized.
 
         Args:
             train_data: ``[{"group": [{"messages", "completion", "reward"}]}]``, or ``[{"messages"}]``.
             train_data_format: ``grpo_chat``, or ``chat`` for supervised fine-tuning.
 
         Returns:
-            what the step did; None where no sample has an advantage, and nothing was done.
+            statistics of the step; None if no group has advantages, and no step was taken.
 
         Raises:
-            ModelError: another format, or the gradient is not a number.
+            ModelError: the format is another one, or the gradient is not finite.
         """
         if train_data_format == TrainDataFormat.CHAT:
             return self.trainer.sft_step([self._example(item) for item in train_data])
@@ -68,70 +67,63 @@ class LocalReinforceJob(ReinforceJob):
                 f"train_data_format={train_data_format!r} cannot be trained on here: give "
                 f"{TrainDataFormat.GRPO_CHAT.value!r} or {TrainDataFormat.CHAT.value!r}"
             )
-        samples = [sample for item in train_data for sample in self._group(item["group"])]
+        engine = require_local_engine(self.lm)
+        samples: list[Sample] = []
+        for group in (item["group"] for item in train_data):
+            given = [item.get("advantage") for item in group]
+            advantages = group_advantages([item["reward"] for item in group]) if None in given else given
+            if advantages is None:  # equal rewards: nothing to learn
+                continue
+            for item, advantage in zip(group, advantages, strict=True):
+                prompt = tuple(engine.prompt_tokens(_to_request(item["messages"])))
+                tokens, logprobs = item.get("completion_tokens"), item.get("logprobs")
+                if tokens is None:
+                    tokens, logprobs = engine.reply_tokens(item["completion"]["content"]), None
+                samples.append(Sample(prompt, tuple(tokens), cast(float, advantage), logprobs))
         return self.trainer.policy_gradient_step(samples) if samples else None
 
     def eval_nll(self, train_data: Sequence[TrainingItem]) -> tuple[float, int]:
-        """Give the summed negative log-likelihood of the replies of examples, and their tokens; no step."""
+        """Return the summed negative log-likelihood of the examples' replies, and their tokens; no step."""
         return self.trainer.eval_nll([self._example(item) for item in train_data])
 
     def save_checkpoint(self, checkpoint_name: str) -> None:
-        """Write the model in the format of transformers into the folder of that name."""
+        """Write the model in the format of transformers; the name is the folder."""
         self.trainer.save_model(Path(checkpoint_name))
         self.checkpoints[checkpoint_name] = checkpoint_name
         self.last_checkpoint = checkpoint_name
 
     def terminate(self) -> None:
-        """Take the model out of this process."""
+        """Remove the model from this process."""
         require_local_engine(self.lm).close()
 
     def cancel(self) -> None:
-        """Do nothing: every step is done when it returns."""
+        """Do nothing: no step outlives its call."""
 
     def status(self) -> str:
-        """Say that the job takes steps."""
+        """Return ``running``."""
         return "running"
 
-    def _group(self, group: Sequence[TrainingItem]) -> list[Sample]:
-        given = [item.get("advantage") for item in group]
-        if None in given:
-            given = group_advantages([item["reward"] for item in group])
-        if given is None:
-            return []
-        return [
-            self._sample(item, cast(float, advantage)) for item, advantage in zip(group, given, strict=True)
-        ]
-
-    def _sample(self, item: TrainingItem, advantage: float) -> Sample:
-        prompt = tuple(require_local_engine(self.lm).prompt_tokens(_request(item["messages"])))
-        if "completion_tokens" in item:
-            return Sample(prompt, tuple(item["completion_tokens"]), advantage, item.get("logprobs"))
-        return Sample(prompt, self._reply(item["completion"]["content"]), advantage)
-
     def _example(self, item: TrainingItem) -> Sample:
-        *prompt, reply = item["messages"]
-        tokens = tuple(require_local_engine(self.lm).prompt_tokens(_request(prompt)))
-        return Sample(tokens, self._reply(reply["content"]))
-
-    def _reply(self, text: str) -> tuple[int, ...]:
-        return tuple(require_local_engine(self.lm).reply_tokens(text))
+        engine, (*prompt, reply) = require_local_engine(self.lm), item["messages"]
+        tokens = engine.prompt_tokens(_to_request(prompt))
+        return Sample(tuple(tokens), tuple(engine.reply_tokens(reply["content"])))
 
 
 class LocalProvider(Provider):
-    """Says that a model in this process can be trained."""
+    """DSPy's provider for models in this process; they can be trained."""
 
     def __init__(self) -> None:
-        """Offer reinforcement."""
+        """Register the job."""
         super().__init__()
         self.reinforceable = True
         self.ReinforceJob = LocalReinforceJob
 
 
 def require_local_engine(lm: dspy.LM) -> LocalEngine:
-    """Give the engine of a model that runs in this process.
+    """Return the engine of a model in this process.
 
     Raises:
-        ModelError: it runs elsewhere.
+        ModelError: the model runs elsewhere.
     """
     engine = lm.engine
     if isinstance(engine, LocalModel):
@@ -144,8 +136,8 @@ def require_local_engine(lm: dspy.LM) -> LocalEngine:
     )
 
 
-def _request(messages: Sequence[Mapping[str, str]]) -> lm15.Request:
+def _to_request(messages: Sequence[Mapping[str, str]]) -> lm15.Request:
     system = next((message["content"] for message in messages if message["role"] == "system"), None)
     makers = {"user": lm15.Message.user, "assistant": lm15.Message.assistant}
-    said = [makers[m["role"]](m["content"]) for m in messages if m["role"] != "system"]
-    return lm15.Request(model="local", messages=tuple(said), system=system)
+    turns = [makers[m["role"]](m["content"]) for m in messages if m["role"] != "system"]
+    return lm15.Request(model="local", messages=tuple(turns), system=system)

@@ -1,8 +1,8 @@
-"""Completions laid out behind their prompt, so that a group of eight reads its prompt once, not eight times.
+"""Pack the completions of a group behind their shared prompt, so that the network reads the prompt once.
 
-A sequence holds prompts, each followed by the different texts that continue it. Every continuation has the
-positions that it would have alone and attends to its prompt and itself, so its logits are those of the text
-alone. Equal continuations are laid out once.
+A sequence holds prompts, each followed by its distinct completions. A completion keeps the positions it would
+have alone and attends only to its prompt and itself, so its logits are those of the text alone. Equal
+completions are packed once.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,9 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A completion to learn from, in tokens.
+    """A prompt and a completion in tokens, with the completion's advantage.
 
-    ``advantage`` says how much it is to become likelier. ``logprobs`` are those with which it was sampled
-    (natural logarithms, at the temperature of the sampling); None where the present model is the sampler.
+    ``logprobs`` are those of the sampler (natural logarithms, at the sampling temperature); None if unknown.
     """
 
     prompt: tuple[int, ...]
@@ -28,10 +27,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class PackedSequence:
-    """One sequence of T tokens, and where the N completion tokens of its samples are in it.
+    """One sequence of T tokens, and the places of the N completion tokens of its samples.
 
-    ``predictors_N`` are the places whose logits predict ``targets_N``; ``samples_N`` says of which sample
-    each is, as an index into the samples that were packed.
+    ``predictors_N`` are the places whose logits predict ``targets_N``. ``samples_N`` holds the index of each
+    target's sample among those that were packed.
     """
 
     tokens_T: Tensor
@@ -43,106 +42,74 @@ class PackedSequence:
     samples_N: Tensor
 
     def mask(self, dtype: torch.dtype) -> Tensor:
-        """Give what is added to the attention's logits: 0 where a token may be seen, else minus infinity."""
+        """Return the additive attention mask: 0 where a token is visible, else minus infinity."""
         groups, branches, positions = self.groups_T, self.branches_T, self.positions_T
-        is_seen = groups[:, None] == groups[None]
-        is_seen &= (branches[None] == 0) | (branches[:, None] == branches[None])
-        is_seen &= positions[None] <= positions[:, None]
-        mask_T_T = torch.zeros(is_seen.shape, dtype=dtype, device=is_seen.device)
-        return mask_T_T.masked_fill_(~is_seen, -torch.inf)
+        is_visible = groups[:, None] == groups[None]
+        is_visible &= (branches[None] == 0) | (branches[:, None] == branches[None])
+        is_visible &= positions[None] <= positions[:, None]
+        mask_T_T = torch.zeros(is_visible.shape, dtype=dtype, device=is_visible.device)
+        return mask_T_T.masked_fill_(~is_visible, -torch.inf)
 
     def to(self, device: torch.device) -> "PackedSequence":
-        """Move everything to a device."""
+        """Copy the sequence to a device."""
         return PackedSequence(*(getattr(self, name).to(device) for name in self.__slots__))
-
-
-def pack_samples(samples: Sequence[Sample], max_tokens: int) -> list[PackedSequence]:
-    """Lay samples out in sequences of at most ``max_tokens`` tokens, a longer one where one sample is longer.
-
-    Samples without a token to learn are left out.
-    """
-    sequences: list[_SequenceBuilder] = []
-    for group in _group_by_prompt(samples):
-        for part in _split_group(group, max_tokens):
-            if not sequences or sequences[-1].length + part.length > max_tokens:
-                sequences.append(_SequenceBuilder())
-            sequences[-1].add(part)
-    return [sequence.build() for sequence in sequences]
 
 
 @dataclass(frozen=True, slots=True)
 class _PromptGroup:
-    """A prompt, and its different continuations with the samples that have them."""
+    """A prompt, and its distinct completions with the indices of their samples."""
 
     prompt: tuple[int, ...]
-    branches: dict[tuple[int, ...], list[int]]
+    completions: dict[tuple[int, ...], list[int]]
 
     @property
     def length(self) -> int:
-        return len(self.prompt) + sum(map(len, self.branches))
+        return len(self.prompt) + sum(map(len, self.completions))
 
 
-def _group_by_prompt(samples: Sequence[Sample]) -> list[_PromptGroup]:
+def pack_samples(samples: Sequence[Sample], max_tokens: int) -> list[PackedSequence]:
+    """Pack samples into sequences of at most ``max_tokens`` tokens; one sample may exceed that.
+
+    Samples without a completion token are left out.
+    """
     groups: dict[tuple[int, ...], _PromptGroup] = {}
     for index, sample in enumerate(samples):
         if sample.completion:
             group = groups.setdefault(sample.prompt, _PromptGroup(sample.prompt, {}))
-            group.branches.setdefault(sample.completion, []).append(index)
-    return sorted(groups.values(), key=lambda group: -group.length)  # so that short ones fill what is left
+            group.completions.setdefault(sample.completion, []).append(index)
+    sequences: list[list[_PromptGroup]] = []
+    for group in sorted(groups.values(), key=lambda group: -group.length):  # short ones fill the gaps
+        parts: list[_PromptGroup] = []  # a group that is too long is cut; each part repeats the prompt
+        for completion, indices in group.completions.items():
+            if not parts or parts[-1].length + len(completion) > max_tokens:
+                parts.append(_PromptGroup(group.prompt, {}))
+            parts[-1].completions[completion] = indices
+        for part in parts:
+            if not sequences or sum(g.length for g in sequences[-1]) + part.length > max_tokens:
+                sequences.append([])
+            sequences[-1].append(part)
+    return [_lay_out(sequence) for sequence in sequences]
 
 
-def _split_group(group: _PromptGroup, max_tokens: int) -> list[_PromptGroup]:
-    """Cut a group that is too long; each part reads the prompt again."""
-    parts: list[_PromptGroup] = []
-    for completion, indices in group.branches.items():
-        if not parts or parts[-1].length + len(completion) > max_tokens:
-            parts.append(_PromptGroup(group.prompt, {}))
-        parts[-1].branches[completion] = indices
-    return parts
-
-
-class _SequenceBuilder:
-    def __init__(self) -> None:
-        self._tokens: list[int] = []
-        self._positions: list[int] = []
-        self._groups: list[int] = []
-        self._branches: list[int] = []
-        self._predictors: list[int] = []
-        self._targets: list[int] = []
-        self._samples: list[int] = []
-        self._count = 0
-
-    @property
-    def length(self) -> int:
-        return len(self._tokens)
-
-    def add(self, group: _PromptGroup) -> None:
-        prompt = group.prompt
-        self._append_tokens(prompt, 0, 0)
-        last_of_prompt = self.length - 1
-        for branch, (completion, indices) in enumerate(group.branches.items(), start=1):
-            first = self.length
-            self._append_tokens(completion, len(prompt), branch)
-            predictors = [last_of_prompt, *range(first, first + len(completion) - 1)]
-            for index in indices:
-                self._predictors += predictors
-                self._targets += completion
-                self._samples += [index] * len(completion)
-        self._count += 1
-
-    def _append_tokens(self, tokens: Sequence[int], first_position: int, branch: int) -> None:
-        self._tokens += tokens
-        self._positions += range(first_position, first_position + len(tokens))
-        self._groups += [self._count] * len(tokens)
-        self._branches += [branch] * len(tokens)
-
-    def build(self) -> PackedSequence:
-        return PackedSequence(
-            torch.tensor(self._tokens),
-            torch.tensor(self._positions),
-            torch.tensor(self._groups),
-            torch.tensor(self._branches),
-            torch.tensor(self._predictors),
-            torch.tensor(self._targets),
-            torch.tensor(self._samples),
-        )
+def _lay_out(groups: Sequence[_PromptGroup]) -> PackedSequence:
+    tokens: list[int] = []
+    positions: list[int] = []
+    group_ids: list[int] = []
+    branches: list[int] = []
+    predictors: list[int] = []
+    targets: list[int] = []
+    sample_ids: list[int] = []
+    for group_id, group in enumerate(groups):
+        last_of_prompt = len(tokens) + len(group.prompt) - 1
+        for branch, text in enumerate([group.prompt, *group.completions]):
+            first, position = len(tokens), len(group.prompt) if branch else 0
+            tokens += text
+            positions += range(position, position + len(text))
+            group_ids += [group_id] * len(text)
+            branches += [branch] * len(text)
+            for index in group.completions[text] if branch else ():
+                predictors += [last_of_prompt, *range(first, first + len(text) - 1)]
+                targets += text
+                sample_ids += [index] * len(text)
+    columns = (tokens, positions, group_ids, branches, predictors, targets, sample_ids)
+    return PackedSequence(*map(torch.tensor, columns))

@@ -1,14 +1,17 @@
-"""Training inside this process: steps of reinforcement and of imitation on the weights that an engine runs.
+"""Training in this process: policy gradient and SFT steps on the weights that an engine generates with.
 
-An engine generates with the very weights that are changed here, so what is sampled next comes from the
-present policy, and nothing has to be copied.
+One step packs the samples (``packing.py``), computes the clipped objective of their tokens
+(``objective.py``), accumulates gradients and steps the optimiser. The engine shares these weights, so the
+next samples come from the updated policy without a copy.
 """
 
 import copy
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, cast
 
 import torch
@@ -17,87 +20,171 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from memory_program.configs.trainer_config import ReinforceSettings
+from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.errors import ModelError
 from memory_program.inference.engine import LocalEngine
 from memory_program.rl.trainer.objective import Objective, TokenTerms, kl_k3, target_logprobs, token_entropies
 from memory_program.rl.trainer.packing import PackedSequence, Sample, pack_samples
-from memory_program.rl.trainer.step_accumulator import PackedBatch, StepAccumulator, StepReport
 
 _STATE = "state.pt"
 _WEIGHTS = "weights.safetensors"
 
 
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """Statistics of one step. Means are over the completion tokens of its samples.
+
+    ``kl`` is None without a reference (``beta`` is 0). ``sampler_logprob_gap`` is the mean absolute
+    difference between the sampler's log-probabilities and those computed here; it grows where sampling and
+    training disagree on the text or the weights, and is None where the sampler reports none.
+    ``forward_tokens`` counts all tokens that the network read, prompts included.
+    """
+
+    loss: float
+    kl: float | None
+    entropy: float
+    clip_fraction: float
+    grad_norm: float
+    sampler_logprob_gap: float | None
+    samples: int
+    tokens: int
+    forward_tokens: int
+    seconds: float
+
+
+class _Batch:
+    """A packed sequence, and one number for each of its completion tokens."""
+
+    def __init__(self, packed: PackedSequence, samples: Sequence[Sample]) -> None:
+        self.packed = packed
+        device, samples_N = packed.tokens_T.device, packed.samples_N
+        self.advantages = torch.tensor([s.advantage for s in samples], device=device)[samples_N]
+        self.old_logprobs: Tensor | None = None
+        self.reference_logprobs: Tensor | None = None
+        # the tokens of a sample are adjacent, so the samples in order of first appearance cover them all
+        sampled = [samples[index].logprobs for index in dict.fromkeys(samples_N.tolist())]
+        known = [logprob for logprobs in sampled if logprobs is not None for logprob in logprobs]
+        is_complete = all(logprobs is not None for logprobs in sampled)
+        self.sampled_logprobs = torch.tensor(known, device=device) if is_complete else None
+        self.logprob_gap: float | None = None
+
+
+@dataclass(slots=True)
+class _PassSums:
+    """Sums over the tokens of one pass through the batches, and the norm of its gradient."""
+
+    loss: float = 0.0
+    kl: float = 0.0
+    entropy: float = 0.0
+    clipped_tokens: int = 0
+    grad_norm: float = 0.0
+
+
 class LocalTrainer:
-    """The optimiser of an engine's weights."""
+    """Trains the weights of an engine."""
 
     def __init__(self, engine: LocalEngine, settings: ReinforceSettings) -> None:
-        """Prepare to train; nothing changes before the first step.
+        """Prepare the optimiser; the weights do not change before the first step.
 
         Raises:
-            ModelError: the weights to be trained are not in float32.
+            ModelError: the weights to train are not in float32.
         """
         self.engine = engine
         self.settings = settings
         self.steps = 0
         self._objective = Objective.from_settings(settings)
         network = engine.model.network
-        torch.manual_seed(settings.seed)
+        torch.manual_seed(settings.optimizer.seed)
         self._reference: PreTrainedModel | None = None
         self._adapted: PeftModel | None = None
-        if settings.tuning == "lora":
+        if settings.optimizer.tuning == "lora":
+            lora = LoraConfig(
+                r=settings.optimizer.lora_r,
+                lora_alpha=settings.optimizer.lora_alpha,
+                lora_dropout=settings.optimizer.lora_dropout,
+                target_modules="all-linear",
+                task_type="CAUSAL_LM",
+            )
             with engine.updating():
-                self._adapted = get_peft_model(network, _lora(settings))
+                self._adapted = get_peft_model(network, lora)
         elif settings.beta:
             self._reference = engine.reference_model()
         self._network = network
         self._names = [name for name, weight in network.named_parameters() if weight.requires_grad]
         self._trained = [weight for weight in network.parameters() if weight.requires_grad]
-        self._average: list[Tensor] = []  # none before the first step, or without ema_decay
+        self._ema: list[Tensor] = []  # empty before the first step, and without ema_decay
         wrong = {str(weight.dtype) for weight in self._trained} - {"torch.float32"}
         if wrong:
             raise ModelError(
                 f"weights of {', '.join(sorted(wrong))} would lose small steps of training: load the model "
-                "in float32 (bf16=True computes in bfloat16 all the same), or train adapters, tuning='lora'"
+                "in float32 (bf16=True still computes in bfloat16), or train adapters, tuning='lora'"
             )
         self._optimizer = torch.optim.AdamW(
-            self._trained, settings.learning_rate, weight_decay=settings.weight_decay
+            self._trained, settings.optimizer.learning_rate, weight_decay=settings.optimizer.weight_decay
         )
 
     # -- steps -----------------------------------------------------------------------------------
 
     def policy_gradient_step(self, samples: Sequence[Sample]) -> StepReport:
-        """Take ``iterations`` steps of the clipped objective on samples with their advantages.
+        """Take ``iterations`` optimiser steps of the clipped objective on samples with their advantages.
 
         Raises:
-            ModelError: the gradient is not a number; the weights are as they were.
+            ModelError: the gradient is not finite; the weights are unchanged.
         """
-        batches = [PackedBatch(packed.to(self._network.device), samples) for packed in self._packed(samples)]
+        objective, temperature = self._objective, self.settings.temperature
+        batches = self._pack(samples)
         lengths = [len(sample.completion) for sample in samples]
-        weights = torch.tensor(self._objective.token_weights(lengths), device=self._network.device)
+        weights = torch.tensor(objective.token_weights(lengths), device=self._network.device)
         tokens = sum(lengths)
-        passes: list[StepAccumulator] = []
+        passes: list[_PassSums] = []
         with self._updating() as elapsed_s:
             for batch in batches:
-                self._compute_reference_logprobs(batch)
+                batch.reference_logprobs = self._reference_logprobs(batch.packed)
             for _ in range(self.settings.iterations):
-                passes.append(StepAccumulator())
+                sums = _PassSums()
                 for batch in batches:
-                    self._accumulate(batch, weights, tokens, passes[-1])
-                passes[-1].grad_norm = self._optimizer_step()
-            return passes[-1].report(passes[0], batches, len(samples), tokens, elapsed_s())
+                    logits = self._logits(self._network, batch.packed, temperature)
+                    logprobs = target_logprobs(logits, batch.packed.targets_N)
+                    if batch.old_logprobs is None:  # first iteration: the weights are those that sampled
+                        batch.old_logprobs = logprobs.detach()
+                    with torch.set_grad_enabled(objective.entropy_weight > 0):
+                        entropies = token_entropies(logits)
+                    terms = TokenTerms(
+                        logprobs=logprobs,
+                        old_logprobs=batch.old_logprobs,
+                        reference_logprobs=batch.reference_logprobs,
+                        entropies=entropies,
+                        advantages=batch.advantages,
+                        weights=weights[batch.packed.samples_N],
+                        step_tokens=tokens,
+                    )
+                    loss = objective.loss(terms)
+                    loss.backward()
+                    with torch.no_grad():
+                        sums.loss += float(loss)
+                        sums.entropy += float(entropies.sum())
+                        sums.clipped_tokens += int(objective.is_clipped(terms).sum())
+                        if batch.reference_logprobs is not None:
+                            sums.kl += float(kl_k3(logprobs, batch.reference_logprobs).sum())
+                        if batch.sampled_logprobs is not None and batch.logprob_gap is None:
+                            batch.logprob_gap = float((logprobs - batch.sampled_logprobs).abs().mean())
+                sums.grad_norm = self._optimizer_step()
+                passes.append(sums)
+            # KL and entropy are those of the first pass: k3 is an estimate only for samples of the current
+            # weights, and unbounded once they have moved.
+            return self._report(passes[0], passes[-1], batches, len(samples), tokens, elapsed_s())
 
     def sft_step(self, samples: Sequence[Sample]) -> StepReport:
-        """Take a step towards the samples: the mean negative log-likelihood of their tokens.
+        """Take one step on the mean negative log-likelihood of the samples' tokens.
 
-        An advantage weighs a sample; 1 is plain supervised fine-tuning.
+        A sample's advantage is its weight; 1 is plain supervised fine-tuning.
 
         Raises:
-            ModelError: the gradient is not a number; the weights are as they were.
+            ModelError: the gradient is not finite; the weights are unchanged.
         """
-        batches = [PackedBatch(packed.to(self._network.device), samples) for packed in self._packed(samples)]
+        batches = self._pack(samples)
         tokens = sum(len(sample.completion) for sample in samples)
-        sums = StepAccumulator()
+        sums = _PassSums()
         with self._updating() as elapsed_s:
             for batch in batches:
                 logits = self._logits(self._network, batch.packed, temperature=1.0)
@@ -107,70 +194,37 @@ class LocalTrainer:
                 sums.loss += float(loss.detach())
                 sums.entropy += float(token_entropies(logits.detach()).sum())
             sums.grad_norm = self._optimizer_step()
-            return sums.report(sums, batches, len(samples), tokens, elapsed_s())
+            return self._report(sums, sums, batches, len(samples), tokens, elapsed_s())
 
     @torch.no_grad()
     def eval_nll(self, samples: Sequence[Sample]) -> tuple[float, int]:
-        """Give the negative log-likelihood of the samples' tokens, summed, and how many tokens they are."""
+        """Return the summed negative log-likelihood of the samples' tokens, and their number; no step."""
         total, tokens = 0.0, sum(len(sample.completion) for sample in samples)
         with self.engine.updating() as network:
-            for packed in self._packed(samples):
-                moved = packed.to(network.device)
-                logprobs = target_logprobs(self._logits(network, moved, temperature=1.0), moved.targets_N)
-                total -= float(logprobs.sum())
+            for batch in self._pack(samples):
+                logits = self._logits(network, batch.packed, temperature=1.0)
+                total -= float(target_logprobs(logits, batch.packed.targets_N).sum())
         return total, tokens
 
-    def _accumulate(
-        self, batch: "PackedBatch", weights: Tensor, tokens: int, sums: "StepAccumulator"
-    ) -> None:
-        objective, packed = self._objective, batch.packed
-        logits = self._logits(self._network, packed, self.settings.temperature)
-        logprobs = target_logprobs(logits, packed.targets_N)
-        if batch.old_logprobs is None:  # the first iteration: the weights are those that drew the samples
-            batch.old_logprobs = logprobs.detach()
-        with torch.set_grad_enabled(objective.entropy > 0):
-            entropies = token_entropies(logits)
-        terms = TokenTerms(
-            logprobs,
-            batch.old_logprobs,
-            batch.reference_logprobs,
-            entropies,
-            batch.advantages,
-            weights[packed.samples_N],
-            tokens,
-        )
-        loss = objective.loss(terms)
-        loss.backward()
-        with torch.no_grad():
-            sums.loss += float(loss)
-            sums.entropy += float(entropies.sum())
-            sums.clipped_tokens += int(objective.is_clipped(terms).sum())
-            if batch.reference_logprobs is not None:
-                sums.kl += float(kl_k3(logprobs, batch.reference_logprobs).sum())
-            if batch.sampled_logprobs is not None and batch.gap is None:
-                batch.gap = float((logprobs - batch.sampled_logprobs).abs().mean())
+    def _pack(self, samples: Sequence[Sample]) -> list[_Batch]:
+        sequences = pack_samples(samples, self.settings.optimizer.batch_tokens)
+        return [_Batch(packed.to(self._network.device), samples) for packed in sequences]
 
     @torch.no_grad()
-    def _compute_reference_logprobs(self, batch: "PackedBatch") -> None:
-        """Compute what the reference gives the samples, if there is one."""
-        if self.settings.beta:
-            with self._reference_network() as network:
-                logits = self._logits(network, batch.packed, self.settings.temperature)
-                batch.reference_logprobs = target_logprobs(logits, batch.packed.targets_N)
-
-    @contextmanager
-    def _reference_network(self) -> Generator[PreTrainedModel]:
-        if self._adapted is None:
-            assert self._reference is not None
-            yield self._reference
-        else:
-            with self._adapted.disable_adapter():
-                yield self._network
+    def _reference_logprobs(self, packed: PackedSequence) -> Tensor | None:
+        """Compute the completion tokens' log-probabilities under the initial model; None if beta is 0."""
+        if not self.settings.beta:
+            return None
+        network = self._network if self._reference is None else self._reference
+        without_adapter = nullcontext() if self._adapted is None else self._adapted.disable_adapter()
+        with without_adapter:
+            logits = self._logits(network, packed, self.settings.temperature)
+        return target_logprobs(logits, packed.targets_N)
 
     def _logits(self, network: PreTrainedModel, packed: PackedSequence, temperature: float) -> Tensor:
-        """Give the logits that predict the completion tokens, at a temperature."""
+        """Compute the logits that predict the completion tokens, at a temperature."""
         places, order = packed.predictors_N.unique(return_inverse=True)
-        with torch.autocast(network.device.type, torch.bfloat16, enabled=self.settings.bf16):
+        with torch.autocast(network.device.type, torch.bfloat16, enabled=self.settings.optimizer.bf16):
             output: Any = network(  # Any: transformers' outputs
                 input_ids=packed.tokens_T[None],
                 position_ids=packed.positions_T[None],
@@ -181,35 +235,56 @@ class LocalTrainer:
         return (output.logits[0].float() / temperature)[order]
 
     def _optimizer_step(self) -> float:
-        norm = float(torch.nn.utils.clip_grad_norm_(self._trained, self.settings.max_grad_norm))
-        if not norm < float("inf"):  # neither infinite nor no number
+        """Clip the gradient, step the optimiser, update the EMA weights, and return the gradient's norm."""
+        settings = self.settings.optimizer
+        norm = float(torch.nn.utils.clip_grad_norm_(self._trained, settings.max_grad_norm))
+        if not norm < float("inf"):  # infinite or NaN
             raise ModelError(
                 f"the gradient of step {self.steps + 1} is {norm}: lower the learning rate (now "
-                f"{self.settings.learning_rate:g}), or go on from the last checkpoint with another seed"
+                f"{settings.learning_rate:g}), or resume from the last checkpoint with another seed"
             )
-        rate = self.settings.learning_rate * min(1.0, (self.steps + 1) / max(1, self.settings.warmup_steps))
+        rate = settings.learning_rate * min(1.0, (self.steps + 1) / max(1, settings.warmup_steps))
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
         self._optimizer.zero_grad()
-        self._update_ema()
+        if settings.ema_decay:
+            with torch.no_grad():
+                if not self._ema:
+                    self._ema = [weight.detach().clone() for weight in self._trained]
+                share = max(1 - settings.ema_decay, 1 / (self.steps + 1))  # first a plain mean
+                for average, weight in zip(self._ema, self._trained, strict=True):
+                    average.lerp_(weight, share)
         self.steps += 1
         return norm
 
-    @torch.no_grad()
-    def _update_ema(self) -> None:
-        """Take the weights into their moving average; of the first steps it is the plain mean."""
-        if not self.settings.ema_decay:
-            return
-        if not self._average:
-            self._average = [weight.detach().clone() for weight in self._trained]
-        share = max(1 - self.settings.ema_decay, 1 / (self.steps + 1))
-        for average, weight in zip(self._average, self._trained, strict=True):
-            average.lerp_(weight, share)
+    def _report(
+        self,
+        first: _PassSums,
+        last: _PassSums,
+        batches: Sequence[_Batch],
+        samples: int,
+        tokens: int,
+        seconds: float,
+    ) -> StepReport:
+        gaps = [batch.logprob_gap for batch in batches if batch.logprob_gap is not None]
+        has_reference = all(batch.reference_logprobs is not None for batch in batches)
+        return StepReport(
+            loss=last.loss,
+            kl=first.kl / max(1, tokens) if has_reference else None,
+            entropy=first.entropy / max(1, tokens),
+            clip_fraction=last.clipped_tokens / max(1, tokens),
+            grad_norm=last.grad_norm,
+            sampler_logprob_gap=fmean(gaps) if gaps else None,
+            samples=samples,
+            tokens=tokens,
+            forward_tokens=sum(len(batch.packed.tokens_T) for batch in batches),
+            seconds=seconds,
+        )
 
     @contextmanager
     def ema_weights(self) -> Generator[None]:
-        """Have the moving average of the weights inside the block, if there is one: to judge and to save."""
+        """Swap in the EMA weights, if there are any, for validation and saving."""
         self._swap_ema()
         try:
             yield
@@ -217,38 +292,34 @@ class LocalTrainer:
             self._swap_ema()
 
     def _swap_ema(self) -> None:
-        if not self._average:
-            return
-        with self.engine.updating():
-            for average, weight in zip(self._average, self._trained, strict=True):
-                average.data, weight.data = weight.data, average.data
+        if self._ema:
+            with self.engine.updating():
+                for average, weight in zip(self._ema, self._trained, strict=True):
+                    average.data, weight.data = weight.data, average.data
 
     @contextmanager
     def _updating(self) -> Generator[Callable[[], float]]:
-        """Hold the engine; gives a clock of the seconds since then."""
+        """Hold the engine for an update; yields a function that returns the elapsed seconds."""
         with self.engine.updating() as network:
             started = time.monotonic()
             network.train()
-            if self.settings.gradient_checkpointing:
+            if self.settings.optimizer.gradient_checkpointing:
                 network.gradient_checkpointing_enable({"use_reentrant": False})
             try:
                 yield lambda: time.monotonic() - started
             finally:
-                self._optimizer.zero_grad()  # of a step that failed half-way, too
-                if self.settings.gradient_checkpointing:
+                self._optimizer.zero_grad()  # also after a step that failed half-way
+                if self.settings.optimizer.gradient_checkpointing:
                     network.gradient_checkpointing_disable()
-
-    def _packed(self, samples: Sequence[Sample]) -> list[PackedSequence]:
-        return pack_samples(samples, self.settings.batch_tokens)
 
     # -- on disk ---------------------------------------------------------------------------------
 
     def save_state(self, folder: Path) -> None:
-        """Write all that training goes on from: trained weights, optimiser, steps and random numbers."""
+        """Write everything that training resumes from: weights, EMA, optimiser, steps and random state."""
         folder.mkdir(parents=True, exist_ok=True)
         state = {
             "weights": [weight.detach() for weight in self._trained],
-            "average": self._average,
+            "average": self._ema,
             "optimizer": self._optimizer.state_dict(),
             "steps": self.steps,
             "random": torch.get_rng_state(),
@@ -256,28 +327,28 @@ class LocalTrainer:
         }
         draft = folder / f"{_STATE}.draft"
         torch.save(state, draft)
-        draft.replace(folder / _STATE)  # whole or not at all
+        draft.replace(folder / _STATE)  # atomic
 
     def load_state(self, folder: Path) -> None:
-        """Take up what ``save_state`` wrote.
+        """Restore the result of ``save_state``.
 
         Raises:
-            ModelError: it is of another model or other settings.
+            ModelError: it belongs to another model or other settings.
         """
         state: dict[str, Any] = torch.load(folder / _STATE, map_location=self._network.device)  # Any: torch's
         self._check([weight.shape for weight in state["weights"]], folder)
         with self.engine.updating(), torch.no_grad():
             for weight, saved in zip(self._trained, state["weights"], strict=True):
                 weight.copy_(saved)
-        self._average = state["average"]
+        self._ema = state["average"]
         self._optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
         torch.set_rng_state(state["random"].cpu())
         if len(state["cuda_random"]) == torch.cuda.device_count():
-            torch.cuda.set_rng_state_all([of_device.cpu() for of_device in state["cuda_random"]])
+            torch.cuda.set_rng_state_all([device_state.cpu() for device_state in state["cuda_random"]])
 
     def save_weights(self, folder: Path) -> None:
-        """Write the trained weights alone, to come back to them later."""
+        """Write only the trained weights."""
         folder.mkdir(parents=True, exist_ok=True)
         weights = {name: w.detach().cpu().clone() for name, w in zip(self._names, self._trained, strict=True)}
         draft = folder / f"{_WEIGHTS}.draft"
@@ -285,10 +356,10 @@ class LocalTrainer:
         draft.replace(folder / _WEIGHTS)
 
     def load_weights(self, folder: Path) -> None:
-        """Go back to what ``save_weights`` wrote; the optimiser stays as it is.
+        """Restore the result of ``save_weights``; the optimiser keeps its state.
 
         Raises:
-            ModelError: it is of another model or other settings.
+            ModelError: it belongs to another model or other settings.
         """
         saved = load_file(folder / _WEIGHTS)
         self._check([saved[name].shape if name in saved else None for name in self._names], folder)
@@ -299,12 +370,12 @@ class LocalTrainer:
     def _check(self, shapes: Sequence[torch.Size | None], folder: Path) -> None:
         if list(shapes) != [weight.shape for weight in self._trained]:
             raise ModelError(
-                f"the checkpoint in {str(folder)!r} is of another model or of another kind of tuning: go on "
-                "with the settings that it was begun with, or begin in another folder"
+                f"the checkpoint in {str(folder)!r} is of another model or of another kind of tuning: resume "
+                "with the settings that it was started with, or use another folder"
             )
 
     def save_model(self, folder: Path) -> None:
-        """Write the model in the format of transformers, adapters merged; ``adapter`` holds those apart."""
+        """Write the model in the format of transformers, adapters merged; ``adapter/`` has them apart."""
         tokenizer = self.engine.model.tokenizer
         with self.engine.updating() as network:
             if self._adapted is None:
@@ -314,13 +385,3 @@ class LocalTrainer:
                 merged = cast(PreTrainedModel, copy.deepcopy(self._adapted).merge_and_unload())
                 merged.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-
-
-def _lora(settings: ReinforceSettings) -> LoraConfig:
-    return LoraConfig(
-        r=settings.lora_r,
-        lora_alpha=settings.lora_alpha,
-        lora_dropout=settings.lora_dropout,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
-    )

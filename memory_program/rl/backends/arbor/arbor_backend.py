@@ -10,7 +10,7 @@ import dspy
 from dspy.clients.provider import Provider, ReinforceJob
 from dspy.clients.utils_finetune import TrainDataFormat, TrainingStatus
 
-from memory_program.configs.arbor_settings import ArborJobSettings
+from memory_program.configs.arbor_config import ArborJobSettings
 from memory_program.core.errors import ModelError
 from memory_program.core.json_files import Json
 from memory_program.models.model_names import model_source

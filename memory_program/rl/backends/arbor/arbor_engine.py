@@ -7,7 +7,7 @@ from dspy import lm15
 from memory_program.core.errors import ModelError
 from memory_program.core.json_files import Json
 from memory_program.rl.backends.arbor.arbor_client import ArborClient
-from memory_program.rl.groups import chat_messages
+from memory_program.rl.rollouts import chat_messages
 
 OPENAI_PREFIX = "openai/"
 """What DSPy puts before the name of a model that speaks OpenAI's API."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from locomo.atomic_files import atomic_write_text
-from memory_program.configs.arbor_settings import ArborJobSettings
+from memory_program.configs.arbor_config import ArborJobSettings
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.json_files import Json
 from memory_program.rl.backends.arbor.arbor_checkpoints import export_checkpoint
@@ -168,7 +168,7 @@ class ArborTrainer:
             ModelError: the server's folder is on another machine.
         """
         record = self._best or self.checkpoint(_BEST)
-        dtype = torch.bfloat16 if self.settings.bf16 else torch.float32
+        dtype = torch.bfloat16 if self.settings.optimizer.bf16 else torch.float32
         export_checkpoint(Path(record["checkpoint_dir"]), self.model, folder, dtype)
 
     # -- the job -----------------------------------------------------------------------------------

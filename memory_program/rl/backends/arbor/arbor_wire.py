@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memory_program.core.errors import ModelError
-from memory_program.rl.credit import group_advantages
+from memory_program.rl.rewards import group_advantages
 
 GroupItem = Mapping[str, Any]  # Any: JSON, as DSPy sends training data
 ArborItem = dict[str, Any]  # Any: JSON

@@ -1,0 +1,249 @@
+"""Settings that several commands share, in small groups. A default stands here once.
+
+Docstrings are the help of the flags. Nothing slow is imported, so that ``--help`` answers at once.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from memory_program.core.errors import ConfigError
+from memory_program.core.settings import ApiBase, SettingsGroup, TrackingUri
+
+WriterMode = Literal["specialists", "generalist"]
+
+Seed = Annotated[
+    int,
+    Field(
+        default=0,
+        ge=0,
+        description="Random seed: of generated conversations, of samples and of the statistics. API models "
+        "are not seeded.",
+    ),
+]
+
+Concurrency = Annotated[
+    int,
+    Field(
+        default=8,
+        ge=1,
+        le=1024,
+        description="Work done in parallel, and the most model calls in flight. 8 stays under the rate "
+        "limits of most new accounts.",
+    ),
+]
+
+ServerAddress = Annotated[
+    ApiBase | None,
+    Field(default=None, description="Address of your own OpenAI-compatible server, for every API model."),
+]
+
+Temperature = Annotated[
+    float,
+    Field(
+        default=0.0,
+        ge=0,
+        le=2,
+        description="Sampling temperature of writer and reader, from 0 to 2. 0 is the most repeatable. The "
+        "judge always has 0.",
+    ),
+]
+
+MaxCost = Annotated[
+    float | None,
+    Field(
+        default=None,
+        gt=0,
+        description="Most US dollars that the run may cost, retries and earlier attempts included. It then "
+        "stops and keeps its results.",
+    ),
+]
+
+NumTrain = Annotated[
+    int,
+    Field(
+        default=600,
+        ge=1,
+        description="Least number of training examples (sessions with questions). A file may have fewer.",
+    ),
+]
+
+NumTest = Annotated[
+    int | None,
+    Field(default=None, ge=1, description="Ask only the first N questions. For a quick look, not a score."),
+]
+
+HubRepository = Annotated[
+    str | None,
+    Field(
+        default=None,
+        description='Push the result to this Hugging Face repository, "owner/model". A new one is private.',
+    ),
+]
+
+
+class DatasetName(StrEnum):
+    """The datasets known by name; any other is a file. ``evaluation/datasets.py`` loads them."""
+
+    LOCOMO = "locomo"
+    LONGMEMEVAL = "longmemeval"
+    PERLTQA = "perltqa"
+    SAMPLE = "sample"
+    WORLD = "world"
+
+    @property
+    def is_downloaded(self) -> bool:
+        """True if it is fetched from its authors, unless ``data`` names a local copy."""
+        return self in (DatasetName.LOCOMO, DatasetName.LONGMEMEVAL, DatasetName.PERLTQA)
+
+    @property
+    def is_synthetic(self) -> bool:
+        """True if the generator makes its conversations, the only ones that the embedded model knows."""
+        return self in (DatasetName.SAMPLE, DatasetName.WORLD)
+
+
+class DataSettings(SettingsGroup):
+    """The conversations to work on."""
+
+    dataset: str = DatasetName.SAMPLE.value
+    """"sample" (a few generated conversations that come with the program), "world" (any number, generated
+    from --seed), "locomo", "longmemeval" (its S variant), "perltqa", or the path of a JSON file in LoCoMo's
+    schema."""
+
+    data: Path | None = None
+    """Path of the official file: locomo10.json, a LongMemEval file (S, M or oracle), or PerLTQA's folder
+    en_v2. Without it the files are downloaded once, into a cache."""
+
+    num_worlds: int = Field(default=20, ge=1)
+    """Number of conversations that --dataset world generates. Their names, places and things are not in the
+    embedded model's training data."""
+
+    allow_modified: bool = False
+    """Accept a LoCoMo file that differs from the official one. Every signature then says so."""
+
+    @model_validator(mode="after")
+    def _check_dataset_has_setting(self) -> Self:
+        downloaded = tuple(name.value for name in DatasetName if name.is_downloaded)
+        datasets = {"data": downloaded, "allow_modified": ("locomo",), "num_worlds": ("world",)}
+        for name, allowed in datasets.items():
+            is_set = getattr(self, name) != type(self).model_fields[name].default
+            if is_set and self.dataset not in allowed:
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} only applies to --dataset {' or '.join(allowed)} "
+                    f"(got --dataset {self.dataset})"
+                )
+        return self
+
+    def check_trainable(self) -> None:
+        """Check that the data may be trained on.
+
+        Raises:
+            ConfigError: it is what evaluations generate.
+        """
+        if self.dataset == DatasetName.WORLD.value:
+            raise ConfigError(
+                "--dataset world cannot be trained on: choose --dataset sample, which generates training "
+                "conversations from --seed"
+            )
+
+
+class RetrievalSettings(SettingsGroup):
+    """The memories that the reader is shown."""
+
+    top_k: int = Field(default=10, ge=1, le=50)
+    """Most memories shown to the reader, from 1 to 50. Verbatim turns, and each extra search, may add as
+    many. 10 is MemBuilder's number. Rankings are always recorded up to 50."""
+
+    reader_budget: int = Field(default=2000, ge=1)
+    """Most tokens of context shown to the reader. Published memory systems use about 2,000 per question."""
+
+    min_relative_score: float = Field(default=0.4, ge=0, le=1)
+    """Drop retrieved memories that score below this share of the top score; 0 keeps all. The default 0.4
+    lowers recall@10 by 0.001 on LoCoMo and removes most distractors. It has little effect on rank-fused
+    results."""
+
+
+class WriterSettings(SettingsGroup):
+    """The agents that write memories."""
+
+    writer_mode: WriterMode = "specialists"
+    """Four specialists in parallel, or one generalist with all seven tools. Small models need the
+    narrower prompts of specialists."""
+
+    writer_max_turns: int = Field(default=1, ge=1)
+    """Most calls of a writing agent per session. From 2 on it may search before it writes. 1 is cheapest."""
+
+    memory_budget: int = Field(default=20_000, ge=1)
+    """Most tokens of memory per conversation; the writer consolidates what exceeds it. 20,000 is about one
+    LoCoMo conversation, so the default seldom forces anything out."""
+
+
+class ReaderSettings(SettingsGroup):
+    """The agent that answers."""
+
+    with_verbatim_turns: bool = False
+    """Also show the memory system's reader verbatim excerpts of the conversation. Off by default, so that
+    memory is measured alone."""
+
+    max_searches: int = Field(default=0, ge=0)
+    """Extra searches that the reader may ask for. 0: one retrieval, one call."""
+
+
+class SystemSettings(SettingsGroup, init=False):
+    """How a system retrieves, writes and reads; each system ignores what it has no use for."""
+
+    retrieval: RetrievalSettings = RetrievalSettings()
+    writer: WriterSettings = WriterSettings()
+    reader: ReaderSettings = ReaderSettings()
+
+    def for_records(self) -> dict[str, float | str]:
+        """Give the settings under their names of version 0.1, which records are keyed by."""
+        retrieval, writer, reader = self.retrieval, self.writer, self.reader
+        return {
+            "top_k": retrieval.top_k,
+            "reader_budget": retrieval.reader_budget,
+            "relevance_floor": retrieval.min_relative_score,
+            "memory_budget": writer.memory_budget,
+            "archive": reader.with_verbatim_turns,
+            "max_turns": writer.writer_max_turns,
+            "max_searches": reader.max_searches,
+            "writer_mode": writer.writer_mode,
+        }
+
+
+class GradingSettings(SettingsGroup):
+    """The score of one answer."""
+
+    answer_metric: Literal["f1", "judge", "mix"] = "f1"
+    """Score of an answer: LoCoMo's official F1, a judge's verdict, or the mean of both. A correct abstention
+    scores 1 in each."""
+
+    rubric: Literal["lenient", "strict"] = "strict"
+    """Rubric of the judge. A lenient judge accepts vague answers, which training learns to exploit."""
+
+    judge_model: str | None = None
+    """Model that judges answers, for --answer-metric judge and mix."""
+
+    def check_has_judge(self) -> None:
+        """Check that a metric that needs a judge has one.
+
+        Raises:
+            ConfigError: it has none.
+        """
+        if self.answer_metric != "f1" and self.judge_model is None:
+            raise ConfigError(
+                f"answer_metric={self.answer_metric!r} needs a judge: name its model with --judge-model, or "
+                "choose --answer-metric f1"
+            )
+
+
+class TrackingSettings(SettingsGroup):
+    """Where MLflow records the run."""
+
+    mlflow: bool = True
+    """Record the run and its metrics in MLflow."""
+
+    tracking_uri: TrackingUri | None = None
+    """MLflow's tracking address. Without it, SQLite in mlflow.db beside the folder of the run."""

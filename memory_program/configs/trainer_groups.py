@@ -1,0 +1,203 @@
+"""The settings of a training: optimizer, loss, rollouts, rewards. Nothing slow is imported."""
+
+import math
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from memory_program.configs.groups import Seed
+from memory_program.core.errors import ConfigError
+from memory_program.core.settings import SettingsGroup, split_list
+
+LossType = Literal["grpo", "dr_grpo", "dapo"]
+
+
+def parse_tool_weights(tools: str) -> dict[str, float]:
+    """Read the weights of tools.
+
+    Raises:
+        ConfigError: one is not written as ``tool=number``, or a tool stands twice.
+
+    Example:
+        >>> parse_tool_weights("merge_memory=0.1, split_memory=0.05")
+        {'merge_memory': 0.1, 'split_memory': 0.05}
+    """
+    weights: dict[str, float] = {}
+    for part in split_list(tools):
+        name, _, number = part.partition("=")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if not math.isfinite(weight) or name in weights:
+            raise ConfigError(f"tool_weights={tools!r}: write each tool once, as merge_memory=0.1")
+        weights[name] = weight
+    return weights
+
+
+class OptimizerSettings(SettingsGroup, init=False):
+    """The weight update, for rewards and for examples."""
+
+    learning_rate: float = Field(default=2e-5, gt=0)
+    """Learning rate of AdamW, constant after the warm-up. 2e-5 is usual for adapters of large models."""
+
+    warmup_steps: int = Field(default=10, ge=0)
+    """Optimizer steps over which the learning rate rises to its value."""
+
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Weight decay of AdamW."""
+
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Clip the gradient to this norm."""
+
+    ema_decay: float = Field(default=0.0, ge=0, lt=1)
+    """Decay of the EMA of the weights, per optimizer step. Sampling uses the current weights; validation and
+    the result use the EMA, which the noise of single steps hardly moves. 0: no EMA."""
+
+    batch_tokens: int = Field(default=1024, ge=1)
+    """Most tokens of one forward and backward pass. A step accumulates as many passes as it needs."""
+
+    tuning: Literal["full", "lora"] = "full"
+    """Train all weights, or LoRA adapters of the linear layers."""
+
+    lora_r: int = Field(default=64, ge=1)
+    """Rank of the LoRA adapters."""
+
+    lora_alpha: int = Field(default=16, ge=1)
+    """Scale of the LoRA adapters, divided by the rank."""
+
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout on the inputs of the LoRA adapters."""
+
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, a third more time."""
+
+    bf16: bool = False
+    """Compute in bfloat16 while training, with float32 weights. For hardware that supports it."""
+
+    seed: Seed
+
+
+class ReinforceSettings(SettingsGroup, init=False):
+    """Training by rewards: the update, the loss and the sampling."""
+
+    optimizer: OptimizerSettings = OptimizerSettings()
+
+    loss_type: LossType = "dapo"
+    """Average of the loss: grpo per sample, dapo per token, dr_grpo per sample at one fixed length."""
+
+    clip_low: float = Field(default=0.2, ge=0, lt=1)
+    """Lower clip range: ratios below 1 - clip_low get no gradient (PPO's epsilon)."""
+
+    clip_high: float = Field(default=0.2, ge=0)
+    """Upper clip range: ratios above 1 + clip_high get no gradient."""
+
+    beta: float = Field(default=0.04, ge=0)
+    """Weight of the KL divergence from the initial model. 0 leaves it out and saves a forward pass. With
+    several iterations choose a small one: the penalty of a token that became unlikely has no bound."""
+
+    entropy_weight: float = Field(default=0.0, ge=0)
+    """Weight of the entropy bonus."""
+
+    temperature: float = Field(default=1.0, gt=0, le=2)
+    """Sampling temperature of the rollouts."""
+
+    max_completion_tokens: int = Field(default=512, ge=1)
+    """Most tokens of a reply; dr_grpo divides by it."""
+
+    iterations: int = Field(default=1, ge=1)
+    """Optimizer steps on the same samples."""
+
+
+class RewardSettings(SettingsGroup):
+    """The reward of a rollout, and its advantage."""
+
+    reward_rule: Literal["outcome", "dense", "delta", "leave-one-out"] = "dense"
+    """Reward of a rollout. outcome: the answers' score. dense (MemBuilder): minus a penalty for length and
+    invalid calls, per agent; memories have a length penalty only where a perfect writer's are known. delta
+    (MemUpdate): the gain over the memory before the session. leave-one-out: the score minus the score
+    without this agent's memories."""
+
+    length_weight: float = Field(default=0.8, ge=0, le=1)
+    """Largest length penalty of the dense reward, as a share."""
+
+    format_weight: float = Field(default=0.0, ge=0)
+    """Bonus for an agent whose calls were all valid. Under leave-one-out an unusable reply is otherwise worth
+    the same as an empty one."""
+
+    tool_weights: str = ""
+    """Bonus per tool, times the share of its calls that were accepted: for example
+    "merge_memory=0.1,split_memory=0.05". Empty: no bonus."""
+
+    alpha: float = Field(default=4.0, ge=1)
+    """Weight of the advantage of the agent whose new memories were retrieved most. 1 turns attribution off.
+    leave-one-out needs none."""
+
+    scale_rewards: bool = True
+    """Divide advantages by the standard deviation of their group."""
+
+    @field_validator("tool_weights")
+    @classmethod
+    def _check_tool_weights(cls, value: str) -> str:
+        parse_tool_weights(value)
+        return value
+
+
+class GRPOSettings(SettingsGroup, init=False):
+    """The GRPO loop: episodes, rollouts, validation, stopping."""
+
+    num_train_steps: int = Field(default=500, ge=1)
+    """Most training steps; the stages of --curriculum share them. 500 is usual for large models."""
+
+    examples_per_step: int = Field(default=6, ge=1)
+    """Episodes per step: a session, the memory before it, and the questions after it."""
+
+    group_size: int = Field(default=8, ge=2)
+    """Rollouts of each episode. Rewards are compared within this group."""
+
+    episode_questions: int = Field(default=5, ge=1)
+    """Most questions asked about a session to score its memories. MemBuilder asks 5. Nothing is learned from
+    facts without a question."""
+
+    replay_questions: int = Field(default=0, ge=0)
+    """Most questions about earlier sessions asked as well. With 0, harm to older memories costs nothing."""
+
+    rewards: RewardSettings = RewardSettings()
+
+    refresh_every: int = Field(default=4, ge=1)
+    """Steps after which the memory before each session is rebuilt with the current weights."""
+
+    curriculum: str = "2,4,8"
+    """Most sessions per conversation, stage after stage. Empty: all sessions from the first step on."""
+
+    val_every: int = Field(default=10, ge=1)
+    """Steps between validations. The weights with the best validation score are the result."""
+
+    patience: int = Field(default=10, ge=1)
+    """Early stopping: stop after this many validations in a row without a new best."""
+
+    save_every: int = Field(default=1, ge=1)
+    """Steps between checkpoints. A killed run continues from the last one. Choose more for full tuning of a
+    large model: a checkpoint is four times its size."""
+
+    minutes: float | None = Field(default=None, gt=0)
+    """Stop after this many minutes of training, earlier attempts included. train.py limits the embedded
+    models to 15."""
+
+    concurrency: int = Field(default=48, ge=1, le=1024)
+    """Rollouts written or graded in parallel."""
+
+    @field_validator("curriculum")
+    @classmethod
+    def _check_curriculum(cls, value: str) -> str:
+        stages = split_list(value)
+        if any(not stage.isdecimal() or int(stage) < 1 for stage in stages):
+            raise ConfigError(
+                f"curriculum={value!r} must be counts of sessions, for example '2,4,8', or empty"
+            )
+        return ",".join(stages)
+
+    @property
+    def stages(self) -> list[int]:
+        """The curriculum as numbers; empty for none."""
+        return [int(stage) for stage in split_list(self.curriculum)]

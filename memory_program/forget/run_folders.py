@@ -1,0 +1,110 @@
+"""Run folders: their databases and MLflow locations, and the text of a conversation in them."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from memory_program.bank.forgetting import ConversationText
+from memory_program.bank.record_json import session_to_json
+from memory_program.core.errors import ConfigError, RecordError
+from memory_program.core.run_folder import CONFIG_FILE
+from memory_program.sft.session_lines import read_lines, session_file
+from memory_program.tracking import RECEIPT_FILE, sqlite_path, tracking_location
+
+
+def run_database_urls(folder: Path) -> list[str]:
+    """List the known bank databases of a run: those in its folder, and the one in its settings.
+
+    The folder may hold databases of other runs: of the oracle, or of models that a training compares. A run
+    that has written memories to no known database is a ConfigError.
+    """
+    known = [f"sqlite:///{path.as_posix()}" for path in sorted(folder.rglob("banks.sqlite"))]
+    named = read_json_object(folder / CONFIG_FILE).get("db_url")
+    known += [named] if isinstance(named, str) else []
+    systems = [read_json_object(run).get("system") for run in folder.glob("*/run.json")]
+    if not known and any(isinstance(system, dict) and system.get("writer") for system in systems):
+        raise ConfigError(f"the banks of {str(folder)!r} are not in it: name their database with --db")
+    return known
+
+
+def text_from_dataset(folder: Path, conversation: str) -> ConversationText:
+    """Collect the text of a conversation from the dataset of a run without memories, named in its settings.
+
+    A folder without settings may hold trajectories or synthesized questions: a file for each conversation.
+
+    Raises:
+        ConfigError: the run writes memories, to an unknown database, or its dataset or its files do not have
+            the conversation.
+        DatasetError: the dataset cannot be read.
+        RecordError: this is not the folder of a run, or a file in it cannot be read.
+    """
+    text = ConversationText()
+    if has_session_files(folder):
+        own = session_file(folder, conversation)
+        if not own.is_file():
+            names = ", ".join(sorted(path.stem for path in folder.glob("*.jsonl")))
+            raise ConfigError(f"{str(folder)!r} has no file of conversation {conversation!r}: it has {names}")
+        for path in folder.glob("*.jsonl"):
+            for line in read_lines(path):
+                text.add(line, is_same_conversation=path == own)
+        return text
+    # These load DSPy, which the text of banks does not need.
+    from memory_program.configs.evaluate_config import EvaluateConfig
+    from memory_program.evaluation.datasets import load_dataset
+    from memory_program.evaluation.report.write_reports import load_run_config
+
+    settings = load_run_config(folder, EvaluateConfig())
+    if any(system.has_model_writer for system in settings.system_names):
+        raise ConfigError(f"the banks of {str(folder)!r} are not in it: name their database with --db")
+    conversations = load_dataset(settings.source, settings.seed).conversations
+    for known in conversations:
+        is_same = known.conversation_id == conversation
+        for session in known.sessions:
+            text.add(json.loads(session_to_json(session)), is_same_conversation=is_same)
+    if conversation in {known.conversation_id for known in conversations}:
+        return text
+    # An earlier run, on another dataset, may have left journals in this folder.
+    name = json.dumps(conversation)
+    record = re.compile(rf'"conversation_id": ?{re.escape(name)}|"question_id": ?"{re.escape(name[1:-1])}:')
+    for path in folder.rglob("*.jsonl"):
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            if any(record.search(line) for line in lines):
+                return text
+    raise ConfigError(
+        f"conversation {conversation!r} is neither in banks nor in the dataset of {str(folder)!r}"
+    )
+
+
+def tracking_locations(folders: Sequence[Path], named: str | None) -> list[tuple[str, Path | None]]:
+    """List the MLflow addresses and artifact folders: the named one, or all those of the run folders."""
+    places = [tracking_location(folder, named) for folder in folders]
+    if named is None:
+        settings = [read_json_object(folder / CONFIG_FILE) for folder in folders]
+        receipts = [path for folder in folders for path in sorted(folder.rglob(RECEIPT_FILE))]
+        noted = [config.get("tracking_uri") for config in settings if config.get("mlflow", True)]
+        noted += [read_json_object(path).get("uri") for path in receipts]
+        places += [(uri, None) for uri in noted if isinstance(uri, str)]
+    distinct: dict[str, tuple[str, Path | None]] = {}  # one file may have several addresses
+    for uri, artifacts in places:
+        file = sqlite_path(uri)
+        distinct.setdefault(str(file.resolve()) if file is not None else uri, (uri, artifacts))
+    return list(distinct.values())
+
+
+def has_session_files(folder: Path) -> bool:
+    """Say whether a folder holds trajectories or synthesized questions instead of a run."""
+    return not (folder / CONFIG_FILE).exists() and any(folder.glob("*.jsonl"))
+
+
+def read_json_object(path: Path) -> dict[str, Any]:  # Any: a JSON object
+    """Read a JSON object; an empty one if there is no such file."""
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError) as error:
+        raise RecordError(
+            f"{str(path)!r} cannot be read ({error}): delete it, or name another folder"
+        ) from error
