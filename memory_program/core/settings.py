@@ -180,7 +180,7 @@ class Settings(BaseModel):
         return self
 
 
-class SettingsGroup(Settings):
+class SettingsGroup(Settings, init=False):
     """Settings that belong together, and that several commands have."""
 
 
