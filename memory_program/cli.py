@@ -75,9 +75,8 @@ def run_evaluate(arguments: Sequence[str] | None = None, prog: str = "evaluate.p
     def run() -> None:
         config = parse_flags(EvaluateConfig, arguments, prog=prog)
         from memory_program.evaluation.evaluation_run import evaluate  # DSPy is slow: not for --help
-        from memory_program.evaluation.oracle_eval import evaluate_oracle
 
-        evaluate(config, ceiling=evaluate_oracle(config))
+        evaluate(config, with_oracle=True)
 
     return run_script(run)
 
