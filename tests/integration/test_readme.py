@@ -23,7 +23,7 @@ from memory_program.core.settings import Settings
 from memory_program.optimization.optimization_run import optimize
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
-from tests.optimization_samples import Steerable, impatient, quick, write_conversations
+from tests.optimization_samples import Steerable, impatient, quick
 
 README = CHECKOUT / "README.md"
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
@@ -88,7 +88,7 @@ def test_every_optimisation_in_the_readme_has_valid_flags(command):
 
 
 def test_the_optimised_prompt_of_the_readme_is_what_comes_out(tmp_path):
-    config = quick(write_conversations(tmp_path / "codes.json"), tmp_path, optimizer="gepa")
+    config = quick(tmp_path, optimizer="gepa")
     with ModelServer(reply=Steerable(["reader"])) as server:
         console = Console(file=io.StringIO(), width=120)
         results = optimize(config, console=console, models=impatient(server.url))
