@@ -1,21 +1,8 @@
-"""Evaluate memory systems on made-up conversations, LoCoMo or your own: ``python evaluate.py --help``."""
+"""Evaluate memory systems on generated data, benchmarks or your own: ``python evaluate.py --help``."""
 
 import sys
 
-from memory_program.configs.evaluate_config import EvaluateConfig
-from memory_program.core.command_line import parse_flags, run_script
-
-
-def main() -> None:
-    """Read the flags, run the stages that they ask for, and print the table."""
-    config = parse_flags(EvaluateConfig)
-
-    # DSPy and the rest: --help does not wait for them
-    from memory_program.evaluation.evaluation_run import evaluate
-    from memory_program.evaluation.oracle_eval import evaluate_oracle
-
-    evaluate(config, ceiling=evaluate_oracle(config))
-
+from memory_program.cli import run_evaluate
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    sys.exit(run_evaluate())

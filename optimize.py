@@ -2,20 +2,7 @@
 
 import sys
 
-from memory_program.configs.optimize_config import OptimizeConfig
-from memory_program.core.command_line import parse_flags, run_script
-
-
-def main() -> None:
-    """Read the flags, look for better prompts, and save the best."""
-    config = parse_flags(OptimizeConfig)
-
-    from memory_program.optimization.optimization_run import (
-        optimize,  # DSPy and the rest: --help does not wait for them
-    )
-
-    optimize(config)
-
+from memory_program.cli import run_optimize
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    sys.exit(run_optimize())

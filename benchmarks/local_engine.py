@@ -1,8 +1,8 @@
-"""Tokens per second of the in-process engine, beside transformers' own ways to generate, in one run.
+"""Tokens per second of the in-process engine, compared with transformers' own generation, in one run.
 
-The requests are the program's own: what its writer and its reader ask about generated conversations, enough
-that the last replies, with fewer and fewer beside them, count little. Every way answers them greedily, twice,
-with the ways in turn, and its best time counts, since other programs may use the machine.
+The requests are those of the program's own writer and reader about generated conversations. There are
+enough of them that the last replies, in smaller and smaller batches, count little. Every method answers them
+greedily, twice, in turn with the others. Its best time counts, since other programs may use the machine.
 
 Run it with ``python benchmarks/local_engine.py --help``.
 """
@@ -27,35 +27,35 @@ from memory_program.inference.loading import LoadedModel
 from memory_program.inference.prefix_cache import PrefixCache
 from memory_program.models.model_names import POCKET, model_source
 from memory_program.worlds import generate_worlds
-from recipes.pocket.examples import collect_exchanges
+from recipes.pocket.training_text import collect_exchanges
 
 _ROUNDS = 2
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What is measured."""
+    """Settings of the benchmark."""
 
     model: str = POCKET
     """The embedded model, or "local:" and a folder or hub id of a model made for chat."""
 
     conversations: int = 4
-    """How many are generated."""
+    """Generated conversations."""
 
     sessions: int = 8
     """Sessions of each."""
 
     concurrency: int = 16
-    """How many threads ask the engine at once, and how many texts transformers batches."""
+    """Threads that call the engine at once, and the batch size of transformers."""
 
     most_tokens: int = 128
-    """Tokens of a reply, at most."""
+    """Most tokens of a reply."""
 
     threads: int = 2
-    """Processor threads of each way."""
+    """Processor threads of each method."""
 
     seed: int = 1
-    """Of the conversations."""
+    """Seed of the conversations."""
 
 
 def main(benchmark: Benchmark) -> None:
@@ -82,21 +82,21 @@ def _measure(engine: LocalEngine, benchmark: Benchmark) -> None:
     millions = sum(weight.numel() for weight in network.parameters()) / 1e6
     print(f"{millions:.1f} M parameters, {network.dtype}, {network.device}, {benchmark.threads} threads")
     print(f"{len(prompts)} prompts of {sizes[0]} to {sizes[-1]} tokens, {sum(sizes)} in all")
-    theirs = copy.deepcopy(engine.model)
-    theirs.network.set_attn_implementation("sdpa")  # with the attention of the engine it does not batch
-    ways: dict[str, Callable[[], int]] = {
+    reference = copy.deepcopy(engine.model)
+    reference.network.set_attn_implementation("sdpa")  # the attention of the engine does not batch there
+    methods: dict[str, Callable[[], int]] = {
         "engine, one call at a time": lambda: _ask(engine, requests, 1),
         f"engine, {at_once} at once": lambda: _ask(engine, requests, at_once),
-        "generate, one by one": lambda: _generate(theirs, prompts, 1, benchmark),
-        f"generate, batches of {at_once}": lambda: _generate(theirs, prompts, at_once, benchmark),
-        "generate_batch (continuous)": lambda: _generate_batch(theirs, prompts, benchmark),
+        "generate, one at a time": lambda: _generate(reference, prompts, 1, benchmark),
+        f"generate, batches of {at_once}": lambda: _generate(reference, prompts, at_once, benchmark),
+        "generate_batch (continuous)": lambda: _generate_batch(reference, prompts, benchmark),
     }
-    speeds = dict.fromkeys(ways, _Speed())
+    speeds = dict.fromkeys(methods, _Speed())
     for _ in range(_ROUNDS):
-        for name, way in ways.items():
-            with engine.updating():  # forgets what the prompts have in common
+        for name, method in methods.items():
+            with engine.updating():  # clears the prefix cache
                 pass
-            speed = _timed(way)
+            speed = _timed(method)
             if speed.tokens_per_s > speeds[name].tokens_per_s:
                 speeds[name] = speed
     alone = speeds["engine, one call at a time"].tokens_per_s
@@ -111,9 +111,9 @@ def _measure(engine: LocalEngine, benchmark: Benchmark) -> None:
         )
 
 
-def _timed(way: Callable[[], int]) -> _Speed:
+def _timed(method: Callable[[], int]) -> _Speed:
     started, cpu_started = time.perf_counter(), time.process_time()
-    tokens = way()
+    tokens = method()
     elapsed_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu_started
     return _Speed(tokens / elapsed_s, 1000 * cpu_s / tokens)
 
@@ -150,7 +150,7 @@ def _generate_batch(model: LoadedModel, prompts: Sequence[Sequence[int]], benchm
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
         ),
-        # by default it fills most of the memory first; from 64 to 2,048 tokens a pass were about as fast
+        # the default reserves most of the memory; 64 to 2,048 tokens a pass were about as fast
         continuous_batching_config=ContinuousBatchingConfig(
             num_blocks=64, max_batch_tokens=256, max_requests_per_batch=benchmark.concurrency
         ),
@@ -161,7 +161,7 @@ def _generate_batch(model: LoadedModel, prompts: Sequence[Sequence[int]], benchm
 def _rounding(
     engine: LocalEngine, dtype: torch.dtype, prompts: Sequence[Sequence[int]]
 ) -> tuple[float, float]:
-    """Compute the same logits in a batch that grows, and from one text alone; how far apart are they?
+    """Compare logits decoded in a batch with those computed from one sequence alone.
 
     Returns:
         The largest difference as a share of its row's largest logit, and the largest logit of all.
@@ -170,12 +170,12 @@ def _rounding(
     decoder = Decoder(network.to(dtype).eval(), engine.model.kv_shape, PrefixCache(4096))
     choose = random.Random(0)
     texts = [list(prompt) for prompt in prompts]
-    for read in decoder.prefill(texts):
-        decoder.add_sequence(read)
+    for prefilled in decoder.prefill(texts):
+        decoder.add_sequence(prefilled)
     shares, largest = [0.0], 0.0
     for _ in range(8):
         new = [choose.randrange(engine.model.tokenizer.vocab_size) for _ in texts]
-        together = decoder.step(new)
+        together = decoder.decode(new)
         for row, (text, token) in enumerate(zip(texts, new, strict=True)):
             text.append(token)
             if row % 4 == 0:

@@ -1,10 +1,10 @@
-"""What a model is worth in made-up worlds: as reader, as writer, and as the whole program.
+"""Measure a model in made-up worlds: as reader, as writer, and as the whole program.
 
-The worlds have words that no training saw. The reader is measured on the banks that the oracle builds, the
-writer on the banks that it builds itself (``learning/agreement.py`` says how), and the whole program as
-``evaluate.py`` does, beside the oracle in the same program: the ceiling. Intervals are at 95 %, by bootstrap
-over conversations. Two more tables say which questions and operations are most often wrong, by their
-wording: what a model never learned shows there first. Each table is printed as soon as it is measured;
+No training saw the words of these worlds. The reader is measured on the banks that the oracle builds, the
+writer on the banks that it builds itself (see ``memory_program/worlds/oracle_agreement.py``), and the whole
+program as ``evaluate.py`` does, next to the oracle in the same program: the upper bound. Intervals are at
+95 %, by bootstrap over conversations. Two more tables list the wordings of questions and operations that are
+wrong most often: they show first what a model never learned. Each table is printed as soon as it is measured;
 progress goes to stderr.
 
 Run it with ``python benchmarks/pocket.py --help``.
@@ -49,32 +49,32 @@ from memory_program.worlds.oracle_agreement import (
 )
 from memory_program.worlds.rendered_prompts import find_signature
 
-_COMMON = 0.01  # a word that a smaller share of texts has is no wording: it names a thing
+_COMMON_SHARE = 0.01  # a word in a smaller share of the texts names a thing, and is masked
 
 RIGHT_FROM = 0.5
-"""The official F1 from which on an answer counts as right."""
+"""An answer with at least this official F1 counts as right."""
 
 
 class Benchmark(Settings):
-    """Measure a model in made-up worlds, as reader, as writer and as the whole program."""
+    """Measure a model in made-up worlds: as reader, as writer and as the whole program."""
 
     model: str = "pocket"
-    """The model, by any name that evaluate.py takes."""
+    """Model to measure, by any name that evaluate.py takes."""
 
     seed: int = Field(default=1, ge=0)
-    """Chooses the worlds."""
+    """Seed of the worlds."""
 
     conversations: int = Field(default=20, ge=1)
-    """How many worlds."""
+    """Number of worlds."""
 
     systems: str = "memory"
-    """Systems of the whole program, separated by commas; memory must be among them."""
+    """Systems to evaluate as whole programs, separated by commas; memory must be one of them."""
 
     concurrency: int = Field(default=16, ge=1)
-    """Model calls in flight at most."""
+    """The most model calls in flight at once."""
 
     wordings: int = Field(default=12, ge=0)
-    """How many wordings to list of the questions, and of the operations, that are most often wrong."""
+    """Number of wordings to list of the questions, and of the operations, that are wrong most often."""
 
 
 def main() -> None:
@@ -108,9 +108,12 @@ def _measured(config: EvaluateConfig, lm: dspy.LM, wordings: int) -> Iterable[Ta
     _results(from_gold, {ORACLE: oracle_lm(worlds), lm.model: lm})
     answers = _answers(from_gold.output_dir)
     yield _reader_table(answers, _answers(config.output_dir / "ceiling"))
-    asked = [line for line in answers if line["gold"] is not None]
-    cases = [("", line["question"][:1].lower() + line["question"][1:], _is_right(line)) for line in asked]
-    yield _wordings_table("Questions that are most often answered wrong", cases, wordings)
+    cases = [
+        ("", line["question"][:1].lower() + line["question"][1:], _is_right(line))
+        for line in answers
+        if line["gold"] is not None
+    ]
+    yield _wordings_table("Wordings of questions that are most often answered wrong", cases, wordings)
 
     recorder = RecordingEngine(lm.engine)
     began = time.perf_counter()
@@ -118,11 +121,11 @@ def _measured(config: EvaluateConfig, lm: dspy.LM, wordings: int) -> Iterable[Ta
     elapsed_s = time.perf_counter() - began
     oracle = Oracle(worlds)
     yield _writer_table(recorder.exchanges, oracle)
-    due = [
+    gold = [
         (f"{kind}, {operation.action}: ", operation.raw_text, is_done)
         for kind, operation, is_done in gold_operations(recorder.exchanges, oracle.reply)
     ]
-    yield _wordings_table("Operations that are most often wrong or missing", due, wordings)
+    yield _wordings_table("Wordings of operations that are most often wrong or missing", gold, wordings)
     yield _program_table(results["systems"], ceiling, f"{len(recorder.exchanges):,} calls, {elapsed_s:.0f} s")
 
 
@@ -138,12 +141,12 @@ def _answers(folder: Path) -> list[Json]:
     return [json.loads(line) for line in lines]
 
 
-def _reader_table(answers: Sequence[Json], of_oracle: Sequence[Json]) -> Table:
+def _reader_table(answers: Sequence[Json], oracle_answers: Sequence[Json]) -> Table:
     headings = ("right", "abstains", "oracle right", "oracle abstains", "questions")
     table = _table("Reader, from the oracle's memories", "category", headings)
     for category in ("all", *sorted({line["category"] for line in answers})):
         cells: list[str] = []
-        for lines in (answers, of_oracle):
+        for lines in (answers, oracle_answers):
             group = [line for line in lines if category in ("all", line["category"])]
             cells += (_share(group, _is_right), _share(group, _abstains))
         table.add_row(category, *cells, str(len(group)))
@@ -159,7 +162,7 @@ def _abstains(answer: Json) -> bool:
 
 
 def _share(answers: Sequence[Json], claim: Callable[[Json], bool]) -> str:
-    """Spell the share of answers of which a claim is true."""
+    """Format the share of answers for which a claim is true."""
     claims = [(float(claim(answer)), answer["question_id"].partition(":")[0]) for answer in answers]
     return _interval(claims)
 
@@ -168,14 +171,16 @@ def _writer_table(exchanges: Sequence[Exchange], oracle: Oracle) -> Table:
     headings = ("F1", "precision", "recall", "right", "written", "gold", "dates right")
     table = _table("Writer's operations, against the oracle's on the same prompts", "kind, action", headings)
     tallies = _tallies_by_conversation(exchanges, oracle)
-    groups = sorted({group for of_conversation in tallies.values() for group in of_conversation})
+    groups = sorted({group for found in tallies.values() for group in found})
     sections: list[tuple[str, list[tuple[Kind, str]]]] = [("all", groups)]
     for kind in sorted({kind for kind, _ in groups}):
         sections.append((kind, [group for group in groups if group[0] == kind]))
-    sections += [(f"{kind}, {does}", [(kind, does)]) for kind, does in groups]
-    for name, counted in sections:
+    sections += [(f"{kind}, {action}", [(kind, action)]) for kind, action in groups]
+    for name, section_groups in sections:
         by_conversation = {
-            conversation: sum((found.get(group, OperationCounts()) for group in counted), OperationCounts())
+            conversation: sum(
+                (found.get(group, OperationCounts()) for group in section_groups), OperationCounts()
+            )
             for conversation, found in tallies.items()
         }
         table.add_row(name, *_writer_cells(by_conversation))
@@ -199,7 +204,7 @@ def _tallies_by_conversation(
 
 def _writer_cells(tallies: dict[str, OperationCounts]) -> list[str]:
     total = sum(tallies.values(), OperationCounts())
-    # F1 is the mean, over operations written and gold, of whether the operation is a right one
+    # F1 is the mean, over the operations written and the gold ones, of 1 for a right operation and 0 else
     operations = [
         (float(rank < 2 * tally.correct), conversation)
         for conversation, tally in tallies.items()
@@ -211,10 +216,10 @@ def _writer_cells(tallies: dict[str, OperationCounts]) -> list[str]:
     return [_interval(operations), *map(_spelled, shares), *map(str, counts), days]
 
 
-def _program_table(systems: Json, ceiling: Json, took: str) -> Table:
+def _program_table(systems: Json, ceiling: Json, effort: str) -> Table:
     headings = ("F1, categories 1-4", "abstention", "all five", "tokens/question", "failures")
-    table = _table(f"Whole program: {took}", "system", headings)
-    for name, system in {"ceiling (oracle)": ceiling, **systems}.items():
+    table = _table(f"Whole program: {effort}", "system", headings)
+    for name, system in {"oracle (upper bound)": ceiling, **systems}.items():
         scores = (system["locomo_f1"]["all"], system["abstention"], system["overall_with_abstention"])
         tokens = f"{system['tokens_per_question'] or 0:,.0f}"
         table.add_row(name, *map(format_interval, scores), tokens, str(system["failures"]["all"]))
@@ -222,7 +227,7 @@ def _program_table(systems: Json, ceiling: Json, took: str) -> Table:
 
 
 def _wordings(texts: Sequence[str]) -> list[str]:
-    """Give each text with an ellipsis for names, numbers, and words that few of the texts have.
+    """Mask names, numbers and rare words of each text with an ellipsis.
 
     Example:
         >>> _wordings(["Ana practices judo every Friday.", "Tom practices chess every Monday."])
@@ -230,19 +235,22 @@ def _wordings(texts: Sequence[str]) -> list[str]:
     """
     words_by_text = [re.findall(r"[^\W_]+", text.replace("'s", "")) for text in texts]
     counts = Counter(word for words in words_by_text for word in set(words))
-    common = {word for word, count in counts.items() if word.islower() and count >= _COMMON * len(texts)}
+    common = {
+        word for word, count in counts.items() if word.islower() and count >= _COMMON_SHARE * len(texts)
+    }
     masked = (" ".join(w if w in common else "…" for w in words) for words in words_by_text)
     return [re.sub("…(?: …)+", "…", text) for text in masked]
 
 
 def _wordings_table(title: str, cases: Sequence[tuple[str, str, bool]], most: int) -> Table:
-    """List the wordings of which most cases are wrong, given each case's sort, text and rightness."""
+    """List the wordings with the most wrong cases; a case is a prefix, a text, and True if it is right."""
     table = _table(title, "wording", ("wrong", "of", "share wrong"))
-    told = [
-        sort + wording for (sort, _, _), wording in zip(cases, _wordings([c[1] for c in cases]), strict=True)
-    ]
-    counts = Counter(told)
-    wrong = Counter(wording for wording, (_, _, is_right) in zip(told, cases, strict=True) if not is_right)
+    masked = _wordings([text for _, text, _ in cases])
+    wordings = [prefix + wording for (prefix, _, _), wording in zip(cases, masked, strict=True)]
+    counts = Counter(wordings)
+    wrong = Counter(
+        wording for wording, (_, _, is_right) in zip(wordings, cases, strict=True) if not is_right
+    )
     for wording, count in wrong.most_common(most):
         table.add_row(wording, str(count), str(counts[wording]), f"{count / counts[wording]:.2f}")
     return table
@@ -257,7 +265,7 @@ def _table(title: str, first: str, headings: Sequence[str]) -> Table:
 
 
 def _interval(scores: Sequence[tuple[float, str]]) -> str:
-    """Spell a mean and its interval, given each score and its conversation."""
+    """Format a mean and its interval; each score has the name of its conversation."""
     if not scores:
         return "-"
     values, clusters = zip(*scores, strict=True)

@@ -1,4 +1,4 @@
-"""What the benchmark raises."""
+"""Errors of the benchmark readers."""
 
 
 class BenchmarkError(Exception):

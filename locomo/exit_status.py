@@ -1,4 +1,4 @@
-"""What commands share: errors as one line and an exit status, and an end in peace when nobody listens."""
+"""Exit status of a command: errors become one line, and a closed pipe ends it quietly."""
 
 import os
 import select
@@ -55,7 +55,7 @@ def _run_and_flush(run: Callable[[], None]) -> None:
 
 
 def _is_stdout_closed() -> bool:
-    """Whether nobody reads standard output any more (``| head``); what is left of it is dropped then."""
+    """Tell if the reader of standard output has gone (``| head``); the rest of the output is then dropped."""
     polled = select.poll()
     polled.register(sys.stdout, select.POLLOUT)
     if not any(events & (select.POLLERR | select.POLLHUP) for _, events in polled.poll(0)):

@@ -35,7 +35,7 @@ class Dataset:
 
     @property
     def version(self) -> str:
-        """What a score's signature shows: ``79fa87e9``, ``0c3f9d11-modified``, ``7x20-5b2de0c1``."""
+        """The version shown in a score's signature: ``79fa87e9``, ``0c3f9d11-modified``, ``7x20-5b2de0c1``."""
         parts = [self.variant, self.sha256[:8], "modified" if self.is_modified else ""]
         return "-".join(part for part in parts if part)
 

@@ -1,4 +1,4 @@
-"""What an answer and a ranking are worth: the official F1, its stricter companions, and evidence recall.
+"""Metrics of answers and rankings: the official F1, stricter variants, and evidence recall.
 
 The official scorer is ``task_eval/evaluation.py`` of snap-research/LoCoMo at
 ``3eb6f2c585f5e1699204e3c3bdf7adc5c28cb376``, reimplemented from its described behaviour.

@@ -240,7 +240,7 @@ def _dialogue_contents(dialogue: JsonAt) -> Mapping[str, JsonAt]:
 
 
 def _note_turns(group: str, name: str, parts: Sequence[str | None]) -> tuple[Turn, ...]:
-    """What is written down of somebody: one turn of theirs, or none if nothing is written."""
+    """Make the turn of a person's written profile; none if nothing is written."""
     text = _unescape_html(". ".join(part.strip().rstrip(".") for part in parts if part and part.strip()))
     return (Turn(f"{group}:1", name, text),) if text else ()
 

@@ -229,9 +229,9 @@ class SplitConfig:
     """Accept a copy of the data that is not the official file."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m locomo.splits") -> int:
     """Write or verify the splits as the command line says, and return the exit status."""
-    flags, prog = tyro.conf.FlagCreatePairsOff[SplitConfig], "python -m locomo.splits"
+    flags = tyro.conf.FlagCreatePairsOff[SplitConfig]
     return run_with_exit_status(lambda: _run_split_command(tyro.cli(flags, args=arguments, prog=prog)))
 
 

@@ -1,4 +1,4 @@
-"""How sure a score is: everything here resamples whole conversations, never single questions.
+"""Confidence intervals and paired tests. All of them resample whole conversations, never single questions.
 
 Questions about one conversation share its difficulty, so they are not independent; an interval that takes
 them as such is too narrow. LoCoMo has ten conversations: ten clusters.

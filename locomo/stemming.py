@@ -158,6 +158,6 @@ def _consonant_vowel_pattern(text: str) -> str:
 
 
 def _is_short(text: str) -> bool:
-    """Whether a text ends like ``hop``, or is a vowel and a consonant: what is left of it takes an e."""
+    """Tell if a stem is short (it ends like ``hop``, or is a vowel and a consonant) and takes an e."""
     shape = _consonant_vowel_pattern(text)
     return shape == "vc" or (shape.endswith("cvc") and text[-1] not in "wxy")

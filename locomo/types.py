@@ -10,7 +10,7 @@ from functools import cached_property
 
 
 class Category(IntEnum):
-    """What a LoCoMo question tests, under the authors' own numbers.
+    """Categories of LoCoMo questions, under the authors' own numbers.
 
     Source: Maharana et al. 2024, ACL, section 4.1; the numbers are those of the released file, whose
     counts per number agree with the paper's Table 5. Many published systems mislabel them.
@@ -46,7 +46,7 @@ class Benchmark(StrEnum):
 
 
 class LongMemEvalType(StrEnum):
-    """What a question of LongMemEval tests, as the file names it.
+    """Types of LongMemEval questions, as the file names them.
 
     Source: Wu et al. 2025, ICLR, section 3.1. Abstention is no type: it cuts across all of them.
     """
@@ -105,7 +105,7 @@ class Turn:
 
     @property
     def utterance(self) -> str:
-        """What was said, with the shared image spelled out, and without the speaker."""
+        """The text of the turn without the speaker; a shared image is described in words."""
         if self.caption is None:
             return self.text
         return f"{self.text} [shares an image: {self.caption}]".strip()
@@ -181,12 +181,12 @@ class Question:
 
     @property
     def is_answerable(self) -> bool:
-        """Whether the conversation has the answer, so that abstaining is wrong."""
+        """True if the conversation has the answer, so that abstaining is wrong."""
         return not self.must_abstain and self.category is not Category.ADVERSARIAL
 
     @property
     def is_headline(self) -> bool:
-        """Whether the question counts for the headline score; what has no answer may, or may not."""
+        """True if the question counts for the headline score."""
         return self.category in HEADLINE_TYPES[self.benchmark]
 
     @property

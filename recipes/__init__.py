@@ -1,1 +1,1 @@
-"""Recipes that are run from a checkout."""
+"""Recipes: run from a checkout, not installed."""

@@ -218,7 +218,7 @@ def optimize_script(data: Path, folder: Path, api_base: str) -> list[str]:
         "--prompt-model", "openai/prompts", "--api-base", api_base, "--dataset", str(data),
         "--output", str(folder / "best.json"), "--output-dir", str(folder / "run"), "--no-mlflow",
         "--max-sessions", "2", "--num-examples", "8", "--num-val", "8", "--num-candidates", "3",
-        "--batch-size", "4", "--trials", "3", "--num-threads", "2", "--writer-mode", "generalist",
+        "--batch-size", "4", "--trials", "3", "--concurrency", "2", "--writer-mode", "generalist",
     ]  # fmt: skip
 
 
@@ -245,9 +245,9 @@ def train_script(model: Path, data: Path, folder: Path, api_base: str, steps: in
     return [
         str(CHECKOUT / "train.py"), "--model", f"local:{model}", "--dataset", str(data),
         "--reader-model", "openai/reader", "--api-base", api_base, "--output-dir", str(folder),
-        "--num-train-steps", str(steps), "--examples-per-step", "1", "--rollouts", "4", "--curriculum", "",
+        "--num-train-steps", str(steps), "--examples-per-step", "1", "--group-size", "4", "--curriculum", "",
         "--val-every", str(steps), "--save-every", "1", "--learning-rate", "1e-3", "--warmup-steps", "0",
-        "--max-completion-tokens", "40", "--num-threads", "4", "--no-mlflow",
+        "--max-completion-tokens", "40", "--concurrency", "4", "--no-mlflow",
     ]  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from locomo.types import Benchmark, LongMemEvalType, Question
 
 
 class AnswerKind(StrEnum):
-    """How an answer was made."""
+    """The kinds of built-in answers, by the way they were made."""
 
     GOLD = "gold"
     """The gold itself."""

@@ -1,4 +1,4 @@
-"""What a judge is told: an instruction for each rubric, benchmark and kind of question.
+"""Instructions of the judge, for each rubric, benchmark and kind of question.
 
 The texts are prompts, and data: golden files pin the whole of what is rendered of each.
 """
@@ -11,14 +11,14 @@ from locomo.types import Benchmark, LongMemEvalType, Question, QuestionType
 
 
 class Rubric(StrEnum):
-    """How much a judge forgives."""
+    """The two rubrics: lenient accepts vague answers, strict does not."""
 
     LENIENT = "lenient"
     STRICT = "strict"
 
 
 class Verdict(StrEnum):
-    """What became of one judgement. Unparsed is no verdict: it is counted apart, never as wrong."""
+    """The verdict of one judgement. Unparsed is no verdict: it is counted apart, never as wrong."""
 
     CORRECT = "correct"
     WRONG = "wrong"
@@ -26,7 +26,7 @@ class Verdict(StrEnum):
 
 
 class Grading(StrEnum):
-    """What a rubric has to say besides, which follows the benchmark and the type of the question."""
+    """The benchmark and question type that a rubric's instruction is written for."""
 
     LOCOMO = "locomo"
     LONGMEMEVAL = "longmemeval"

@@ -7,6 +7,7 @@ import dspy
 from memory_program.agents.baselines.extractive import ExtractiveSystem
 from memory_program.agents.baselines.reader_only import ReaderOnly
 from memory_program.agents.context import FullContext, MemoryContext, NoContext
+from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram, MemorySystem
 from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
@@ -60,13 +61,17 @@ def make_system(
         writer_lm: the model that writes memories; None uses ``dspy.settings``.
         reader_lm: the model that answers; None uses ``dspy.settings``.
 
+    A model that was trained here is given the prompts of its training (see ``model_prompts``).
+
     Raises:
-        ConfigError: there is no system of that name.
+        ConfigError: there is no system of that name, or the prompts beside a model's weights are damaged.
     """
     if name not in SYSTEMS:
         raise ConfigError(f"unknown system {name!r}: choose from {', '.join(SYSTEMS)}")
     system = SYSTEMS[name](settings)
     set_models(system, writer_lm=writer_lm, reader_lm=reader_lm)
+    writer, reader = (None if lm is None else lm.model for lm in (writer_lm, reader_lm))
+    load_model_prompts(system, writer=writer, reader=reader)
     return system
 
 

@@ -160,11 +160,11 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m memory_program.bank") -> int:
     """Run the command that the arguments name, and return the exit status."""
     return run_script(
         lambda: tyro.extras.subcommand_cli_from_dict(
-            _COMMANDS, args=arguments, prog="python -m memory_program.bank", description=__doc__
+            _COMMANDS, args=arguments, prog=prog, description=__doc__
         )
     )
 

@@ -208,8 +208,10 @@ class MemoryIndex:
             )
         if current.version == since:
             return
-        made, ended = current.live(), list[str]()
-        if since:
+        ended = list[str]()
+        if since == 0:
+            made = current.live()
+        else:
             operations = current.operations(since)
             created = [memory for operation in operations for memory in operation.created]
             new = {memory.memory_id for memory in created}

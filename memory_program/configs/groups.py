@@ -192,7 +192,7 @@ class ReaderSettings(SettingsGroup):
 
 
 class SystemSettings(SettingsGroup, init=False):
-    """How a system retrieves, writes and reads; each system ignores what it has no use for."""
+    """Settings of retrieval, writer and reader; each system ignores those that it does not use."""
 
     retrieval: RetrievalSettings = RetrievalSettings()
     writer: WriterSettings = WriterSettings()

@@ -212,7 +212,9 @@ def _flags_model(
         if isinstance(field.default, SettingsGroup):
             group = type(field.default)
             inner = {**field.default.flat_values(), **defaults}
-            fields[name] = (_flags_model(group, inner, cleandoc(group.__doc__ or "")), ...)
+            about = cleandoc(group.__doc__ or "")
+            # the description keeps tyro from parsing source files, which takes longer than all the rest
+            fields[name] = (_flags_model(group, inner, about), Field(description=about))
         else:
             shown = copy(field)
             shown.default = defaults.get(name, field.default)

@@ -3,6 +3,10 @@
 import hashlib
 import json
 
+RECORD_VERSION = "0.1.0"
+"""The version in the keys of records. It changes only when equal keys would no longer mean equal work, so a
+release continues the runs of the previous one."""
+
 
 def content_hash(*parts: object) -> str:
     """Hash JSON values: equal for equal content, whatever the order of keys in an object.

@@ -1,4 +1,4 @@
-"""What a result came from: the commit of the code, and the versions of everything it runs on."""
+"""Provenance of a result: the commit of the code and the versions of all installed packages."""
 
 import hashlib
 import subprocess

@@ -14,7 +14,7 @@ trajectories and synthesized questions by their file of the conversation. Lines 
 rewordings that are in no bank, are found only next to the conversation's id.
 
 Not erased: weights that were trained on it, backups, the files of a tracking server, the dataset, and files
-outside the folder of the run (a saved program with demos, a report written elsewhere with ``--page``).
+outside the folder of the run (a saved program with demos, a report written elsewhere with ``--report-file``).
 """
 
 import sys
@@ -28,13 +28,9 @@ from memory_program.core.settings import reject_password
 from memory_program.forget.run_eraser import forget_conversation
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m memory_program.forget") -> int:
     """Erase the conversation that the arguments name, and return the exit status."""
-    return run_script(
-        lambda: tyro.cli(
-            _command, args=arguments, prog="python -m memory_program.forget", description=__doc__
-        )
-    )
+    return run_script(lambda: tyro.cli(_command, args=arguments, prog=prog, description=__doc__))
 
 
 def _command(
@@ -67,7 +63,7 @@ def _command(
         print(f"there is no MLflow database at {uri}")
     for uri in (uri for uri, tracked in found.items() if tracked.is_in_trash):
         print(f"{uri} keeps deleted runs in its trash until its operator calls mlflow gc")
-    print("not searched: files elsewhere (--page, --output), backups, and trained weights")
+    print("not searched: files elsewhere (--report-file, --output), backups, and trained weights")
 
 
 if __name__ == "__main__":

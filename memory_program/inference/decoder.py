@@ -1,239 +1,134 @@
-"""A batch of texts that grow token by token, and what of them is in memory.
-
-A text is a stem, which it may share with others, and a leaf of its own.
-"""
+"""Prefill and decode: the network, the sequences that it continues, and their keys and values."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from weakref import WeakValueDictionary
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from memory_program.inference.attention import (
-    AttentionPass,
-    DecodePass,
-    PrefillChunk,
-    PrefillPass,
-    SharedPrefixKV,
-)
-from memory_program.inference.kv_cache import KVCache, SequenceKV
+from memory_program.inference.attention import AttentionPass, DecodePass, PrefillChunk, PrefillPass
+from memory_program.inference.kv_cache import KVCache
 from memory_program.inference.prefix_cache import PrefixCache
 
 PREFILL_CHUNK_TOKENS = 512
-"""Of a prompt at once, since the mask grows with them times the context; of short prompts at once, too, since
-more would let the first one wait."""
-
-_MIN_SHARED_PREFIX_TOKENS = (
-    256  # a shorter beginning is copied for each text: a stem costs more than it saves
-)
-_LONG_PROMPT_TOKENS = 512  # a longer prompt is a stem of its own: the leaves are padded to the longest
+"""Most tokens of one prompt in a pass, since the mask has this many rows of the length of the context. Also
+the most tokens of short prompts in a pass, since more would delay the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefilledPrompt:
-    """A prompt that was read, for one text to begin with, or for many."""
+    """The keys and values of a prompt, from which one or many sequences can start.
 
-    tokens: tuple[int, ...]
+    ``cached_tokens`` of its tokens were in the prefix cache; ``logits`` is one row, those after its last
+    token.
+    """
 
     cached_tokens: int
-    """How many of them did not have to be computed."""
-
     logits: Tensor
-    """Those after it, as one row."""
-
     kv_LKHTD: Tensor
-    """What the network keeps of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _UncachedPrompt:
-    """A text of which the beginning is known."""
-
-    tokens: Sequence[int]
-    cached_tokens: int
-    kv_LKHTD: Tensor
-
-    def next_chunk(self, done: int) -> PrefillChunk:
-        """Give what comes next when so many unknown tokens are done."""
-        first = self.cached_tokens + done
-        return PrefillChunk(self.kv_LKHTD, first, min(first + PREFILL_CHUNK_TOKENS, len(self.tokens)))
-
-
-@dataclass(slots=True)
-class _DecoderSequence:
-    """A text in its slot."""
-
-    prompt: tuple[int, ...]
-    """The tokens that it began with."""
-
-    logits: Tensor
-    """Those after its prompt, as one row."""
-
-    shared_prefix: SharedPrefixKV | None
-    sequence_kv: SequenceKV
-
-    @property
-    def tokens(self) -> int:
-        """How many there are by now."""
-        return _prefix_length(self.shared_prefix) + self.sequence_kv.tokens
 
 
 class Decoder:
-    """The network with the texts that it is writing.
+    """The network with the sequences that it is continuing, in slots 0, 1, ...
 
-    Any thread may read a prompt at any time; everything else is for one thread, which owns it.
+    Any thread may prefill a prompt at any time. Everything else belongs to one thread.
     """
 
     def __init__(
         self, network: PreTrainedModel, kv_shape: tuple[int, int, int], prefixes: PrefixCache
     ) -> None:
-        """Use what is known of prompts, and add to it."""
+        """Start without sequences; ``kv_shape`` is layers, heads and the width of a head."""
         self.device = network.device
         self._network = network
         self._kv_shape = kv_shape
         self._prefixes = prefixes
-        self._leaves = KVCache(kv_shape, network.dtype, network.device)
-        self._texts: list[_DecoderSequence] = []  # by slot
-        self._shared: WeakValueDictionary[tuple[int, ...], SharedPrefixKV] = WeakValueDictionary()
+        self._cache = KVCache(kv_shape, network.dtype, network.device)
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> list[PrefilledPrompt]:
-        """Read prompts together, each from where it is not known any more."""
-        texts = [self._load_cached_prefix(prompt) for prompt in prompts]
-        rows = self._prefill_uncached(texts)
-        for text in texts:
-            self._prefixes.store(text.tokens, text.kv_LKHTD)
-        return [
-            PrefilledPrompt(tuple(text.tokens), text.cached_tokens, logits, text.kv_LKHTD)
-            for text, logits in zip(texts, rows, strict=True)
-        ]
-
-    def add_sequence(self, read: PrefilledPrompt) -> None:
-        """Begin a text in the next slot."""
-        stem = self._select_shared_prefix(read)
-        leaf = self._leaves.add(read.kv_LKHTD[..., _prefix_length(stem) :, :].unbind(1))
-        self._texts.append(_DecoderSequence(read.tokens, read.logits, stem, leaf))
-
-    def clone_sequence(self, prompt: Sequence[int]) -> Tensor:
-        """Begin a text in the next slot as one that is there began, eight rollouts for example.
-
-        Returns:
-            The logits after the prompt, as one row.
-
-        Raises:
-            KeyError: no text began with this prompt.
-        """
-        tokens = tuple(prompt)
-        for twin in self._texts:
-            if twin.prompt == tokens:
-                length = len(tokens) - _prefix_length(twin.shared_prefix)
-                leaf = self._leaves.add([part[..., :length, :] for part in twin.sequence_kv.parts_LHTD])
-                self._texts.append(replace(twin, sequence_kv=leaf))
-                return twin.logits
-        raise KeyError(tokens)
-
-    def step(self, tokens: Sequence[int]) -> Tensor:
-        """Append one token to each text; gives the logits after it, one row for each text."""
-        self._leaves.ensure_capacity()
-        slot_of = {text.sequence_kv: slot for slot, text in enumerate(self._texts)}
-        slots = [slot_of[leaf] for leaf in self._leaves]
-        growing = DecodePass(self._leaves.buckets, [self._texts[slot].shared_prefix for slot in slots])
-        new = torch.tensor([(tokens[slot], self._texts[slot].tokens) for slot in slots])
-        logits = self._forward(growing, new[:, :1], new[:, 1:], 1)[:, 0]
-        for leaf in self._leaves:
-            leaf.tokens += 1
-        rows = sorted(range(len(slots)), key=slots.__getitem__)
-        return logits[rows]
-
-    def recompute_logits(self, tokens: Sequence[int]) -> Tensor:
-        """Compute the logits after a text from its tokens alone, whatever is beside it or known of it."""
-        return self._prefill_uncached([_UncachedPrompt(tokens, 0, self._allocate_kv(len(tokens)))])[0]
-
-    def remove_sequence(self, slot: int) -> None:
-        """Give a slot free; the last text moves there."""
-        self._leaves.remove(self._texts[slot].sequence_kv)
-        last = self._texts.pop()
-        if slot < len(self._texts):
-            self._texts[slot] = last
-
-    def clear(self) -> None:
-        """Forget all texts, half-written ones too, and what was kept of prompts."""
-        self._texts.clear()
-        self._shared.clear()
-        self._leaves.clear()
-        self._prefixes.clear()
-
-    def _select_shared_prefix(self, read: PrefilledPrompt) -> SharedPrefixKV | None:
-        """Choose what a text shares with others; what is beyond it becomes the leaf."""
-        tokens, known = read.tokens, read.cached_tokens
-        found = [stem for beginning, stem in self._shared.items() if tokens[: len(beginning)] == beginning]
-        longest = max(found, key=_prefix_length, default=None)
-        if longest is not None and len(tokens) - longest.tokens < _LONG_PROMPT_TOKENS:
-            return longest
-        if known >= _MIN_SHARED_PREFIX_TOKENS and len(tokens) - known < _LONG_PROMPT_TOKENS:
-            stem = self._shared[tokens[:known]] = SharedPrefixKV(read.kv_LKHTD[..., :known, :].clone())
-            return stem
-        return SharedPrefixKV(read.kv_LKHTD) if len(tokens) >= _LONG_PROMPT_TOKENS else None
-
-    def _allocate_kv(self, tokens: int) -> Tensor:
-        layers, heads, width = self._kv_shape
-        return torch.empty(
-            (layers, 2, heads, tokens, width), dtype=self._network.dtype, device=self._network.device
-        )
-
-    def _load_cached_prefix(self, prompt: Sequence[int]) -> "_UncachedPrompt":
-        blocks = self._prefixes.find_longest_prefix(
-            prompt[:-1]
-        )  # the last one is computed: its logits are wanted
-        known = sum(block.shape[-2] for block in blocks)
-        values_LKHTD = self._allocate_kv(len(prompt))
-        if blocks:
-            values_LKHTD[..., :known, :] = torch.cat(blocks, dim=-2)
-        return _UncachedPrompt(prompt, known, values_LKHTD)
-
-    def _prefill_uncached(self, texts: Sequence["_UncachedPrompt"]) -> list[Tensor]:
-        """Compute texts from what is known of them on; gives the logits after each, as one row."""
-        rows = [torch.empty(0)] * len(texts)
-        most = max(len(text.tokens) - text.cached_tokens for text in texts)
-        for done in range(0, most, PREFILL_CHUNK_TOKENS):
-            unread = {
-                row: text for row, text in enumerate(texts) if text.cached_tokens + done < len(text.tokens)
-            }
-            pieces = [text.next_chunk(done) for text in unread.values()]
-            of_texts = zip(pieces, unread.values(), strict=True)
-            tokens = [torch.tensor(text.tokens[piece.first : piece.end]) for piece, text in of_texts]
-            positions = [torch.arange(piece.first, piece.end) for piece in pieces]
-            last = torch.tensor([len(of_text) for of_text in tokens]).cumsum(0) - 1
-            reading = PrefillPass(pieces)
-            logits = self._forward(reading, torch.cat(tokens)[None], torch.cat(positions)[None], last)
-            for row, of_text in zip(unread, logits[0].split(1), strict=True):
-                rows[row] = of_text
-        return rows
-
-    @torch.no_grad()  # and not inference_mode, whose tensors could not take part in training later
-    def _forward(
-        self, growing: AttentionPass, tokens_N_T: Tensor, positions_N_T: Tensor, kept: Tensor | int
-    ) -> Tensor:
-        """Run the network over new tokens; gives the logits after those that ``kept`` names, in float32.
+    def prefill(
+        self, prompts: Sequence[Sequence[int]], *, use_prefixes: bool = True
+    ) -> list[PrefilledPrompt]:
+        """Compute prompts together, each from the end of its cached prefix, and cache their prefixes.
 
         Args:
-            growing: what the tokens attend to.
-            tokens_N_T: the new tokens.
-            positions_N_T: where each is in its text.
-            kept: their places on the second axis; a number counts from its end.
+            prompts: the tokens of each, at least one.
+            use_prefixes: False computes every token, and leaves the prefix cache as it is.
         """
-        device = self._network.device
+        layers, heads, width = self._kv_shape
+        cached_tokens: list[int] = []
+        kvs_LKHTD: list[Tensor] = []
+        for prompt in prompts:
+            # not the last token: its logits are needed
+            blocks = self._prefixes.find_longest_prefix(prompt[:-1]) if use_prefixes else []
+            shape = (layers, 2, heads, len(prompt), width)
+            kv_LKHTD = torch.empty(shape, dtype=self._network.dtype, device=self.device)
+            cached_tokens.append(sum(block.shape[-2] for block in blocks))
+            if blocks:
+                kv_LKHTD[..., : cached_tokens[-1], :] = torch.cat(blocks, dim=-2)
+            kvs_LKHTD.append(kv_LKHTD)
+        logits, done = [torch.empty(0)] * len(prompts), list(cached_tokens)
+        while rows := [row for row, prompt in enumerate(prompts) if done[row] < len(prompt)]:
+            ends = [min(done[row] + PREFILL_CHUNK_TOKENS, len(prompts[row])) for row in rows]
+            chunks = [
+                PrefillChunk(kvs_LKHTD[row], done[row], end) for row, end in zip(rows, ends, strict=True)
+            ]
+            pairs = list(zip(rows, chunks, strict=True))
+            tokens = torch.cat([torch.tensor(prompts[row][chunk.start : chunk.end]) for row, chunk in pairs])
+            positions = torch.cat([torch.arange(chunk.start, chunk.end) for chunk in chunks])
+            last = torch.tensor([chunk.end - chunk.start for chunk in chunks]).cumsum(0) - 1
+            computed = self._forward(PrefillPass(chunks), tokens[None], positions[None], last)[0]
+            for (row, chunk), row_logits in zip(pairs, computed.split(1), strict=True):
+                done[row], logits[row] = chunk.end, row_logits
+        if use_prefixes:
+            for prompt, kv_LKHTD in zip(prompts, kvs_LKHTD, strict=True):
+                self._prefixes.store(prompt, kv_LKHTD)
+        columns = zip(cached_tokens, logits, kvs_LKHTD, strict=True)
+        return [PrefilledPrompt(*column) for column in columns]
+
+    def recompute_logits(self, tokens: Sequence[int]) -> Tensor:
+        """Compute the logits after a sequence from its tokens alone, independent of batch and caches."""
+        return self.prefill([tokens], use_prefixes=False)[0].logits
+
+    def add_sequence(self, prefilled: PrefilledPrompt) -> None:
+        """Start a sequence in the next slot; the prompt can start others too (rollouts, for example)."""
+        self._cache.add(*prefilled.kv_LKHTD.unbind(1))
+
+    def decode(self, tokens: Sequence[int]) -> Tensor:
+        """Append one token to each sequence; return the logits after it, one row for each sequence."""
+        new = torch.tensor(list(zip(tokens, self._cache.lengths, strict=True)))
+        logits = self._forward(DecodePass(self._cache), new[:, :1], new[:, 1:], 1)[:, 0]
+        self._cache.lengths = [length + 1 for length in self._cache.lengths]
+        return logits
+
+    def remove_sequence(self, slot: int) -> None:
+        """Free a slot; the last sequence moves there."""
+        self._cache.remove(slot)
+
+    def clear(self) -> None:
+        """Remove all sequences, and clear the prefix cache."""
+        self._cache.clear()
+        self._prefixes.clear()
+
+    @torch.no_grad()  # not inference_mode: its tensors could not take part in training later
+    def _forward(
+        self, attention_pass: AttentionPass, tokens_N_T: Tensor, positions_N_T: Tensor, kept: Tensor | int
+    ) -> Tensor:
+        """Run the network over new tokens; return logits in float32.
+
+        Args:
+            attention_pass: stores the keys and values of the tokens, and attends.
+            tokens_N_T: the new tokens.
+            positions_N_T: the position of each in its sequence.
+            kept: the tokens whose logits are returned, as indices on the second axis; a number counts from
+                its end.
+        """
         output = self._network(
-            input_ids=tokens_N_T.to(device),
-            attention_mask=torch.empty(1, 1, 1, 1, device=device),  # one is there, so that none is made
-            position_ids=positions_N_T.to(device),
+            input_ids=tokens_N_T.to(self.device),
+            # given so that transformers does not make one; the attention pass has its own
+            attention_mask=torch.empty(1, 1, 1, 1, device=self.device),
+            position_ids=positions_N_T.to(self.device),
             use_cache=False,
             logits_to_keep=kept,
-            attention_pass=growing,
+            attention_pass=attention_pass,
         )
         return output.logits.float()
-
-
-def _prefix_length(stem: SharedPrefixKV | None) -> int:
-    return 0 if stem is None else stem.tokens

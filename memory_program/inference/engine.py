@@ -1,4 +1,4 @@
-"""A language model inside this process: DSPy's engine contract over a network, a tokenizer and a batch."""
+"""DSPy's engine contract for a language model in this process: a network, a tokenizer and a batcher."""
 
 import copy
 import threading
@@ -16,24 +16,23 @@ from jinja2 import TemplateError
 from pydantic import BaseModel, ConfigDict, Field
 from transformers import PreTrainedModel
 
-from memory_program.inference.batcher import Batcher, Continuation, GenerationRequest, NumericalTolerance
+from memory_program.inference.batcher import Batcher, GenerationRequest, NumericalTolerance
 from memory_program.inference.decoder import Decoder
-from memory_program.inference.loading import DeviceName, DtypeName, best_device, fastest_dtype, load_model
+from memory_program.inference.loading import DeviceName, DtypeName, load_model
 from memory_program.inference.prefix_cache import PrefixCache
 from memory_program.inference.sampling import SamplingParams
 
 __all__ = ["LocalEngine", "LocalSettings"]
 
 _TOLERANCES: dict[DtypeName, NumericalTolerance] = {
-    # some 15 times, and half, the largest difference that benchmarks/local_engine.py measures
+    # 15 times (float32) and half (bfloat16) of the largest difference in benchmarks/local_engine.py
     "float32": NumericalTolerance(greedy=2**-13, sampled=2**-13),
-    # as strict for samples, a third of their tokens would be computed twice
+    # with a tolerance for samples, a third of their tokens would be computed twice
     "bfloat16": NumericalTolerance(greedy=2**-5, sampled=0.0),
 }
 _SINGLE_THREAD_PARAMETERS = 20_000_000
-"""Parameters below which one thread computes: two that meet after every small product wait more than they
-gain, and on two cores that others use too, they take 4 to 10 times the processor time of one. One writes all
-texts instead, and one reads prompts."""
+"""Smaller models compute on one thread: two that meet after every small product wait more than they gain,
+and take 4 to 10 times the processor time of one on two shared cores. One thread decodes, another prefills."""
 _NOT_SUPPORTED = (
     "stop",
     "response_format",
@@ -46,7 +45,7 @@ _NOT_SUPPORTED = (
 
 
 class LocalSettings(BaseModel):
-    """Which model runs in this process, and how."""
+    """Settings of a model that runs in this process."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -54,34 +53,32 @@ class LocalSettings(BaseModel):
     """A folder in the format of transformers, or the id of a model on the Hugging Face hub."""
 
     device: DeviceName | None = None
-    """Where it runs; None takes CUDA where there is a device."""
+    """The device of the model; None takes CUDA if there is a GPU."""
 
     dtype: DtypeName | None = None
-    """What it computes with; None takes bfloat16 on a GPU that multiplies it natively, else float32."""
+    """The number format of the model; None takes bfloat16 on a GPU with native support, else float32."""
 
     slots: int = Field(default=32, ge=1)
-    """How many calls run at once; others wait. 32 uses most of a small model's gain from batching."""
+    """The most calls that run at once; others wait. 32 uses most of a small model's gain from batching."""
 
     prefix_tokens: int = Field(default=16_384, ge=0)
-    """How many tokens of earlier prompts are kept, so that a common beginning is computed once."""
+    """The most tokens of earlier prompts in the prefix cache, so that a shared prefix is computed once."""
 
     seed: int = 0
-    """Of the sampling of requests that have no seed of their own."""
+    """The seed of sampled requests that have none of their own."""
 
 
 class LocalEngine:
     """Answers requests with a model that it holds; calls from many threads are batched together.
 
     The same greedy request gives the same text alone and in any batch, on one machine with one number of
-    threads, as long as rounding stays within what ``sampling.choose`` is told (measured by
-    ``benchmarks/local_engine.py``). So does the same sampled request with the same seed, in float32; in
+    threads, as long as rounding errors stay within the tolerance of ``sample_next`` (measured by
+    ``benchmarks/local_engine.py``). In float32 so does the same sampled request with the same seed; in
     bfloat16 only beside the same other calls. Without a seed of its own, the k-th call of a sampled request
-    gets the k-th of a fixed series of seeds, whatever else was called.
+    gets the k-th of a fixed series of seeds, independent of other calls.
 
-    Each response has the tokens with their ids and log-probabilities in ``logprobs``, the token that ended
-    the reply included.
-
-    Optimisers deep-copy programs: a copy shares this engine, since a second one would be a second model.
+    ``logprobs`` of a response holds token ids and log-probabilities, with the stop token. A copy is the
+    same engine: optimisers deep-copy programs, and a second engine would be a second model.
     """
 
     supports_function_calling = supports_reasoning = supports_response_schema = False
@@ -91,12 +88,17 @@ class LocalEngine:
         """Load the model; nothing runs before the first call.
 
         Raises:
-            ModelError: the model cannot be used; see ``weights.load_model``.
+            ModelError: the model cannot be used; see ``load_model``.
         """
-        device = settings.device or best_device()
-        dtype = settings.dtype or fastest_dtype(device)
+        device: DeviceName = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        dtype = settings.dtype
+        if dtype is None:
+            # never on a processor, however fast: one token in twenty is so uncertain there in bfloat16
+            # that its whole text is computed again
+            has_bf16 = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+            dtype = "bfloat16" if has_bf16 else "float32"
         folder = Path(settings.source).expanduser()
-        if folder.is_dir():  # to be found again from another working directory
+        if folder.is_dir():  # so that it is found from another working directory
             settings = settings.model_copy(update={"source": str(folder.resolve())})
         self.settings = settings
         self.model = load_model(settings.source, device, getattr(torch, dtype))
@@ -115,88 +117,30 @@ class LocalEngine:
         self._reference: PreTrainedModel | None = None
         added = self.model.tokenizer.added_tokens_decoder.values()
         self._special_tokens = [str(token) for token in added if token.special and len(str(token)) > 1]
-        self._closed = weakref.finalize(self, self._batcher.close)  # at the latest when the interpreter ends
+        self._closed = weakref.finalize(self, self._batcher.close)  # at exit at the latest
 
     @property
     def busy_s(self) -> float:
-        """Seconds in which it had something to read or to write, so far."""
+        """Seconds so far in which at least one call was open."""
         return self._batcher.busy_s
 
     def complete(self, request: lm15.Request) -> lm15.Response:
-        """Answer a request; many threads may ask at once.
+        """Answer a request; many threads may call this at once.
 
         Raises:
-            lm15.UnsupportedFeatureError: the request wants what this engine cannot do, tools for example.
+            lm15.UnsupportedFeatureError: the request needs a feature that this engine lacks, such as tools.
             lm15.ContextLengthError: the prompt leaves no room for a reply.
             lm15.ProviderError: the model failed.
         """
-        job = self._to_generation_request(request)
-        try:
-            continuation = self._batcher.generate(job)
-        except Exception as error:
-            told = f"the embedded model failed: {type(error).__name__}: {error}"
-            raise lm15.ProviderError(told, provider="local") from error
-        return self._response(request, job, continuation)
-
-    def prompt_tokens(self, request: lm15.Request) -> list[int]:
-        """Give the tokens of a request's prompt, as the model reads them.
-
-        Raises:
-            lm15.UnsupportedFeatureError: the request holds something else than text.
-            lm15.InvalidRequestError: the model's chat template refuses the messages.
-        """
-        tokenizer = self.model.tokenizer
-        try:
-            chat = [
-                {**turn, "content": self._escape_special_tokens(turn["content"])} for turn in _chat(request)
-            ]
-            text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-        except TemplateError as error:
-            raise lm15.InvalidRequestError(f"the chat template of the model refuses this: {error}") from error
-        return tokenizer(cast(str, text), add_special_tokens=False)["input_ids"]
-
-    def _escape_special_tokens(self, text: str) -> str:
-        """Break up special tokens: the tokenizer would take what somebody said for the end of a turn."""
-        for token in self._special_tokens:
-            text = text.replace(token, f"{token[0]} {token[1:]}")
-        return text
-
-    def reply_tokens(self, text: str) -> list[int]:
-        """Give the tokens of a reply, the one that ends it included, as training text has them."""
-        tokenizer = self.model.tokenizer
-        assert isinstance(tokenizer.eos_token_id, int), "a model made for chat ends its replies"
-        return [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-
-    @contextmanager
-    def updating(self) -> Generator[PreTrainedModel]:
-        """Change the weights in place: calls that run are ended first, others wait until the block is left.
-
-        Raises:
-            ModelError: the engine is closed, or this thread is updating already.
-        """
-        with self._batcher.paused():
-            try:
-                yield self.model.network
-            finally:
-                self.model.network.eval()
-                self._decoder.clear()
-
-    def reference_model(self) -> PreTrainedModel:
-        """Give a frozen copy of the model as it was at the first call, to hold a training near to it.
-
-        A training that goes on in this process finds the weights changed, and needs those of its beginning.
-        """
-        if self._reference is None:
-            self._reference = copy.deepcopy(self.model.network).requires_grad_(False)
-        return self._reference
-
-    def close(self) -> None:
-        """Stop; calls that run get an error. A closed engine stays closed."""
-        self._closed()
-
-    def _to_generation_request(self, request: lm15.Request) -> GenerationRequest:
-        config = request.config
-        _check_supported_features(request)
+        config, tokenizer = request.config, self.model.tokenizer
+        # refused, rather than ignored silently
+        unsupported = [f"config.{name}" for name in _NOT_SUPPORTED if getattr(config, name)]
+        unsupported += ["config.logprobs"] if config.logprobs else []  # 0: of the chosen tokens only
+        unsupported += ["tools"] if request.tools else []
+        if unsupported:
+            names = ", ".join(unsupported)
+            message = f"{names}: an embedded model cannot do this; leave it out, or name another model"
+            raise lm15.UnsupportedFeatureError(message, feature=unsupported[0], provider="local")
         prompt = tuple(self.prompt_tokens(request))
         room = self.model.context_tokens - len(prompt)
         if room < 1:
@@ -213,30 +157,98 @@ class LocalEngine:
         seed = 0
         if not sampling.is_greedy:
             seed = self._seeds.next(prompt, sampling) if config.seed is None else config.seed
-        return GenerationRequest(prompt, min(config.max_tokens or room, room), sampling, seed)
-
-    def _response(
-        self, request: lm15.Request, job: GenerationRequest, continuation: Continuation
-    ) -> lm15.Response:
+        try:
+            continuation = self._batcher.generate(
+                GenerationRequest(prompt, min(config.max_tokens or room, room), sampling, seed)
+            )
+        except Exception as error:
+            message = f"the embedded model failed: {type(error).__name__}: {error}"
+            raise lm15.ProviderError(message, provider="local") from error
         tokens = continuation.tokens
-        said = tokens[:-1] if continuation.has_ended else tokens
-        text = self.model.tokenizer.decode(said, clean_up_tokenization_spaces=False)
-        names = self.model.tokenizer.convert_ids_to_tokens(tokens)
+        shown = tokens[:-1] if continuation.has_ended else tokens
+        logprobs = zip(tokenizer.convert_ids_to_tokens(tokens), continuation.logprobs, tokens, strict=True)
         return lm15.Response(
             id=None,
             model=request.model,
-            message=lm15.Message.assistant(text),
+            message=lm15.Message.assistant(tokenizer.decode(shown, clean_up_tokenization_spaces=False)),
             finish_reason="stop" if continuation.has_ended else "length",
             usage=lm15.Usage(
-                input_tokens=len(job.prompt),
+                input_tokens=len(prompt),
                 output_tokens=len(tokens),
                 cache_read_tokens=continuation.cached_tokens,
             ),
             logprobs=tuple(
-                lm15.TokenLogprob(name or "", logprob, token_id=token)
-                for name, logprob, token in zip(names, continuation.logprobs, tokens, strict=True)
+                lm15.TokenLogprob(name or "", logprob, token_id=token) for name, logprob, token in logprobs
             ),
         )
+
+    def prompt_tokens(self, request: lm15.Request) -> list[int]:
+        """Return the tokens of a request's prompt, as the model reads them.
+
+        Raises:
+            lm15.UnsupportedFeatureError: the request holds something other than text.
+            lm15.InvalidRequestError: the model's chat template refuses the messages.
+        """
+        turns: list[tuple[str, str, str | None]] = []  # role, place in the request, text
+        if request.system is not None:
+            system = request.system
+            text = system if isinstance(system, str) else lm15.Message.user(system).text
+            turns.append(("system", "system", text))
+        for index, message in enumerate(request.messages):
+            text = message.text if message.role in ("user", "assistant") else None
+            turns.append((message.role, f"messages[{index}]", text))
+        chat: list[dict[str, str]] = []
+        for role, place, text in turns:
+            if text is None:
+                raise lm15.UnsupportedFeatureError(
+                    f"{place}: an embedded model reads text of users, assistants and the system, "
+                    "and nothing else",
+                    feature=place,
+                    provider="local",
+                )
+            for token in self._special_tokens:
+                # split: otherwise the tokenizer would take quoted text for the end of a turn
+                text = text.replace(token, f"{token[0]} {token[1:]}")
+            chat.append({"role": role, "content": text})
+        tokenizer = self.model.tokenizer
+        try:
+            rendered = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        except TemplateError as error:
+            raise lm15.InvalidRequestError(f"the chat template of the model refuses this: {error}") from error
+        return tokenizer(cast(str, rendered), add_special_tokens=False)["input_ids"]
+
+    def reply_tokens(self, text: str) -> list[int]:
+        """Return the tokens of a reply with the stop token, as training text has them."""
+        tokenizer = self.model.tokenizer
+        assert isinstance(tokenizer.eos_token_id, int), "a model made for chat has a stop token"
+        return [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+
+    @contextmanager
+    def updating(self) -> Generator[PreTrainedModel]:
+        """Change the weights in place: running calls end first, and new calls wait for the end of the block.
+
+        Raises:
+            ModelError: the engine is closed, or this thread is updating already.
+        """
+        with self._batcher.paused():
+            try:
+                yield self.model.network
+            finally:
+                self.model.network.eval()
+                self._decoder.clear()
+
+    def reference_model(self) -> PreTrainedModel:
+        """Return a frozen copy of the model as it was at the first call, for the KL term of a training.
+
+        A training that resumes in this process finds changed weights, and needs those of its start.
+        """
+        if self._reference is None:
+            self._reference = copy.deepcopy(self.model.network).requires_grad_(False)
+        return self._reference
+
+    def close(self) -> None:
+        """Stop; running calls get an error. A closed engine stays closed."""
+        self._closed()
 
     def __copy__(self) -> "LocalEngine":
         return self
@@ -246,7 +258,7 @@ class LocalEngine:
 
 
 class _SeedSequence:
-    """The k-th call of one request gets the k-th seed of a series that only the request decides."""
+    """Seeds by request: its k-th call gets the k-th seed of a series that depends on the request alone."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -254,40 +266,11 @@ class _SeedSequence:
         self._lock = threading.Lock()
 
     def next(self, prompt: Sequence[int], sampling: SamplingParams) -> int:
-        asked = blake2b(repr((self._seed, tuple(prompt), sampling)).encode(), digest_size=16).digest()
+        # the class's name as it was first: its text decides all seeds, and so the scores of sampled runs
+        drawn = repr(sampling).replace(type(sampling).__name__, "Sampling", 1)
+        request = f"({self._seed}, {tuple(prompt)}, {drawn})".encode()
+        key = blake2b(request, digest_size=16).digest()
         with self._lock:
-            self._calls[asked] += 1
-            call = self._calls[asked]
-        return int.from_bytes(blake2b(asked + call.to_bytes(8), digest_size=7).digest())
-
-
-def _check_supported_features(request: lm15.Request) -> None:
-    """Refuse what would have to be left out silently.
-
-    Raises:
-        lm15.UnsupportedFeatureError: names it.
-    """
-    wanted = [f"config.{name}" for name in _NOT_SUPPORTED if getattr(request.config, name)]
-    wanted += ["config.logprobs"] if request.config.logprobs else []  # 0: the chosen tokens only
-    wanted += ["tools"] if request.tools else []
-    if wanted:
-        told = f"{', '.join(wanted)}: an embedded model cannot do this; leave it out, or name another model"
-        raise lm15.UnsupportedFeatureError(told, feature=wanted[0], provider="local")
-
-
-def _chat(request: lm15.Request) -> list[dict[str, str]]:
-    chat: list[dict[str, str]] = []
-    if request.system is not None:
-        system = request.system if isinstance(request.system, str) else lm15.Message.user(request.system).text
-        chat.append({"role": "system", "content": _require_text(system, "system")})
-    for index, message in enumerate(request.messages):
-        text = message.text if message.role in ("user", "assistant") else None
-        chat.append({"role": message.role, "content": _require_text(text, f"messages[{index}]")})
-    return chat
-
-
-def _require_text(text: str | None, where: str) -> str:
-    if text is None:
-        told = f"{where}: an embedded model reads text of users, assistants and the system, and nothing else"
-        raise lm15.UnsupportedFeatureError(told, feature=where, provider="local")
-    return text
+            self._calls[key] += 1
+            call = self._calls[key]
+        return int.from_bytes(blake2b(key + call.to_bytes(8), digest_size=7).digest())

@@ -1,4 +1,4 @@
-"""What prompts begin with, kept in blocks, so that it is computed once."""
+"""Cache of the keys and values of prompt prefixes, so that a shared prefix is computed once."""
 
 import threading
 from array import array
@@ -8,11 +8,11 @@ from hashlib import blake2b
 
 from torch import Tensor
 
-BLOCK_TOKENS = 16  # prompts share whole blocks; a shorter block is one more piece to copy for little gain
+BLOCK_TOKENS = 16  # prompts share whole blocks; shorter blocks mean more pieces to copy for little gain
 
 
 class PrefixCache:
-    """Keys and values of the beginnings of prompts, in blocks; those used longest ago go first.
+    """Keys and values of prompt prefixes in blocks of tokens; the least recently used are dropped first.
 
     Many threads may use it at once.
     """
@@ -24,45 +24,47 @@ class PrefixCache:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """Count the tokens that are kept."""
+        """Return the number of tokens kept."""
         return len(self._blocks) * BLOCK_TOKENS
 
     def find_longest_prefix(self, tokens: Sequence[int]) -> list[Tensor]:
-        """Find the blocks at the beginning of a prompt, as many as there are."""
-        names, found = _block_hashes(tokens), list[bytes]()
+        """Return the cached blocks that a prompt begins with, in order."""
+        hashes, found = _block_hashes(tokens), list[bytes]()
         with self._lock:
-            for name in names:
-                if name not in self._blocks:
+            for block_hash in hashes:
+                if block_hash not in self._blocks:
                     break
-                found.append(name)
-            for name in reversed(found):  # the first block last, so that no block outlives one before it
-                self._blocks.move_to_end(name)
-            return [self._blocks[name] for name in found]
+                found.append(block_hash)
+            for block_hash in reversed(
+                found
+            ):  # the first block last, so that no block outlives one before it
+                self._blocks.move_to_end(block_hash)
+            return [self._blocks[block_hash] for block_hash in found]
 
-    def store(self, tokens: Sequence[int], values_LKHTD: Tensor) -> None:
-        """Keep the whole blocks of a prompt, given what the network keeps of it."""
-        names = _block_hashes(tokens)[: self._max_blocks]
+    def store(self, tokens: Sequence[int], kv_LKHTD: Tensor) -> None:
+        """Keep the whole blocks of a prompt, given its keys and values."""
+        hashes = _block_hashes(tokens)[: self._max_blocks]
         with self._lock:
-            for index in reversed(range(len(names))):
-                if names[index] not in self._blocks:
+            for index in reversed(range(len(hashes))):
+                if hashes[index] not in self._blocks:
                     block = slice(index * BLOCK_TOKENS, (index + 1) * BLOCK_TOKENS)
-                    self._blocks[names[index]] = values_LKHTD[..., block, :].clone()
-                self._blocks.move_to_end(names[index])  # as above
+                    self._blocks[hashes[index]] = kv_LKHTD[..., block, :].clone()
+                self._blocks.move_to_end(hashes[index])  # as above
             while len(self._blocks) > self._max_blocks:
                 self._blocks.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all blocks."""
         with self._lock:
             self._blocks.clear()
 
 
 def _block_hashes(tokens: Sequence[int]) -> list[bytes]:
-    """Name each whole block of a text by all tokens up to its end."""
-    names: list[bytes] = []
-    name = b""
+    """Hash each whole block together with all tokens before it."""
+    hashes: list[bytes] = []
+    block_hash = b""
     for end in range(BLOCK_TOKENS, len(tokens) + 1, BLOCK_TOKENS):
         block = array("q", tokens[end - BLOCK_TOKENS : end])
-        name = blake2b(name + block.tobytes(), digest_size=16).digest()
-        names.append(name)
-    return names
+        block_hash = blake2b(block_hash + block.tobytes(), digest_size=16).digest()
+        hashes.append(block_hash)
+    return hashes

@@ -17,6 +17,7 @@ from dspy.lm15 import Config, Message, Request
 from dspy.utils.exceptions import LMError
 
 from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.extras import name_missing_extra
 from memory_program.models.http_engine import (
     NO_KEY,
     ChatCompletionsEngine,
@@ -89,9 +90,9 @@ def language_model(
         source = model_source(name)
         if not source:
             raise ModelError(f"{name!r} names no model: {_MODEL_NAME_HELP}")
-        # torch takes seconds to import
-        from memory_program.inference.engine import LocalSettings
-        from memory_program.models.local_model import LocalModel
+        with name_missing_extra():  # torch takes seconds to import, and an API model does without
+            from memory_program.inference.engine import LocalSettings
+            from memory_program.models.local_model import LocalModel
 
         return dspy.LM(
             name,

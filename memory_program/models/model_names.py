@@ -41,6 +41,17 @@ def model_source(model: str) -> str:
     return str(_BUNDLED.get(model, model.removeprefix(_LOCAL).strip()))
 
 
+def model_program(model: str) -> Path | None:
+    """Find the program (prompts, as JSON) that a model in a folder was trained in; None if there is none.
+
+    A model of the hub is known by its name alone: its program is found once it lies in a folder.
+    """
+    if not is_local(model):
+        return None
+    path = (_POCKET if is_bundled(model) else Path(model_source(model)).expanduser()) / "program.json"
+    return path if path.is_file() else None
+
+
 def model_fingerprint(model: str) -> str:
     """Return an id for the records of a model, so that other weights never pass for these.
 

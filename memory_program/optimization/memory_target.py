@@ -7,6 +7,7 @@ from functools import partial
 
 from locomo.types import Conversation
 from memory_program import __version__
+from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.bank.outcomes import CallFailure, Outcome
@@ -15,6 +16,7 @@ from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.hashing import RECORD_VERSION
 from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
 from memory_program.evaluation.data_splits import split_conversations
@@ -46,6 +48,7 @@ class MemoryOptimizationTarget:
         """
         program = make_system(SystemName.MEMORY.value, config.system)
         assert isinstance(program, MemoryProgram)
+        load_model_prompts(program, writer=config.model, reader=config.model)
         if config.program is not None:
             load_program(program, config.program)
         self.program = program
@@ -140,7 +143,7 @@ class MemoryOptimizationTarget:
         settings = [writer.mode, writer.max_turns, writer.memory_budget, writer.related, writer.related_floor]
         model = model_fingerprint(config.model)
         namespace = memory_namespace(
-            conversation, __version__, model, config.temperature, settings, writer.dump_state()
+            conversation, RECORD_VERSION, model, config.temperature, settings, writer.dump_state()
         )
         # Sessions of an earlier try are processed again, with the replies on disk, so that their calls count
         # in this one. Of an earlier stage only those are in which a call failed.

@@ -1,5 +1,1 @@
-"""The embedded model: a small causal language model that speaks the program's own prompts.
-
-``tokenizer`` turns the rendered prompts into few tokens, ``model`` lays the network out, ``examples`` and
-``worlds`` make training text from generated conversations, ``training`` is the recipe.
-"""
+"""The embedded model ``pocket``: its weights, and the prompts that it was trained under."""

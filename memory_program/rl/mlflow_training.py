@@ -63,13 +63,12 @@ def make_training_results(
     }
 
 
-def save_trained_program(config: TrainConfig, program: MemoryProgram, results: Json) -> None:
-    """Write the program (prompts and demos, no model) and the model card next to the weights.
+def write_model_card(config: TrainConfig, results: Json) -> None:
+    """Write the model card next to the weights.
 
     Raises:
-        OSError: a file cannot be written.
+        OSError: the file cannot be written.
     """
-    program.save(str(config.trained_folder / "program.json"))
     (config.trained_folder / "README.md").write_text(model_card(config, results), encoding="utf-8")
 
 

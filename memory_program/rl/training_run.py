@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from rich.console import Console
 
 from locomo.atomic_files import atomic_write_folder
+from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.configs.arbor_config import ArborTrainConfig
@@ -20,7 +21,7 @@ from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
 from memory_program.rl.base_comparison import compare_with_base, comparison_table
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.hub_upload import check_hub_access, upload_to_hub
-from memory_program.rl.mlflow_training import TrainingPublisher, make_training_results, save_trained_program
+from memory_program.rl.mlflow_training import TrainingPublisher, make_training_results, write_model_card
 from memory_program.rl.training_data import TrainingSplits, count_examples, load_training_splits
 from memory_program.rl.training_models import (
     check_backend,
@@ -73,6 +74,8 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
         # the result of an ended job may have been saved before the job ended
         if not (grpo.job.is_ended and config.trained_folder.is_dir()):
             atomic_write_folder(config.trained_folder, grpo.job.trainer.save_model)
+        if not (config.trained_folder / "program.json").exists():  # the evaluation uses these prompts
+            program.save(str(config.trained_folder / "program.json"))
         grpo.job.terminate()
         program.set_lm(None)  # free the memory: the evaluation loads the saved model
         return _evaluate_and_publish(config, program, splits, progress, publisher)
@@ -136,6 +139,7 @@ def _load_splits_and_program(
     progress.say(f"{splits.dataset.name}: {', '.join(counts)}")
     program = make_system(SystemName.MEMORY.value, config.system)
     assert isinstance(program, MemoryProgram)
+    load_model_prompts(program, writer=config.model, reader=config.reader)
     return splits, program
 
 
@@ -165,7 +169,7 @@ def _evaluate_and_publish(
     comparison = compare_with_base(config, splits, progress.console)
     entries = read_log(config.output_dir)
     results = make_training_results(config, splits, entries, comparison)
-    save_trained_program(config, program, results)
+    write_model_card(config, results)
     progress.console.print(comparison_table(comparison), markup=False)
     progress.say(format_validation_gain(results["validation"]))
     progress.say(f"saved: {config.trained_folder}; log and plots: {config.output_dir}")

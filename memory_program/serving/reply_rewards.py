@@ -26,7 +26,7 @@ _UNLIMITED_TOKENS = 10**9  # tokens; what is over a budget is for a model to mer
 
 @dataclass(frozen=True, slots=True)
 class ReplyReward:
-    """What a reply is worth, and what that was made of; without a ``reward``, ``reason`` says why."""
+    """The reward of a reply and its parts. Without a ``reward``, ``reason`` says why."""
 
     reward: float | None
     score: float | None

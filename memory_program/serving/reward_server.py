@@ -25,6 +25,7 @@ from pydantic import Field, model_validator
 from locomo.judge.rubrics import Rubric
 from memory_program import __version__
 from memory_program.agents.context import MemoryContext
+from memory_program.agents.model_prompts import load_agent_prompts
 from memory_program.agents.reader import QAReader
 from memory_program.configs.groups import GradingSettings, RetrievalSettings, ServerAddress
 from memory_program.core.command_line import parse_flags, run_script
@@ -42,7 +43,6 @@ from memory_program.serving.reply_rewards import AGENTS, ReplyRewarder
 TOKEN_VARIABLE = "MEMORY_PROGRAM_REWARD_TOKEN"
 """The environment variable with the bearer token."""
 
-_COMMAND = "python -m memory_program.serving.reward_server"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _MAX_REPLY_CHARS = 200_000  # of one reply; the longest that a model is likely to be allowed
 
@@ -85,7 +85,7 @@ class RewardServerConfig(Settings, init=False):
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What a request may hold, and what it must show; no token lets everybody in."""
+    """Limits of a request, and the token that it must show; without a token, every request is allowed."""
 
     max_items: int = 256
     max_bytes: int = 16_000_000
@@ -221,6 +221,7 @@ def serve_rewards(config: RewardServerConfig) -> None:
         check_model(judge)
     shown = config.retrieval
     reader = QAReader(MemoryContext(shown.top_k, shown.reader_budget, shown.min_relative_score))
+    load_agent_prompts(reader, "reader", config.reader_model)
     reader.set_lm(memoized(lm))
     metric = build_answer_metric(config.grading.answer_metric, Rubric(config.grading.rubric), judge)
     limits = RequestLimits(config.max_items, int(config.max_megabytes * 1e6), config.threads, token)
@@ -229,5 +230,12 @@ def serve_rewards(config: RewardServerConfig) -> None:
     uvicorn.run(app, host=config.host, port=config.port, log_level="info")
 
 
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m memory_program.serving.reward_server"
+) -> int:
+    """Serve with the settings of the command line, and return the exit status."""
+    return run_script(lambda: serve_rewards(parse_flags(RewardServerConfig, arguments, prog=prog)))
+
+
 if __name__ == "__main__":
-    sys.exit(run_script(lambda: serve_rewards(parse_flags(RewardServerConfig, prog=_COMMAND))))
+    sys.exit(main())

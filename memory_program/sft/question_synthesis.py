@@ -39,7 +39,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class SynthesisResult:
-    """How a conversation stands: its sessions that are done, and why there are not more."""
+    """Progress on one conversation: sessions done, and the reason why there are not more."""
 
     conversation: Conversation
     sessions: int

@@ -1,15 +1,18 @@
 """Before reinforcement: an expert's trajectories, fine-tuning on them, and both for other tools."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import dspy
 import torch
 from rich.console import Console
 
 from locomo.atomic_files import atomic_write_folder, atomic_write_text
+from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.configs.evaluate_config import SystemName
@@ -57,6 +60,7 @@ def collect_trajectories(
     splits = load_training_splits(config.source, config.seed, config.num_train)
     program = make_system(SystemName.MEMORY.value, config.system)
     assert isinstance(program, MemoryProgram)
+    load_model_prompts(program, writer=config.model)
     program.writer.set_lm(expert or _expert(config, splits))
     with lock_run_folder(config.output_dir):
         found = record_trajectories(
@@ -68,6 +72,7 @@ def collect_trajectories(
             temperature=config.temperature,
             max_tokens=config.max_completion_tokens,
         )
+        program.save(str(config.output_dir / "program.json"))
     sessions = sum(collected.sessions for collected in found)
     say(f"{sessions:,} sessions of {len(found)} conversations: {config.output_dir}")
     files = {session_file(config.output_dir, conversation.conversation_id) for conversation in splits.train}
@@ -142,8 +147,14 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
             batch=config.batch,
             on_entry=partial(_report, say),
         )
-        result = config.output_dir / "model"
-        atomic_write_folder(result, lambda draft: job.save_checkpoint(str(draft)))
+        result, prompts = config.output_dir / "model", config.trajectories / "program.json"
+
+        def save(draft: Path) -> None:
+            job.save_checkpoint(str(draft))
+            if prompts.is_file():  # trajectories of earlier versions lack it
+                shutil.copy(prompts, draft)
+
+        atomic_write_folder(result, save)
         require_local_engine(lm).close()
     say(f"saved: {result}")
 

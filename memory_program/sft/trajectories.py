@@ -33,7 +33,7 @@ from memory_program.sft.session_lines import (
 
 @dataclass(frozen=True, slots=True)
 class CollectionResult:
-    """How many sessions of a conversation there are now, and why there are not more."""
+    """Sessions recorded of one conversation, and the reason why there are not more."""
 
     conversation_id: str
     sessions: int
@@ -96,7 +96,7 @@ def read_trajectories(folder: Path) -> list[SessionLine]:
 
 @dataclass(frozen=True, slots=True)
 class _Expert:
-    """Who is watched: a model, and a hash of the prompts that it writes by."""
+    """The expert that is recorded: its model and a hash of its prompts."""
 
     model: str
     prompts: str

@@ -48,9 +48,9 @@ class WorldConfig:
     """Furnish them with names, places and things that no other world contains."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m memory_program.worlds") -> int:
     """Write the file that the command line asks for, say what is in it, and return the exit status."""
-    flags, prog = tyro.conf.FlagCreatePairsOff[WorldConfig], "python -m memory_program.worlds"
+    flags = tyro.conf.FlagCreatePairsOff[WorldConfig]
     return run_with_exit_status(lambda: _generate_and_write(tyro.cli(flags, args=arguments, prog=prog)))
 
 

@@ -1,4 +1,4 @@
-"""What happens next: facts and changes that contradict nothing that is true, before anybody says a word."""
+"""Generate the next facts and changes. They never contradict a fact that is still true."""
 
 import random
 from collections.abc import Mapping, Sequence

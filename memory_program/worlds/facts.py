@@ -15,7 +15,7 @@ _REUSE_WINDOW = 6  # how far back a new fact looks for a place or person to take
 
 
 class Action(StrEnum):
-    """What a gold operation does."""
+    """Actions of a gold operation."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -63,29 +63,29 @@ class Fact:
         return self.when.day if self.when else None
 
     def is_overdue(self, today: date) -> bool:
-        """Whether it is a plan whose time is over: whether it came true, nobody has said."""
+        """True for a plan whose time has passed without anybody saying if it came true."""
         return self.schema.tense == "future" and self.when is not None and self.when.last < today
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What no other live fact may share: the schema, the subject and the key slots' values."""
+        """The uniqueness key among live facts: the schema, the subject and the key slots' values."""
         return (self.schema.name, self.subject, *(self.slots[slot] for slot in self.schema.key))
 
     @property
     def utterance_values(self) -> dict[str, str]:
-        """What an utterance about it is filled in with."""
+        """The values that fill the slots of an utterance about this fact."""
         when = self.when.expression if self.when else ""
         return {**self.slots, "name": self.speaker, "subject": self.subject, "when": when}
 
     @property
     def main_value(self) -> str:
-        """What a listener would repeat: the last slot's value."""
+        """The value that a listener would repeat: the last slot's."""
         return next(reversed(tuple(self.slots.values())))
 
 
 @dataclass(frozen=True, slots=True)
 class GoldOperation:
-    """What a perfect writer does about a fact when its session ends.
+    """The operation that a perfect writer makes for a fact when its session ends.
 
     ``fact_id`` names the fact that the written memory states (of a deletion: the fact that ended);
     ``supersedes`` the fact whose memory is replaced or ended, ``old_text`` what that memory says. ``text`` is

@@ -1,4 +1,4 @@
-"""What happened (episodic), each on a day that is mostly said relative to the session's."""
+"""Events (episodic facts). Most are dated relative to the session's day."""
 
 from memory_program.worlds.world_schema import FactSchema, QuestionTemplate, date_question
 

@@ -159,7 +159,7 @@ class Oracle:
 
 @dataclass(frozen=True, slots=True)
 class _VisibleLines:
-    """What a reader is shown: each memory (its text and its day) and each turn, by place and line."""
+    """Lines shown to the reader: each memory (text and day) and each turn, by position."""
 
     memories: Mapping[tuple[str, str | None], tuple[int, str]]
     turns: Mapping[str, tuple[int, str]]

@@ -1,4 +1,4 @@
-"""How far a writer does what the oracle does.
+"""Agreement of a writer's operations with the oracle's: precision, recall and F1.
 
 The writer is measured on the banks that it builds itself. Every prompt that a specialist was given is put to
 the oracle too, and the operations of both replies are compared: so the gold of a session is ``operations`` of
@@ -61,7 +61,7 @@ _ISO_DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 @dataclass(frozen=True, slots=True)
 class OperationCounts:
-    """What was written, what should have been, and what of it is right.
+    """Counts of predicted, gold and correct operations.
 
     ``gold_dates`` counts the right operations whose gold has a date, ``correct_dates`` those that have the same one.
     """

@@ -1,4 +1,4 @@
-"""How somebody does something (procedural): routines, recipes, methods."""
+"""Procedural facts: routines, recipes, methods."""
 
 from memory_program.worlds.world_schema import FactChange, FactSchema, QuestionTemplate
 

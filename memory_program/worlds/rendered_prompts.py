@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 
 import dspy
 from dspy.lm15 import Request
 
 from memory_program.agents.chat_adapter import ADAPTER
+from memory_program.agents.model_prompts import read_model_prompts, saved_signature
 from memory_program.agents.signatures import (
     SPECIALISTS,
     AnswerOrSearch,
@@ -15,6 +17,7 @@ from memory_program.agents.signatures import (
     WriteAll,
 )
 from memory_program.core.errors import OracleError
+from memory_program.models.model_names import POCKET
 
 _FIELD = re.compile(r"^\[\[ ## (\w+) ## \]\]\n", re.MULTILINE)
 _STORED = re.compile(r"(?:\[\d{4}-\d\d-\d\d\] )?(?P<text>.*) \[(?P<id>m\d+)\]")
@@ -37,7 +40,7 @@ def find_signature(system: str) -> type[dspy.Signature]:
     Raises:
         OracleError: it is none of the program's.
     """
-    signature = _SIGNATURE_BY_STRUCTURE.get(prompt_structure(system))
+    signature = _signature_by_structure().get(prompt_structure(system))
     if signature is None:
         raise OracleError(f"not a prompt that the oracle can answer: {system!r:.200}")
     return signature
@@ -49,14 +52,23 @@ def parse_stored_memories(fields: Mapping[str, str]) -> dict[str, str]:
     return {match["id"]: match["text"] for match in lines if match}
 
 
-def _empty_inputs(signature: type[dspy.Signature]) -> dict[str, object]:
-    return dict.fromkeys(signature.input_fields, "")
-
-
-_SIGNATURE_BY_STRUCTURE = {
-    prompt_structure(render_prompt(signature, **_empty_inputs(signature))[0]): signature
-    for signature in (*SPECIALISTS.values(), WriteAll, Consolidate, AnswerQuestion, AnswerOrSearch)
-}
+@cache
+def _signature_by_structure() -> dict[str, type[dspy.Signature]]:
+    """Map the structure of a prompt to its signature, for the shipped prompts and for those of pocket."""
+    shipped = {
+        **{f"writer.{kind}": signature for kind, signature in SPECIALISTS.items()},
+        "writer.generalist": WriteAll,
+        "writer.consolidate": Consolidate,
+        "reader.answer": AnswerQuestion,
+        "reader.answer_or_search": AnswerOrSearch,
+    }
+    saved = read_model_prompts(POCKET)
+    prompts = [(signature, signature) for signature in shipped.values()]
+    prompts += [(saved_signature(shipped[name], saved[name], POCKET), shipped[name]) for name in saved]
+    return {
+        prompt_structure(render_prompt(prompt, **dict.fromkeys(prompt.input_fields, ""))[0]): signature
+        for prompt, signature in prompts
+    }
 
 
 def parse_input_fields(user: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What people say that is not worth remembering, and the words around what is."""
+"""Small talk that is not worth remembering, and the words around facts that are."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What is true of somebody beyond the day (semantic): pets, possessions, likes."""
+"""Semantic facts, true beyond the day: pets, possessions, likes."""
 
 from memory_program.worlds.world_schema import FactChange, FactSchema, QuestionTemplate, RoleReference
 

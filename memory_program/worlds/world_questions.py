@@ -41,7 +41,7 @@ class QuestionCandidate:
 
 @dataclass(frozen=True, slots=True)
 class GoldAnswer:
-    """What a perfect reader needs for a question: the facts that answer it, none if nothing does."""
+    """The facts that answer a question; none if the question has no answer."""
 
     question_id: str
     fact_ids: tuple[str, ...]
@@ -138,7 +138,7 @@ class _FactQuestions:
                 yield QuestionCandidate(trap, Category.ADVERSARIAL, answer, tuple(facts))
 
     def _is_any_overdue(self, facts: Sequence[Fact]) -> bool:
-        """Whether nobody can tell which of these are still planned."""
+        """Tell if some of these plans are overdue, so that nobody knows which still hold."""
         return any(fact.fact_id in self._overdue for fact in facts)
 
     def multi_hop_questions(self) -> Iterator[QuestionCandidate]:

@@ -1,4 +1,4 @@
-"""What a sort of fact is: its slots, its one canonical sentence, how people say it, what may become of it."""
+"""Schemas of facts: slots, one canonical sentence, utterances, and possible later changes."""
 
 import string
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class QuestionTemplate:
 
 @dataclass(frozen=True)
 class FactChange:
-    """What may become of a fact later.
+    """A change that may happen to a fact later.
 
     ``replaced_slots`` lists slots that get another value, and the old fact is superseded; ``becomes`` names the
     schema that it turns into (a plan that came true); ``changes_date`` moves its date; with none of these it
@@ -54,13 +54,13 @@ class FactChange:
 
     @property
     def is_ending(self) -> bool:
-        """Whether nothing stands in the old fact's place."""
+        """True if no new fact replaces the old one."""
         return not (self.replaced_slots or self.becomes or self.changes_date)
 
 
 @dataclass(frozen=True)
 class RoleReference:
-    """Who somebody is to a speaker: the fact of ``schema`` that introduced them, by its two slots."""
+    """A person's role for a speaker: the fact of ``schema`` that introduced them, by its two slots."""
 
     schema: str
     subject: str

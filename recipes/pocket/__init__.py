@@ -1,1 +1,1 @@
-"""How the embedded model pocket is trained."""
+"""The training of the embedded model ``pocket``: ``python -m recipes.pocket.train``."""

@@ -1,4 +1,4 @@
-"""What is read off the network between its layers while it learns, and what that costs where it is wrong."""
+"""Auxiliary losses: heads that predict ``AuxTargets`` from the residual stream between the layers."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ _ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class ResidualStreams:
-    """The stream after two layers, after half and three quarters of them, and at the end.
+    """The residual stream after two layers, half of them, three quarters of them, and the final norm.
 
     Each has the shape (batch, tokens, width).
     """
@@ -26,11 +26,12 @@ class ResidualStreams:
 
 
 class AuxHeads(nn.Module):
-    """Linear maps that read what is asked (see ``asking``) off the stream; of use in training only."""
+    """Linear heads on the residual stream, one for each auxiliary target; they are used in training only."""
 
     def __init__(self, width: int) -> None:
-        """Make the maps for a stream of this width."""
+        """Make the heads for a stream of this width."""
         super().__init__()
+        # These names are in the checkpoints of trainings that version 0.1.0 began.
         self.beginnings = nn.ModuleList(_identity_linear(width) for _ in range(LINE_PREFIX_TOKENS))
         self.content = _identity_linear(width)
         self.query = nn.Linear(width, _POINTER_WIDTH, bias=False)
@@ -48,16 +49,16 @@ class AuxHeads(nn.Module):
         matches: Tensor,
         answers: Tensor,
     ) -> Tensor:
-        """Give seven mean losses, in the order of ``AUX_LOSS_NAMES``.
+        """Compute the seven mean losses, in the order of ``AUX_LOSS_NAMES``.
 
         Args:
-            model: whose embeddings say which token a map has read.
-            streams: of a batch.
-            lines: as in ``Questions``, and so are the others; places are those in the flattened batch.
+            model: the network; its output matrix turns what a token head reads into logits.
+            streams: the residual streams of a batch.
+            lines: the array of ``AuxTargets``, as all that follow; it indexes the flattened batch.
             pointers: of shape (pieces, 3).
             words: of shape (words, 3).
             matches: of shape (memories and turns, 2).
-            answers: of shape (memories that answers are from, and turns that change something, 4).
+            answers: of shape (source memories and changing turns, 4).
         """
         early, middle = (stream.flatten(0, 1) for stream in (streams.early, streams.middle))
         asked = pad_rows(lines[:, 0], 0)
@@ -67,43 +68,51 @@ class AuxHeads(nn.Module):
         late = streams.late.flatten(0, 1)[pad_rows(answers[:, 0], 0)]
         of_answers = _token_losses(model, [read(late) for read in self.answers], answers)
         echo = _binary_losses(self.echo, early[words[:, 0]], words[:, 1]).sum() / max(1, len(words))
-        # A word counts as much as there are words to a memory, so that a memory weighs as much as its match.
+        # Divided by the lines, not by the words: the words of a line count as much as its match.
         taken = _binary_losses(self.taken, middle[words[:, 0]], words[:, 2]).sum() / max(1, len(matches))
         match = _binary_losses(self.match, middle[matches[:, 0]], matches[:, 1]).sum() / max(1, len(matches))
-        pointing = self._pointer_loss(streams.middle, pointers)
+        # Pointers: attention from each token to the ones before it, and the probability of the source line.
+        length = streams.middle.shape[1]
+        rows = pointers[:, 0] // length
+        indices, firsts, ends = (pointers - rows[:, None] * length).T
+        normed = _rms_norm(streams.middle)
+        keys, queries = self.key(normed), self.query(normed)
+        scores = torch.einsum("nld,nd->nl", keys[rows], queries[rows, indices]).float()
+        at = torch.arange(length, device=scores.device)
+        is_source, is_before = (at >= firsts[:, None]) & (at < ends[:, None]), at < indices[:, None]
+        of_source, of_all = (
+            scores.masked_fill(~mask, -torch.inf).logsumexp(-1) for mask in (is_source, is_before)
+        )
+        pointing = -(of_source - of_all).sum() / max(1, len(pointers))
         return torch.stack(
             (of_lines[:-1].mean(), of_lines[-1], pointing, echo, taken, match, of_answers.mean())
         )
 
-    def _pointer_loss(self, stream: Tensor, pointers: Tensor) -> Tensor:
-        width = stream.shape[1]
-        rows = pointers[:, 0] // width
-        places, firsts, ends = (pointers - rows[:, None] * width).T
-        normed = _rms_norm(stream)
-        keys, queries = self.key(normed), self.query(normed)
-        scores = torch.einsum("nld,nd->nl", keys[rows], queries[rows, places]).float()
-        at = torch.arange(width, device=stream.device)
-        is_source = (at >= firsts[:, None]) & (at < ends[:, None])
-        found = _masked_logsumexp(scores, is_source) - _masked_logsumexp(scores, at < places[:, None])
-        return -found.sum() / max(1, len(pointers))
 
-
-AUX_LOSS_NAMES = ("beginnings", "content", "pointers", "echoes", "taken", "matches", "answers")
-"""The tasks, as they are called in the log."""
+AUX_LOSS_NAMES = (
+    "line_start",
+    "line_content",
+    "pointer",
+    "known_words",
+    "used_words",
+    "match",
+    "answer_start",
+)
+"""The names of the losses in the log."""
 
 
 def pad_rows(rows: Tensor, value: int) -> Tensor:
-    """Add rows of a value until their number is a multiple of 64.
+    """Pad to a multiple of 64 rows.
 
-    On processors, a product of matrices in half precision takes four times as long where its shape was not
-    met before (oneDNN makes a program for each), and nearly every batch asks for another number of rows.
+    On a CPU, the first bfloat16 matrix product of a shape takes four times as long as later ones (oneDNN
+    compiles a kernel for each shape), and nearly every batch has another number of rows.
     """
     added = -len(rows) % _ROWS
     return torch.cat((rows, rows.new_full((added, *rows.shape[1:]), value)))
 
 
 def _identity_linear(width: int) -> nn.Linear:
-    """Make a map that begins as the identity: what is to be read looks like an embedding."""
+    """Make a linear map that begins as the identity: the stream holds tokens in the form of embeddings."""
     made = nn.Linear(width, width, bias=False)
     nn.init.eye_(made.weight)
     return made
@@ -113,19 +122,15 @@ def _rms_norm(stream: Tensor) -> Tensor:
     return nn.functional.rms_norm(stream.float(), stream.shape[-1:])
 
 
-def _token_losses(model: LlamaForCausalLM, read: list[Tensor], asked: Tensor) -> Tensor:
-    """Give the mean cost of each of some maps, asked for the tokens in the columns after the first."""
-    named = model.lm_head(model.model.norm(torch.stack(read, 1).float())).float()
-    targets = pad_rows(asked[:, 1:], IGNORE_INDEX)
-    costs = nn.functional.cross_entropy(named.flatten(0, 1), targets.flatten(), reduction="none")
-    return costs.unflatten(0, targets.shape).sum(0) / (targets >= 0).sum(0).clamp(min=1)
+def _token_losses(model: LlamaForCausalLM, read: list[Tensor], targets: Tensor) -> Tensor:
+    """Compute the mean loss of each token head; its targets are a column after the first of ``targets``."""
+    logits = model.lm_head(model.model.norm(torch.stack(read, 1).float())).float()
+    expected = pad_rows(targets[:, 1:], IGNORE_INDEX)
+    losses = nn.functional.cross_entropy(logits.flatten(0, 1), expected.flatten(), reduction="none")
+    return losses.unflatten(0, expected.shape).sum(0) / (expected >= 0).sum(0).clamp(min=1)
 
 
-def _binary_losses(read: nn.Linear, stream: Tensor, is_so: Tensor) -> Tensor:
-    # Not as a product of matrices: ``pad_rows`` says what a new number of rows costs.
-    said = (_rms_norm(stream) * read.weight).sum(-1) + read.bias
-    return nn.functional.binary_cross_entropy_with_logits(said, is_so.float(), reduction="none")
-
-
-def _masked_logsumexp(scores: Tensor, mask: Tensor) -> Tensor:
-    return scores.masked_fill(~mask, -torch.inf).logsumexp(-1)
+def _binary_losses(head: nn.Linear, stream: Tensor, is_true: Tensor) -> Tensor:
+    # A sum and no matrix product, which would be slow for a new number of rows (see ``pad_rows``).
+    logits = (_rms_norm(stream) * head.weight).sum(-1) + head.bias
+    return nn.functional.binary_cross_entropy_with_logits(logits, is_true.float(), reduction="none")

@@ -1,4 +1,4 @@
-"""The text of a training, chunk after chunk: made by other processes while the network learns."""
+"""The text of a training, in chunks of batches that worker processes make while the network learns."""
 
 import multiprocessing
 import os
@@ -15,15 +15,14 @@ from functools import partial
 from transformers import PreTrainedTokenizerFast
 
 from locomo.atomic_files import atomic_write_folder
-from memory_program.core.errors import ModelError
+from memory_program.core.errors import ConfigError, ModelError
 from memory_program.worlds import generate_worlds
-from recipes.pocket.example import MarkerTokens
-from recipes.pocket.examples import load_examples, make_chunk, save_examples, world_texts
+from recipes.pocket.batches import PretrainBatch, make_batches
 from recipes.pocket.first_token_finetune import paired_words
-from recipes.pocket.pocket_tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
+from recipes.pocket.parsed_example import MarkerTokens
+from recipes.pocket.pocket_tokenizer import fixed_texts, load_tokenizer, save_tokenizer, train_tokenizer
 from recipes.pocket.recipe import STAGES, CurriculumStage, PretrainConfig
-from recipes.pocket.token_layout import PretrainBatch, make_batches
-from recipes.pocket.vocab_migration import migrate_tokenizer
+from recipes.pocket.training_text import load_examples, make_chunk, save_examples, world_texts
 
 _TOKENIZER_WORLDS = 300
 _TOKENIZER_SEED = 9_000_000_000_000_000
@@ -33,72 +32,68 @@ class ChunkLoader:
     """The chunks of a training, by number."""
 
     def __init__(self, config: PretrainConfig) -> None:
-        """Plan them; the tokenizer must lie in the folder of the training."""
+        """Plan the chunks; the folder of the training must hold the tokenizer."""
         self._config = config
         self._count = max(1, config.tokens // config.chunk_tokens)
 
     def chunks(self, first: int) -> Iterator[tuple[int, list[PretrainBatch]]]:
-        """Give chunk after chunk from a number on, in batches; the next ones are made meanwhile.
+        """Yield the number and the batches of each chunk, from a number on; the next ones are made meanwhile.
 
         Raises:
-            ModelError: a process that makes them was ended from outside.
+            ModelError: a worker process was killed.
         """
+        workers = self._config.workers
+        context = multiprocessing.get_context("spawn")
         try:
-            yield from self._chunks(first)
+            with ProcessPoolExecutor(workers, context, _exit_with_parent, (os.getpid(),)) as pool:
+                ahead: deque[Future[list[PretrainBatch]]] = deque()
+                for number in range(first, self._count):
+                    while len(ahead) < 2 * workers and number + len(ahead) < self._count:
+                        ahead.append(self._submit(pool, number + len(ahead)))
+                    yield number, ahead.popleft().result()
         except BrokenProcessPool as error:
             raise ModelError(
-                "a process that makes text was ended from outside, for want of memory perhaps "
-                f"(workers={self._config.workers}). The same command, with fewer --workers if need be, "
-                "goes on from the last checkpoint"
+                f"a worker process was killed, perhaps for lack of memory (workers={workers}): run the same "
+                "command again, with fewer --workers if need be; it continues from the last checkpoint"
             ) from error
 
     def stage(self, number: int) -> CurriculumStage:
-        """Say to which stage a chunk belongs."""
+        """Give the stage of a chunk."""
         share = number / self._count
         names = [stage.name for stage in STAGES]
         stages = STAGES[names.index(self._config.first_stage) :]
         stage = next(s for s in stages if share < s.end_share or s.name == self._config.last_stage)
-        asked = self._config.questions
-        return stage if asked is None else replace(stage, questions=asked)
+        questions = self._config.questions
+        return stage if questions is None else replace(stage, questions=questions)
 
     def first_chunk(self, stage: str) -> int | None:
-        """Say which chunk is the first of a stage; None if the training leaves it out."""
+        """Give the number of a stage's first chunk; None if the training leaves the stage out."""
         return next((number for number in range(self._count) if self.stage(number).name == stage), None)
 
-    def _chunks(self, first: int) -> Iterator[tuple[int, list[PretrainBatch]]]:
-        workers = self._config.workers
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, context, _exit_with_parent, (os.getpid(),)) as pool:
-            ahead = deque(
-                self._submit(pool, number) for number in range(first, min(first + 2 * workers, self._count))
-            )
-            for number in range(first, self._count):
-                made = ahead.popleft().result()
-                if number + 2 * workers < self._count:
-                    ahead.append(self._submit(pool, number + 2 * workers))
-                yield number, made
-
     def _submit(self, pool: ProcessPoolExecutor, number: int) -> Future[list[PretrainBatch]]:
-        return pool.submit(
-            _load_or_make_batches, self._config, number, self._text_number(number), self.stage(number)
-        )
-
-    def _text_number(self, number: int) -> int:
-        """Which text of its stage a chunk is: from the stage's second pass on, those of its first again."""
+        stage = self.stage(number)
         stages = [self.stage(n).name for n in range(self._count)]
-        first, count = stages.index(stages[number]), stages.count(stages[number])
-        return (number - first) % -(-count // self._config.passes)
+        # Later passes of a stage use the texts of its first pass again.
+        texts = -(-stages.count(stage.name) // self._config.passes)
+        text = (number - stages.index(stage.name)) % texts
+        return pool.submit(_load_or_make_batches, self._config, number, text, stage)
 
 
 def load_or_train_tokenizer(config: PretrainConfig) -> PreTrainedTokenizerFast:
-    """Give the tokenizer of a training: one made of worlds, or that of the weights it goes on from.
+    """Give the tokenizer of a training: that of its weights, or one trained on generated worlds.
 
-    Where the prompts have changed since these were trained, it has the fixed texts of the present ones.
+    Raises:
+        ConfigError: the weights were trained under other prompts.
     """
     folder = config.out / "tokenizer"
     if not folder.exists() and config.weights is not None:
-        made = migrate_tokenizer(load_tokenizer(config.weights))
-        atomic_write_folder(folder, partial(save_tokenizer, made))
+        tokenizer = load_tokenizer(config.weights)
+        if not tokenizer.get_added_vocab().keys() >= set(fixed_texts()):
+            raise ConfigError(
+                f"weights={str(config.weights)!r} were trained under other prompts than those of "
+                "memory_program/pocket/program.json: put their prompts there, or train from scratch"
+            )
+        atomic_write_folder(folder, partial(save_tokenizer, tokenizer))
     if not folder.exists():
         texts, others = (
             [
@@ -110,13 +105,13 @@ def load_or_train_tokenizer(config: PretrainConfig) -> PreTrainedTokenizerFast:
             ]
             for held_out in (False, True)
         )
-        made = train_tokenizer(texts, others, config.vocabulary, paired_words(config))
-        atomic_write_folder(folder, partial(save_tokenizer, made))
+        trained = train_tokenizer(texts, others, config.vocabulary, paired_words(config))
+        atomic_write_folder(folder, partial(save_tokenizer, trained))
     return load_tokenizer(folder)
 
 
 def _exit_with_parent(parent: int) -> None:
-    """Let the process that makes chunks end when the training was killed and cannot tell it to."""
+    """Let a worker process end when the training was killed, which could not tell it to."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -129,17 +124,19 @@ def _exit_with_parent(parent: int) -> None:
 def _load_or_make_batches(
     config: PretrainConfig, number: int, text: int, stage: CurriculumStage
 ) -> list[PretrainBatch]:
-    """Make the batches of a chunk, in a process that does so."""
-    kept = config.out / "text" / f"{stage.name}-{text}.npz"
-    if kept.exists():
-        examples = load_examples(kept)
+    """Make the batches of a chunk, in a worker process."""
+    path = config.out / "text" / f"{stage.name}-{text}.npz"
+    tokenizer = load_tokenizer(config.out / "tokenizer")
+    if path.exists():
+        examples = load_examples(path)
     else:
         size = min(config.chunk_tokens, config.tokens)
-        tokenizer = load_tokenizer(config.out / "tokenizer")
-        examples = make_chunk(config.seed, text, stage, size, tokenizer, config.overlooked, config.renamings)
+        examples = make_chunk(
+            config.seed, text, stage, size, tokenizer, config.label_dropout, config.token_permutation
+        )
         if config.passes > 1:
-            kept.parent.mkdir(exist_ok=True)
-            save_examples(examples, kept)
+            path.parent.mkdir(exist_ok=True)
+            save_examples(examples, path)
     rng = random.Random(f"{config.seed}:{number}:order")
-    marks = MarkerTokens.from_tokenizer(load_tokenizer(config.out / "tokenizer"))
+    marks = MarkerTokens.from_tokenizer(tokenizer)
     return make_batches(examples, config.batch_tokens, config.prompt_weight, marks, rng)

@@ -1,35 +1,35 @@
-"""Muon for the matrices, AdamW for everything else."""
+"""Optimisers and learning rates: Muon for the matrices, AdamW for all other weights."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from recipes.pocket.pocket_model import decoder_layers
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/
 _ITERATIONS = 5
-_MIN_LR_SHARE = 0.02  # of a line's first rate: what is left at its end
+_MIN_RATE_SHARE = 0.02  # share of the first learning rate that is left at the end
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose update is orthogonalised (Jordan et al. 2024).
+    """SGD with momentum whose updates are orthogonalised (Jordan et al. 2024).
 
-    Deviations: ``torch.optim.Muon`` orthogonalises in bfloat16 everywhere; this one where that is faster: not
-    on CPUs without AVX-512 (1 against 83 GFLOP/s, measured on an AVX2 machine). And the matrices of
-    a group may be cut into ``blocks`` of rows (``axis`` 0) or columns (1), one for each attention head, that
-    are orthogonalised apart: they are parameters of different heads, and small ones cost an eighth.
+    Deviation from ``torch.optim.Muon``, which takes whole matrices: those of a group may be cut into
+    ``blocks`` of rows (``axis`` 0) or columns (1), one for each attention head, that are orthogonalised
+    separately. They are parameters of different heads, and small blocks cost an eighth. And torch's computes
+    in bfloat16 everywhere, which CPUs without AVX-512 do eighty times slower than float32.
     """
 
     def __init__(self, groups: Sequence[dict[str, Any]], lr: float, momentum: float = 0.95) -> None:
         """Make the optimiser; a block of ``r`` rows and ``c`` columns moves by ``lr * sqrt(max(1, r/c))``.
 
         Args:
-            groups: of matrices of one shape each: ``params``, and ``blocks`` and ``axis`` if they are cut.
+            groups: matrices of one shape each: ``params``, and ``blocks`` and ``axis`` if they are cut.
             lr: the learning rate.
-            momentum: how much of the average of the gradients before is kept.
+            momentum: decay of the average of the gradients.
         """
         super().__init__(groups, {"lr": lr, "momentum": momentum, "blocks": 1, "axis": 0})
 
@@ -40,21 +40,20 @@ class Muon(torch.optim.Optimizer):
             matrices = [matrix for matrix in group["params"] if matrix.grad is not None]
             if not matrices:
                 continue
-            momenta = torch.stack([self._momentum(matrix, group["momentum"]) for matrix in matrices])
-            stacked = momenta.mT if group["axis"] else momenta
+            momenta: list[Tensor] = []
+            for matrix in matrices:
+                state = self.state[matrix]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(matrix)
+                average = state["momentum_buffer"].lerp_(matrix.grad, 1 - group["momentum"])
+                momenta.append(matrix.grad.lerp(average, group["momentum"]))  # Nesterov momentum
+            stacked = torch.stack(momenta)
+            stacked = stacked.mT if group["axis"] else stacked
             blocks = stacked.unflatten(1, (group["blocks"], -1)).flatten(0, 1)
             updates = orthogonalise(blocks).unflatten(0, (len(matrices), -1)).flatten(1, 2)
             scale = max(1.0, blocks.shape[1] / blocks.shape[2]) ** 0.5
             for matrix, update in zip(matrices, updates, strict=True):
                 matrix.sub_(update.mT if group["axis"] else update, alpha=group["lr"] * scale)
-
-    def _momentum(self, matrix: nn.Parameter, momentum: float) -> Tensor:
-        assert matrix.grad is not None
-        state = self.state[matrix]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(matrix)
-        buffer: Tensor = state["momentum_buffer"].lerp_(matrix.grad, 1 - momentum)
-        return matrix.grad.lerp(buffer, momentum)  # Nesterov's look ahead
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
@@ -72,31 +71,32 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 def lr_schedule_factor(share: float, restart: float) -> float:
-    """Give what learning rates are multiplied with: twice it falls in a line, to almost nothing.
+    """Give the factor of the learning rates: it falls linearly to almost nothing, restarts, and falls again.
 
-    A warm restart (Loshchilov and Hutter 2016, https://arxiv.org/abs/1608.03983), with lines for cosines; the
-    second line begins half as high as the first.
+    A warm restart (Loshchilov and Hutter 2016, https://arxiv.org/abs/1608.03983), linear instead of cosine;
+    the second fall begins half as high as the first.
 
     Args:
-        share: how much of the training is done, from 0 to 1.
-        restart: the share at which it begins again; with 1 it falls once.
+        share: share of the training that is done, from 0 to 1.
+        restart: share at which the second fall begins; with 1 the rates fall once.
     """
     if share < restart:
-        return max(_MIN_LR_SHARE, 1 - share / restart)
-    return 0.5 * max(_MIN_LR_SHARE, (1 - share) / (1 - restart)) if restart < 1 else _MIN_LR_SHARE
+        return max(_MIN_RATE_SHARE, 1 - share / restart)
+    return 0.5 * max(_MIN_RATE_SHARE, (1 - share) / (1 - restart)) if restart < 1 else _MIN_RATE_SHARE
 
 
 def is_bf16_fast(device: torch.device) -> bool:
-    """Whether a device multiplies bfloat16 faster than float32; many CPUs do so eighty times slower."""
+    """Return True if a device multiplies bfloat16 faster than float32; many CPUs are eighty times slower."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported()
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # pyright: ignore[reportPrivateUsage]
+    capabilities = getattr(torch.cpu, "get_capabilities", dict[str, Any])()  # older versions cannot tell
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_tile"))
 
 
 def make_optimizers(
     model: LlamaForCausalLM, muon_rate: float, adam_rate: float
 ) -> list[torch.optim.Optimizer]:
-    """Make the optimisers of a network: Muon for what its layers multiply with, AdamW for the rest."""
+    """Make the optimisers of a network: Muon for the matrices of its layers, AdamW for the rest."""
     layers, heads = decoder_layers(model), model.config.num_attention_heads
     inputs = ("q_proj", "k_proj", "v_proj")
     groups: list[dict[str, Any]] = [
@@ -105,7 +105,7 @@ def make_optimizers(
         {"params": [getattr(at.mlp, name).weight for at in layers for name in ("gate_proj", "up_proj")]},
         {"params": [at.mlp.down_proj.weight for at in layers]},
     ]
-    # The weights of norms are scales of whole dimensions, the last one's a small one: they move slowly.
+    # The weights of norms scale whole dimensions, and the last norm's are small: they learn slowly.
     scales = [parameter for parameter in model.parameters() if parameter.ndim == 1]
     others = [{"params": [model.model.embed_tokens.weight]}, {"params": scales, "lr": adam_rate / 10}]
     return [

@@ -1,7 +1,7 @@
-"""Probes: how often the model would reply exactly as the oracle does, in worlds whose words it never saw.
+"""Probes: how often the model replies exactly as the oracle does, in worlds whose words it never saw.
 
-Greedy decoding gives the oracle's reply if and only if every token of it is the most likely one after those
-before it. So one forward pass measures exact match, and nothing has to be generated.
+Greedy decoding gives the oracle's reply if and only if every token of it is the most likely one after the
+tokens before it. So one forward pass measures exact match, and nothing has to be generated.
 """
 
 import random
@@ -14,19 +14,19 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from memory_program.agents.signatures import NOT_MENTIONED
 from memory_program.worlds import generate_worlds
-from recipes.pocket.example import PretrainExample
-from recipes.pocket.examples import collect_exchanges, encode_exchange, has_no_calls
+from recipes.pocket.batches import PaddedExamples, group_by_length
+from recipes.pocket.parsed_example import PretrainExample
 from recipes.pocket.pocket_tokenizer import SPACE
-from recipes.pocket.token_layout import PaddedExamples, group_by_length
+from recipes.pocket.training_text import collect_exchanges, encode_exchange, has_no_calls
 
-_REPEATED, _BEGUN = 48, 2  # random tokens that are said twice, and how many have to be seen again first
+_REPEATED_TOKENS, _SEEN_AGAIN = 48, 2  # length of a random text, and tokens of its repetition in the prompt
 
 
 @dataclass(frozen=True, slots=True)
 class PretrainProbe:
-    """Replies to reproduce, and random tokens that are said twice.
+    """Replies to reproduce, by kind, and random texts that are repeated.
 
-    ``open_tokens`` are those that words are pieced together from; ``repeated`` are of these only.
+    ``open_tokens`` are the tokens that open words are made of; ``repeated`` is made of these only.
     """
 
     examples_by_kind: dict[str, list[PretrainExample]]
@@ -39,8 +39,8 @@ def make_pretrain_probe(
 ) -> PretrainProbe:
     """Make a probe from held-out worlds: ``size`` examples of each kind, and as many random texts.
 
-    The kinds are ``writer`` (something to write), ``nothing`` (nothing to), ``reader`` (an answer to give)
-    and ``abstain`` (none).
+    The kinds are ``writer`` (something to write), ``nothing`` (nothing to write), ``reader`` (an answer to
+    give) and ``abstain`` (no answer to give).
     """
     rng = random.Random(f"probe:{seed}")
     kinds: dict[str, list[PretrainExample]] = {"writer": [], "nothing": [], "reader": [], "abstain": []}
@@ -48,68 +48,61 @@ def make_pretrain_probe(
     while any(len(examples) < size for examples in kinds.values()):
         world = generate_worlds(seed + number, sessions=sessions, held_out=True)[0]
         number += 1
-        found = collect_exchanges(world, rng)
-        for exchange in rng.sample(found, min(len(found), size)):
-            is_writer = "tool_calls" in exchange.reply
-            fails = has_no_calls(exchange) if is_writer else NOT_MENTIONED in exchange.reply
-            kind = ("nothing" if fails else "writer") if is_writer else ("abstain" if fails else "reader")
+        exchanges = collect_exchanges(world, rng)
+        for exchange in rng.sample(exchanges, min(len(exchanges), size)):
+            if "tool_calls" in exchange.reply:
+                kind = "nothing" if has_no_calls(exchange) else "writer"
+            else:
+                kind = "abstain" if NOT_MENTIONED in exchange.reply else "reader"
             if len(kinds[kind]) < size:
                 kinds[kind].append(encode_exchange(exchange, tokenizer))
     vocabulary: dict[str, int] = tokenizer.get_vocab()
-    pieces = frozenset(number for word, number in vocabulary.items() if word.isalpha() and word[0] != SPACE)
-    texts = [rng.choices(sorted(pieces), k=_REPEATED) for _ in range(size)]
-    return PretrainProbe(
-        kinds, pieces, [PretrainExample((*text, *text), _REPEATED + _BEGUN) for text in texts]
-    )
+    pieces = frozenset(token for word, token in vocabulary.items() if word.isalpha() and word[0] != SPACE)
+    texts = [rng.choices(sorted(pieces), k=_REPEATED_TOKENS) for _ in range(size)]
+    repeated = [PretrainExample((*text, *text), _REPEATED_TOKENS + _SEEN_AGAIN) for text in texts]
+    return PretrainProbe(kinds, pieces, repeated)
 
 
 @torch.no_grad()
 def measure_exact_match(model: LlamaForCausalLM, probe: PretrainProbe, batch_tokens: int) -> dict[str, float]:
-    """Measure a model: the share of replies of each kind that are exact, and of open tokens in the writers'.
+    """Measure the share of replies that a model reproduces exactly, and the share of tokens.
 
     Returns:
-        ``writer``, ``nothing``, ``reader``, ``abstain``: exact replies, from 0 to 1. And of the replies of
-        writers and readers, the share of tokens that come out right after the right ones: ``tokens`` of all,
-        ``copied`` of those that open words are pieced together from. ``induction`` is that share for random
-        tokens that are said a second time, but for the first two (Olsson et al. 2022, arXiv 2209.11895).
+        ``writer``, ``nothing``, ``reader``, ``abstain``: share of exact replies of a kind, from 0 to 1.
+        ``tokens``: share of right tokens in the replies of writers and readers, after the right ones;
+        ``copied``: the same of the tokens that open words are made of. ``induction``: share of right tokens
+        in the repetition of a random text, without its first two (Olsson et al. 2022, arXiv 2209.11895).
     """
     scores: dict[str, float] = {}
+    open_tokens = torch.tensor(sorted(probe.open_tokens), device=model.device)
     counts = torch.zeros(4, dtype=torch.long, device=model.device)
     for kind, examples in probe.examples_by_kind.items():
         exact = 0
         for tokens, is_reply, is_right in _predict_batches(model, examples, batch_tokens):
             exact += int((is_right | ~is_reply).all(dim=1).sum())
             if kind in ("writer", "reader"):
-                is_open = is_reply & torch.isin(tokens, _tensor(probe.open_tokens, model.device))
-                of = (is_right & is_reply, is_reply, is_right & is_open, is_open)
-                counts += torch.stack([mask.sum() for mask in of])
+                is_open = is_reply & torch.isin(tokens, open_tokens)
+                masks = (is_right & is_reply, is_reply, is_right & is_open, is_open)
+                counts += torch.stack([mask.sum() for mask in masks])
         scores[kind] = exact / len(examples)
-    right, told, copied, of_open = counts.tolist()
-    again = torch.cat(
-        [
-            is_right[is_reply]
-            for _, is_reply, is_right in _predict_batches(model, probe.repeated, batch_tokens)
-        ]
-    )
+    right, replied, copied, open_count = counts.tolist()
+    repetitions = _predict_batches(model, probe.repeated, batch_tokens)
+    is_repeated = torch.cat([is_right[is_reply] for _, is_reply, is_right in repetitions])
     return {
         **scores,
-        "tokens": right / max(1, told),
-        "copied": copied / max(1, of_open),
-        "induction": again.float().mean().item(),
+        "tokens": right / max(1, replied),
+        "copied": copied / max(1, open_count),
+        "induction": is_repeated.float().mean().item(),
     }
 
 
 def _predict_batches(
     model: LlamaForCausalLM, examples: Sequence[PretrainExample], batch_tokens: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Read examples in batches: the tokens, which are replies', which come out right; each (rows, tokens)."""
+    """Yield, for each batch, the tokens, which belong to replies, and which are predicted right."""
     for group in group_by_length(examples, batch_tokens, random.Random(0)):
         layout = PaddedExamples.from_examples(group)
         tokens = torch.from_numpy(layout.tokens).to(model.device)
         is_reply = torch.from_numpy(layout.is_reply[:, 1:]).to(model.device)
-        likely = model(input_ids=tokens, use_cache=False).logits[:, :-1].argmax(-1)
-        yield tokens[:, 1:], is_reply, likely == tokens[:, 1:]
-
-
-def _tensor(numbers: frozenset[int], device: torch.device) -> Tensor:
-    return torch.tensor(sorted(numbers), device=device)
+        predicted = model(input_ids=tokens, use_cache=False).logits[:, :-1].argmax(-1)
+        yield tokens[:, 1:], is_reply, predicted == tokens[:, 1:]

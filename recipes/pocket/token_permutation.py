@@ -1,18 +1,17 @@
-"""Names that nobody could expect, and that are easily taken for one another.
+"""Permute the tokens of names within a text, so that a network has to copy names and cannot guess them.
 
-A network that has read many names learns which pieces follow which, and writes what it expects in place of
-what stands in its prompt: ``Cardifffff``. Or it looks up what stood after the piece that it has just written,
-and goes on with another name that has the piece too: ``Pilra`` becomes ``Pilrard`` where somebody is called
-``Mingrard``. Where pieces have changed places within a text, and some stand for several, prompt and reply
-alike, all that is said holds as before; but no piece can be told from the one before it, only by looking up
-the whole name.
+A network that has read many names learns which tokens follow which, and writes what it expects instead of
+what the prompt says: ``Cardifffff``. Or it continues another name that has the token it has just written:
+``Pilra`` becomes ``Pilrard`` where somebody is called ``Mingrard``. Here other tokens replace those of names,
+the same ones in prompt and reply, and some tokens are merged. All that is said still holds, and no token can
+be told from the one before it, only by looking up the whole name.
 """
 
 import json
 import math
 import random
 import string
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
@@ -20,22 +19,22 @@ from itertools import groupby
 from transformers import PreTrainedTokenizerFast
 
 from memory_program.agents.signatures import EMPTY_PLACEHOLDER
-from recipes.pocket.example import PretrainExample
+from recipes.pocket.parsed_example import PretrainExample
 from recipes.pocket.pocket_tokenizer import SPACE
 
 _VOWELS = frozenset("aeiou")
-_LETTERS = 4  # how often each single letter is in its group, against once for longer pieces
+_LETTERS = 4  # copies of each single letter in its group, against one of each longer token
 _ID_LETTER = "m"
-_MIN_TOKEN_SHARE = 0.3  # tokens that stand for all those of a group that a text has, as a share of them
+_MIN_TOKEN_SHARE = 0.3  # the smallest share of the tokens of a group that is left after merging
 
 
 @dataclass(frozen=True, slots=True)
 class NamePieces:
-    """Tokens of which names are pieced together.
+    """The tokens that names are made of.
 
-    ``groups`` are those that may stand for one another; ``inside`` are all that stand inside of words.
-    ``closed_words`` are words of closed classes as they stand at the beginning of a line or in brackets: where
-    they have no token of their own they are pieced together.
+    ``groups`` are tokens that may replace each other; ``inside`` are all tokens that occur inside words.
+    ``closed_words`` are the words of closed classes as they stand at the start of a line or in brackets:
+    those without a token of their own are made of several.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -45,10 +44,11 @@ class NamePieces:
     @classmethod
     @lru_cache(maxsize=4)
     def from_tokenizer(cls, tokenizer: PreTrainedTokenizerFast) -> "NamePieces":
-        """Group the pieces of open words: capitals, small vowels (which take "an"), other small letters.
+        """Group the tokens of open words: capitals, small vowels (which take "an"), other small letters.
 
-        A piece that is a word of a closed class too is in no group, nor is the letter that ids have. Other
-        single letters are, several times: no name of training begins with ``U``, unless it stands for others.
+        A token that is a word of a closed class too is in no group, nor is the letter of ids. All other
+        single letters are, several times: no name of training begins with ``U`` unless a permutation puts it
+        there.
         """
         vocabulary: Mapping[str, int] = tokenizer.get_vocab()
         layout = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -69,34 +69,29 @@ class NamePieces:
 
 
 def permute_name_tokens(example: PretrainExample, pieces: NamePieces, rng: random.Random) -> PretrainExample:
-    """Let other tokens stand for those of each group, the same ones wherever they stand in an example.
+    """Replace the tokens of names by others of their group, the same way everywhere in an example.
 
-    The fewer tokens stand for all that are there, the more names share their pieces: it is drawn, from 0.3
-    times as many on. Names that differ stay different, and words of closed classes stay what they are.
+    Of each group, between 0.3 times as many tokens and all of them are left: the fewer, the more names share
+    tokens. Different names stay different, and words of closed classes stay as they are.
     """
-    words = todo = _inner_words(example.tokens, pieces.inside)
-    staying = {token for word in words if word in pieces.closed_words for token in word}
-    group_of = {token: group for group in pieces.groups for token in group if token not in staying}
-    there = sorted({token for token in example.tokens if token in group_of})
-    other: dict[int, int] = {}
+    runs = groupby(example.tokens, lambda token: token in pieces.inside)
+    words = todo = list(dict.fromkeys(tuple(run) for is_inside, run in runs if is_inside))
+    fixed = {token for word in words if word in pieces.closed_words for token in word}
+    group_of = {token: group for group in pieces.groups for token in group if token not in fixed}
+    present = sorted({token for token in example.tokens if token in group_of})
+    new: dict[int, int] = {}
     for group in pieces.groups:
-        moving = [token for token in there if group_of[token] is group]
-        few = rng.sample(group, math.ceil(len(moving) * rng.uniform(_MIN_TOKEN_SHARE, 1)))
-        other.update((token, rng.choice(few)) for token in moving)
-    became: dict[tuple[int, ...], tuple[int, ...]] = {}
+        moving = [token for token in present if group_of[token] is group]
+        left = rng.sample(group, math.ceil(len(moving) * rng.uniform(_MIN_TOKEN_SHARE, 1)))
+        new.update((token, rng.choice(left)) for token in moving)
+    old_words: dict[tuple[int, ...], tuple[int, ...]] = {}
     while todo:
         word, *todo = todo
-        twin = became.setdefault(tuple(other.get(token, token) for token in word), word)
-        if twin != word:  # a token that told them apart stands for one that is not used yet
+        twin = old_words.setdefault(tuple(new.get(token, token) for token in word), word)
+        if twin != word:  # two words became one: give a token that told them apart one that is not used yet
             apart = (pair for pair in zip(word, twin, strict=True) if pair[0] != pair[1])
             token = next(token for pair in apart for token in pair if token in group_of)
-            used = set(other.values())
-            other[token] = rng.choice([new for new in group_of[token] if new not in used])
-            became, todo = {}, words
-    return replace(example, tokens=tuple(other.get(token, token) for token in example.tokens))
-
-
-def _inner_words(tokens: Sequence[int], inside: Container[int]) -> list[tuple[int, ...]]:
-    """List the stretches of tokens that stand inside of words, once each."""
-    stretches = groupby(tokens, lambda token: token in inside)
-    return list(dict.fromkeys(tuple(stretch) for is_inside, stretch in stretches if is_inside))
+            used = set(new.values())
+            new[token] = rng.choice([other for other in group_of[token] if other not in used])
+            old_words, todo = {}, words
+    return replace(example, tokens=tuple(new.get(token, token) for token in example.tokens))

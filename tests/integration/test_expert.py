@@ -151,6 +151,7 @@ def test_the_oracle_teaches_what_is_made_up(tmp_path):
     assert sum(bool(line["operations"]) for line in lines) > 4
     for before, after in pairwise(lines):
         assert after["episode"]["operations"] == before["episode"]["operations"] + before["operations"]
+    assert json.loads((config.output_dir / "program.json").read_text()).keys() > {"writer.core"}
 
 
 def test_conversations_of_earlier_commands_in_the_folder_are_told(tmp_path):
@@ -251,7 +252,9 @@ def test_what_fine_tuning_validates_and_keeps_is_the_average_of_the_weights(mode
         "model": f"local:{model}", "trajectories": taught, "output_dir": tmp_path, "batch": 4,
         "learning_rate": 2e-3, "warmup_steps": 0, "held_out": 0.34, "epochs": 2, "ema_decay": 0.5,
     }  # fmt: skip
+    (taught / "program.json").write_text("{}")
     fine_tune_writer(FineTuneConfig(**settings), QUIET)
+    assert (tmp_path / "model" / "program.json").read_text() == "{}", "the prompts go with the weights"
     assert read_log(tmp_path)[-1]["best_step"] == 4
     state = torch.load(tmp_path / "checkpoints" / "000004" / "state.pt")
     kept = list(load_model(str(tmp_path / "model"), "cpu", torch.float32).network.parameters())

@@ -1,4 +1,4 @@
-"""Models that are damaged, incomplete or of another kind are refused with the reason; hubs are asked once."""
+"""Damaged, incomplete or unsupported models are refused with the reason; a hub model is downloaded once."""
 
 import json
 import os
@@ -79,14 +79,14 @@ def poison(weights: dict[str, torch.Tensor]) -> None:
     weights["model.norm.weight"][3] = torch.inf
 
 
-def name_no_end(folder: Path) -> None:
+def remove_stop_token(folder: Path) -> None:
     configure(eos_token_id=None)(folder)
     configure("generation_config.json", eos_token_id=None)(folder)
     configure("tokenizer_config.json", eos_token=None)(folder)
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (truncate, "the weights of .* cannot be read: SafetensorError"),
         (remove("model.safetensors"), "the weights of .* cannot be read: OSError: .*model.safetensors"),
@@ -105,12 +105,14 @@ def name_no_end(folder: Path) -> None:
         (remove("tokenizer.json"), "has no tokenizer: one of tokenizer.json"),
         (overwrite("tokenizer.json", '{"version": "1.0"}'), "the tokenizer of .* cannot be read"),
         (remove("chat_template.jinja"), "has no chat template"),
-        (name_no_end, "names no token that ends a reply"),
+        (remove_stop_token, "names no token that ends a reply"),
     ],
 )
-def test_what_is_wrong_with_a_model_is_said(folder: Path, damage: Callable[[Path], None], told: str) -> None:
+def test_an_error_says_what_is_wrong_with_a_model(
+    folder: Path, damage: Callable[[Path], None], message: str
+) -> None:
     damage(folder)
-    with pytest.raises(ModelError, match=told) as caught:
+    with pytest.raises(ModelError, match=message) as caught:
         language_model(f"local:{folder}")
     assert str(folder) in str(caught.value)
 
@@ -123,7 +125,7 @@ def test_a_tokenizer_of_another_model_is_refused(folder: Path, tmp_path: Path) -
         language_model(f"local:{folder}")
 
 
-def test_a_model_that_remembers_otherwise_is_refused_with_another_way_to_serve_it(folder: Path) -> None:
+def test_a_model_with_another_cache_is_refused_with_a_way_to_serve_it(folder: Path) -> None:
     tiny = {"vocab_size": 384, "hidden_size": 32, "num_hidden_layers": 2, "eos_token_id": 1}
     MistralForCausalLM(
         MistralConfig(
@@ -139,7 +141,7 @@ def test_a_model_that_remembers_otherwise_is_refused_with_another_way_to_serve_i
         language_model(f"local:{folder}")
 
 
-def test_a_model_that_attends_in_its_own_way_is_refused(folder: Path) -> None:
+def test_a_model_with_its_own_attention_is_refused(folder: Path) -> None:
     tiny = {"vocab_size": 384, "hidden_size": 32, "num_hidden_layers": 2, "eos_token_id": 1}
     StableLmForCausalLM(
         StableLmConfig(**tiny, intermediate_size=32, num_attention_heads=2, num_key_value_heads=2)
@@ -148,20 +150,20 @@ def test_a_model_that_attends_in_its_own_way_is_refused(folder: Path) -> None:
         language_model(f"local:{folder}")
 
 
-def test_pickled_weights_are_never_read(folder: Path) -> None:
+def test_pickled_weights_are_never_loaded(folder: Path) -> None:
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"the weights of .* cannot be read: OSError"):
         language_model(f"local:{folder}")
 
 
-def test_weights_of_half_precision_compute_in_the_precision_that_is_asked_for(folder: Path) -> None:
+def test_weights_are_converted_to_the_requested_dtype(folder: Path) -> None:
     edit_weights(lambda weights: weights.update({name: w.bfloat16() for name, w in weights.items()}))(folder)
     configure(dtype="bfloat16")(folder)
     assert load_model(str(folder), "cpu", torch.float32).network.dtype == torch.float32
 
 
-def test_a_folder_is_read_without_network_or_noise(
+def test_a_folder_is_loaded_without_network_or_output(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*args: object) -> None:
@@ -181,9 +183,7 @@ def ask(hub_address: str, cache: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_a_model_of_the_hub_is_fetched_once_and_answers_offline_ever_after(
-    good: Path, tmp_path: Path
-) -> None:
+def test_a_hub_model_is_downloaded_once_and_works_offline_afterwards(good: Path, tmp_path: Path) -> None:
     with hub_of(good) as hub:
         fetched = ask(hub.address, tmp_path)
         assert fetched.returncode == 0, fetched.stderr
@@ -194,7 +194,7 @@ def test_a_model_of_the_hub_is_fetched_once_and_answers_offline_ever_after(
     assert ask("http://127.0.0.1:9", tmp_path).stdout == fetched.stdout
 
 
-def test_what_an_interrupted_fetch_left_out_is_fetched(good: Path, tmp_path: Path) -> None:
+def test_files_missing_after_an_interrupted_download_are_downloaded(good: Path, tmp_path: Path) -> None:
     with hub_of(good) as hub:
         whole = ask(hub.address, tmp_path)
         (missing,) = tmp_path.glob("hub/models--owner--tiny/snapshots/*/tokenizer.json")
@@ -207,7 +207,7 @@ def test_what_an_interrupted_fetch_left_out_is_fetched(good: Path, tmp_path: Pat
     assert "model.safetensors" not in fetched
 
 
-def test_without_a_network_a_model_of_the_hub_is_refused_with_both_ways_out(tmp_path: Path) -> None:
+def test_without_a_network_a_hub_model_is_refused_with_both_remedies(tmp_path: Path) -> None:
     refused = ask("http://127.0.0.1:9", tmp_path)
     assert refused.returncode == 1
     message = refused.stderr.strip().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""The engine as the program meets it: behind DSPy, in threads, on the meter, saved, left running at exit."""
+"""The engine behind DSPy: threads, usage, saved programs, and the end of the interpreter."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ def local(lm: dspy.LM) -> LocalModel:
 
 
 class Asking(dspy.Module):
-    """Asks the model without any adapter, as a random model could not keep to a format."""
+    """Ask the model without an adapter, since a random model follows no format."""
 
     def __init__(self, lm: dspy.LM) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Asking(dspy.Module):
         return dspy.Prediction(text=self.asked(question)[0])
 
 
-def test_a_call_is_on_the_meter_with_its_tokens_and_costs_nothing(lm: dspy.LM) -> None:
+def test_usage_records_the_tokens_of_a_call_and_no_cost(lm: dspy.LM) -> None:
     with track_usage() as meter:
         lm(QUESTIONS[0])
         lm(QUESTIONS[1])
@@ -64,13 +64,13 @@ def test_a_call_is_on_the_meter_with_its_tokens_and_costs_nothing(lm: dspy.LM) -
     assert usage.seconds > 0
 
 
-def test_a_failed_call_is_on_the_meter_as_failed_and_is_not_tried_again(lm: dspy.LM) -> None:
+def test_usage_records_a_failed_call_which_is_not_retried(lm: dspy.LM) -> None:
     with track_usage() as meter, pytest.raises(ContextWindowExceededError, match="at most 512 together"):
         lm("turtle " * 600)
     assert (meter.usage.calls, meter.usage.failed_calls, meter.usage.retries) == (1, 1, 0)
 
 
-def test_calls_of_dspys_threads_are_batched_together_and_change_no_text(lm: dspy.LM) -> None:
+def test_calls_from_dspy_threads_are_batched_and_change_no_text(lm: dspy.LM) -> None:
     passes = 0
 
     def count(*_: object) -> None:
@@ -88,7 +88,7 @@ def test_calls_of_dspys_threads_are_batched_together_and_change_no_text(lm: dspy
     assert len(set(alone)) > 8
 
 
-def test_several_answers_to_one_request_differ_when_they_are_sampled(lm: dspy.LM) -> None:
+def test_sampled_answers_to_one_request_differ(lm: dspy.LM) -> None:
     assert len(set(lm(QUESTIONS[0], n=4, temperature=1.0))) == 4
     assert len(set(lm(QUESTIONS[0], n=3))) == 1
 
@@ -101,13 +101,13 @@ def test_sampling_settings_of_dspy_reach_the_model(lm: dspy.LM) -> None:
     assert lm(QUESTIONS[0], max_tokens=3)[0] == greedy[0][: len(lm(QUESTIONS[0], max_tokens=3)[0])]
 
 
-def test_what_the_engine_cannot_do_is_refused_through_dspy(lm: dspy.LM) -> None:
+def test_an_unsupported_feature_is_refused_through_dspy(lm: dspy.LM) -> None:
     with pytest.raises(LMUnsupportedFeatureError, match=r"config\.stop: an embedded model cannot do this"):
         lm(QUESTIONS[0], stop=["\n"])
     assert not lm.supports_function_calling
 
 
-def test_a_check_of_the_model_is_short_however_long_it_would_talk(lm: dspy.LM) -> None:
+def test_a_check_of_the_model_generates_few_tokens(lm: dspy.LM) -> None:
     with track_usage() as meter:
         check_model(lm)
     assert meter.usage.output_tokens <= 16
@@ -120,7 +120,7 @@ def test_a_copied_program_shares_the_engine(lm: dspy.LM) -> None:
     assert lm.copy(temperature=1.0).engine is lm.engine
 
 
-def test_a_saved_program_finds_its_model_again(lm: dspy.LM, folder: Path, tmp_path: Path) -> None:
+def test_a_saved_program_loads_its_model_again(lm: dspy.LM, folder: Path, tmp_path: Path) -> None:
     program = dspy.Predict("question -> answer")
     program.set_lm(lm)
     program.save(tmp_path / "program.json")

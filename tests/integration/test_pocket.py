@@ -1,4 +1,4 @@
-"""The embedded model as it is shipped: what it weighs, what it can do, and the default run of evaluate.py."""
+"""The embedded model as it is shipped: its size, its answers, and the default run of evaluate.py."""
 
 import json
 import os
@@ -9,16 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import AutoTokenizer
 
 from locomo.metrics import locomo_f1
-from memory_program.agents.program import MemoryProgram
-from memory_program.agents.systems import set_models
+from memory_program.agents.systems import make_system
 from memory_program.bank.space import MemorySpace
+from memory_program.configs.evaluate_config import SystemSettings
 from memory_program.models.factory import language_model
 from memory_program.worlds import sample_worlds
 from memory_program.worlds.oracle import oracle_lm
-from recipes.pocket.pocket_tokenizer import fixed_texts
 from tests.browser import Opened
 
 pytestmark = pytest.mark.timeout(900)  # three minutes on an idle machine
@@ -28,7 +26,7 @@ MODELS = {"pocket": POCKET / "weights", "pocket-base": POCKET / "weights-base"}
 
 
 @pytest.mark.parametrize("folder", MODELS.values(), ids=MODELS)
-def test_the_weights_are_few_and_of_half_precision(folder):
+def test_the_weights_are_few_and_in_half_precision(folder):
     assert sum(file.stat().st_size for file in folder.iterdir()) < 16e6
     with safe_open(folder / "model.safetensors", "pt") as weights:
         tensors = [weights.get_tensor(name) for name in weights.keys()]  # noqa: SIM118  # no mapping
@@ -36,18 +34,11 @@ def test_the_weights_are_few_and_of_half_precision(folder):
     assert sum(tensor.numel() for tensor in tensors) < 8e6
 
 
-@pytest.mark.parametrize("folder", MODELS.values(), ids=MODELS)
-def test_the_tokenizer_knows_the_prompts_of_this_version(folder):
-    """A prompt that was reworded after the training would be pieced together from words: train again."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    assert {text: len(tokenizer.tokenize(text)) for text in fixed_texts()} == dict.fromkeys(fixed_texts(), 1)
-
-
-def test_it_reads_in_worlds_that_it_never_saw():
+def test_it_answers_questions_about_worlds_that_it_never_saw():
     world = sample_worlds()[0]
     space = MemorySpace("sample")
-    program = MemoryProgram()
-    set_models(program, writer_lm=oracle_lm([world]), reader_lm=language_model("pocket"))
+    lms = {"writer_lm": oracle_lm([world]), "reader_lm": language_model("pocket")}
+    program = make_system("memory", SystemSettings(), **lms)
     for session in world.conversation.sessions:
         program.remember(space, session)
     scores = [
@@ -96,12 +87,12 @@ def test_memory_shows_the_reader_a_quarter_of_the_tokens(default_run):
     assert memory * 4 <= whole
 
 
-def test_the_ceiling_stands_beside_it(default_run):
+def test_the_oracle_ceiling_is_printed_beside_the_scores(default_run):
     assert default_run["ceiling"]["locomo_f1"]["all"]["value"] > 0.95
     assert "ceiling (oracle)" in default_run["printed"]
 
 
-def test_its_report_opens_without_a_network_and_leads_from_a_question_to_its_evidence(default_run, browser):
+def test_the_report_opens_offline_and_leads_from_a_question_to_its_evidence(default_run, browser):
     window = Opened(browser, default_run["report"])
     page = window.page
     score = default_run["systems"]["memory"]["locomo_f1"]["all"]["value"]

@@ -8,24 +8,24 @@ from tests.conftest import CHECKOUT
 
 TABLES = (
     "Reader, from the oracle's memories",
-    "Questions that are most often answered wrong",
+    "Wordings of questions that are most often answered wrong",
     "Writer's operations, against the oracle's on the same prompts",
-    "Operations that are most often wrong or missing",
+    "Wordings of operations that are most often wrong or missing",
     "Whole program",
 )
 
 
-def test_it_measures_reader_writer_and_program_and_says_what_goes_wrong_most():
+def test_it_measures_reader_writer_and_program_and_lists_the_most_frequent_errors():
     options = ["--model", "pocket-base", "--conversations", "1", "--seed", "4", "--wordings", "3"]
     command = [sys.executable, "benchmarks/pocket.py", *options]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=240, check=True)
-    told = re.split("^(" + "|".join(map(re.escape, TABLES)) + ")", done.stdout, flags=re.MULTILINE)
-    assert tuple(told[1::2]) == TABLES
-    tables = dict(zip(told[1::2], told[2::2], strict=True))
+    parts = re.split("^(" + "|".join(map(re.escape, TABLES)) + ")", done.stdout, flags=re.MULTILINE)
+    assert tuple(parts[1::2]) == TABLES
+    tables = dict(zip(parts[1::2], parts[2::2], strict=True))
     missing = re.findall(
         r"^ *(\w+, \w+: .*?) +(\d+) +(\d+) +([01]\.\d\d) *$", tables[TABLES[3]], re.MULTILINE
     )
-    assert len(missing) == 3  # pocket-base leaves out more than three sorts of things
+    assert len(missing) == 3  # pocket-base leaves out more than three kinds of facts
     counts = [int(wrong) for _, wrong, _, _ in missing]
     assert counts == sorted(counts, reverse=True)
     for _, wrong, of, share in missing:
@@ -34,4 +34,4 @@ def test_it_measures_reader_writer_and_program_and_says_what_goes_wrong_most():
     (written,) = re.findall(r"^ *all +.* (\d+) +(\d+) +(\d+) +[\d/-]+ *$", tables[TABLES[2]], re.MULTILINE)
     right, _, gold = map(int, written)
     assert sum(counts) <= gold - right
-    assert re.search(r"ceiling \(oracle\) +1\.000", tables[TABLES[4]])
+    assert re.search(r"oracle \(upper bound\) +1\.000", tables[TABLES[4]])

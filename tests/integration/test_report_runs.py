@@ -235,7 +235,7 @@ def test_the_page_is_logged_to_mlflow_with_the_run_and_that_of_several_by_itself
 
 
 def test_the_folders_are_named_on_the_command_line():
-    config = parse_flags(EvaluateConfig, ["--mode", "report", "runs/a", "runs/b", "--page", "both.html"])
+    config = parse_flags(EvaluateConfig, ["--mode", "report", "runs/a", "runs/b", "--report-file", "both.html"])
     assert config.runs == (Path("runs/a"), Path("runs/b"))
     assert config.page == Path("both.html")
 

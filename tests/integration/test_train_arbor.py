@@ -45,8 +45,8 @@ def run(server: ArborServer, model: Path, talks: Path, folder: Path, *more: str)
             "--arbor-config", str(server.write_config(folder / "arbor.yaml")), "--model", f"local:{model}",
             "--dataset", str(talks), "--reader-model", "openai/reader", "--api-base", reader.url,
             "--output-dir", str(folder / "train"), "--num-train-steps", str(STEPS),
-            "--examples-per-step", "1", "--rollouts", str(ROLLOUTS), "--curriculum", "", "--val-every", "3",
-            "--num-threads", "8", "--no-bf16", "--no-mlflow",
+            "--examples-per-step", "1", "--group-size", str(ROLLOUTS), "--curriculum", "", "--val-every", "3",
+            "--concurrency", "8", "--no-bf16", "--no-mlflow",
             "--reward-rule", "dense", "--format-weight", "0", *more,  # every specialist has a group to send
         ]  # fmt: skip
         train(parse_flags(ArborTrainConfig, arguments), console=console)

@@ -1,4 +1,4 @@
-"""The engine over tiny random models: what it computes, reports, refuses, repeats and shares."""
+"""The engine with tiny random models: results, usage, refusals, repeatability, weights and threads."""
 
 import copy
 import gc
@@ -15,10 +15,11 @@ from dspy import lm15
 from dspy.lm15 import Config, Message, Request
 
 from memory_program.core.errors import ModelError
-from memory_program.inference.decoder import Decoder
-from memory_program.inference.engine import LocalEngine, LocalSettings
+from memory_program.inference.decoder import Decoder, PrefilledPrompt
+from memory_program.inference.engine import LocalEngine, LocalSettings, _SeedSequence
 from memory_program.inference.loading import load_model
 from memory_program.inference.prefix_cache import BLOCK_TOKENS, PrefixCache
+from memory_program.inference.sampling import SamplingParams
 from memory_program.models.local_model import LocalModel
 from tests.tiny_model import save_tiny_model
 
@@ -29,7 +30,7 @@ ARCHITECTURES = ["llama", "qwen2", "qwen3"]
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Tests run beside one another; threads that wait for a busy core are slower than none."""
+    """Compute on one thread: tests run in parallel, and threads that wait for a busy core slow them down."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -59,80 +60,73 @@ def answer(engine: LocalEngine, text: str, **config: Any) -> str:
     return engine.complete(request(text, **config)).text or ""
 
 
-# what it computes
+# results
 
 
-@pytest.mark.parametrize("in_common", [50, 300])  # the longer one lies in memory once, for three texts
+def random_tokens(random: torch.Generator, count: int) -> list[int]:
+    return torch.randint(384, (count,), generator=random).tolist()
+
+
+@pytest.mark.parametrize("shared_tokens", [50, 300])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_batch_that_grows_gives_the_logits_of_each_text_read_alone(
-    architecture: str, in_common: int, tmp_path: Path
+def test_decode_in_a_batch_gives_the_logits_of_each_sequence_alone(
+    architecture: str, shared_tokens: int, tmp_path: Path
 ) -> None:
     save_tiny_model(tmp_path, architecture, max_position_embeddings=2048)
     model = load_model(str(tmp_path), "cpu", torch.float32)
     decoder = Decoder(model.network, model.kv_shape, PrefixCache(512))
     random = torch.Generator().manual_seed(0)
 
-    def tokens(count: int) -> list[int]:
-        return torch.randint(384, (count,), generator=random).tolist()
-
-    def alone(text: list[int]) -> torch.Tensor:
+    def assert_like_alone(logits: torch.Tensor, sequence: list[int]) -> None:
         with torch.no_grad():
-            return model.network(input_ids=torch.tensor([text])).logits[0, -1]
+            alone = model.network(input_ids=torch.tensor([sequence])).logits[0, -1]
+        torch.testing.assert_close(logits, alone, atol=1e-4, rtol=1e-4)
 
-    common = tokens(in_common)
-    # an end of a few tokens, one that outgrows the first capacity, and one that is read in pieces
-    texts = [common + tokens(3), common + tokens(455), common + tokens(1100), common + tokens(9), tokens(1)]
-    known: list[int] = []
-    for text in texts:
-        (read,) = decoder.prefill([text])
-        decoder.add_sequence(read)
-        logits = read.logits
-        known.append(read.cached_tokens)
-        torch.testing.assert_close(logits[0], alone(text), atol=1e-4, rtol=1e-4)
-    whole_blocks = in_common // 16 * 16
-    assert known == [0, whole_blocks, whole_blocks, whole_blocks, 0]
-    prompts = [tuple(text) for text in texts]
+    shared = random_tokens(random, shared_tokens)
+    # ends of a few tokens, of some that enlarge the cache, of several chunks; and an unrelated single token
+    ends = [random_tokens(random, count) for count in (3, 455, 1100, 9)]
+    prompts = [*(shared + end for end in ends), random_tokens(random, 1)]
+    prefilled: list[PrefilledPrompt] = []
+    for prompt in prompts:
+        prefilled += decoder.prefill([prompt])
+        decoder.add_sequence(prefilled[-1])
+        assert_like_alone(prefilled[-1].logits[0], prompt)
+    whole_blocks = shared_tokens // 16 * 16
+    assert [each.cached_tokens for each in prefilled] == [0, whole_blocks, whole_blocks, whole_blocks, 0]
     decoder.remove_sequence(0)
-    texts = [texts[4], *texts[1:4]]  # the last one moved to where the first had been
+    sequences = [list(prompts[index]) for index in (4, 1, 2, 3)]  # the last one moved to slot 0
     for step in range(10):
-        if step == 3:  # others begin as these did, which have grown: nothing of it is computed again
-            for twin in (3, 4, 1):
-                logits = decoder.clone_sequence(prompts[twin])
-                texts.append(list(prompts[twin]))
-                torch.testing.assert_close(logits[0], alone(texts[-1]), atol=1e-4, rtol=1e-4)
-            with pytest.raises(KeyError):  # that one has ended
-                decoder.clone_sequence(prompts[0])
-        new = tokens(len(texts))
-        logits = decoder.step(new)
-        for text, token in zip(texts, new, strict=True):
-            text.append(token)
-        for row, text in enumerate(texts):
-            torch.testing.assert_close(logits[row], alone(text), atol=1e-4, rtol=1e-4)
+        if step == 3:  # others start from the same prompts, whose sequences have grown
+            for index in (3, 4, 1):
+                decoder.add_sequence(prefilled[index])
+                sequences.append(list(prompts[index]))
+        new = random_tokens(random, len(sequences))
+        logits = decoder.decode(new)
+        for row, (sequence, token) in enumerate(zip(sequences, new, strict=True)):
+            sequence.append(token)
+            assert_like_alone(logits[row], sequence)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_prompts_that_are_read_together_get_the_logits_of_each_read_alone(
-    architecture: str, tmp_path: Path
-) -> None:
+def test_prompts_prefilled_together_get_the_logits_of_each_alone(architecture: str, tmp_path: Path) -> None:
     save_tiny_model(tmp_path, architecture, max_position_embeddings=2048)
     model = load_model(str(tmp_path), "cpu", torch.float32)
     together, alone = (Decoder(model.network, model.kv_shape, PrefixCache(512)) for _ in range(2))
     random = torch.Generator().manual_seed(0)
-    # one whose beginning is known, one of which a single token is not, short ones, one read in three pieces
-    lengths = [70, 33, 1, 20, 1100]
-    prompts = [torch.randint(384, (length,), generator=random).tolist() for length in lengths]
+    # one with a cached prefix, one that is cached but for a single token, short ones, one of three chunks
+    prompts = [random_tokens(random, length) for length in (70, 33, 1, 20, 1100)]
     for decoder in (together, alone):
         decoder.prefill([prompts[0][:50]])
         decoder.prefill([prompts[1][:32]])
-    reads = together.prefill(prompts)
-    assert [read.cached_tokens for read in reads] == [48, 32, 0, 0, 0]
-    for read, prompt in zip(reads, prompts, strict=True):
+    prefilled = together.prefill(prompts)
+    assert [each.cached_tokens for each in prefilled] == [48, 32, 0, 0, 0]
+    for each, prompt in zip(prefilled, prompts, strict=True):
         (expected,) = alone.prefill([prompt])
-        torch.testing.assert_close(read.logits, expected.logits, atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(read.kv_LKHTD, expected.kv_LKHTD, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(each.logits, expected.logits, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(each.kv_LKHTD, expected.kv_LKHTD, atol=1e-4, rtol=1e-4)
 
 
-def test_the_beginnings_of_prompts_are_kept_longer_than_what_follows_them() -> None:
+def test_the_start_of_a_prefix_is_kept_longer_than_its_end() -> None:
     cache, values = PrefixCache(8 * BLOCK_TOKENS), torch.zeros(1, 2, 1, 8 * BLOCK_TOKENS, 1)
     common = list(range(4 * BLOCK_TOKENS))
     longer = common + list(range(2000, 2000 + 4 * BLOCK_TOKENS))
@@ -144,17 +138,17 @@ def test_the_beginnings_of_prompts_are_kept_longer_than_what_follows_them() -> N
     assert (len(cache.find_longest_prefix(longer)), len(cache.find_longest_prefix(other))) == (6, 2)
 
 
-def test_a_text_read_again_gives_the_same_bits_whatever_is_beside_it(engine: LocalEngine) -> None:
+def test_recomputed_logits_are_bit_identical_in_any_batch(engine: LocalEngine) -> None:
     decoder = Decoder(engine.model.network, engine.model.kv_shape, PrefixCache(64))
     texts = [[n % 300 for n in range(start, start + 40)] for start in (0, 90, 180)]
-    (alone,) = (read.logits for read in decoder.prefill(texts[:1]))
-    for read in decoder.prefill(texts):
-        decoder.add_sequence(read)
-    decoder.step([1, 2, 3])
+    alone = decoder.prefill(texts[:1])[0].logits
+    for prefilled in decoder.prefill(texts):
+        decoder.add_sequence(prefilled)
+    decoder.decode([1, 2, 3])
     assert torch.equal(decoder.recompute_logits(texts[0]), alone)
 
 
-def test_greedy_text_is_that_of_transformers_own_generate(engine: LocalEngine) -> None:
+def test_greedy_text_equals_transformers_generate(engine: LocalEngine) -> None:
     for question in QUESTIONS[:4]:
         prompt = engine.prompt_tokens(request(question))
         output = engine.model.network.generate(
@@ -167,35 +161,35 @@ def test_greedy_text_is_that_of_transformers_own_generate(engine: LocalEngine) -
         assert [token.token_id for token in response.logprobs or ()] == output[0, len(prompt) :].tolist()
 
 
-def test_who_reads_and_who_writes_give_what_one_gives(folder: Path, engine: LocalEngine) -> None:
+@pytest.fixture
+def two_threads() -> Iterator[None]:
     torch.set_num_threads(2)
-    try:
-        two = LocalEngine(LocalSettings(source=str(folder), dtype="float32"))
-    finally:
-        torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_prefill_thread_changes_no_text(folder: Path, engine: LocalEngine) -> None:
+    two = LocalEngine(LocalSettings(source=str(folder), dtype="float32"))
     expected = [answer(engine, question) for question in QUESTIONS]
     before = set(threading.enumerate())
     with ThreadPoolExecutor(len(QUESTIONS)) as threads:
         assert list(threads.map(lambda question: answer(two, question), QUESTIONS)) == expected
-    of_engine = 2 if two.model.network.device.type == "cpu" else 1  # on a GPU nobody else reads
-    assert len(set(threading.enumerate()) - before) == of_engine
+    expected_threads = 2 if two.model.network.device.type == "cpu" else 1  # a GPU has no prefill thread
+    assert len(set(threading.enumerate()) - before) == expected_threads
     assert two.complete(request(QUESTIONS[0])).usage.cache_read_tokens
     with two.updating():
         pass
     with ThreadPoolExecutor(2) as threads:
-        for response in threads.map(
-            two.complete, [request(QUESTIONS[0]), request("Another one?", system=None)]
-        ):
+        asked = [request(QUESTIONS[0]), request("Another one?", system=None)]
+        for response in threads.map(two.complete, asked):
             assert not response.usage.cache_read_tokens
     two.close()
 
 
-def test_a_model_of_one_slot_writes_one_text_at_a_time(folder: Path) -> None:
-    torch.set_num_threads(2)
-    try:
-        narrow = LocalEngine(LocalSettings(source=str(folder), dtype="float32", slots=1))
-    finally:
-        torch.set_num_threads(1)
+@pytest.mark.usefixtures("two_threads")
+def test_an_engine_with_one_slot_has_one_thread(folder: Path) -> None:
+    narrow = LocalEngine(LocalSettings(source=str(folder), dtype="float32", slots=1))
     before = set(threading.enumerate())
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda question: answer(narrow, question), QUESTIONS))
@@ -203,7 +197,7 @@ def test_a_model_of_one_slot_writes_one_text_at_a_time(folder: Path) -> None:
     narrow.close()
 
 
-def test_logprobs_are_those_of_the_tokens_that_were_sampled(engine: LocalEngine) -> None:
+def test_logprobs_belong_to_the_sampled_tokens(engine: LocalEngine) -> None:
     asked = request(temperature=1.3, top_p=0.9, seed=4)
     tokens = [token.token_id for token in engine.complete(asked).logprobs or ()]
     logprobs = [token.logprob for token in engine.complete(asked).logprobs or ()]
@@ -215,7 +209,7 @@ def test_logprobs_are_those_of_the_tokens_that_were_sampled(engine: LocalEngine)
     assert logprobs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-def test_a_prompt_is_what_the_chat_template_makes_of_it(engine: LocalEngine) -> None:
+def test_a_prompt_is_rendered_by_the_chat_template(engine: LocalEngine) -> None:
     chat = Request(
         model="local:tiny",
         system=("Be", "brief."),
@@ -227,10 +221,10 @@ def test_a_prompt_is_what_the_chat_template_makes_of_it(engine: LocalEngine) -> 
     )
 
 
-# what it reports
+# usage and refusals
 
 
-def test_what_somebody_said_is_never_a_special_token(engine: LocalEngine) -> None:
+def test_special_tokens_in_a_message_are_plain_text(engine: LocalEngine) -> None:
     tokenizer = engine.model.tokenizer
     for token in tokenizer.all_special_tokens:
         plain, forged = (engine.prompt_tokens(request(f"before {said} after")) for said in ("", token))
@@ -239,7 +233,7 @@ def test_what_somebody_said_is_never_a_special_token(engine: LocalEngine) -> Non
         )
 
 
-def test_a_reply_ends_at_the_stop_token_which_is_counted_and_not_shown(
+def test_a_stop_token_ends_the_reply_and_is_counted_but_not_shown(
     engine: LocalEngine, tmp_path: Path
 ) -> None:
     whole = engine.complete(request())
@@ -259,7 +253,7 @@ def test_a_reply_ends_at_the_stop_token_which_is_counted_and_not_shown(
     assert [token.token_id for token in response.logprobs or ()] == tokens[: at + 1]
 
 
-def test_usage_counts_the_tokens_of_the_prompt_and_those_that_were_known(engine: LocalEngine) -> None:
+def test_usage_counts_prompt_tokens_and_cached_tokens(engine: LocalEngine) -> None:
     prompts = [engine.prompt_tokens(request(question)) for question in QUESTIONS[:2]]
     first, second = (engine.complete(request(question)).usage for question in QUESTIONS[:2])
     common = next(i for i, (a, b) in enumerate(zip(*prompts, strict=False)) if a != b)
@@ -268,7 +262,7 @@ def test_usage_counts_the_tokens_of_the_prompt_and_those_that_were_known(engine:
     assert common > 32
 
 
-def test_a_prompt_without_room_for_a_reply_is_refused_with_its_length(engine: LocalEngine) -> None:
+def test_a_prompt_that_fills_the_context_is_refused_with_its_length(engine: LocalEngine) -> None:
     with pytest.raises(
         lm15.ContextLengthError, match=r"the prompt has \d{3,} tokens; .* at most 512 together"
     ):
@@ -303,17 +297,19 @@ def test_a_reply_is_cut_where_the_context_ends(engine: LocalEngine) -> None:
         ),
     ],
 )
-def test_what_it_cannot_do_is_refused_by_name(engine: LocalEngine, refused: Request, feature: str) -> None:
+def test_an_unsupported_feature_is_refused_by_name(
+    engine: LocalEngine, refused: Request, feature: str
+) -> None:
     with pytest.raises(lm15.UnsupportedFeatureError) as caught:
         engine.complete(refused)
     assert caught.value.feature == feature
 
 
-def test_asking_for_the_logprobs_of_the_chosen_tokens_is_no_refusal(engine: LocalEngine) -> None:
+def test_logprobs_of_the_chosen_tokens_are_supported(engine: LocalEngine) -> None:
     assert len(engine.complete(request(logprobs=0)).logprobs or ()) == 12
 
 
-# what it repeats
+# repeatability
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -327,7 +323,7 @@ def test_greedy_text_is_the_same_alone_and_in_a_batch(folder: Path, dtype: Any) 
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_greedy_text_is_the_same_in_a_batch_of_a_model_full_of_near_ties(
+def test_greedy_text_does_not_depend_on_the_batch_despite_near_ties(
     architecture: str, tmp_path: Path
 ) -> None:
     save_tiny_model(tmp_path, architecture)
@@ -352,7 +348,7 @@ def test_a_seed_repeats_a_sampled_text_in_any_batch(engine: LocalEngine) -> None
     assert len(set(alone)) == 20
 
 
-def test_calls_without_a_seed_differ_and_follow_one_series(folder: Path) -> None:
+def test_calls_without_a_seed_follow_one_series_of_seeds(folder: Path) -> None:
     def series(seed: int, between: bool) -> list[str]:
         engine = LocalEngine(LocalSettings(source=str(folder), dtype="float32", seed=seed))
         texts: list[str] = []
@@ -367,32 +363,39 @@ def test_calls_without_a_seed_differ_and_follow_one_series(folder: Path) -> None
     assert len({*series(0, between=False), *series(1, between=False)}) == 8
 
 
-# what is shared, changed and closed
+def test_the_series_of_seeds_never_changes() -> None:
+    seeds = _SeedSequence(3)
+    sampling = SamplingParams(1.0, top_p=0.9)
+    assert [seeds.next((1, 2, 3), sampling) for _ in range(2)] == [9474559412264536, 71154559970913646]
+    assert seeds.next((1, 2), SamplingParams(0.5, top_k=5)) == 54439298260155190
 
 
-def test_of_what_prompts_begin_with_only_the_latest_is_kept() -> None:
+# caches, weights and threads
+
+
+def test_the_prefix_cache_keeps_the_latest_blocks() -> None:
     cache = PrefixCache(max_tokens=48)
-    kept = torch.arange(64.0).reshape(1, 1, 1, 64, 1)
+    kv = torch.arange(64.0).reshape(1, 1, 1, 64, 1)
     first, second, long = list(range(40)), [9] * 20, list(range(100, 164))
-    cache.store(first, kept)
-    cache.store(second, kept)
+    cache.store(first, kv)
+    cache.store(second, kv)
     assert [len(cache.find_longest_prefix(text)) for text in (first, second)] == [2, 1]
     assert torch.equal(torch.cat(cache.find_longest_prefix(first), dim=-2).flatten(), torch.arange(32.0))
     cache.find_longest_prefix(second)
-    cache.store([7] * 20, kept)  # the second half of the first text was used longest ago
+    cache.store([7] * 20, kv)  # the second half of the first text is the least recently used
     assert [len(cache.find_longest_prefix(text)) for text in (first, second, [7] * 20)] == [1, 1, 1]
-    cache.store(long, kept)
+    cache.store(long, kv)
     assert len(cache.find_longest_prefix(long)) == 3
     assert len(cache) == 48
 
 
-def test_nothing_is_kept_of_prompts_when_nothing_may_be(folder: Path) -> None:
+def test_a_prefix_cache_of_size_zero_keeps_nothing(folder: Path) -> None:
     engine = LocalEngine(LocalSettings(source=str(folder), prefix_tokens=0))
     assert [engine.complete(request()).usage.cache_read_tokens for _ in range(2)] == [0, 0]
     engine.close()
 
 
-def test_changed_weights_take_effect_and_forget_what_was_known(engine: LocalEngine, tmp_path: Path) -> None:
+def test_changed_weights_take_effect_and_clear_the_prefix_cache(engine: LocalEngine, tmp_path: Path) -> None:
     answer(engine, QUESTIONS[0])
     save_tiny_model(tmp_path, seed=1)
     other = LocalEngine(LocalSettings(source=str(tmp_path), dtype="float32"))
@@ -405,7 +408,7 @@ def test_changed_weights_take_effect_and_forget_what_was_known(engine: LocalEngi
     other.close()
 
 
-def test_weights_can_be_trained_in_place_after_they_generated(engine: LocalEngine) -> None:
+def test_weights_can_be_trained_in_place_after_generation(engine: LocalEngine) -> None:
     answer(engine, QUESTIONS[0])
     tokens = torch.tensor([engine.prompt_tokens(request())], device=engine.model.network.device)
     with engine.updating() as network:
@@ -421,8 +424,11 @@ def test_weights_can_be_trained_in_place_after_they_generated(engine: LocalEngin
     assert answer(engine, QUESTIONS[0]) == answer(engine, QUESTIONS[0])
 
 
-def test_diverged_weights_are_an_error_and_leave_nothing_behind(engine: LocalEngine) -> None:
-    questions = [*QUESTIONS[:3], "turtle " * 50]  # the shorter ones lie where the long one of an error lay
+def test_diverged_weights_are_an_error_and_leave_no_nan_behind(engine: LocalEngine) -> None:
+    questions = [
+        *QUESTIONS[:3],
+        "turtle " * 50,
+    ]  # the shorter ones use the memory of the long one that failed
     before = [answer(engine, question) for question in questions]
     weight = engine.model.network.get_input_embeddings().weight
     with engine.updating(), torch.no_grad():
@@ -437,7 +443,7 @@ def test_diverged_weights_are_an_error_and_leave_nothing_behind(engine: LocalEng
         assert list(threads.map(lambda question: answer(engine, question), questions)) == before
 
 
-def test_what_breaks_in_the_network_reaches_every_caller(engine: LocalEngine) -> None:
+def test_an_error_of_the_network_reaches_every_caller(engine: LocalEngine) -> None:
     broken, whole = torch.nn.Linear(3, 384), engine.model.network.get_output_embeddings()
     with engine.updating() as network:
         network.set_output_embeddings(broken)
@@ -456,7 +462,7 @@ def test_a_copy_is_the_same_engine(engine: LocalEngine) -> None:
     assert copy.copy(engine) is engine
 
 
-def test_a_saved_model_is_the_same_one_again_and_holds_settings_only(
+def test_a_saved_model_holds_settings_only_and_loads_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder.parent)
@@ -479,7 +485,7 @@ def test_a_saved_model_is_the_same_one_again_and_holds_settings_only(
         each.local.close()
 
 
-def test_a_closed_engine_says_so(engine: LocalEngine) -> None:
+def test_calls_of_a_closed_engine_fail(engine: LocalEngine) -> None:
     answer(engine, QUESTIONS[0])
     engine.close()
     engine.close()
@@ -489,7 +495,7 @@ def test_a_closed_engine_says_so(engine: LocalEngine) -> None:
         pass
 
 
-def test_an_engine_that_nobody_holds_ends_its_thread(folder: Path) -> None:
+def test_an_unreferenced_engine_ends_its_thread(folder: Path) -> None:
     before = {thread.ident for thread in threading.enumerate()}
     engine = LocalEngine(LocalSettings(source=str(folder)))
     answer(engine, QUESTIONS[0])

@@ -101,6 +101,14 @@ def test_a_memory_superseded_between_two_searches_is_not_found() -> None:
     assert found(index, bank, "alice oslo bergen") == ["m3"]
 
 
+def test_an_index_catches_up_without_listing_the_whole_bank(monkeypatch: pytest.MonkeyPatch) -> None:
+    bank, index = bank_of("Alice lives in Oslo."), MemoryIndex()
+    index.refresh(bank)
+    monkeypatch.delattr(MemoryBank, "live")  # in a large bank it takes seconds
+    bank.update("m1", fact("Alice lives in Bergen."), BY)
+    assert found(index, bank, "alice bergen") == ["m2"]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_an_incremental_index_equals_a_new_one(seed: int) -> None:
     rng = random.Random(seed)

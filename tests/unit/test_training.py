@@ -140,7 +140,7 @@ def test_an_unknown_mode_is_refused_with_the_known_ones():
     assert parse_mode(["train", "evaluate"], "train", ["--seed", "1"]) == "train"
 
 
-@pytest.mark.parametrize(("mode", "flag"), [("train", "--num-train-steps"), ("pretrain", "--muon-rate")])
+@pytest.mark.parametrize(("mode", "flag"), [("train", "--num-train-steps"), ("sft", "--held-out")])
 def test_help_does_not_import_torch(mode, flag):
     code = (
         "import sys, runpy; sys.argv = ['train.py', '--mode', sys.argv[1], '--help']\n"

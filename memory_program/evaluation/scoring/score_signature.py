@@ -12,11 +12,10 @@ from locomo.atomic_files import atomic_write_text
 from locomo.judge.judge import Judges
 from locomo.judge.rubrics import Rubric, select_grading
 from locomo.types import Conversation, Question
-from memory_program import __version__
 from memory_program.agents.program import MemorySystem, writer_state
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.core.errors import RecordError
-from memory_program.core.hashing import content_hash
+from memory_program.core.hashing import RECORD_VERSION, content_hash
 from memory_program.evaluation.judge_program import load_judge_program, make_judges
 from memory_program.models.model_names import model_fingerprint
 
@@ -80,7 +79,7 @@ def identify_system(system: MemorySystem, name: SystemName, config: EvaluateConf
     )
     # a program in which only the reader was optimised shares the banks of the memory system
     written_as = SystemName.MEMORY if name.has_model_writer else name
-    build = content_hash(__version__, written_as.value, written_with if system.writes_memories else None)
+    build = content_hash(RECORD_VERSION, written_as.value, written_with if system.writes_memories else None)
     return SystemIdentity(
         name=name.value,
         writer=writer,

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import dspy
 
+from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemorySystem
 from memory_program.agents.systems import set_models
 from memory_program.bank.store import BankStore
@@ -81,6 +82,7 @@ class SystemRunner:
         """
         self._name, self._config = name, config
         self._system = make_system(name.value, config.system)
+        load_model_prompts(self._system, writer=config.writer_model_for(name), reader=config.reader)
         chosen_on = None
         if config.program is not None and name is SystemName.OPTIMIZED:
             load_program(self._system, config.program)

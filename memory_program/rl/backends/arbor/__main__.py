@@ -44,7 +44,7 @@ def stop_command(config: Path = ARBOR_YAML) -> None:
     )
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, prog: str = "python -m memory_program.rl.backends.arbor") -> int:
     """Run a command and give its exit status."""
     commands: dict[str, Callable[..., None]] = {
         "serve": serve_command,
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
         lambda: tyro.extras.subcommand_cli_from_dict(
             commands,
             args=arguments,
-            prog="python -m memory_program.rl.backends.arbor",
+            prog=prog,
             config=(tyro.conf.HelptextFromCommentsOff,),
         )
     )

@@ -66,7 +66,7 @@ class ArborReinforceJob(ReinforceJob):
 
     @property
     def is_ended(self) -> bool:
-        """Whether an earlier process ended the job: its result is there, and it takes no more steps."""
+        """True if an earlier process ended the job: its result exists, and it takes no more steps."""
         return self.trainer.is_ended
 
     def initialize(self) -> None:

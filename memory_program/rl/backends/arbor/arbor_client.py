@@ -24,7 +24,7 @@ class UnknownJobError(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What the server says of a job. ``pending_batch_ids`` are the numbers of the groups that its trainer waits for."""
+    """The server's status of a job. ``pending_batch_ids`` are the groups that its trainer waits for."""
 
     job_id: str
     status: str

@@ -158,7 +158,7 @@ def find_running_server(config: ArborConfig) -> ServerProcess | None:
 
 
 def is_healthy(config: ArborConfig) -> bool:
-    """Whether an Arbor server answers at the address."""
+    """Tell if an Arbor server answers at the address."""
     client = ArborClient(config.url)
     try:
         client.check()

@@ -30,7 +30,7 @@ _POLL_S = 0.5  # as often as the server asks its trainer
 
 @dataclass(frozen=True, slots=True)
 class SubmittedGroups:
-    """What a step sent. Loss and divergence are in the server's log alone."""
+    """The groups that a step submitted. Loss and KL are only in the server's log."""
 
     groups: int
     samples: int

@@ -1,0 +1,152 @@
+"""The command ``memory-program``, and the functions behind ``evaluate.py``, ``optimize.py`` and ``train.py``.
+
+A subcommand imports what it needs when it runs, so that help answers at once.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from memory_program.core.extras import name_missing_extra
+
+if TYPE_CHECKING:
+    from memory_program.core.settings import Settings
+
+_COMMANDS = {
+    "evaluate": (
+        "memory_program.cli:run_evaluate",
+        "score memory systems on a benchmark or on your own data",
+    ),
+    "optimize": ("memory_program.cli:run_optimize", "improve the prompts of the program, or of its judge"),
+    "train": ("memory_program.cli:run_train", "train a writer: rewards, fine-tuning, their data, exports"),
+    "bank": (
+        "memory_program.bank.__main__:main",
+        "inspect, search, undo, forget, export and import memories",
+    ),
+    "world": ("memory_program.worlds.__main__:main", "generate conversations whose truth is known"),
+    "forget": ("memory_program.forget.__main__:main", "delete a conversation from runs, reports and MLflow"),
+    "arbor": ("memory_program.rl.backends.arbor.__main__:main", "start and stop an Arbor training server"),
+    "reward-server": (
+        "memory_program.serving.reward_server:main",
+        "serve rewards over HTTP to other trainers",
+    ),
+    "split-data": ("locomo.splits:main", "check or write LoCoMo's reference splits"),
+}
+"""For each subcommand its function, and a phrase for the help."""
+
+TRAIN_MODES = {
+    "train": (
+        "arbor_config:train_config_type",
+        "rl.training_run:train",
+        "train a writer by reward, and then evaluate it (the default)",
+    ),
+    "evaluate": (
+        "train_config:ReevaluateConfig",
+        "rl.training_run:reevaluate",
+        "evaluate a trained writer again",
+    ),
+    "trajectories": (
+        "sft_config:TrajectoriesConfig",
+        "sft.sft_commands:collect_trajectories",
+        "record the tool calls of an expert, for sft",
+    ),
+    "synthesize": (
+        "sft_config:SynthesizeConfig",
+        "sft.sft_commands:synthesize_questions",
+        "let a model write training questions about conversations",
+    ),
+    "sft": (
+        "sft_config:FineTuneConfig",
+        "sft.sft_commands:fine_tune_writer",
+        "teach a writer the replies of an expert",
+    ),
+    "export": (
+        "sft_config:ExportConfig",
+        "sft.sft_commands:export_to_format",
+        "write trajectories, or a trained model, in another tool's format",
+    ),
+}
+"""For each mode of ``train.py`` its config, the function that takes it, and a phrase for the help."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the subcommand that the command line names, and return the exit status."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if not given or given[0] in ("-h", "--help"):
+        from memory_program import __version__
+
+        lines = [f"  {name:14} {phrase}" for name, (_, phrase) in _COMMANDS.items()]
+        print(f"memory-program {__version__}: long-term conversational memory as a DSPy program\n")
+        print("usage: memory-program COMMAND [OPTIONS]\n\ncommands:", *lines, sep="\n")
+        print("\nmemory-program COMMAND --help lists the options of a command.")
+        return 0
+    if given[0] not in _COMMANDS:
+        print(f"error: unknown command {given[0]!r}: choose from {', '.join(_COMMANDS)}", file=sys.stderr)
+        return 2
+    command: list[Callable[[Sequence[str], str], int]] = []
+    from memory_program.core.command_line import run_script
+
+    status = run_script(lambda: command.append(_load(_COMMANDS[given[0]][0])))
+    return status or command[0](given[1:], f"memory-program {given[0]}")
+
+
+def run_evaluate(arguments: Sequence[str] | None = None, prog: str = "evaluate.py") -> int:
+    """Evaluate memory systems: run the stages that the flags ask for, and print the results."""
+    from memory_program.configs.evaluate_config import EvaluateConfig
+    from memory_program.core.command_line import parse_flags, run_script
+
+    def run() -> None:
+        config = parse_flags(EvaluateConfig, arguments, prog=prog)
+        from memory_program.evaluation.evaluation_run import evaluate  # DSPy is slow: not for --help
+        from memory_program.evaluation.oracle_eval import evaluate_oracle
+
+        evaluate(config, ceiling=evaluate_oracle(config))
+
+    return run_script(run)
+
+
+def run_optimize(arguments: Sequence[str] | None = None, prog: str = "optimize.py") -> int:
+    """Search for better prompts, and save the best."""
+    from memory_program.configs.optimize_config import OptimizeConfig
+    from memory_program.core.command_line import parse_flags, run_script
+
+    def run() -> None:
+        config = parse_flags(OptimizeConfig, arguments, prog=prog)
+        from memory_program.optimization.optimization_run import optimize  # DSPy is slow: not for --help
+
+        optimize(config)
+
+    return run_script(run)
+
+
+def run_train(arguments: Sequence[str] | None = None, prog: str = "train.py") -> int:
+    """Train models of the program, in the mode that the flags name."""
+    from memory_program.core.command_line import parse_flags, parse_mode, run_script
+
+    def run() -> None:
+        mode = parse_mode(TRAIN_MODES, "train", arguments)
+        modes = "\n".join(f"- {name}: {phrase}" for name, (_, _, phrase) in TRAIN_MODES.items())
+        about = f"Modes, each with its own flags ({prog} --mode NAME --help):\n\n{modes}"
+        config_type = train_mode_config(mode, arguments)
+        config = parse_flags(config_type, arguments, about=about, prog=f"{prog} --mode {mode}")
+        _load(f"memory_program.{TRAIN_MODES[mode][1]}", extra="train")(config)
+
+    return run_script(run)
+
+
+def train_mode_config(mode: str, arguments: Sequence[str] | None = None) -> type["Settings"]:
+    """Return the config of a mode of ``train.py``; that of a training depends on the backend."""
+    found = _load(f"memory_program.configs.{TRAIN_MODES[mode][0]}")
+    return found(arguments) if mode == "train" else found
+
+
+def _load(place: str, extra: str | None = None) -> Callable[..., Any]:  # Any: each function its own
+    """Import what a place (``module:name``) names; ``extra`` is the one that it needs, if any."""
+    module, _, name = place.partition(":")
+    with name_missing_extra(extra):
+        return getattr(import_module(module), name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

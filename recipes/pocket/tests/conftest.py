@@ -1,0 +1,3 @@
+"""The fixtures of the project's tests apply here, too."""
+
+from tests.conftest import _forget_dspy  # noqa: F401
