@@ -37,6 +37,7 @@ from memory_program.models.factory import AdaptiveLimiter, language_model
 from memory_program.optimization.optimization_run import optimize
 from memory_program.rl.rewards import AnswerMetric
 from tests.competent_model import NOT_MENTIONED, Prompt, calls_json, chat_format, content_words
+from tests.model_server import ModelServer
 
 READER_CURE = "Answer with the code alone."
 WRITER_CURE = "Keep codes exactly as they were said."
@@ -68,6 +69,7 @@ def conversation(number: int, sessions: int = 3) -> dict[str, Any]:
 
 def write_conversations(path: Path, count: int = 8, sessions: int = 3) -> Path:
     """Write a file of conversations, each with ``2 * sessions`` questions."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([conversation(number, sessions) for number in range(1, count + 1)]))
     return path
 
@@ -175,12 +177,12 @@ def _value(reply: str, name: str) -> str:
     return reply.partition(f"[[ ## {name} ## ]]\n")[2].partition("\n\n[[ ##")[0]
 
 
-def quick(data: Path, folder: Path, **more: Any) -> OptimizeConfig:
-    """A small run on a file of conversations, in a folder of its own."""
+def quick(folder: Path, **more: Any) -> OptimizeConfig:
+    """A small run on a new file of eight conversations, in a folder of its own."""
     settings: dict[str, Any] = {
         "model": "openai/task",
         "prompt_model": "openai/prompts",
-        "dataset": str(data),
+        "dataset": str(write_conversations(folder / "codes.json")),
         "output": folder / "optimized.json",
         "output_dir": folder / "run",
         "mlflow": False,
@@ -213,30 +215,29 @@ def impatient(url: str) -> ModelFactory:
     return make
 
 
-def run_optimization(
-    config: OptimizeConfig, models: ModelFactory, score: AnswerMetric | None = None
+def run(
+    config: OptimizeConfig, models: ModelServer | ModelFactory, score: AnswerMetric | None = None
 ) -> tuple[Json, str]:
-    """Run an optimisation, and return its results and its output."""
-    output = io.StringIO()
-    console = Console(file=output, width=200)
-    results = optimize(config, console=console, models=models, score=score)
-    return results, output.getvalue()
+    """Run an optimisation with the models of a server, or others; return its results and its output."""
+    make = impatient(models.url) if isinstance(models, ModelServer) else models
+    console = Console(file=(output := io.StringIO()), width=200)
+    return optimize(config, console=console, models=make, score=score), output.getvalue()
 
 
-def held_out(data: Path) -> list[Conversation]:
+def held_out(config: OptimizeConfig) -> tuple[Conversation, ...]:
     """The conversations of the test split."""
-    return list(split_conversations(read_dataset(data)).test)
+    return split_conversations(read_dataset(Path(config.source.dataset))).test
 
 
-def held_out_f1(config: OptimizeConfig, data: Path, models: ModelFactory, program: Path | None) -> float:
-    """Remember the held-out conversations with a program, saved or as it comes, and ask about them."""
+def held_out_f1(config: OptimizeConfig, server: ModelServer, program: Path | None = None) -> float:
+    """The mean F1 on the test split of a program, the saved one or the one to begin with."""
     system = make_system("memory", config.system)
     assert isinstance(system, MemoryProgram)
     if program is not None:
         system.load(str(program))
-    system.set_lm(models(config.model, 0.0))
+    system.set_lm(impatient(server.url)(config.model, 0.0))
     scores: list[float] = []
-    for conversation in held_out(data):
+    for conversation in held_out(config):
         space = MemorySpace(conversation.conversation_id)
         for session in conversation.sessions:
             system.remember(space, session)

@@ -8,7 +8,6 @@ import pytest
 
 from memory_program.agents.systems import make_system
 from memory_program.configs.groups import SystemSettings
-from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.errors import RunInUseError
 from memory_program.core.json_files import Json
 from memory_program.core.run_folder import lock_run_folder
@@ -21,23 +20,12 @@ from tests.optimization_samples import (
     Steerable,
     held_out,
     held_out_f1,
-    impatient,
     quick,
-    run_optimization,
-    write_conversations,
+    run,
 )
 
 TRIALS = {"simba": 2, "mipro": 5, "gepa": 3, "bootstrap": 2}
 CURES = {"reader": READER_CURE, "writer": WRITER_CURE}
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return write_conversations(tmp_path / "codes.json")
-
-
-def run(config: OptimizeConfig, server: ModelServer) -> tuple[Json, str]:
-    return run_optimization(config, impatient(server.url))
 
 
 def is_cured(prompts: Json, cure: str) -> bool:
@@ -54,17 +42,17 @@ def asked_about(model: Steerable, codes: set[str]) -> set[str]:
 @pytest.mark.parametrize("target", ["reader", "writer"])
 @pytest.mark.parametrize("optimizer", TRIALS)
 def test_each_optimiser_finds_a_better_prompt_that_gains_on_the_test_split(
-    optimizer: str, target: str, data: Path, tmp_path: Path
+    optimizer: str, target: str, tmp_path: Path
 ) -> None:
     model = Steerable([target])
-    config = quick(data, tmp_path, optimizer=optimizer, target=target, trials=TRIALS[optimizer])
+    config = quick(tmp_path, optimizer=optimizer, target=target, trials=TRIALS[optimizer])
     with ModelServer(reply=model) as server:
         results, output = run(config, server)
-        untouched = {str(q.answer) for conversation in held_out(data) for q in conversation.questions}
+        untouched = {str(q.answer) for conversation in held_out(config) for q in conversation.questions}
         assert len(untouched) == 12
         assert not asked_about(model, untouched)
-        before = held_out_f1(config, data, impatient(server.url), None)
-        after = held_out_f1(config, data, impatient(server.url), config.output)
+        before = held_out_f1(config, server)
+        after = held_out_f1(config, server, config.output)
     (stage,) = results["stages"]
     assert not stage["winner"]["is_baseline"]
     winner = next(c for c in stage["candidates"] if c["number"] == stage["winner"]["number"])
@@ -77,12 +65,12 @@ def test_each_optimiser_finds_a_better_prompt_that_gains_on_the_test_split(
     assert stage["winner"]["signature"] in output
 
 
-def test_the_reader_is_improved_before_the_writer_and_both_are_saved(data: Path, tmp_path: Path) -> None:
-    config = quick(data, tmp_path, optimizer="simba", target="both", trials=2, writer_mode="specialists")
+def test_the_reader_is_improved_before_the_writer_and_both_are_saved(tmp_path: Path) -> None:
+    config = quick(tmp_path, optimizer="simba", target="both", trials=2, writer_mode="specialists")
     with ModelServer(reply=Steerable()) as server:
         results, _ = run(config, server)
-        gain = held_out_f1(config, data, impatient(server.url), config.output)
-        gain -= held_out_f1(config, data, impatient(server.url), None)
+        gain = held_out_f1(config, server, config.output)
+        gain -= held_out_f1(config, server)
     assert [stage["target"] for stage in results["stages"]] == ["reader", "writer"]
     assert gain > 0.4
     saved, fresh = json.loads(config.output.read_text()), make_system("memory", SystemSettings()).dump_state()
@@ -90,8 +78,8 @@ def test_the_reader_is_improved_before_the_writer_and_both_are_saved(data: Path,
     assert changed == {"reader", "writer"}
 
 
-def test_where_nothing_is_better_the_baseline_is_saved_and_reported(data: Path, tmp_path: Path) -> None:
-    config = quick(data, tmp_path, optimizer="gepa", trials=2)
+def test_where_nothing_is_better_the_baseline_is_saved_and_reported(tmp_path: Path) -> None:
+    config = quick(tmp_path, optimizer="gepa", trials=2)
     with ModelServer(reply=Steerable([])) as server:
         results, output = run(config, server)
     (stage,) = results["stages"]
@@ -102,11 +90,11 @@ def test_where_nothing_is_better_the_baseline_is_saved_and_reported(data: Path, 
     assert loaded.dump_state() == fresh.dump_state()
 
 
-def test_bad_advice_never_wins(data: Path, tmp_path: Path) -> None:
+def test_bad_advice_never_wins(tmp_path: Path) -> None:
     def advises_badly(prompt: Any, seen: int) -> str:
         return str(Steerable(["reader"])(prompt, seen)).replace(READER_CURE, BAD_ADVICE[0])
 
-    config = quick(data, tmp_path, optimizer="mipro", max_demos=0, trials=3)
+    config = quick(tmp_path, optimizer="mipro", max_demos=0, trials=3)
     with ModelServer(reply=advises_badly) as server:
         results, output = run(config, server)
     assert results["stages"][0]["winner"]["is_baseline"]
@@ -114,10 +102,10 @@ def test_bad_advice_never_wins(data: Path, tmp_path: Path) -> None:
 
 
 def test_the_saved_file_lists_data_models_and_settings_and_no_key(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    config = quick(data, tmp_path, optimizer="bootstrap", trials=1, metric="mix", judge_model="openai/judge")
+    config = quick(tmp_path, optimizer="bootstrap", trials=1, answer_metric="mix", judge_model="openai/judge")
     with ModelServer(reply=Steerable(["reader"])) as server:
         results, _ = run(config, server)
         assert server.traffic.keys == {"sk-secret"}
@@ -138,8 +126,8 @@ def test_the_saved_file_lists_data_models_and_settings_and_no_key(
     )
 
 
-def test_one_folder_is_for_one_process(data: Path, tmp_path: Path) -> None:
-    config = quick(data, tmp_path)
+def test_one_folder_is_for_one_process(tmp_path: Path) -> None:
+    config = quick(tmp_path)
     with (
         lock_run_folder(config.output_dir),
         pytest.raises(RunInUseError, match="another process is working in"),

@@ -22,7 +22,7 @@ from memory_program.evaluation.stages.system_runner import ModelFactory
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 from memory_program.worlds import sample_worlds
 from memory_program.worlds.oracle import Oracle
-from tests.optimization_samples import is_odd, run_optimization
+from tests.optimization_samples import is_odd, run
 from tests.scripted_lm import fields
 
 
@@ -79,7 +79,7 @@ def evaluate_saved(folder: Path, model: Careless, **settings: Any) -> tuple[Json
 
 def test_without_flags_demos_are_found_on_the_sample_and_gain_on_its_test_split(tmp_path: Path) -> None:
     model = Careless()
-    results, output = run_optimization(config(tmp_path), maker(model))
+    results, output = run(config(tmp_path), maker(model))
     (stage,) = results["stages"]
     winner = next(c for c in stage["candidates"] if c["number"] == stage["winner"]["number"])
     assert winner["prompts"]["reader.answer"]["demos"]
@@ -104,7 +104,7 @@ def test_without_flags_demos_are_found_on_the_sample_and_gain_on_its_test_split(
 
 def test_an_evaluation_on_the_conversations_of_the_optimisation_says_so(tmp_path: Path) -> None:
     few: dict[str, Any] = {"max_sessions": 2, "trials": 1, "num_examples": 4, "num_val": 4}
-    run_optimization(config(tmp_path, optimizer="bootstrap", **few), maker(Careless()))
+    run(config(tmp_path, optimizer="bootstrap", **few), maker(Careless()))
     evaluated, report = evaluate_saved(tmp_path, Careless(), systems="optimized", num_test=30)
     assert evaluated["systems"]["optimized"]["chosen_on"] == evaluated["dataset"]["conversations"]
     note = "optimized: its prompts were made and chosen on 2 of these conversations: quote --split test"

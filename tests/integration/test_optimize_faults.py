@@ -13,7 +13,6 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.outcomes import Answer
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.errors import ConfigError, ModelError, OptimizationError
-from memory_program.core.json_files import Json
 from memory_program.evaluation.stages.system_runner import ModelFactory
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 from memory_program.optimization.optimization_run import optimize
@@ -22,9 +21,8 @@ from tests.competent_model import Prompt
 from tests.model_server import Behave, Behaviour, ModelServer, always
 from tests.optimization_samples import (
     Steerable,
-    impatient,
     quick,
-    run_optimization,
+    run,
     write_conversations,
 )
 
@@ -32,21 +30,12 @@ OPTIMIZERS = ("simba", "mipro", "gepa", "bootstrap")
 PRICED = "openai/gpt-4.1-mini"
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return write_conversations(tmp_path / "codes.json")
-
-
-def run(config: OptimizeConfig, server: ModelServer) -> tuple[Json, str]:
-    return run_optimization(config, impatient(server.url))
-
-
 def failure(
     config: OptimizeConfig, behave: Behave, model: Steerable, score: AnswerMetric | None = None
 ) -> str:
     """Run against a server that fails, and return the error."""
     with ModelServer(behave, reply=model) as server, pytest.raises((ModelError, OptimizationError)) as caught:
-        run_optimization(config, impatient(server.url), score)
+        run(config, server, score)
     assert not config.output.exists()
     return f"{type(caught.value).__name__}: {caught.value}"
 
@@ -60,23 +49,23 @@ def reads(prompt: Prompt) -> bool:
     return "Answer a question about a conversation" in prompt.system
 
 
-def test_a_model_that_does_not_answer_ends_the_run_at_once(data: Path, tmp_path: Path) -> None:
+def test_a_model_that_does_not_answer_ends_the_run_at_once(tmp_path: Path) -> None:
     with (
         ModelServer(always(Behaviour.BAD_KEY)) as server,
         pytest.raises(ModelError, match="'openai/task' at"),
     ):
-        run(quick(data, tmp_path), server)
+        run(quick(tmp_path), server)
     assert server.traffic.requests.total() == 2  # the check, twice
 
 
-def test_a_writer_whose_every_call_fails_ends_the_run(data: Path, tmp_path: Path) -> None:
-    message = failure(quick(data, tmp_path), fails(lambda prompt: bool(prompt.wanted)), Steerable())
+def test_a_writer_whose_every_call_fails_ends_the_run(tmp_path: Path) -> None:
+    message = failure(quick(tmp_path), fails(lambda prompt: bool(prompt.wanted)), Steerable())
     assert message.startswith("ModelError: the writer failed on all 12 sessions; the first failure: writer.")
     assert "Incorrect API key" in message
 
 
-def test_a_reader_whose_every_call_fails_ends_the_run_with_the_cause(data: Path, tmp_path: Path) -> None:
-    message = failure(quick(data, tmp_path), fails(reads), Steerable())
+def test_a_reader_whose_every_call_fails_ends_the_run_with_the_cause(tmp_path: Path) -> None:
+    message = failure(quick(tmp_path), fails(reads), Steerable())
     assert message.startswith(
         "OptimizationError: none of 8 attempts has a score; the first failure: reader.answer: "
     )
@@ -85,61 +74,59 @@ def test_a_reader_whose_every_call_fails_ends_the_run_with_the_cause(data: Path,
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_no_optimiser_returns_a_program_if_all_its_calls_fail(
-    optimizer: str, data: Path, tmp_path: Path
-) -> None:
+def test_no_optimiser_returns_a_program_if_all_its_calls_fail(optimizer: str, tmp_path: Path) -> None:
     asked: list[Prompt] = []
 
     def behave(prompt: Prompt, seen: int) -> Behaviour:
         asked.extend([prompt] * reads(prompt))
         return Behaviour.BAD_KEY if len(asked) > 8 else Behaviour.COMPETENT  # 8: the baseline on validation
 
-    message = failure(quick(data, tmp_path, optimizer=optimizer, concurrency=4), behave, Steerable())
+    message = failure(quick(tmp_path, optimizer=optimizer, concurrency=4), behave, Steerable())
     assert "Incorrect API key" in message
 
 
 @pytest.mark.parametrize("optimizer", ["simba", "mipro", "gepa"])
 def test_a_model_for_instructions_whose_every_call_fails_is_named_as_the_cause(
-    optimizer: str, data: Path, tmp_path: Path
+    optimizer: str, tmp_path: Path
 ) -> None:
-    config = quick(data, tmp_path, optimizer=optimizer, max_demos=0)
+    config = quick(tmp_path, optimizer=optimizer, max_demos=0)
     behave = fails(lambda prompt: bool(prompt.wanted) and prompt.wanted[-1] not in ("answer", "tool_calls"))
     assert "Incorrect API key" in failure(config, behave, Steerable(["reader"]))
 
 
 @pytest.mark.parametrize("optimizer", ["simba", "gepa"])
-def test_a_metric_that_raises_ends_the_run_with_its_error(optimizer: str, data: Path, tmp_path: Path) -> None:
+def test_a_metric_that_raises_ends_the_run_with_its_error(optimizer: str, tmp_path: Path) -> None:
     def broken(question: Question, answer: Answer) -> float:
         raise KeyError("no such gold")
 
-    config = quick(data, tmp_path, optimizer=optimizer)
+    config = quick(tmp_path, optimizer=optimizer)
     message = failure(config, always(Behaviour.COMPETENT), Steerable(), broken)
     assert message == "OptimizationError: the program or the metric failed with KeyError: 'no such gold'"
 
 
-def test_a_metric_that_raises_later_is_not_counted_as_a_bad_prompt(data: Path, tmp_path: Path) -> None:
+def test_a_metric_that_raises_later_is_not_counted_as_a_bad_prompt(tmp_path: Path) -> None:
     scored: list[Answer] = []
 
     def breaks(question: Question, answer: Answer) -> float:
         scored.append(answer)
         return 1.0 if len(scored) <= 12 else 1 / 0
 
-    config = quick(data, tmp_path, optimizer="simba", concurrency=1)
+    config = quick(tmp_path, optimizer="simba", concurrency=1)
     message = failure(config, always(Behaviour.COMPETENT), Steerable(), breaks)
     assert "ZeroDivisionError" in message
     assert len(scored) == 13
 
 
-def test_a_judge_whose_every_call_fails_is_named_as_the_cause(data: Path, tmp_path: Path) -> None:
-    config = quick(data, tmp_path, metric="judge", judge_model="openai/judge")
+def test_a_judge_whose_every_call_fails_is_named_as_the_cause(tmp_path: Path) -> None:
+    config = quick(tmp_path, answer_metric="judge", judge_model="openai/judge")
     message = failure(config, fails(lambda prompt: "verdict" in prompt.wanted), Steerable(["reader"]))
     assert "none of 8 attempts has a score" in message
     assert "Incorrect API key" in message
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_fewer_examples_than_a_batch_are_enough(optimizer: str, data: Path, tmp_path: Path) -> None:
-    config = quick(data, tmp_path, optimizer=optimizer, num_examples=2, num_val=2, batch_size=16, trials=1)
+def test_fewer_examples_than_a_batch_are_enough(optimizer: str, tmp_path: Path) -> None:
+    config = quick(tmp_path, optimizer=optimizer, num_examples=2, num_val=2, batch_size=16, trials=1)
     with ModelServer(reply=Steerable(["reader"])) as server:
         results, _ = run(config, server)
     assert results["stages"][0]["examples"] == {"train": 2, "val": 2}
@@ -149,7 +136,7 @@ def test_fewer_examples_than_a_batch_are_enough(optimizer: str, data: Path, tmp_
 def test_a_split_without_questions_is_an_error(tmp_path: Path) -> None:
     data = write_conversations(tmp_path / "one.json", count=1)
     with pytest.raises(ConfigError, match="1 conversations give 0 for training"):
-        optimize(quick(data, tmp_path))
+        optimize(quick(tmp_path, dataset=str(data)))
 
 
 @pytest.mark.parametrize(
@@ -157,9 +144,9 @@ def test_a_split_without_questions_is_an_error(tmp_path: Path) -> None:
     [("simba", 7), ("simba", 20), ("simba", 40), ("mipro", 40), ("gepa", 30), ("bootstrap", 30)],
 )
 def test_a_limit_of_calls_stops_the_run_with_the_best_so_far(
-    optimizer: str, calls: int, data: Path, tmp_path: Path
+    optimizer: str, calls: int, tmp_path: Path
 ) -> None:
-    config = quick(data, tmp_path, optimizer=optimizer, max_calls=calls)
+    config = quick(tmp_path, optimizer=optimizer, max_calls=calls)
     with ModelServer(reply=Steerable(["reader"])) as server:
         results, output = run(config, server)
         used = results["calls"]["used"]
@@ -175,11 +162,9 @@ def test_a_limit_of_calls_stops_the_run_with_the_best_so_far(
         )
 
 
-def test_a_comparison_that_uses_up_its_reserve_reaches_the_limit(data: Path, tmp_path: Path) -> None:
+def test_a_comparison_that_uses_up_its_reserve_reaches_the_limit(tmp_path: Path) -> None:
     more = {"max_sessions": 3, "num_examples": 4, "num_val": 12, "concurrency": 1}
-    config = quick(
-        data, tmp_path, optimizer="simba", max_calls=79, **more
-    )  # 24 for two candidates, 23 are kept
+    config = quick(tmp_path, optimizer="simba", max_calls=79, **more)  # 24 for two candidates, 23 are kept
     with ModelServer(reply=Steerable(["reader"], is_fickle=False)) as server:
         results, _ = run(config, server)
     (stage,) = results["stages"]
@@ -187,19 +172,19 @@ def test_a_comparison_that_uses_up_its_reserve_reaches_the_limit(data: Path, tmp
     assert (results["calls"]["used"], stage["stopped"]) == (79, "max_calls=79 is reached")
 
 
-def test_a_stopped_run_continues_with_a_higher_limit(data: Path, tmp_path: Path) -> None:
+def test_a_stopped_run_continues_with_a_higher_limit(tmp_path: Path) -> None:
     with ModelServer(reply=Steerable(["reader"], is_fickle=False)) as server:
-        run(quick(data, tmp_path, optimizer="gepa", max_calls=25), server)
-        results, output = run(quick(data, tmp_path, optimizer="gepa"), server)
+        run(quick(tmp_path, optimizer="gepa", max_calls=25), server)
+        results, output = run(quick(tmp_path, optimizer="gepa"), server)
         replies = (tmp_path / "run" / "calls.jsonl").read_text().splitlines()
         assert server.traffic.requests.total() == len(replies)  # stored replies are not paid again
     assert "stopped early" not in output
     assert results["stages"][0]["winner"]["score"]["value"] == 1.0
 
 
-def test_sessions_of_an_earlier_try_count_towards_the_limit(data: Path, tmp_path: Path) -> None:
+def test_sessions_of_an_earlier_try_count_towards_the_limit(tmp_path: Path) -> None:
     whole, again = (
-        quick(data, folder, optimizer="bootstrap", max_sessions=3, concurrency=1, max_calls=45)
+        quick(folder, optimizer="bootstrap", max_sessions=3, concurrency=1, max_calls=45)
         for folder in (tmp_path / "whole", tmp_path / "again")
     )
     with ModelServer(reply=Steerable(["reader"], is_fickle=False)) as server:
@@ -230,10 +215,9 @@ def in_process(model: Steerable) -> ModelFactory:
     )
 
 
-def test_a_limit_of_dollars_stops_the_run_with_the_best_so_far(data: Path, tmp_path: Path) -> None:
+def test_a_limit_of_dollars_stops_the_run_with_the_best_so_far(tmp_path: Path) -> None:
     model, call_usd = Steerable(["reader"]), (1000 * 0.40 + 100 * 1.60) / 1e6
     config = quick(
-        data,
         tmp_path,
         optimizer="gepa",
         model=PRICED,
@@ -241,7 +225,7 @@ def test_a_limit_of_dollars_stops_the_run_with_the_best_so_far(data: Path, tmp_p
         max_cost=30 * call_usd,
         concurrency=1,
     )
-    results, output = run_optimization(config, in_process(model))
+    results, output = run(config, in_process(model))
     assert results["calls"]["cost_usd"] == pytest.approx(len(model.asked) * call_usd)
     assert 15 < len(model.asked) <= 30
     assert "estimated cost: about $0." in output
@@ -249,8 +233,8 @@ def test_a_limit_of_dollars_stops_the_run_with_the_best_so_far(data: Path, tmp_p
     assert "stopped early: max_cost=" in output
 
 
-def test_a_limit_of_dollars_needs_prices(data: Path, tmp_path: Path) -> None:
-    config = quick(data, tmp_path, model=PRICED, api_base="http://127.0.0.1:1/v1", max_cost=1.0)
+def test_a_limit_of_dollars_needs_prices(tmp_path: Path) -> None:
+    config = quick(tmp_path, model=PRICED, api_base="http://127.0.0.1:1/v1", max_cost=1.0)
     with pytest.raises(
         ConfigError, match=r"max_cost=1\.0 cannot be enforced: as called here, .* has no known price"
     ):

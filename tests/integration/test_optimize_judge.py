@@ -13,18 +13,13 @@ from rich.console import Console
 
 from locomo.types import Benchmark
 from memory_program.configs.evaluate_config import EvaluateConfig
-from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.errors import OptimizationError
 from memory_program.core.json_files import Json
 from memory_program.evaluation.evaluation_run import evaluate
 from tests.evaluation_samples import write_conversations
 from tests.judge_samples import CURE, SteerableJudge, quick_judge, untouched_questions, write_judge
 from tests.model_server import Behaviour, ModelServer
-from tests.optimization_samples import impatient, run_optimization
-
-
-def run(config: OptimizeConfig, server: ModelServer) -> tuple[Json, str]:
-    return run_optimization(config, impatient(server.url))
+from tests.optimization_samples import impatient, run
 
 
 def evaluated(server: ModelServer, folder: Path, **settings: Any) -> tuple[Json, str]:

@@ -13,7 +13,7 @@ import pytest
 from memory_program.configs.optimize_config import OptimizeConfig
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
-from tests.optimization_samples import Steerable, impatient, quick, run_optimization, write_conversations
+from tests.optimization_samples import Steerable, quick, run
 
 THREADS = 4
 
@@ -34,7 +34,7 @@ def replies_on_disk(config: OptimizeConfig) -> int:
 
 
 def finish(config: OptimizeConfig, server: ModelServer) -> dict[str, Any]:
-    results, _ = run_optimization(config, impatient(server.url))
+    results, _ = run(config, server)
     stage = results["stages"][0]
     candidates = sorted(candidate["fingerprint"] for candidate in stage["candidates"])
     return {
@@ -52,10 +52,9 @@ def test_a_run_that_was_killed_and_interrupted_ends_like_one_that_was_not_and_pa
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # pytest shows it when the test fails
     rng = random.Random(seed)
-    data = write_conversations(tmp_path / "codes.json")
     more = {"optimizer": optimizer, "concurrency": THREADS}
-    whole = quick(data, tmp_path / "whole", **more)
-    config = quick(data, tmp_path / "killed", **more)
+    whole = quick(tmp_path / "whole", **more)
+    config = quick(tmp_path / "killed", **more)
     with ModelServer(reply=Steerable(["reader"], is_fickle=False)) as server:
         expected = finish(whole, server)
         needed = replies_on_disk(whole)

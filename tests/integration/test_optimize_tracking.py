@@ -13,17 +13,15 @@ from tests.optimization_samples import (
     held_out,
     impatient,
     quick,
-    run_optimization,
-    write_conversations,
+    run,
 )
 
 
 def test_every_candidate_is_a_run_under_one_parent_that_holds_the_program(tmp_path: Path) -> None:
-    data = write_conversations(tmp_path / "codes.json")
-    config = quick(data, tmp_path, optimizer="gepa", output_dir=tmp_path / "runs" / "one", mlflow=True)
+    config = quick(tmp_path, optimizer="gepa", output_dir=tmp_path / "runs" / "one", mlflow=True)
     with ModelServer(reply=Steerable(["reader"])) as server:
-        results, _ = run_optimization(config, impatient(server.url))
-        run_optimization(config, impatient(server.url))  # logs nothing new
+        results, _ = run(config, server)
+        run(config, server)  # logs nothing new
     mlflow = import_mlflow()
     uri = f"sqlite:///{(tmp_path / 'runs' / 'mlflow.db').as_posix()}"
     client = mlflow.MlflowClient(tracking_uri=uri)
@@ -52,7 +50,7 @@ def test_every_candidate_is_a_run_under_one_parent_that_holds_the_program(tmp_pa
     mlflow.set_tracking_uri(uri)
     (model,) = client.search_logged_models([parent.info.experiment_id])
     program = mlflow.dspy.load_model(f"models:/{model.model_id}")
-    (talk, _) = held_out(data)
+    (talk, _) = held_out(config)
     with ModelServer(reply=Steerable(["reader"])) as server:
         space = MemorySpace("talk")
         with dspy.context(

@@ -6,7 +6,7 @@ import pytest
 
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.optimization.memory_target import MemoryOptimizationTarget
-from tests.optimization_samples import quick, write_conversations
+from tests.optimization_samples import quick
 
 
 def calls(config: OptimizeConfig, stage: str) -> int:
@@ -17,12 +17,11 @@ def calls(config: OptimizeConfig, stage: str) -> int:
 
 @pytest.mark.parametrize(("target", "times"), [("reader", 1), ("writer", 3), ("both", 3)])
 def test_an_improved_writer_processes_every_session_again(target: str, times: int, tmp_path: Path) -> None:
-    data = write_conversations(tmp_path / "codes.json")
-    once, thrice = (quick(data, tmp_path, target=target, rounds=rounds) for rounds in (1, 3))
+    once, thrice = (quick(tmp_path, target=target, rounds=rounds) for rounds in (1, 3))
     assert calls(thrice, "build") == times * calls(once, "build")
     assert calls(thrice, "answer") == 3 * calls(once, "answer")
 
 
 def test_for_a_reader_each_session_is_processed_once(tmp_path: Path) -> None:
-    config = quick(write_conversations(tmp_path / "codes.json"), tmp_path, max_turns=1)
+    config = quick(tmp_path, writer_max_turns=1)
     assert calls(config, "build") == 12  # two sessions of each of six conversations; two are for the test
