@@ -172,18 +172,21 @@ def test_judged_scores_cite_the_calibration(tmp_path):
     data = write_conversations(tmp_path / "talks.json", 2)
     settings = {"dataset": str(data), "systems": "extractive", "rubrics": "lenient"}
     with ModelServer() as server:
-        before, output = run(server, tmp_path / "runs/one", **settings)
-        assert "|judge:openai/judge|calibration:none|" in output
+        before, _ = run(server, tmp_path / "runs/one", **settings)
     calibrated(lenient, tmp_path, rubrics="lenient")
     with ModelServer() as server:
-        after, output = run(server, tmp_path / "runs/one", **settings)
+        after, _ = run(server, tmp_path / "runs/one", **settings)
         assert server.traffic.requests.total() == 0
         elsewhere, _ = run(server, tmp_path / "elsewhere/one", **settings)
     assert before is not None
     assert after is not None
     assert elsewhere is not None
+    uncited = "|judge:openai/judge|calibration:none|"
+    assert uncited in before["systems"]["extractive"]["signature"]
     cited = "|judge:openai/judge|calibration:lenient=0.25/0.00|"
     assert cited in after["systems"]["extractive"]["signature"]
     assert after["systems"]["extractive"]["judge"] == before["systems"]["extractive"]["judge"]
-    assert "How often the judge errs where the verdict is known" in output
+    page = (tmp_path / "runs/one/report.html").read_text(encoding="utf-8")
+    assert "Error rates of the judge on known answers" in page
+    assert cited in page
     assert "calibration:none" in elsewhere["systems"]["extractive"]["signature"]

@@ -128,7 +128,7 @@ def test_every_stage_of_every_system_over_a_faulty_server(tmp_path):
         assert server.traffic.behaviours.total() == asked  # the second run asks nothing
     failed = sum(results["systems"][name]["failures"]["all"] for name in SYSTEMS)
     assert failed > 0
-    assert "counted and not scored; --retry-errors does them again" in output
+    assert "counted but not scored; --retry-errors repeats them" in output
     assert {**again, "git_commit": None} == {**results, "git_commit": None}
     assert second_output.count(": 0 of ") == 3 * len(SYSTEMS)
     assert_failures_are_those_of_the_records(output_dir, results)
@@ -208,13 +208,13 @@ def test_answers_can_be_judged_later_by_another_model(tmp_path):
         judged_only = evaluate(EvaluateConfig(**{**config, **judge}), models=impatient(server.url))
         assert server.traffic.requests.total() == 18 + 16  # no verdict on what cannot be answered
         report = EvaluateConfig(**{**config, "mode": "report", "reader_model": None})
-        judged, output = run(report, server)
+        judged, _ = run(report, server)
         assert server.traffic.requests.total() == 18 + 16
     assert judged_only is None
     assert unjudged["systems"]["rag"]["judge"] is None
     assert judged["systems"]["rag"]["judge"]["strict"]["all"]["n"] == 16
     assert judged["systems"]["rag"]["locomo_f1"] == unjudged["systems"]["rag"]["locomo_f1"]
-    assert "|judge:openai/judge|" in output
+    assert "|judge:openai/judge|" in judged["systems"]["rag"]["signature"]
     assert "|judge:none|" in unjudged["systems"]["rag"]["signature"]
 
 

@@ -145,7 +145,7 @@ def test_a_report_keeps_the_oracle_results_of_the_run(runs, tmp_path):
 
 def test_a_moved_run_can_be_reported(runs, tmp_path):
     shutil.copytree(runs / "one", tmp_path / "moved")
-    reported(tmp_path / "moved", page=tmp_path / "page.html")
+    reported(tmp_path / "moved", report_file=tmp_path / "page.html")
     assert records(tmp_path / "page.html") == records(runs / "one/report.html")
 
 
@@ -197,7 +197,7 @@ def test_verdicts_of_different_judges_are_not_compared(runs, tmp_path, model, is
 
 def test_runs_with_the_same_name_are_shown_by_their_paths(runs, tmp_path):
     shutil.copytree(runs / "two", tmp_path / "two")
-    reported(runs / "two", tmp_path / "two", page=tmp_path / "page.html")
+    reported(runs / "two", tmp_path / "two", report_file=tmp_path / "page.html")
     (board,) = records(tmp_path / "page.html")
     assert board["systems"] == [f"{path.as_posix()}: extractive" for path in (runs / "two", tmp_path / "two")]
 

@@ -90,7 +90,15 @@ def results_tables(results: Json) -> list[Table]:
             ranking.add_row(name, *(_number(system["retrieval"][key]["value"]) for key in _RANKING_KEYS))
         tables.append(ranking)
     if any(system["judge"] for system in systems.values()):
-        tables.extend(_verdict_tables(dataset, systems))
+        judged = _verdicts(systems)
+        groups = [*score_groups(dataset), MEAN_OF_TYPES, "abstention"]
+        shown = [group for group in groups if any(group in verdicts for _, _, verdicts, _ in judged)]
+        rows: dict[tuple[str, ...], dict[str, str]] = {}
+        for name, rubric, verdicts, kappa in judged:
+            cells = {g: format_interval(verdicts[g]) if g in verdicts else "-" for g in shown}
+            counts = {"unparsed": str(verdicts["unparsed"]), "kappa": _number(kappa, ".2f")}
+            rows[name, rubric] = {**cells, **counts}
+        tables += _interval_tables("Judged correct", ["system", "rubric"], rows, dataset["types"])
     if any(system.get("calibration") for system in systems.values()):
         tables.append(_judge_error_table(systems))
     tables.append(_error_breakdown_table(dataset, systems))
@@ -219,17 +227,6 @@ def _verdicts(systems: Mapping[str, Json]) -> list[tuple[str, str, Json, float |
         for rubric, verdicts in (system["judge"] or {}).items()
         if rubric != "kappa"
     ]
-
-
-def _verdict_tables(dataset: Json, systems: Mapping[str, Json]) -> list[Table]:
-    judged = _verdicts(systems)
-    groups = [*score_groups(dataset), MEAN_OF_TYPES, "abstention"]
-    shown = [group for group in groups if any(group in scores for _, _, scores, _ in judged)]
-    rows: dict[tuple[str, ...], dict[str, str]] = {}
-    for name, rubric, scores, kappa in judged:
-        cells = {group: format_interval(scores[group]) if group in scores else "-" for group in shown}
-        rows[name, rubric] = {**cells, "unparsed": str(scores["unparsed"]), "kappa": _number(kappa, ".2f")}
-    return _interval_tables("Judged correct", ["system", "rubric"], rows, dataset["types"])
 
 
 def _judge_error_table(systems: Mapping[str, Json]) -> Table:

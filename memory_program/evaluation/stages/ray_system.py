@@ -28,6 +28,7 @@ from memory_program.evaluation.stages.ray_executor import RayExecutor
 from memory_program.models.factory import RemoteModel
 from memory_program.models.usage import CallRecord, record_call, track_usage
 
+_open_store = cache(BankStore.open_existing)
 _OPEN_SPACES = 8  # per process: questions about one conversation come in a row
 
 
@@ -149,7 +150,7 @@ def _load_space(packed: bytes, kept: SpaceReference) -> MemorySpace:
         for session in kept.sessions:
             _unpickle_system(packed).remember(space, session)
         return space
-    space = _store(kept.db_url).load(kept.namespace)
+    space = _open_store(kept.db_url).load(kept.namespace)
     if space.revision != kept.revision:
         raise ConflictError(
             f"namespace {kept.namespace!r} is at revision {kept.revision}, but a task reads revision "
@@ -162,11 +163,6 @@ def _load_space(packed: bytes, kept: SpaceReference) -> MemorySpace:
 @lru_cache
 def _unpickle_system(packed: bytes) -> MemorySystem:
     return pickle.loads(packed)
-
-
-@cache
-def _store(db_url: str) -> BankStore:
-    return BankStore.open_existing(db_url)
 
 
 def _record(calls: tuple[CallRecord, ...]) -> None:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import dspy
 
@@ -41,12 +40,8 @@ ModelFactory = Callable[[str, float], dspy.LM]
 """Makes the language model of a name and a temperature, ready for calls."""
 
 
-class SystemFactory(Protocol):
-    """Makes a system by name, without its models."""
-
-    def __call__(self, name: str, settings: SystemSettings, /) -> MemorySystem:
-        """Make the system."""
-        ...
+SystemFactory = Callable[[str, SystemSettings], MemorySystem]
+"""Makes the system of a name and settings, without its models."""
 
 
 class SystemRunner:
