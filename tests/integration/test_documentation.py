@@ -1,6 +1,7 @@
 """The documentation is true: commands parse or run, Python runs, links work, the example is real."""
 
 import io
+import os
 import re
 import shlex
 import subprocess
@@ -161,7 +162,12 @@ def test_the_generated_dataset_of_the_readme_is_evaluated(tmp_path):
         python, *arguments = shlex.split(command.replace("evaluate.py", str(CHECKOUT / "evaluate.py")))
         assert python == "python"
         done = subprocess.run(
-            [sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "evaluate" / "results.json").is_file()

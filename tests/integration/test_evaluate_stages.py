@@ -605,10 +605,10 @@ def test_a_signature_names_the_settings_of_its_score(bench):
         return system["signature"]
 
     assert "|first:4|" in signature(bench.run(Quoting(), num_test=4))
-    assert "|relevance_floor:0.25" in signature(bench.run(Quoting(), relevance_floor=0.25))
+    assert "|min_relative_score:0.25" in signature(bench.run(Quoting(), relevance_floor=0.25))
     told = signature(bench.run_memory(NoteTaking(), temperature=0.7, max_turns=2))
     assert "|temperature:0.7|" in told
-    assert "|writer_mode:specialists|max_turns:2" in told
+    assert "|writer_mode:specialists|writer_max_turns:2" in told
     subset, subsets = bench.folder / "subset", set()
     for ids in ("talk-1", "talk-2"):
         subset.write_text(ids)

@@ -151,7 +151,8 @@ def score_signature(
     if system.writer is not None:
         writer = system.written_by or system.writer
         parts |= {"writer": writer, "memory_budget": system.settings["memory_budget"]}
-        parts |= {"writer_mode": system.settings["writer_mode"], "max_turns": system.settings["max_turns"]}
+        parts["writer_mode"] = system.settings["writer_mode"]
+        parts["writer_max_turns"] = system.settings["max_turns"]
         if system.settings.get("build") == "two-phase":  # older runs do not say how they were built
             parts["build"] = system.settings["build"]
     if system.reader is not None:
@@ -161,9 +162,9 @@ def score_signature(
         parts |= {"max_searches": system.settings["max_searches"], "program": system.program[:8]}
     parts |= {"top_k": system.settings["top_k"], "reader_budget": system.settings["reader_budget"]}
     if system.settings.get("relevance_floor"):  # older runs showed all that was found
-        parts["relevance_floor"] = system.settings["relevance_floor"]
+        parts["min_relative_score"] = system.settings["relevance_floor"]
     if system.settings["archive"]:
-        parts["archive"] = "on"
+        parts["with_verbatim_turns"] = "on"
     return "|".join(["locomo_f1", *(f"{name}:{value}" for name, value in parts.items())])
 
 
