@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import regex
@@ -214,5 +215,6 @@ class _BM25:
         """Count the documents that hold a stem."""
         if not self._size or stem not in self._index.vocab_dict:
             return 0
-        column, starts = self._index.vocab_dict[stem], self._index.scores["indptr"]
+        scores: Any = self._index.scores  # Any: bm25s gives it no type
+        column, starts = self._index.vocab_dict[stem], scores["indptr"]
         return int(starts[column + 1] - starts[column])

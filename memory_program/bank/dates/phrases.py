@@ -156,6 +156,15 @@ def _season_span(season: str, first: date) -> DateSpan:
     return DateSpan(first, first + relativedelta(months=3, days=-1), f"{season.lower()} {first.year}")
 
 
+def _named_season(match: re.Match[str], _: date) -> DateSpan | None:
+    """Resolve ``fall of 2021``."""
+    return _season_span(match["season"], date(int(match["year"]), _SEASONS[match["season"].lower()], 1))
+
+
+def _named_year(match: re.Match[str], _: date) -> DateSpan | None:
+    return year_span(int(match["year"]))
+
+
 def _relative_season(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``last summer`` to the last one that is over, ``next summer`` to the first that has not begun.
 
@@ -229,16 +238,11 @@ PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
         (rf"{_WHICH} {MONTH}", _relative_month),
         (rf"{_WHICH} {_SEASON}", _relative_season),
         (rf"{MONTH},? (?:of )?{_YEAR}", _named_month),
-        (
-            rf"{_SEASON},? (?:of )?{_YEAR}",
-            lambda match, _: _season_span(
-                match["season"], date(int(match["year"]), _SEASONS[match["season"].lower()], 1)
-            ),
-        ),
+        (rf"{_SEASON},? (?:of )?{_YEAR}", _named_season),
         (rf"(?:in|since|until|by|early|mid|late)[ -]{MONTH}", _named_month),
         (_FULL_WEEKDAY, _relative_weekday),
         (rf"on the {ORDINAL}", day_of_month),
-        (_YEAR, lambda match, _: year_span(int(match["year"]))),
+        (_YEAR, _named_year),
     )
 )
 """Each pattern with its reader; if two matches overlap in a text, the pattern that comes first here wins."""
