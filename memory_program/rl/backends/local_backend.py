@@ -6,7 +6,7 @@ group may add two fields of ours: the sampled tokens, and their advantage.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import dspy
 from dspy import lm15
