@@ -54,8 +54,8 @@ def load_training_splits(source: DataSettings, seed: int, num_train: int, num_va
         train = _generate_worlds(_TRAIN_SEED + seed, num_train, _TRAIN_QUESTIONS)
         val = _generate_worlds(_VAL_SEED + seed, num_val, _VAL_QUESTIONS, is_held_out=True)
         worlds = {world.conversation.conversation_id: world for world in (*train, *val)}
-        made = [tuple(world.conversation for world in split) for split in (train, val)]
-        return TrainingSplits(dataset, *made, dataset.conversations, worlds)
+        train_C, val_C = (tuple(world.conversation for world in split) for split in (train, val))
+        return TrainingSplits(dataset, train_C, val_C, dataset.conversations, worlds)
     splits = split_conversations(dataset)
     if not splits.test:
         raise ConfigError(

@@ -6,7 +6,7 @@ group may add two fields of ours: the sampled tokens, and their advantage.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import dspy
 from dspy import lm15
@@ -79,7 +79,7 @@ class LocalReinforceJob(ReinforceJob):
                 tokens, logprobs = item.get("completion_tokens"), item.get("logprobs")
                 if tokens is None:
                     tokens, logprobs = engine.reply_tokens(item["completion"]["content"]), None
-                samples.append(Sample(prompt, tuple(tokens), cast(float, advantage), logprobs))
+                samples.append(Sample(prompt, tuple(tokens), advantage, logprobs))
         return self.trainer.policy_gradient_step(samples) if samples else None
 
     def eval_nll(self, train_data: Sequence[TrainingItem]) -> tuple[float, int]:
