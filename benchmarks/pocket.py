@@ -34,8 +34,8 @@ from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.json_files import Json
 from memory_program.core.settings import Settings
 from memory_program.evaluation.datasets import load_worlds
-from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.evaluation.oracle_eval import ORACLE, evaluate_oracle
+from memory_program.evaluation.evaluation_run import evaluate, evaluate_oracle
+from memory_program.evaluation.oracle_eval import ORACLE
 from memory_program.evaluation.report.score_tables import format_interval
 from memory_program.evaluation.scoring.question_scores import BootstrapSampler
 from memory_program.models.factory import AdaptiveLimiter, language_model

@@ -43,30 +43,23 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BankStore": "memory_program.bank.store",
-    "DenseIndex": "memory_program.bank.dense",
-    "EvaluateConfig": "memory_program.configs.evaluate_config",
-    "MemoryProgram": "memory_program.agents.program",
-    "MemorySpace": "memory_program.bank.space",
-    "MemorySystem": "memory_program.agents.program",
-    "OptimizeConfig": "memory_program.configs.optimize_config",
-    "Session": "locomo.types",
-    "TrainConfig": "memory_program.configs.train_config",
-    "Turn": "locomo.types",
-    "evaluate": "memory_program.evaluation.evaluation_run",
-    "language_model": "memory_program.models.factory",
-    "optimize": "memory_program.optimization.optimization_run",
-    "train": "memory_program.rl.training_run",
+    **{"BankStore": "bank.store", "DenseIndex": "bank.dense", "MemorySpace": "bank.space"},
+    **{"MemoryProgram": "agents.program", "MemorySystem": "agents.program"},
+    **{"EvaluateConfig": "configs.evaluate_config", "evaluate": "evaluation.evaluation_run"},
+    **{"OptimizeConfig": "configs.optimize_config", "optimize": "optimization.optimization_run"},
+    **{"TrainConfig": "configs.train_config", "train": "rl.training_run"},
+    "language_model": "models.factory",
 }
-"""The module that defines each public name."""
+"""The module of each public name, below this package. ``Session`` and ``Turn`` are of ``locomo.types``."""
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used (PEP 562)."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with name_missing_extra("train" if name == "train" else None):
-        value = getattr(import_module(_HOMES[name]), name)
+        home = f"memory_program.{_HOMES[name]}" if name in _HOMES else "locomo.types"
+        value = getattr(import_module(home), name)
     globals()[name] = value
     return value
 

@@ -36,38 +36,14 @@ _COMMANDS = {
 """For each subcommand its function, and a phrase for the help."""
 
 TRAIN_MODES = {
-    "train": (
-        "arbor_config:train_config_type",
-        "rl.training_run:train",
-        "train a writer by reward, and then evaluate it (the default)",
-    ),
-    "evaluate": (
-        "train_config:ReevaluateConfig",
-        "rl.training_run:reevaluate",
-        "evaluate a trained writer again",
-    ),
-    "trajectories": (
-        "sft_config:TrajectoriesConfig",
-        "sft.sft_commands:collect_trajectories",
-        "record the tool calls of an expert, for sft",
-    ),
-    "synthesize": (
-        "sft_config:SynthesizeConfig",
-        "sft.sft_commands:synthesize_questions",
-        "let a model write training questions about conversations",
-    ),
-    "sft": (
-        "sft_config:FineTuneConfig",
-        "sft.sft_commands:fine_tune_writer",
-        "teach a writer the replies of an expert",
-    ),
-    "export": (
-        "sft_config:ExportConfig",
-        "sft.sft_commands:export_to_format",
-        "write trajectories, or a trained model, in another tool's format",
-    ),
+    "train": ("rl.training_run:train", "train a writer by reward, and then evaluate it (the default)"),
+    "evaluate": ("rl.training_run:reevaluate", "evaluate a trained writer again"),
+    "trajectories": ("sft.sft_commands:collect_trajectories", "record the tool calls of an expert, for sft"),
+    "synthesize": ("sft.sft_commands:synthesize_questions", "let a model write training questions"),
+    "sft": ("sft.sft_commands:fine_tune_writer", "teach a writer the replies of an expert"),
+    "export": ("sft.sft_commands:export_to_format", "write trajectories or a model for another tool"),
 }
-"""For each mode of ``train.py`` its config, the function that takes it, and a phrase for the help."""
+"""For each mode of ``train.py`` the function that takes its config, and a phrase for the help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,9 +75,8 @@ def run_evaluate(arguments: Sequence[str] | None = None, prog: str = "evaluate.p
     def run() -> None:
         config = parse_flags(EvaluateConfig, arguments, prog=prog)
         from memory_program.evaluation.evaluation_run import evaluate  # DSPy is slow: not for --help
-        from memory_program.evaluation.oracle_eval import evaluate_oracle
 
-        evaluate(config, ceiling=evaluate_oracle(config))
+        evaluate(config, with_oracle=True)
 
     return run_script(run)
 
@@ -126,19 +101,28 @@ def run_train(arguments: Sequence[str] | None = None, prog: str = "train.py") ->
 
     def run() -> None:
         mode = parse_mode(TRAIN_MODES, "train", arguments)
-        modes = "\n".join(f"- {name}: {phrase}" for name, (_, _, phrase) in TRAIN_MODES.items())
+        modes = "\n".join(f"- {name}: {phrase}" for name, (_, phrase) in TRAIN_MODES.items())
         about = f"Modes, each with its own flags ({prog} --mode NAME --help):\n\n{modes}"
         config_type = train_mode_config(mode, arguments)
         config = parse_flags(config_type, arguments, about=about, prog=f"{prog} --mode {mode}")
-        _load(f"memory_program.{TRAIN_MODES[mode][1]}", extra="train")(config)
+        _load(f"memory_program.{TRAIN_MODES[mode][0]}", extra="train")(config)
 
     return run_script(run)
 
 
 def train_mode_config(mode: str, arguments: Sequence[str] | None = None) -> type["Settings"]:
     """Return the config of a mode of ``train.py``; that of a training depends on the backend."""
-    found = _load(f"memory_program.configs.{TRAIN_MODES[mode][0]}")
-    return found(arguments) if mode == "train" else found
+    from memory_program.configs import arbor_config, sft_config, train_config
+
+    if mode == "train":
+        return arbor_config.train_config_type(arguments)
+    return {
+        "evaluate": train_config.ReevaluateConfig,
+        "trajectories": sft_config.TrajectoriesConfig,
+        "synthesize": sft_config.SynthesizeConfig,
+        "sft": sft_config.FineTuneConfig,
+        "export": sft_config.ExportConfig,
+    }[mode]
 
 
 def _load(place: str, extra: str | None = None) -> Callable[..., Any]:  # Any: each function its own

@@ -1,10 +1,10 @@
-"""MLflow: one run per system under one parent, so that its compare view shows systems side by side."""
+"""MLflow: one run per system under one parent run, so that its compare view shows systems side by side."""
 
 import importlib
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -16,16 +16,16 @@ from memory_program.core.errors import TrackingError
 
 EXPERIMENT = "memory-program"
 RECEIPT_FILE = "tracking.json"
-"""The file in a run's folder that says to which address its results went."""
+"""The file in a run's folder that records which results were logged, and to which address."""
 
-_MOST_METRICS = 1000  # MLflow takes no more at once
+_MAX_METRICS = 1000  # MLflow accepts no more at once
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """What is logged of one system, or of the parent of all of them.
+    """The content of one MLflow run: a system, a candidate, or the parent of several.
 
-    ``curves`` are metrics that change with the steps of a run: (step, value), in order.
+    ``curves`` are metrics over the steps of a run: (step, value), in order.
     """
 
     name: str
@@ -37,11 +37,11 @@ class TrackedRun:
 
 
 def tracking_location(output_dir: Path, named: str | None) -> tuple[str, Path | None]:
-    """Give MLflow's tracking address, and where its files go.
+    """Return MLflow's tracking address, and the folder of its files.
 
     Args:
-        output_dir: the folder of a run; without an address, SQLite and the files stand beside it.
-        named: an address of one's own, which has its own place for files.
+        output_dir: the folder of a run; without an address, SQLite and the files are beside it.
+        named: an address from the config, which has its own place for files.
     """
     if named:
         return named, None
@@ -102,7 +102,7 @@ class Tracker:
                 logged = mlflow.dspy.log_model(
                     program,
                     name="program",
-                    # left to find out what it needs, MLflow would load it once more
+                    # otherwise MLflow would load it again to find its requirements
                     pip_requirements=[f"dspy=={version('dspy')}"],
                     use_dspy_model_save=True,
                 )
@@ -122,7 +122,7 @@ class Tracker:
         opened.mlflow.dspy.autolog(silent=True)
 
     def close(self) -> None:
-        """Wait for what is being opened, and forget it."""
+        """Wait until MLflow is open, and release it."""
         self._pool.shutdown(cancel_futures=True)
 
     def _wait(self) -> "_MlflowConnection":
@@ -133,7 +133,7 @@ class Tracker:
 
     def _open(self) -> "_MlflowConnection":
         mlflow = import_mlflow()
-        # a database that fails, or whose driver is missing, is told as its library tells it
+        # errors of a database, or of a missing driver, have the message of their library
         of_databases = (importlib.import_module("sqlalchemy.exc").SQLAlchemyError, ImportError)
         try:
             database = sqlite_path(self.uri)
@@ -144,15 +144,15 @@ class Tracker:
             raise TrackingError(self._error_message(error)) from error
 
     def _create_database(self, mlflow: ModuleType, database: Path) -> None:
-        """Make a new SQLite database aside, and move it into place.
+        """Make a new SQLite database under another name, and move it into place.
 
-        It takes seconds, in which a process may be killed, and MLflow cannot read one that is half made.
+        That takes seconds in which the process may be killed, and MLflow cannot read a half-made database.
         """
         database.parent.mkdir(parents=True, exist_ok=True)
         part = database.with_name(f"{database.name}.{os.getpid()}.part")
         self._experiment(mlflow, f"sqlite:///{part.as_posix()}")
         try:
-            os.link(part, database)  # unlike a rename, it leaves what somebody else made meanwhile
+            os.link(part, database)  # unlike a rename, it keeps a database that another process made
         except FileExistsError:
             pass
         except OSError:  # a file system without links
@@ -172,8 +172,8 @@ class Tracker:
     def _error_message(self, error: Exception) -> str:
         text = " ".join(str(error).split())[:300]
         return (
-            f"MLflow at {self.uri!r} failed: {text}; the results are written all the same: correct "
-            "--tracking-uri and run the same command again, or leave MLflow out with --no-mlflow"
+            f"MLflow at {self.uri!r} failed: {text}; the results are written: correct --tracking-uri and run "
+            "the same command again, or leave MLflow out with --no-mlflow"
         )
 
 
@@ -195,8 +195,8 @@ class _MlflowConnection:
             for name, curve in run.curves.items()
             for step, value in curve
         ]
-        for first in range(0, len(points), _MOST_METRICS):
-            self.client.log_batch(run_id, metrics=points[first : first + _MOST_METRICS])
+        for first in range(0, len(points), _MAX_METRICS):
+            self.client.log_batch(run_id, metrics=points[first : first + _MAX_METRICS])
         for path in run.artifacts:
             self.client.log_artifact(run_id, str(path))
         self.client.set_terminated(run_id)
@@ -204,7 +204,7 @@ class _MlflowConnection:
 
 
 def sqlite_path(uri: str) -> Path | None:
-    """Give the file of an SQLite address; None for any other address.
+    """Return the file of an SQLite address; None for any other address.
 
     Example:
         >>> sqlite_path("sqlite:///runs/mlflow.db").as_posix()
@@ -214,30 +214,65 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def import_mlflow() -> ModuleType:
-    """Import MLflow without telemetry, its bars, and the log of its database's migrations."""
+    """Import MLflow without its telemetry, progress bars and log of database migrations."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read while it is imported
     os.environ.setdefault(
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false"
-    )  # one for every run that is searched
+    )  # one bar for every run that is searched
     mlflow = importlib.import_module("mlflow")
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     return mlflow
 
 
-def is_already_logged(folder: Path, uri: str, digest: str) -> bool:
-    """Say whether these results went to this address before, and are still there as far as files tell."""
-    database = sqlite_path(uri)
-    if database is not None and not database.exists():
-        return False
-    try:
-        receipt = json.loads((folder / RECEIPT_FILE).read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return False
-    return receipt.get("uri") == uri and receipt.get("digest") == digest
+class RunPublisher:
+    """Base of the publishers: logs the results of a run to MLflow, unless they were logged there before."""
 
+    def __init__(self, output_dir: Path, tracking_uri: str | None, *, is_on: bool) -> None:
+        """Prepare; ``open_tracker`` or the first ``log_once`` opens MLflow, unless it is off."""
+        self.uri, self._artifacts = tracking_location(output_dir, tracking_uri)
+        self._folder, self._is_on = output_dir, is_on
+        self._tracker: Tracker | None = None
 
-def write_receipt(folder: Path, uri: str, digest: str, run_id: str) -> None:
-    """Note that these results went to this address."""
-    receipt = {"uri": uri, "digest": digest, "run_id": run_id}
-    (folder / RECEIPT_FILE).write_text(json.dumps(receipt, indent=1) + "\n", encoding="utf-8")
+    def open_tracker(self, *, with_traces: bool = False) -> None:
+        """Begin to open MLflow in the background, since that takes seconds; trace every call if asked."""
+        if self._is_on and self._tracker is None:
+            self._tracker = Tracker(self.uri, self._artifacts)
+            if with_traces:
+                self._tracker.enable_tracing()
+
+    def close(self) -> None:
+        """Release MLflow."""
+        if self._tracker is not None:
+            self._tracker.close()
+
+    def log_once(
+        self,
+        digest: str,
+        parent: TrackedRun,
+        children: Iterable[TrackedRun] = (),
+        program: object | None = None,
+    ) -> None:
+        """Log a run, its children and its program, unless results with this digest are logged already.
+
+        Raises:
+            TrackingError: MLflow fails.
+        """
+        if not self._is_on:
+            return
+        path = self._folder / RECEIPT_FILE
+        try:
+            receipt = json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            receipt = {}
+        database = sqlite_path(self.uri)
+        is_there = database is None or database.exists()
+        if is_there and receipt.get("uri") == self.uri and receipt.get("digest") == digest:
+            return
+        self.open_tracker()
+        assert self._tracker is not None, "it is on"
+        run_id = self._tracker.log(parent, list(children))
+        if program is not None:
+            self._tracker.log_program(run_id, program)
+        receipt = {"uri": self.uri, "digest": digest, "run_id": run_id}
+        path.write_text(json.dumps(receipt, indent=1) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""What the tests of training share: an easy thing to learn, and a tiny real model that half knows it.
+"""Samples for the tests of training: an easy task, and a tiny real model that half knows it.
 
-Two people say two things in one session. The model has been shown two replies for each specialist, one that
-remembers and one that does not, and says either as often; who remembers is rewarded.
+Two people say two things in one session. The model was trained on two replies of each specialist, one that
+remembers and one that does not, and gives each equally often. Replies that remember are rewarded.
 """
 
 import math
@@ -36,7 +36,7 @@ REPLIES = {
     "semantic": ("manage_memory", {"action": "create", "text": "Tom adopted a puppy called Rex."}),
     "procedural": ("manage_memory", {"action": "create", "text": "Nobody said how."}),
 }
-"""The one call of each specialist that remembers; the core's and the procedural's help nobody."""
+"""The call of each specialist that remembers; those of core and procedural answer no question."""
 
 
 SIZES = {"vocab_size": 3072, "max_position_embeddings": 1024}
@@ -58,14 +58,14 @@ def talk(name: str) -> Conversation:
 
 
 def reply(agent: str, *, remembers: bool) -> str:
-    """What a specialist says."""
+    """The reply of a specialist."""
     name, arguments = REPLIES[agent]
     calls = dspy.ToolCalls.from_dict_list([{"name": name, "args": arguments}] if remembers else [])
     return ADAPTER.format_assistant_message_content(SPECIALISTS[agent], {"tool_calls": calls})
 
 
 def request(agent: str) -> Request:
-    """What a specialist is asked about the session, when nothing is remembered yet."""
+    """The request to a specialist about the session, with an empty memory."""
     signature = SPECIALISTS[agent]
     known = {"session": SESSION.transcript, "session_date": format_session_date(SESSION)}
     inputs = {name: known.get(name, EMPTY_PLACEHOLDER) for name in signature.input_fields}
@@ -74,7 +74,7 @@ def request(agent: str) -> Request:
 
 
 def save_half_taught(folder: Path) -> Path:
-    """Save a model of half a million parameters that says either reply of each specialist as often."""
+    """Save a model of half a million parameters that gives both replies of each specialist equally often."""
     texts = [str(request(agent).system) + request(agent).messages[0].text for agent in REPLIES]
     texts += [reply(agent, remembers=remembers) for agent in REPLIES for remembers in (True, False)]
     save_tiny_model(
@@ -90,7 +90,7 @@ def save_half_taught(folder: Path) -> Path:
         for agent in REPLIES
         for r in (True, False)
     ]
-    least = math.log(2) / statistics.fmean(len(sample.completion) for sample in samples)  # either, as often
+    least = math.log(2) / statistics.fmean(len(sample.completion) for sample in samples)  # both equally often
     for _ in range(MOST_LESSONS):
         if learner.sft_step(samples).loss < 1.5 * least:
             break
@@ -102,7 +102,7 @@ def save_half_taught(folder: Path) -> Path:
 
 
 class RuledReader:
-    """An engine that reads by rules: it gives the line that shares most words with the question."""
+    """An engine that answers with the line that shares most words with the question."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -124,14 +124,14 @@ class RuledReader:
 
 
 def reader_by_rules() -> QAReader:
-    """A reader whose model goes by rules."""
+    """A reader with a rule-based model."""
     reader = MemoryProgram().reader
     reader.set_lm(dspy.LM("test/ruled", engine=RuledReader(), temperature=0.0, cache=False, num_retries=0))
     return reader
 
 
 def student(folder: Path, reader: object | None = None) -> MemoryProgram:
-    """A program whose writer is the model of a folder, and whose reader goes by rules."""
+    """A program whose writer is the model of a folder, and whose reader is rule-based."""
     program = MemoryProgram()
     model = LocalModel(LocalSettings(source=str(folder), dtype="float32", device="cpu"))
     program.writer.set_lm(dspy.LM("local:tiny", engine=model, temperature=0.0, cache=False, num_retries=0))
@@ -142,7 +142,7 @@ def student(folder: Path, reader: object | None = None) -> MemoryProgram:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread: for a tiny model more of them only wait for each other."""
+    """Compute on one thread, which is fastest for a tiny model."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

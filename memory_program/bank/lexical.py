@@ -98,6 +98,7 @@ class BM25Index:
         self._live_count = len(columns.lengths_D)
         self._total_length = int(columns.lengths_D.sum())
         self._cached_scores: dict[str, NDArray[np.float64]] = {}  # by query, since the last change
+        self._owner = object()
 
     def __len__(self) -> int:
         """Count the live documents."""
@@ -113,11 +114,6 @@ class BM25Index:
         """True where the document at a position is live, shape (size,); not to be written to."""
         return self._live.values
 
-    def document_frequency(self, stem: str) -> int:
-        """Count the live documents that hold a stem (of ``tokenize``)."""
-        posting = self._posting(stem)
-        return 0 if posting is None else posting.live
-
     def add(self, text: str) -> int:
         """Index one more document, in time that depends on its own length only; return its position."""
         return self.add_all([stem_counts(text)])
@@ -132,7 +128,7 @@ class BM25Index:
         changed = self._changed.mutate()
         for term, posting in build_postings(documents, lengths, first).items():
             known = self._posting(term)
-            changed[term] = known.extended(posting) if known is not None else posting
+            changed[term] = known.extended(posting, self._owner) if known is not None else posting
         self._changed, self._cached_scores = changed.finish(), {}
         self._lengths = self._lengths.extended(lengths)
         self._live = self._live.extended(np.ones(len(documents), dtype=np.bool_))
@@ -202,7 +198,7 @@ class BM25Index:
     def find_with_all_words(self, text: str) -> list[int]:
         """List, in rising order, the live documents that hold every word of a text, however often."""
         postings = [self._posting(stem) for stem in stem_counts(text)]
-        known = sorted((p.positions.values for p in postings if p is not None), key=len)
+        known = sorted((posting.entries()[0] for posting in postings if posting is not None), key=len)
         if not known or len(known) < len(postings):
             return []
         found = known[0][self.live[known[0]]]
@@ -220,9 +216,10 @@ class BM25Index:
         for term in itertools.chain(self._frozen.terms, new_terms):
             posting = self._posting(term)
             if posting is not None:
-                kept = live[posting.positions.values]
-                positions.append(new_position[posting.positions.values[kept]])
-                counts.append(posting.counts.values[kept])
+                places, found = posting.entries()
+                kept = live[places]
+                positions.append(new_position[places[kept]])
+                counts.append(found[kept])
                 terms.append(term)
                 postings.append(posting)
         rows_T = np.zeros(len(terms), TERM_DTYPE)
@@ -234,7 +231,9 @@ class BM25Index:
 
     def fork(self) -> "BM25Index":
         """Copy the index in O(1); neither copy sees later changes of the other."""
-        return copy(self)  # all parts are immutable, and replaced by a change
+        fork = copy(self)  # all parts are immutable, and replaced by a change
+        fork._owner = object()
+        return fork
 
     def _posting(self, term: str) -> PostingList | None:
         """Give the posting list of a term that some live document holds."""
@@ -297,18 +296,18 @@ class BM25Index:
         for number, term in enumerate(ranked):
             rest = sum(later.bound for later in ranked[number:]) * (1 + _SLACK)
             if rest < kth_best:
-                return seen[scores[seen] + rest >= kth_best]
+                return np.sort(seen[scores[seen] + rest >= kth_best])
             positions, counts = term.posting.entries()
             entries_read += len(positions)
             if entries_read > self.size // _READ_SHARE:
                 return None
             is_allowed = self.live[positions] if allow is None else self.live[positions] & allow[positions]
             positions, counts = positions[is_allowed], counts[is_allowed]
+            seen = np.concatenate([seen, positions[scores[positions] == 0.0]])
             scores[positions] += term.weight * self._saturation(counts, self._lengths.values[positions])
-            seen = np.union1d(seen, positions)
             if len(seen) >= top_k:
                 kth_best = float(np.partition(scores[seen], -top_k)[-top_k]) * (1 - _SLACK)
-        return seen[scores[seen] >= kth_best]
+        return np.sort(seen[scores[seen] >= kth_best])
 
 
 def top_positions(scores: NDArray[np.float64], top_k: int) -> list[int]:

@@ -54,40 +54,47 @@ class SharedArray(Generic[_Scalar]):
 
 
 class PostingList(NamedTuple):
-    """The documents that hold a term, by rising position, and the term's count in each.
+    """The documents that hold a term: the first ``size`` entries of two arrays, by rising position.
 
     ``live`` of them have not been removed. No entry has a higher count than ``top_count``, and no document
-    is shorter than ``shortest``: together they bound what the term can add to a score.
+    is shorter than ``shortest``: together they bound what the term can add to a score. Only the index that is
+    the ``owner`` writes behind the entries; any other one copies first. (A ``SharedArray`` for each term
+    would do the same, with five times as many objects for the garbage collector.)
     """
 
-    positions: SharedArray[np.int32]
-    counts: SharedArray[np.float32]
+    positions: NDArray[np.int32]
+    counts: NDArray[np.float32]
+    size: int
     live: int
     top_count: int
     shortest: int
+    owner: object = None
 
     def entries(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Give positions and counts, each of shape (entries,)."""
-        return self.positions.values, self.counts.values
+        """Give positions and counts, each of shape (size,)."""
+        return self.positions[: self.size], self.counts[: self.size]
 
-    def extended(self, later: "PostingList") -> "PostingList":
+    def extended(self, later: "PostingList", owner: object) -> "PostingList":
         """Append the entries of later documents."""
-        return PostingList(
-            self.positions.extended(later.positions.values),
-            self.counts.extended(later.counts.values),
-            self.live + later.live,
-            max(self.top_count, later.top_count),
-            min(self.shortest, later.shortest),
-        )
+        start, end = self.size, self.size + later.size
+        positions, counts = self.positions, self.counts
+        if end > len(positions) or owner is not self.owner:
+            capacity = max(2 * start, end)
+            positions, counts = np.empty(capacity, np.int32), np.empty(capacity, np.float32)
+            positions[:start], counts[:start] = self.entries()
+        positions[start:end], counts[start:end] = later.entries()
+        live, top_count = self.live + later.live, max(self.top_count, later.top_count)
+        shortest = min(self.shortest, later.shortest)
+        return PostingList(positions, counts, end, live, top_count, shortest, owner)
 
     def with_one_removed(self, is_live: NDArray[np.bool_]) -> "PostingList":
         """Count one document less; the arrays are rewritten only when more than half of them is removed."""
         posting = self._replace(live=self.live - 1)
-        positions, counts = self.entries()
-        if 2 * posting.live >= len(positions):
+        if 2 * posting.live >= posting.size:
             return posting
+        positions, counts = self.entries()
         kept = is_live[positions]
-        return posting._replace(positions=SharedArray(positions[kept]), counts=SharedArray(counts[kept]))
+        return posting._replace(positions=positions[kept], counts=counts[kept], size=posting.live, owner=None)
 
 
 def build_postings(
@@ -119,11 +126,7 @@ def build_postings(
     bounds = zip(row_by_term, starts.tolist(), ends.tolist(), tops.tolist(), shortest.tolist(), strict=True)
     return {
         term: PostingList(
-            SharedArray(positions_E[start:end]),
-            SharedArray(counts_E[start:end]),
-            end - start,
-            int(top),
-            least,
+            positions_E[start:end], counts_E[start:end], end - start, end - start, int(top), least
         )
         for term, start, end, top, least in bounds
     }
@@ -149,8 +152,8 @@ class PostingColumns:
             return None
         start = int(self.rows_T[row - 1]["posting_ends"]) if row else 0
         end, top_count, shortest = self.rows_T[row].item()
-        positions, counts = SharedArray(self.positions_E[start:end]), SharedArray(self.counts_E[start:end])
-        return PostingList(positions, counts, end - start, top_count, shortest)
+        positions, counts = self.positions_E[start:end], self.counts_E[start:end]
+        return PostingList(positions, counts, end - start, end - start, top_count, shortest)
 
     @cached_property
     def _row_by_term(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""``arbor.yaml``: where the training server is, and which GPUs it has. No hyperparameter lives there."""
+"""``arbor.yaml``: the address and the GPUs of the training server; it has no hyperparameter."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from memory_program.core.errors import ConfigError
 from memory_program.core.settings import Settings
 
 ARBOR_YAML = Path("arbor.yaml")
-"""The file that is looked for where none is named."""
+"""The file that is read if no other is named."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -27,7 +27,7 @@ class ArborConfig(Settings):
     """The training server."""
 
     host: str = "127.0.0.1"
-    """Address that the server listens on, and is reached at. Arbor asks nobody for a password."""
+    """Address of the server. Arbor has no authentication."""
 
     port: int = Field(default=7453, ge=1, le=65_535)
     """Port that the server listens on."""
@@ -43,7 +43,7 @@ class ArborConfig(Settings):
 
     @field_validator("inference", "training", mode="before")
     @classmethod
-    def _devices(cls, value: object) -> GpuDevices:
+    def _read_devices(cls, value: object) -> GpuDevices:
         if isinstance(value, GpuDevices):
             return value
         if not isinstance(value, Mapping):
@@ -51,24 +51,24 @@ class ArborConfig(Settings):
         return GpuDevices(**value)
 
     @model_validator(mode="after")
-    def _are_apart(self) -> Self:
+    def _check_no_gpu_twice(self) -> Self:
         chosen = (*self.inference.gpu_ids, *self.training.gpu_ids)
         twice = sorted({gpu for gpu in chosen if chosen.count(gpu) > 1})
         if twice:
             raise ConfigError(
-                f"GPU {twice[0]} is named twice: vLLM takes nearly all memory of its GPUs, so those of "
-                "inference and of training must differ"
+                f"GPU {twice[0]} is named twice: vLLM takes nearly all memory of its GPUs, so inference and "
+                "training need different ones"
             )
         return self
 
     @property
     def url(self) -> str:
-        """Where the server is reached: the ``api_base`` of its models."""
+        """The address of the server, as the ``api_base`` of its models."""
         return f"http://{self.host}:{self.port}/v1"
 
     @property
     def storage(self) -> Path:
-        """The folder of the server, as a path that can be opened."""
+        """The folder of the server, with the home directory resolved."""
         return self.storage_path.expanduser()
 
 
@@ -76,7 +76,7 @@ def read_arbor_config(path: Path) -> ArborConfig:
     """Read ``arbor.yaml``.
 
     Raises:
-        ConfigError: the file is missing, is no YAML, or has a key that is unknown or of another type.
+        ConfigError: the file is missing, is not YAML, or has an unknown key or a wrong value.
     """
     try:
         content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))  # Any: whatever YAML may hold

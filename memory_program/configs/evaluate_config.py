@@ -287,11 +287,6 @@ class EvaluateConfig(Settings, init=False):
             names.insert(after, SystemName.OPTIMIZED)
         return tuple(names)
 
-    @property
-    def writer(self) -> str | None:
-        """The writer's model, if any."""
-        return self.writer_model or self.model or self._default_local_model
-
     def writer_model_for(self, name: SystemName) -> str | None:
         """Name the model that writes in a system, if any: weights beside a program write for it."""
         if not name.has_model_writer:
@@ -303,15 +298,14 @@ class EvaluateConfig(Settings, init=False):
         return self.writer
 
     @property
-    def reader(self) -> str | None:
-        """The reader's model, if any."""
-        return self.reader_model or self.model or self._default_local_model
+    def writer(self) -> str | None:
+        """The writer's model, if any; the embedded model writes the datasets that it knows."""
+        return self.writer_model or self.model or (POCKET if self.source.is_synthetic else None)
 
     @property
-    def _default_local_model(self) -> str | None:
-        """The embedded model, for the datasets that it knows."""
-        is_known = any(self.source.dataset == name.value for name in DatasetName if name.is_synthetic)
-        return POCKET if is_known else None
+    def reader(self) -> str | None:
+        """The reader's model, if any; the embedded model reads the datasets that it knows."""
+        return self.reader_model or self.model or (POCKET if self.source.is_synthetic else None)
 
     @property
     def judge(self) -> str | None:

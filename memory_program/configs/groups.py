@@ -14,74 +14,28 @@ from memory_program.core.settings import ApiBase, SettingsGroup, TrackingUri
 
 WriterMode = Literal["specialists", "generalist"]
 
-Seed = Annotated[
-    int,
-    Field(
-        default=0,
-        ge=0,
-        description="Random seed: of generated conversations, of samples and of the statistics. API models "
-        "are not seeded.",
-    ),
-]
+_API_BASE = "Address of your own OpenAI-compatible server, for every API model."
+_CONCURRENCY = (
+    "Parallel work, and most model calls in flight. 8 stays under most rate limits of new accounts."
+)
+_MAX_COST = (
+    "Most US dollars of the run, retries and earlier attempts included. It then stops with its results."
+)
+_NUM_TEST = "Ask only the first N questions. For a quick look, not for a score."
+_NUM_TRAIN = "Least number of training examples (sessions with questions). A file may have fewer."
+_PUSH = 'Push the result to this Hugging Face repository, "owner/model". A new one is private.'
+_SEED = "Random seed of generated conversations, samples and statistics. API models are not seeded."
+_TEMPERATURE = "Sampling temperature of writer and reader, from 0 to 2. The judge always has 0."
 
-Concurrency = Annotated[
-    int,
-    Field(
-        default=8,
-        ge=1,
-        le=1024,
-        description="Work done in parallel, and the most model calls in flight. 8 stays under the rate "
-        "limits of most new accounts.",
-    ),
-]
-
-ServerAddress = Annotated[
-    ApiBase | None,
-    Field(default=None, description="Address of your own OpenAI-compatible server, for every API model."),
-]
-
-Temperature = Annotated[
-    float,
-    Field(
-        default=0.0,
-        ge=0,
-        le=2,
-        description="Sampling temperature of writer and reader, from 0 to 2. 0 is the most repeatable. The "
-        "judge always has 0.",
-    ),
-]
-
-MaxCost = Annotated[
-    float | None,
-    Field(
-        default=None,
-        gt=0,
-        description="Most US dollars that the run may cost, retries and earlier attempts included. It then "
-        "stops and keeps its results.",
-    ),
-]
-
-NumTrain = Annotated[
-    int,
-    Field(
-        default=600,
-        ge=1,
-        description="Least number of training examples (sessions with questions). A file may have fewer.",
-    ),
-]
-
-NumTest = Annotated[
-    int | None,
-    Field(default=None, ge=1, description="Ask only the first N questions. For a quick look, not a score."),
-]
-
-HubRepository = Annotated[
-    str | None,
-    Field(
-        default=None,
-        description='Push the result to this Hugging Face repository, "owner/model". A new one is private.',
-    ),
-]
+# settings that several commands have, each with its one default
+Concurrency = Annotated[int, Field(default=8, ge=1, le=1024, description=_CONCURRENCY)]
+HubRepository = Annotated[str | None, Field(default=None, description=_PUSH)]
+MaxCost = Annotated[float | None, Field(default=None, gt=0, description=_MAX_COST)]
+NumTest = Annotated[int | None, Field(default=None, ge=1, description=_NUM_TEST)]
+NumTrain = Annotated[int, Field(default=600, ge=1, description=_NUM_TRAIN)]
+Seed = Annotated[int, Field(default=0, ge=0, description=_SEED)]
+ServerAddress = Annotated[ApiBase | None, Field(default=None, description=_API_BASE)]
+Temperature = Annotated[float, Field(default=0.0, ge=0, le=2, description=_TEMPERATURE)]
 
 
 class DatasetName(StrEnum):
@@ -92,16 +46,6 @@ class DatasetName(StrEnum):
     PERLTQA = "perltqa"
     SAMPLE = "sample"
     WORLD = "world"
-
-    @property
-    def is_downloaded(self) -> bool:
-        """True if it is fetched from its authors, unless ``data`` names a local copy."""
-        return self in (DatasetName.LOCOMO, DatasetName.LONGMEMEVAL, DatasetName.PERLTQA)
-
-    @property
-    def is_synthetic(self) -> bool:
-        """True if the generator makes its conversations, the only ones that the embedded model knows."""
-        return self in (DatasetName.SAMPLE, DatasetName.WORLD)
 
 
 class DataSettings(SettingsGroup):
@@ -125,8 +69,11 @@ class DataSettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _check_dataset_has_setting(self) -> Self:
-        downloaded = tuple(name.value for name in DatasetName if name.is_downloaded)
-        datasets = {"data": downloaded, "allow_modified": ("locomo",), "num_worlds": ("world",)}
+        datasets = {
+            "data": ("locomo", "longmemeval", "perltqa"),
+            "allow_modified": ("locomo",),
+            "num_worlds": ("world",),
+        }
         for name, allowed in datasets.items():
             is_set = getattr(self, name) != type(self).model_fields[name].default
             if is_set and self.dataset not in allowed:
@@ -135,6 +82,11 @@ class DataSettings(SettingsGroup):
                     f"(got --dataset {self.dataset})"
                 )
         return self
+
+    @property
+    def is_synthetic(self) -> bool:
+        """True if the generator makes the conversations, the only ones that the embedded model knows."""
+        return self.dataset in (DatasetName.SAMPLE.value, DatasetName.WORLD.value)
 
     def check_trainable(self) -> None:
         """Check that the data may be trained on.

@@ -2,8 +2,9 @@
 
 import json
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
+from functools import partial
 from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -134,20 +135,13 @@ def read_settings_file(path: Path) -> dict[str, Any]:  # Any: JSON or YAML value
     Raises:
         ConfigError: the file cannot be read, or does not hold settings by name.
     """
+    import yaml  # most commands read no file
+
     try:
         text = path.read_text(encoding="utf-8")
-        if path.suffix == ".json":
-            content = json.loads(text)
-        else:
-            import yaml  # only this reads YAML, and most commands read none
-
-            content = yaml.safe_load(text)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--config {str(path)!r} cannot be read: {error}") from error
-    except Exception as error:
-        if not type(error).__module__.startswith("yaml"):
-            raise
-        raise ConfigError(f"--config {str(path)!r} is not YAML: {' '.join(str(error).split())}") from error
+        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"--config {str(path)!r} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise ConfigError(
             f"--config {str(path)!r} holds {content!r:.80}: expected settings, such as top_k: 5"
@@ -155,17 +149,16 @@ def read_settings_file(path: Path) -> dict[str, Any]:  # Any: JSON or YAML value
     return {str(name).replace("-", "_"): value for name, value in content.items()}
 
 
-def run_script(run: Callable[[], None]) -> int:
-    """Run something; a deliberate error becomes one line on stderr and an exit status.
+run_script = partial(
+    locomo.exit_status.run_with_exit_status,
+    deliberate=(MemoryProgramError, BenchmarkError, OSError),
+    nothing_started=_ERRORS_BEFORE_START,
+    interrupted="interrupted: finished work is kept, and the same command continues from there",
+)
+"""Run a function; a deliberate error becomes one line on stderr and an exit status.
 
-    Anything else is a bug, and keeps its traceback.
-    """
-    return locomo.exit_status.run_with_exit_status(
-        run,
-        deliberate=(MemoryProgramError, BenchmarkError, OSError),
-        nothing_started=_ERRORS_BEFORE_START,
-        interrupted="interrupted: finished work is kept, and the same command continues from there",
-    )
+Any other exception is a bug, and keeps its traceback.
+"""
 
 
 def _rename_old_flags(arguments: Sequence[str], known: Collection[str]) -> list[str]:

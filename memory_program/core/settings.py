@@ -50,7 +50,7 @@ _PASSWORD = re.compile(
 
 
 DATABASE_PASSWORD_SOURCE = "PGPASSWORD or ~/.pgpass"
-"""Where the password of a database stands."""
+"""The places from which the password of a database is read."""
 
 _MLFLOW_PASSWORD_SOURCE = (
     "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or that of a database in PGPASSWORD"
@@ -58,15 +58,15 @@ _MLFLOW_PASSWORD_SOURCE = (
 
 
 def reject_password(name: str, instead: str, value: str) -> str:
-    """Refuse an address with a password in it: records, reports and lists of processes would show it.
+    """Refuse an address with a password: records, reports and process lists would show it.
 
     Raises:
-        ConfigError: it has one.
+        ConfigError: it has a password.
     """
     if _PASSWORD.search(value):
         raise ConfigError(
-            f"{name} holds a password, which records and lists of processes would repeat: leave it out, and "
-            f"have it in {instead}"
+            f"{name} holds a password, which records and process lists would show: leave it out, and "
+            f"set it in {instead}"
         )
     return value
 
@@ -180,7 +180,7 @@ class Settings(BaseModel):
         return self
 
 
-class SettingsGroup(Settings):
+class SettingsGroup(Settings, init=False):
     """Settings that belong together, and that several commands have."""
 
 
@@ -207,18 +207,18 @@ def rename_old_settings(
 
 
 def check_output_file(path: Path, name: str) -> Path:
-    """Check the path of a result before the work for it begins.
+    """Check the path of a result before the work begins.
 
     Raises:
-        ConfigError: it is a folder, or no file can be made there.
+        ConfigError: it is a folder, or cannot be written.
     """
     if path.is_dir():
         raise ConfigError(f"{name}={path.as_posix()!r} is a folder: name a file")
     there = next(parent for parent in path.absolute().parents if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        what = "cannot be written to" if there.is_dir() else "is a file"
+        what = "is read-only" if there.is_dir() else "is a file"
         raise ConfigError(
-            f"{name}={path.as_posix()!r} cannot be made: {there.as_posix()!r} {what}; name another one"
+            f"{name}={path.as_posix()!r} cannot be written: {there.as_posix()!r} {what}; name another one"
         )
     return path
 
@@ -232,7 +232,7 @@ OutputFile = Annotated[Path, AfterValidator(_check_output_field)]
 
 
 def split_list(value: str) -> list[str]:
-    """Split a comma-separated setting; blanks around its parts do not count.
+    """Split a comma-separated setting, without the spaces around its parts.
 
     Example:
         >>> split_list("memory, rag")
@@ -242,10 +242,10 @@ def split_list(value: str) -> list[str]:
 
 
 def check_choices(value: str, what: str, choices: Sequence[str]) -> str:
-    """Check a comma-separated choice and write it plainly.
+    """Check a comma-separated choice, and return it without spaces.
 
     Raises:
-        ConfigError: it names nothing, something unknown, or something twice.
+        ConfigError: it is empty, or holds an unknown name or one name twice.
     """
     names = split_list(value)
     offered = f"choose from {', '.join(choices)}"
@@ -269,7 +269,7 @@ _BOUNDS = {
 def _format_problem(
     problem: Mapping[str, Any], settings: type[Settings]
 ) -> str:  # Any: pydantic's error details
-    """Write one of pydantic's complaints as this project writes errors."""
+    """Write a problem that pydantic found as an error message of this project."""
     name, value = ".".join(str(part) for part in problem["loc"]), problem["input"]
     kind, context = problem["type"], problem.get("ctx", {})
     if kind == "value_error":

@@ -1,4 +1,4 @@
-"""The datasets by name: where their conversations come from, and of which ones the truth is known."""
+"""The datasets by name: how each is loaded, and which ones have a known truth."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from memory_program.worlds import SAMPLE_FILE, World, as_locomo_json, generate_w
 
 
 def load_dataset(source: DataSettings, seed: int) -> Dataset:
-    """Read, download or generate a dataset; a name that is not in ``DATASET_LOADERS`` is a path.
+    """Read, download or generate a dataset; a name without a loader is a path.
 
     Raises:
         DatasetError: the file is missing, modified or not in the schema.
@@ -24,13 +24,13 @@ def load_dataset(source: DataSettings, seed: int) -> Dataset:
 
 
 def benchmark_for_config(source: DataSettings) -> Benchmark:
-    """Name the benchmark whose rules score the questions; other datasets are in LoCoMo's schema."""
+    """Return the benchmark whose rules score a dataset; files and generated data follow LoCoMo's."""
     known = [benchmark.value for benchmark in Benchmark]
     return Benchmark(source.dataset) if source.dataset in known else Benchmark.LOCOMO
 
 
 def load_worlds(source: DataSettings, seed: int) -> list[World]:
-    """Give the worlds behind the conversations of a dataset; none if their truth is not known."""
+    """Return the worlds that generated the conversations of a dataset; none if the truth is unknown."""
     if source.dataset == DatasetName.SAMPLE:
         return sample_worlds()
     if source.dataset == DatasetName.WORLD:
@@ -52,5 +52,5 @@ DATASET_LOADERS: Mapping[str, Callable[[DataSettings, int], Dataset]] = {
     DatasetName.SAMPLE: lambda _source, _seed: read_dataset(SAMPLE_FILE),
     DatasetName.WORLD: _make_world_dataset,
 }
-"""Every dataset that is known by name. To add one: a reader into locomo.types's types, a name in the
-config, and a line here; what a signature shows of it is its ``Dataset.version``."""
+"""Every dataset with a name. To add one: write a reader into the types of ``locomo.types``, add its name to
+the config and a line here. Signatures show its ``Dataset.version``."""

@@ -1,7 +1,7 @@
-"""What the stages record: one line of JSON per session, question or judgement, found again by its content.
+"""The records of the stages: one line of JSON for each session, question or judgement, looked up by key.
 
 A key is a hash of everything that the result depends on. A rerun looks its items up by key and does only
-what is missing, so a run that was killed goes on where it was, and a changed setting starts anew.
+the missing ones. So a killed run continues where it stopped, and a changed setting starts afresh.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from memory_program.models.usage import Usage
 
 @dataclass(frozen=True, slots=True)
 class BuildRecord:
-    """What became of one session. ``bank`` is a hash of all that the bank holds after it."""
+    """The outcome of one session; ``bank`` is a hash of the whole bank after it."""
 
     key: str
     conversation_id: str
@@ -29,7 +29,7 @@ class BuildRecord:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRecord:
-    """A system's answer to one question, and what it took."""
+    """The answer of a system to one question, and its usage."""
 
     key: str
     question_id: str
@@ -40,7 +40,7 @@ class AnswerRecord:
 
 @dataclass(frozen=True, slots=True)
 class JudgeRecord:
-    """A verdict by one rubric; None when the call failed, and then ``outcome`` and ``message`` say how."""
+    """A verdict by one rubric; None if the call failed, as ``outcome`` and ``message`` describe."""
 
     key: str
     question_id: str
@@ -53,7 +53,7 @@ class JudgeRecord:
 
 
 Record = BuildRecord | AnswerRecord | JudgeRecord
-"""What any stage records."""
+"""The record of any stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Journals:
 
     @classmethod
     def read(cls, folder: Path) -> "Journals":
-        """Read what a system's folder holds; it may not exist yet.
+        """Read the journals in the folder of a system; it may not exist yet.
 
         Raises:
             RecordError: a file is damaged elsewhere than in an incomplete last line.
@@ -78,7 +78,7 @@ class Journals:
         )
 
     def __iter__(self) -> Iterator[Journal[BuildRecord] | Journal[AnswerRecord] | Journal[JudgeRecord]]:
-        """Go through the three, in the order of the stages."""
+        """Iterate over the three, in the order of the stages."""
         return iter((self.builds, self.answers, self.judgements))
 
     def close(self) -> None:

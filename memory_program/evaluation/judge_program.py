@@ -1,4 +1,4 @@
-"""The prompts of a judge that ``optimize.py --target judge`` saved, and who judges by them."""
+"""Judge prompts that ``optimize.py --target judge`` saved, and the judges that use them."""
 
 import json
 from collections.abc import Collection
@@ -19,9 +19,9 @@ from memory_program.evaluation.datasets import benchmark_for_config
 
 @dataclass(frozen=True, slots=True)
 class JudgeProgram:
-    """The prompts of one rubric for the questions of one benchmark, from a file.
+    """The saved prompts of one rubric for the questions of one benchmark.
 
-    ``optimized_on`` are the built-in questions on whose known answers they were made and chosen.
+    ``optimized_on`` lists the built-in calibration questions that they were optimised on.
     """
 
     path: Path
@@ -31,10 +31,10 @@ class JudgeProgram:
     state: Json
 
     def judges(self, lm: dspy.LM | None = None) -> Judges:
-        """Make the judges; models, and code, are never loaded.
+        """Make the judges; models and code are never loaded.
 
         Raises:
-            ConfigError: the file lacks what a judge of its benchmark needs.
+            ConfigError: the file lacks a prompt that a judge of its benchmark needs.
         """
         judges = Judges(self.rubric, gradings=list_gradings(self.benchmark))
         try:
@@ -47,10 +47,10 @@ class JudgeProgram:
         return judges
 
     def check(self, benchmark: Benchmark, rubrics: Collection[Rubric]) -> None:
-        """See that the prompts are for what is to be judged.
+        """Check that the prompts fit the questions and rubrics of a run.
 
         Raises:
-            ConfigError: they are for another benchmark, or for a rubric that is not asked for.
+            ConfigError: they are for another benchmark or another rubric.
         """
         if self.benchmark is not benchmark:
             raise ConfigError(
@@ -60,9 +60,8 @@ class JudgeProgram:
         if self.rubric not in rubrics:
             asked = ", ".join(rubric.value for rubric in rubrics)
             raise ConfigError(
-                f"the judge in {str(self.path)!r} is for the {self.rubric.value} rubric, and here answers "
-                f"are judged by {asked}: choose {self.rubric.value}, or name a judge that was optimised for "
-                f"{asked}"
+                f"the judge in {str(self.path)!r} is for the {self.rubric.value} rubric, and this run uses "
+                f"{asked}: choose {self.rubric.value}, or name a judge that was optimised for {asked}"
             )
 
 
@@ -70,13 +69,14 @@ def read_judge_program(path: Path) -> JudgeProgram:
     """Read the file of an optimised judge.
 
     Raises:
-        ConfigError: it is missing, or no such file.
+        ConfigError: it is missing, or not the file of a judge.
     """
     try:
         state: Json = json.loads(path.read_text(encoding="utf-8"))
-        told: Json = state["metadata"]["optimization"]["dataset"]
-        made_on = (*map(str, told["train"]), *map(str, told["val"]))
-        return JudgeProgram(path, Rubric(told["rubric"]), Benchmark(told["benchmark"]), made_on, state)
+        dataset: Json = state["metadata"]["optimization"]["dataset"]
+        optimized_on = (*map(str, dataset["train"]), *map(str, dataset["val"]))
+        rubric, benchmark = Rubric(dataset["rubric"]), Benchmark(dataset["benchmark"])
+        return JudgeProgram(path, rubric, benchmark, optimized_on, state)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _invalid_judge_error(path, error) from error
 
@@ -85,7 +85,7 @@ def load_judge_program(config: EvaluateConfig) -> JudgeProgram | None:
     """Read the optimised judge of a config, if it names one.
 
     Raises:
-        ConfigError: the file is no judge, or none for what is to be judged.
+        ConfigError: the file is not a judge, or not one for this run.
     """
     if config.judge_program is None:
         return None
@@ -95,7 +95,7 @@ def load_judge_program(config: EvaluateConfig) -> JudgeProgram | None:
 
 
 def make_judges(config: EvaluateConfig, lm: dspy.LM | None = None) -> dict[Rubric, Judges]:
-    """Make the judges of a config by rubric: those of its optimised judge, the built-in ones otherwise.
+    """Make the judges of a config by rubric, with its optimised prompts or else the built-in ones.
 
     Raises:
         ConfigError: the file of the optimised judge cannot be used.
@@ -109,6 +109,6 @@ def make_judges(config: EvaluateConfig, lm: dspy.LM | None = None) -> dict[Rubri
 
 def _invalid_judge_error(path: Path, error: Exception) -> ConfigError:
     return ConfigError(
-        f"{str(path)!r} is no optimised judge ({type(error).__name__}: {error}): name a file that "
+        f"{str(path)!r} is not an optimised judge ({type(error).__name__}: {error}): name a file that "
         "optimize.py --target judge saved"
     )

@@ -1,31 +1,21 @@
-"""The ceiling beside a score: what the same program scores when the oracle is its model."""
-
-from rich.console import Console
+"""The upper bound of a score: the same program with the oracle as its model."""
 
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
-from memory_program.core.errors import RecordError
 from memory_program.core.json_files import Json
 from memory_program.evaluation.datasets import load_worlds
-from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.evaluation.stages.system_runner import ModelFactory
 from memory_program.worlds.oracle import oracle_lm
 
 ORACLE = "oracle"
 """Stands in signatures where a model's name does."""
 
 
-def evaluate_oracle(config: EvaluateConfig) -> Json | None:
-    """Evaluate the memory system with the oracle as writer and reader, under a run's own settings.
+def oracle_run(config: EvaluateConfig) -> tuple[EvaluateConfig, ModelFactory] | None:
+    """Return the config of a run whose memory system has the oracle as writer and reader, and its models.
 
-    It is a run like any other, in the folder ``ceiling`` of the run that it is measured for: what is
-    recorded there is not done again.
-
-    Returns:
-        The results of the system, as they stand in results.json; None where nobody knows the truth of the
-        dataset, where a report finds no ceiling recorded, and where the run does not get as far as scores or
-        is not about memory.
-
-    Raises:
-        MemoryProgramError: as ``evaluate`` does.
+    It has the settings of ``config`` and a folder of its own inside that run's folder, so that recorded
+    results of the oracle are used again. None if the truth of the dataset is unknown, or if the run computes
+    no scores of the memory system.
     """
     is_scored = config.mode in (Mode.FULL, Mode.REPORT) and SystemName.MEMORY in config.system_names
     if not is_scored or config.runs:  # each of these runs has its own on record
@@ -33,7 +23,7 @@ def evaluate_oracle(config: EvaluateConfig) -> Json | None:
     worlds = load_worlds(config.source, config.seed)
     if not worlds:
         return None
-    of_oracle: Json = {
+    changed: Json = {
         "systems": SystemName.MEMORY.value,
         "model": None,
         "writer_model": ORACLE,
@@ -52,15 +42,4 @@ def evaluate_oracle(config: EvaluateConfig) -> Json | None:
         "mlflow": False,
         "traces": False,
     }
-    try:
-        results = evaluate(
-            config.replace(**of_oracle),
-            console=Console(quiet=True),
-            models=lambda _name, _temperature: oracle_lm(worlds),
-        )
-    except RecordError:
-        if config.mode is Mode.REPORT:
-            return None
-        raise
-    assert results is not None, "both modes report"
-    return results["systems"][SystemName.MEMORY.value]
+    return config.replace(**changed), lambda _name, _temperature: oracle_lm(worlds)

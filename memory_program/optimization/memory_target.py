@@ -19,6 +19,7 @@ from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.hashing import RECORD_VERSION
 from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
+from memory_program.core.settings import OLD_NAMES
 from memory_program.evaluation.data_splits import split_conversations
 from memory_program.evaluation.datasets import load_dataset
 from memory_program.evaluation.stages.cost_estimate import StageEstimate
@@ -183,7 +184,7 @@ class MemoryOptimizationTarget:
             "temperature": f"{config.temperature:g}",
             "prompts": candidate.name[:8],
             "seed": config.seed,
-            **config.system.for_records(),
+            **{OLD_NAMES.get(name, name): value for name, value in config.system.for_records().items()},
         }
         metric = {"f1": "locomo_f1", "judge": "judge", "mix": "mean(locomo_f1,judge)"}[
             config.grading.answer_metric

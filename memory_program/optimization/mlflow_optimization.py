@@ -1,35 +1,33 @@
-"""The files and the MLflow run of an optimisation: plot of the best scores, diff of the prompts, results."""
+"""Publishing of an optimisation: the plot of its scores, the diff of its prompts, MLflow."""
 
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dspy
-from matplotlib.figure import Figure
 
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.provenance import provenance_tags
+from memory_program.evaluation.report import has_matplotlib
 from memory_program.optimization.optimization_stage import StageResult
 from memory_program.optimization.prompt_text import instruction_diff
-from memory_program.tracking import TrackedRun, Tracker, is_already_logged, tracking_location, write_receipt
+from memory_program.tracking import RunPublisher, TrackedRun
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RESULTS = "results.json"
 
 
-class OptimizationPublisher:
+class OptimizationPublisher(RunPublisher):
     """Writes the files of a run into its folder, and logs them to MLflow."""
 
     def __init__(self, config: OptimizeConfig) -> None:
-        """Begin to open MLflow in the background, since it takes seconds."""
-        self.uri, artifacts = tracking_location(config.output_dir, config.tracking.tracking_uri)
+        """Begin to open MLflow in the background."""
+        super().__init__(config.output_dir, config.tracking.tracking_uri, is_on=config.tracking.mlflow)
         self._config = config
-        self._tracker = Tracker(self.uri, artifacts) if config.tracking.mlflow else None
-
-    def close(self) -> None:
-        """Close the connection to MLflow."""
-        if self._tracker is not None:
-            self._tracker.close()
+        self.open_tracker()
 
     def publish(self, results: Json, stages: list[StageResult], program: dspy.Module) -> None:
         """Write the files, and log a run with a child for every candidate, unless that was done before.
@@ -40,24 +38,30 @@ class OptimizationPublisher:
         """
         folder = self._config.output_dir
         write_json(folder / RESULTS, results)
-        files = [folder / RESULTS, self._config.output_file, *_write_pictures(folder, stages)]
+        files = [folder / RESULTS, self._config.output_file]
+        if has_matplotlib():
+            path = folder / "best_so_far.png"
+            plot_best_scores(stages).savefig(path, dpi=120, bbox_inches="tight")
+            files.append(path)
         files += _write_diffs(folder, stages)
-        if self._tracker is None:
-            return
-        digest = _results_digest(results)
-        if is_already_logged(folder, self.uri, digest):
-            return
-        parent = TrackedRun(
-            _name(results), _params(results), dict(_run_metrics(results)), provenance_tags(results), files
+        models: Json = results["models"]
+        params: Json = {
+            **results["settings"],
+            "model": models["task"],
+            "prompt_model": models["prompts"],
+            "judge_model": models["judge"],
+        }
+        name = f"{results['optimizer']} {results['target']} on {results['dataset']['name']}"
+        self.log_once(
+            _results_digest(results),
+            TrackedRun(name, params, _run_metrics(results), provenance_tags(results), files),
+            (
+                self._child(stage, place, candidate, results)
+                for place, stage in enumerate(results["stages"])
+                for candidate in stage["candidates"]
+            ),
+            program,
         )
-        children = [
-            self._child(stage, place, candidate, results)
-            for place, stage in enumerate(results["stages"])
-            for candidate in stage["candidates"]
-        ]
-        run_id = self._tracker.log(parent, children)
-        self._tracker.log_program(run_id, program)
-        write_receipt(folder, self.uri, digest, run_id)
 
     def _child(self, stage: Json, place: int, candidate: Json, results: Json) -> TrackedRun:
         name = f"{stage['target']} {candidate['number']}"
@@ -84,8 +88,10 @@ class OptimizationPublisher:
         return TrackedRun(name, params, metrics, provenance_tags(results), [path])
 
 
-def plot_best_scores(stages: list[StageResult]) -> Figure:
-    """Draw the best scores so far, on train and on validation, against the calls of the run."""
+def plot_best_scores(stages: list[StageResult]) -> "Figure":
+    """Draw the best training and validation scores against the number of calls. Needs matplotlib."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7, 4.5))
     axes = figure.subplots()
     for stage in stages:
@@ -103,14 +109,8 @@ def plot_best_scores(stages: list[StageResult]) -> Figure:
     return figure
 
 
-def _write_pictures(folder: Path, stages: list[StageResult]) -> list[Path]:
-    path = folder / "best_so_far.png"
-    plot_best_scores(stages).savefig(path, dpi=120, bbox_inches="tight")
-    return [path]
-
-
 def _write_diffs(folder: Path, stages: list[StageResult]) -> list[Path]:
-    """Write the diff of the prompts for each stage."""
+    """Write the diff of the prompts of each stage."""
     paths: list[Path] = []
     for place, stage in enumerate(stages):
         path = folder / f"{place}-{stage.target.value}.diff"
@@ -121,7 +121,7 @@ def _write_diffs(folder: Path, stages: list[StageResult]) -> list[Path]:
 
 
 def _results_digest(results: Json) -> str:
-    """Hash the results of a run, without the order in which threads tried the candidates."""
+    """Hash the final results of a run; the order in which threads tried candidates is left out."""
     scores = [
         (stage["baseline"]["score"], stage["winner"]["score"], stage["comparison"])
         for stage in results["stages"]
@@ -129,22 +129,8 @@ def _results_digest(results: Json) -> str:
     return content_hash(*(results[name] for name in ("settings", "dataset", "models", "program")), scores)
 
 
-def _name(results: Json) -> str:
-    return f"{results['optimizer']} {results['target']} on {results['dataset']['name']}"
-
-
-def _params(results: Json) -> Json:
-    models: Json = results["models"]
-    return {
-        **results["settings"],
-        "model": models["task"],
-        "prompt_model": models["prompts"],
-        "judge_model": models["judge"],
-    }
-
-
-def _run_metrics(results: Json) -> Iterator[tuple[str, float]]:
-    """List the metrics of a run: its cost, and per target the scores of the last stage."""
+def _run_metrics(results: Json) -> dict[str, float]:
+    """Return the numbers of a run: its cost, and the gain of the last stage of each target."""
     numbers: Json = {
         name: results["calls"][name] for name in ("used", "input_tokens", "output_tokens", "cost_usd")
     }
@@ -159,7 +145,7 @@ def _run_metrics(results: Json) -> Iterator[tuple[str, float]]:
             f"{stage['target']}/difference/{end}": difference.get(end)
             for end in ("difference", "low", "high", "p_value")
         }
-    yield from _drop_missing(numbers).items()
+    return _drop_missing(numbers)
 
 
 def _drop_missing(numbers: Json) -> dict[str, float]:

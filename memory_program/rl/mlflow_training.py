@@ -1,7 +1,6 @@
 """The outputs of a training besides its weights: program, card, results.json, curves, MLflow."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from memory_program import __version__
 from memory_program.agents.program import MemoryProgram
@@ -14,7 +13,7 @@ from memory_program.rl.base_comparison import validation_difference
 from memory_program.rl.model_card import model_card
 from memory_program.rl.training_curves import write_curves
 from memory_program.rl.training_data import TrainingSplits
-from memory_program.tracking import TrackedRun, Tracker, is_already_logged, tracking_location, write_receipt
+from memory_program.tracking import RunPublisher, TrackedRun
 
 RESULTS = "results.json"
 _MACHINE_SETTINGS = {
@@ -72,19 +71,14 @@ def write_model_card(config: TrainConfig, results: Json) -> None:
     (config.trained_folder / "README.md").write_text(model_card(config, results), encoding="utf-8")
 
 
-class TrainingPublisher:
+class TrainingPublisher(RunPublisher):
     """Writes the files of a run into its folder, and logs them to MLflow."""
 
     def __init__(self, config: TrainConfig) -> None:
-        """Begin to open MLflow in the background, since it takes seconds."""
-        self.uri, artifacts = tracking_location(config.output_dir, config.tracking.tracking_uri)
+        """Begin to open MLflow in the background."""
+        super().__init__(config.output_dir, config.tracking.tracking_uri, is_on=config.tracking.mlflow)
         self._config = config
-        self._tracker = Tracker(self.uri, artifacts) if config.tracking.mlflow else None
-
-    def close(self) -> None:
-        """Let go of MLflow."""
-        if self._tracker is not None:
-            self._tracker.close()
+        self.open_tracker()
 
     def publish(self, results: Json, entries: Sequence[LogEntry], program: MemoryProgram) -> None:
         """Write results and curves, and log the run with its curves, unless that was done before.
@@ -103,22 +97,15 @@ class TrainingPublisher:
         digest = content_hash(
             {name: results[name] for name in ("settings", "dataset", "systems", "validation")}
         )
-        if self._tracker is None or is_already_logged(folder, self.uri, digest):
-            return
-        run_id = self._tracker.log(_tracked_run(results, entries, files), [])
-        self._tracker.log_program(run_id, program)
-        write_receipt(folder, self.uri, digest, run_id)
-
-
-def _tracked_run(results: Json, entries: Sequence[LogEntry], files: Sequence[Path]) -> TrackedRun:
-    return TrackedRun(
-        name=f"train {results['settings']['model']} on {results['dataset']['name']}",
-        params=results["settings"],
-        metrics=dict(_test_metrics(results)),
-        tags=provenance_tags(results),
-        artifacts=files,
-        curves=metric_curves(entries),
-    )
+        run = TrackedRun(
+            name=f"train {results['settings']['model']} on {results['dataset']['name']}",
+            params=results["settings"],
+            metrics=dict(_test_metrics(results)),
+            tags=provenance_tags(results),
+            artifacts=files,
+            curves=metric_curves(entries),
+        )
+        self.log_once(digest, run, program=program)
 
 
 def metric_curves(entries: Sequence[LogEntry]) -> dict[str, list[tuple[int, float]]]:

@@ -88,7 +88,7 @@ def kinds(rubric: Json) -> dict[tuple[str, str], float | None]:
     return {(row["kind"], row["known"]): row["errors"] for row in rubric["kinds"]}
 
 
-def test_a_lenient_judge_accepts_by_kind_what_it_was_made_to_accept(tmp_path):
+def test_error_rates_of_a_lenient_judge_by_kind(tmp_path):
     quality, output = calibrated(lenient, tmp_path, dataset="perltqa")
     assert set(quality) == {"lenient", "strict"}
     for rubric in quality.values():
@@ -109,7 +109,7 @@ def test_a_lenient_judge_accepts_by_kind_what_it_was_made_to_accept(tmp_path):
     assert json.loads((tmp_path / "runs/calibration/perltqa.json").read_text())["quality"] == quality
 
 
-def test_a_strict_judge_rejects_what_is_said_in_other_words(tmp_path):
+def test_a_strict_judge_rejects_paraphrases(tmp_path):
     quality, _ = calibrated(strict, tmp_path, dataset="longmemeval", rubrics="lenient")
     rubric, errors = quality["lenient"], kinds(quality["lenient"])
     assert errors["gold", "correct"] == 0
@@ -126,7 +126,7 @@ def test_a_strict_judge_rejects_what_is_said_in_other_words(tmp_path):
     assert rubric["false_reject"]["value"] == pytest.approx(4 / 5)
 
 
-def test_a_broken_judge_has_no_rate_where_it_gives_no_verdict(tmp_path):
+def test_unparsed_verdicts_give_no_error_rate(tmp_path):
     quality, _ = calibrated(broken, tmp_path, dataset="perltqa")
     assert quality["strict"]["false_accept"] == {"value": None, "low": None, "high": None, "n": 0}
     assert quality["strict"]["unparsed"] == len(calibration_answers(Benchmark.PERLTQA))
@@ -138,7 +138,7 @@ def test_a_broken_judge_has_no_rate_where_it_gives_no_verdict(tmp_path):
     assert quality["lenient"]["unparsed"] == 8
 
 
-def test_a_judge_that_cannot_be_reached_ends_the_calibration_and_another_run_goes_on(tmp_path):
+def test_an_unreachable_judge_ends_the_calibration_which_can_continue(tmp_path):
     settings = {"mode": "calibrate", "dataset": "perltqa", "rubrics": "lenient"}
     with (
         ModelServer(always(Behaviour.BAD_KEY)) as server,
@@ -155,7 +155,7 @@ def test_a_judge_that_cannot_be_reached_ends_the_calibration_and_another_run_goe
     assert "calibration on perltqa: 0 of 88 to do" in output
 
 
-def test_what_a_calibration_has_cost_counts_when_it_goes_on(tmp_path):
+def test_the_cost_of_a_calibration_counts_when_it_continues(tmp_path):
     settings = {"judge_model": "openai/gpt-4.1-mini", "dataset": "perltqa", "mlflow": False, "max_cost": 1.0}
     config = EvaluateConfig(mode="calibrate", output_dir=tmp_path / "runs/one", **settings)
     judge = identify_judge(config)
@@ -164,26 +164,29 @@ def test_what_a_calibration_has_cost_counts_when_it_goes_on(tmp_path):
     with closing(calibration_journal(config)) as journal:
         verdict, usage = Verdict.CORRECT, Usage(calls=1, cost_usd=0.99)
         journal.add(JudgeRecord(case.key, "q", Rubric.STRICT, verdict, Outcome.OK, "", usage, 0.1))
-    with pytest.raises(BudgetExceededError, match=r"would cost about \$1.0.*nothing was called"):
+    with pytest.raises(BudgetExceededError, match=r"would cost about \$1.0.*no model was called"):
         evaluate(config, console=Console(file=io.StringIO()))
 
 
-def test_judged_scores_cite_the_calibration_beside_their_run(tmp_path):
+def test_judged_scores_cite_the_calibration(tmp_path):
     data = write_conversations(tmp_path / "talks.json", 2)
     settings = {"dataset": str(data), "systems": "extractive", "rubrics": "lenient"}
     with ModelServer() as server:
-        before, output = run(server, tmp_path / "runs/one", **settings)
-        assert "|judge:openai/judge|calibration:none|" in output
+        before, _ = run(server, tmp_path / "runs/one", **settings)
     calibrated(lenient, tmp_path, rubrics="lenient")
     with ModelServer() as server:
-        after, output = run(server, tmp_path / "runs/one", **settings)
+        after, _ = run(server, tmp_path / "runs/one", **settings)
         assert server.traffic.requests.total() == 0
         elsewhere, _ = run(server, tmp_path / "elsewhere/one", **settings)
     assert before is not None
     assert after is not None
     assert elsewhere is not None
+    uncited = "|judge:openai/judge|calibration:none|"
+    assert uncited in before["systems"]["extractive"]["signature"]
     cited = "|judge:openai/judge|calibration:lenient=0.25/0.00|"
     assert cited in after["systems"]["extractive"]["signature"]
     assert after["systems"]["extractive"]["judge"] == before["systems"]["extractive"]["judge"]
-    assert "How often the judge errs where the verdict is known" in output
+    page = (tmp_path / "runs/one/report.html").read_text(encoding="utf-8")
+    assert "Error rates of the judge on known answers" in page
+    assert cited in page
     assert "calibration:none" in elsewhere["systems"]["extractive"]["signature"]

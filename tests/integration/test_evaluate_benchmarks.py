@@ -66,7 +66,7 @@ def test_real_instances_are_answered_and_their_rankings_scored(answered):
     assert signature.startswith("locomo_f1|bench:longmemeval|n:10|judge:none|data:")
 
 
-def test_membuilders_splits_choose_among_real_instances(longmemeval_path, tmp_path, monkeypatch):
+def test_membuilder_splits_select_real_instances(longmemeval_path, tmp_path, monkeypatch):
     published = longmemeval_path.with_name("longmemeval_splits.json")
     (tmp_path / "memory-program").mkdir()
     (tmp_path / "memory-program" / published.name).write_bytes(published.read_bytes())
@@ -82,7 +82,7 @@ def test_membuilders_splits_choose_among_real_instances(longmemeval_path, tmp_pa
     assert len(chosen["test"]) == 8
     with pytest.raises(ConfigError, match="split='sft' has none of the 10 conversations of this file"):
         load_selection(EvaluateConfig(split="sft", **settings))
-    with pytest.raises(ConfigError, match="10 conversations give 0 to learn from and 2 to choose on"):
+    with pytest.raises(ConfigError, match="10 conversations give 0 for training and 2 for validation"):
         split_conversations(load_longmemeval(longmemeval_path))  # and not those that are tested on
 
 
@@ -111,7 +111,7 @@ def test_every_system_runs_on_files_to_the_schema(dataset, tmp_path):
     assert "Judged correct" in output
 
 
-def test_a_system_is_told_on_which_day_it_is_asked(tmp_path):
+def test_the_question_includes_its_date(tmp_path):
     data = tmp_path / "longmemeval.json"
     data.write_text(json.dumps(instances()))
     asked: list[str] = []

@@ -60,7 +60,7 @@ def numbers(output_dir: Path) -> Any:
         ("rag", [("answers", 25)]),
     ],
 )
-def test_a_run_killed_at_random_points_ends_like_one_that_was_not(system, kills, tmp_path):
+def test_a_run_killed_at_random_points_gives_the_same_results(system, kills, tmp_path):
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # pytest shows it when the test fails
     rng = random.Random(seed)

@@ -46,7 +46,7 @@ def test_every_question_is_scored_without_a_model(finished):
     assert system["overall_with_abstention"]["value"] >= 0.25
 
 
-def test_the_evidence_is_found_better_than_by_the_papers_dense_retriever(finished):
+def test_recall_is_better_than_the_papers_dense_retriever(finished):
     _, results = finished
     system = results["systems"]["extractive"]
     assert system["recall"]["10"] >= 0.73  # DRAGON: 0.662 (Maharana et al. 2024, table 3)
@@ -57,7 +57,7 @@ def test_the_evidence_is_found_better_than_by_the_papers_dense_retriever(finishe
     assert {interval["n"] for interval in system["recall_intervals"].values()} == {1982}
 
 
-def test_every_interval_holds_its_mean(finished):
+def test_each_interval_contains_its_mean(finished):
     _, results = finished
     system = results["systems"]["extractive"]
     intervals = [*system["locomo_f1"].values(), system["abstention"], *system["recall_intervals"].values()]
@@ -70,7 +70,7 @@ def test_the_signature_names_the_official_file(finished):
     assert signature.startswith("locomo_f1|cat:1-4|n:1540|judge:none|data:79fa87e9|v:")
 
 
-def test_the_second_run_does_no_work_and_gives_identical_numbers(finished, locomo_path):
+def test_a_second_run_does_no_work_and_gives_identical_numbers(finished, locomo_path):
     folder, results = finished
     again, output = run(locomo_path, folder)
     assert {**again, "git_commit": None} == {**results, "git_commit": None}
@@ -78,7 +78,7 @@ def test_the_second_run_does_no_work_and_gives_identical_numbers(finished, locom
     assert "answer: 0 of 1986 to do" in output
 
 
-def test_a_split_is_quoted_apart_from_the_same_records(finished, locomo_path):
+def test_a_split_is_scored_from_the_same_records(finished, locomo_path):
     folder, results = finished
     scores = {}
     for split in ("train", "val", "test"):

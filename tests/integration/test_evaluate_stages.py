@@ -116,7 +116,7 @@ def _untimed(found: Json) -> Json:
 @pytest.mark.parametrize(
     "refused", [{"mode": "judge"}, {"systems": "rag", "reader_model": "openai/typo"}, {"seed": 4}]
 )
-def test_a_run_whose_model_is_refused_leaves_the_folder_as_it_was(bench, refused):
+def test_a_refused_model_leaves_the_folder_unchanged(bench, refused):
     def typo(name: str, temperature: float) -> Any:
         raise ModelError(f"{name} needs a key")
 
@@ -147,7 +147,7 @@ def test_a_full_run_scores_every_question_and_writes_the_results(bench):
         assert (bench.folder / "run" / plot).read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_results_say_what_they_came_from(bench):
+def test_results_name_their_data_settings_and_versions(bench):
     results = bench.run(Quoting(), seed=7, top_k=3)
     assert results is not None
     assert results["dataset"]["conversations"] == ["talk-1", "talk-2", "talk-3"]
@@ -159,7 +159,7 @@ def test_the_results_say_what_they_came_from(bench):
     assert "|system:extractive|top_k:3|" in signature
 
 
-def test_a_score_by_a_model_in_a_folder_is_signed_with_its_weights(bench):
+def test_a_signature_includes_the_weights_of_a_local_model(bench):
     model = write_model(bench.folder / "model", b"first")
     settings = {"writer_model": model, "reader_model": model}
     first, again, other = (
@@ -181,7 +181,7 @@ def test_a_score_by_a_model_in_a_folder_is_signed_with_its_weights(bench):
 
 
 @pytest.mark.parametrize("system", [Quoting, NoteTaking])
-def test_the_second_run_does_no_work_and_gives_identical_numbers(bench, system):
+def test_a_second_run_does_no_work_and_gives_identical_numbers(bench, system):
     run = bench.run_memory if system is NoteTaking else bench.run
     first = run(system())
     again = system()
@@ -192,13 +192,13 @@ def test_the_second_run_does_no_work_and_gives_identical_numbers(bench, system):
     assert bench.output.count(f": 0 of {3 * QUESTIONS} to do") == 1
 
 
-def test_threads_change_nothing(bench, tmp_path):
+def test_concurrency_does_not_change_results(bench, tmp_path):
     one = bench.run_memory(NoteTaking(), concurrency=1)
     eight = bench.run_memory(NoteTaking(), concurrency=8, output_dir=tmp_path / "other")
     assert numbers(one) == numbers(eight)
 
 
-def test_a_bank_is_built_once_and_is_its_log_replayed(bench):
+def test_a_bank_is_built_once_and_equals_its_replayed_log(bench):
     system = NoteTaking()
     bench.run_memory(system)
     assert len(system.remembered) == len(set(system.remembered)) == 3 * SESSIONS
@@ -211,7 +211,7 @@ def test_a_bank_is_built_once_and_is_its_log_replayed(bench):
             assert replayed.live() == bank.live()
 
 
-def test_another_reader_answers_anew_from_the_same_banks(bench):
+def test_another_reader_answers_again_from_the_same_banks(bench):
     bench.run_memory(NoteTaking())
     other = NoteTaking()
     bench.run_memory(other, reader_model="openai/another")
@@ -222,14 +222,14 @@ def test_another_reader_answers_anew_from_the_same_banks(bench):
 @pytest.mark.parametrize(
     "change", [{"writer_model": "openai/other"}, {"memory_budget": 99}, {"max_turns": 2}]
 )
-def test_another_writer_builds_anew(bench, change):
+def test_another_writer_builds_again(bench, change):
     bench.run_memory(NoteTaking())
     other = NoteTaking()
     bench.run_memory(other, **change)
     assert len(other.remembered) == 3 * SESSIONS
 
 
-def test_another_conversation_builds_only_itself(bench):
+def test_a_changed_conversation_rebuilds_only_itself(bench):
     bench.run_memory(NoteTaking())
     talks = json.loads(bench.data.read_text())
     talks[1]["conversation"]["session_2"][0]["text"] = "Yesterday I photographed a comet!"
@@ -240,7 +240,7 @@ def test_another_conversation_builds_only_itself(bench):
     assert len(other.asked) == QUESTIONS
 
 
-def test_each_stage_picks_up_what_the_one_before_it_recorded(bench):
+def test_each_stage_uses_the_records_of_the_earlier_one(bench):
     builder, answerer = NoteTaking(), NoteTaking()
     assert bench.run_memory(builder, mode="build") is None
     assert builder.asked == []
@@ -251,27 +251,27 @@ def test_each_stage_picks_up_what_the_one_before_it_recorded(bench):
     assert numbers(reported) == numbers(bench.run_memory(NoteTaking()))
 
 
-def test_answers_without_banks_are_refused_with_the_way_out(bench):
+def test_answering_without_banks_is_refused(bench):
     with pytest.raises(RecordError, match=r"12 sessions of system 'memory' are not built .*--mode build"):
         bench.run_memory(NoteTaking(), mode="answer")
 
 
 @pytest.mark.parametrize("mode", ["report", "judge"])
-def test_without_records_there_is_nothing_to_report_or_judge(bench, mode):
+def test_report_and_judge_need_records(bench, mode):
     with pytest.raises(RecordError, match=r"no run is recorded in .*extractive.*--mode full"):
         bench.run(Quoting(), mode=mode, judge_model="openai/judge")
 
 
-def test_judging_under_flags_of_other_data_is_refused_and_changes_nothing(bench):
+def test_judging_with_flags_of_other_data_is_refused(bench):
     bench.run(Quoting())
     kept = {path: path.read_bytes() for path in (bench.folder / "run").rglob("*.json")}
     other = write_conversations(bench.folder / "other.json", 5, sessions=2)
-    with pytest.raises(RecordError, match=r"no answer of system 'extractive' .*: give the flags .*--dataset"):
+    with pytest.raises(RecordError, match=r"no answer of system 'extractive' .*: use the flags .*--dataset"):
         bench.run(Quoting(), mode="judge", judge_model="openai/judge", dataset=str(other))
     assert {path: path.read_bytes() for path in (bench.folder / "run").rglob("*.json")} == kept
 
 
-def test_what_the_prompts_were_chosen_on_is_known_when_their_file_is_gone(bench):
+def test_optimisation_data_is_known_without_the_program_file(bench):
     program = bench.folder / "program.json"
     NoteTaking().save(str(program))
     sha256 = hashlib.sha256(bench.data.read_bytes()).hexdigest()
@@ -280,7 +280,7 @@ def test_what_the_prompts_were_chosen_on_is_known_when_their_file_is_gone(bench)
     saved["metadata"]["optimization"] = {"dataset": seen}
     program.write_text(json.dumps(saved))
     bench.run_memory(NoteTaking(), systems="optimized", program=program)
-    warning = "optimized: its prompts were made and chosen on 2 of these conversations: quote --split test"
+    warning = "optimized: its prompts were optimised on 2 of these conversations: quote --split test"
     assert warning in bench.output
     program.unlink()
     results = bench.run(NoteTaking(), mode="report", systems="optimized", program=program)
@@ -289,7 +289,7 @@ def test_what_the_prompts_were_chosen_on_is_known_when_their_file_is_gone(bench)
     assert warning in bench.output
 
 
-def test_a_report_of_a_part_is_the_score_of_that_part(bench):
+def test_a_report_of_some_conversations_scores_only_those(bench):
     whole = bench.run(Quoting())
     part = bench.run(Quoting(), mode="report", conversations="talk-2")
     assert whole is not None
@@ -298,7 +298,7 @@ def test_a_report_of_a_part_is_the_score_of_that_part(bench):
     assert "|conversations:talk-2" in part["systems"]["extractive"]["signature"]
 
 
-def test_a_report_says_what_is_missing(bench):
+def test_a_report_warns_of_missing_results(bench):
     bench.run(Quoting(), conversations="talk-1")
     results = bench.run(Quoting(), mode="report")
     assert results is not None
@@ -316,7 +316,7 @@ def test_the_first_questions_build_only_their_conversation(bench):
     assert results["dataset"]["conversations"] == ["talk-1"]
 
 
-def test_an_unknown_conversation_is_refused_with_those_that_there_are(bench):
+def test_an_unknown_conversation_is_refused(bench):
     with pytest.raises(
         ConfigError, match=r"unknown conversation 'talk-9' .*choose from talk-1, talk-2, talk-3"
     ):
@@ -330,13 +330,13 @@ def about_moving(question: str) -> bool:
     return "Who is moving" in question
 
 
-def test_a_failed_answer_is_counted_beside_the_score_and_never_scored(bench):
+def test_a_failed_answer_is_counted_and_never_scored(bench):
     results = bench.run(Failing(about_moving))
     assert results is not None
     system = results["systems"]["extractive"]
     assert system["failures"]["answer"]["error"] == system["failures"]["all"] == 3 * SESSIONS
     assert system["locomo_f1"]["all"]["n"] == 3 * (QUESTIONS - 1) - 3 * SESSIONS
-    assert "12 failed in answer (12 error), counted and not scored; --retry-errors" in bench.output
+    assert "12 failed in answer (12 error), counted but not scored; --retry-errors" in bench.output
 
 
 def test_failed_answers_stay_until_they_are_retried(bench):
@@ -351,8 +351,8 @@ def test_failed_answers_stay_until_they_are_retried(bench):
     assert results["systems"]["extractive"]["failures"]["all"] == 0
 
 
-def test_too_many_errors_end_the_run_with_the_first_cause_and_keep_what_is_done(bench):
-    with pytest.raises(BudgetExceededError, match=r"3 calls failed, and max_errors=2; .*no route"):
+def test_too_many_errors_end_the_run_and_keep_finished_work(bench):
+    with pytest.raises(BudgetExceededError, match=r"3 calls failed, more than max_errors=2; .*no route"):
         bench.run(Failing(about_moving), max_errors=2, concurrency=1)
     kept = (bench.folder / "run/extractive/answers.jsonl").read_text().splitlines()
     assert 3 <= len(kept) < 3 * QUESTIONS
@@ -364,14 +364,14 @@ def test_too_many_errors_end_the_run_with_the_first_cause_and_keep_what_is_done(
 def test_a_system_that_never_works_is_stopped(bench):
     system = Failing(lambda question: True)
     with pytest.raises(
-        BudgetExceededError, match=r"the first 20 items all failed; the first one: .*no route"
+        BudgetExceededError, match=r"the first 20 items all failed; first failure: .*no route"
     ):
         bench.run(system, concurrency=1)
     assert len(system.asked) == 20
 
 
 @pytest.mark.parametrize("lost", ["session_1", "session_2", "session_4"])
-def test_sessions_that_failed_are_rebuilt_with_those_after_them(bench, tmp_path, lost):
+def test_failed_sessions_are_rebuilt_with_those_after_them(bench, tmp_path, lost):
     results = bench.run_memory(FailingNotes(lambda session_id: session_id == lost))
     assert results is not None
     system = results["systems"]["memory"]
@@ -385,7 +385,7 @@ def test_sessions_that_failed_are_rebuilt_with_those_after_them(bench, tmp_path,
     assert numbers(retried) == numbers(bench.run_memory(NoteTaking(), output_dir=tmp_path / "untroubled"))
 
 
-def test_sessions_that_fail_once_more_are_answered_from_what_there_is(bench):
+def test_sessions_whose_retry_fails_are_still_answered(bench):
     bench.run_memory(FailingNotes(lambda session_id: session_id == "session_2"))
     again = FailingNotes(lambda session_id: session_id == "session_2")
     results = bench.run_memory(again, retry_errors=True)
@@ -410,9 +410,9 @@ def test_systems_that_share_banks_retry_their_sessions_once(bench):
 PRICED = {"systems": "rag", "reader_model": "openai/gpt-4.1-mini"}
 
 
-def test_what_a_run_will_cost_is_said_before_it_starts_and_what_it_cost_afterwards(bench):
+def test_estimated_and_real_cost_are_reported(bench):
     results = bench.run(Paid(), any_model, **PRICED)
-    assert "estimated cost: about $0.0" in bench.output.partition("to do")[0]
+    assert "estimated cost: about $0.0" in bench.output.partition("rag: answer: ")[0]
     assert "  rag answer: 27 calls to openai/gpt-4.1-mini, about " in bench.output
     assert results is not None
     system = results["systems"]["rag"]
@@ -420,14 +420,14 @@ def test_what_a_run_will_cost_is_said_before_it_starts_and_what_it_cost_afterwar
     assert system["tokens_per_question"] == 1020
 
 
-def test_a_run_that_would_cost_too_much_does_not_start(bench):
+def test_a_run_estimated_over_the_limit_does_not_start(bench):
     system = Paid()
-    with pytest.raises(BudgetExceededError, match=r"would cost about \$0.0.*; nothing was called"):
+    with pytest.raises(BudgetExceededError, match=r"would cost about \$0.0.*; no model was called"):
         bench.run(system, no_model, **PRICED, max_cost=0.0001)
     assert system.asked == system.remembered == []
 
 
-def test_a_run_that_costs_more_than_was_thought_stops_and_can_go_on(bench):
+def test_a_run_over_its_cost_limit_stops_and_can_continue(bench):
     with pytest.raises(BudgetExceededError, match=r"has cost \$0.5.*max_cost=0.45: raise --max-cost"):
         bench.run(Paid(), any_model, **PRICED, max_cost=0.45, concurrency=1)
     with pytest.raises(BudgetExceededError, match=r"would cost about \$0.5"):
@@ -437,7 +437,7 @@ def test_a_run_that_costs_more_than_was_thought_stops_and_can_go_on(bench):
     assert len(rest.asked) == 27 - 5
 
 
-def test_what_is_retried_costs_what_it_had_cost_too(bench):
+def test_a_retry_adds_to_the_cost_of_the_first_try(bench):
     class Cut(Paid):
         def ask(self, space, question):
             answer = super().ask(space, question)
@@ -453,7 +453,7 @@ def test_what_is_retried_costs_what_it_had_cost_too(bench):
         bench.run(Cut(), any_model, **settings, retry_errors=True, max_cost=1.35, concurrency=1)
 
 
-def test_answers_from_a_bank_that_a_retry_replaced_have_cost_too(bench):
+def test_answers_from_a_replaced_bank_count_as_cost(bench):
     class Noted(FailingNotes):
         def ask(self, space, question):
             record_call(CallRecord("openai/gpt-4.1-mini", Usage(calls=1, cost_usd=0.1)))
@@ -495,7 +495,7 @@ def test_a_retry_in_two_phases_counts_every_proposal_once(bench):
     assert system["cost_usd"] == pytest.approx(0.01 * writer.asked)
 
 
-def test_proposals_that_are_not_settled_yet_have_cost_too(bench):
+def test_uncommitted_proposals_count_as_cost(bench):
     writer = CentWriter()
     settings = {
         "mode": "build",
@@ -503,7 +503,7 @@ def test_proposals_that_are_not_settled_yet_have_cost_too(bench):
         "concurrency": 1,
         "writer_model": "openai/gpt-4.1-mini",
     }
-    with pytest.raises(BudgetExceededError, match=r"has cost \$0.1600, and max_cost=0.155"):
+    with pytest.raises(BudgetExceededError, match=r"has cost \$0.1600, more than max_cost=0.155"):
         bench.run_memory(MemoryProgram(writer), **settings, max_cost=0.155)
     with pytest.raises(BudgetExceededError, match=r"would cost about \$0.28"):
         bench.run_memory(MemoryProgram(writer), **settings, max_cost=0.155)
@@ -513,7 +513,7 @@ def test_proposals_that_are_not_settled_yet_have_cost_too(bench):
 # -- damage --------------------------------------------------------------------------------------
 
 
-def test_a_torn_last_line_is_done_again_and_said(bench):
+def test_the_item_of_a_torn_last_line_is_done_again(bench):
     first = bench.run(Quoting())
     path = bench.folder / "run/extractive/answers.jsonl"
     path.write_bytes(path.read_bytes()[:-40])
@@ -523,7 +523,7 @@ def test_a_torn_last_line_is_done_again_and_said(bench):
     assert "an incomplete last line of" in bench.output
 
 
-def test_a_lost_journal_of_builds_is_derived_from_the_database(bench):
+def test_a_lost_build_journal_is_restored_from_the_database(bench):
     first = numbers(bench.run_memory(NoteTaking()))
     (bench.folder / "run/memory/build.jsonl").unlink()
     again = NoteTaking()
@@ -535,7 +535,7 @@ def test_a_lost_journal_of_builds_is_derived_from_the_database(bench):
     assert system["cost_usd"] is None  # what the sessions took was only in the journal
 
 
-def test_a_session_that_only_the_journal_knows_is_built_again(bench):
+def test_a_session_only_in_the_journal_is_built_again(bench):
     first = numbers(bench.run_memory(NoteTaking(), mode="full"))
     for path in (bench.folder / "run").glob("banks.sqlite*"):
         path.unlink()
@@ -545,7 +545,7 @@ def test_a_session_that_only_the_journal_knows_is_built_again(bench):
     assert again.asked == []  # the banks are the same, so are the answers
 
 
-def test_a_moved_folder_goes_on_where_it_was(bench, tmp_path):
+def test_a_moved_folder_continues(bench, tmp_path):
     first = numbers(bench.run_memory(NoteTaking()))
     shutil.move(tmp_path / "run", tmp_path / "moved")
     again = NoteTaking()
@@ -578,7 +578,7 @@ def test_two_processes_cannot_work_in_one_folder(bench):
     bench.run(Intruding(), num_test=1)
 
 
-def test_an_unwritable_folder_is_refused_before_anything_is_done(bench, tmp_path):
+def test_an_unwritable_folder_is_refused_at_once(bench, tmp_path):
     (tmp_path / "file").write_text("")
     system = Quoting()
     with pytest.raises(ConfigError, match=r"output_dir=.*file/run' cannot be written .*--output-dir"):
@@ -590,7 +590,7 @@ def test_an_unwritable_folder_is_refused_before_anything_is_done(bench, tmp_path
     ("changed", "are_remembered"),
     [({"temperature": 0.7}, True), ({"top_k": 3}, False), ({"reader_budget": 77}, False)],
 )
-def test_other_settings_ask_anew(bench, changed, are_remembered):
+def test_changed_settings_answer_again(bench, changed, are_remembered):
     bench.run_memory(NoteTaking())
     other = NoteTaking()
     bench.run_memory(other, **changed)
@@ -598,17 +598,17 @@ def test_other_settings_ask_anew(bench, changed, are_remembered):
     assert len(other.remembered) == (3 * SESSIONS if are_remembered else 0)
 
 
-def test_a_signature_names_what_the_score_depends_on(bench):
+def test_a_signature_names_the_settings_of_its_score(bench):
     def signature(results: Json | None) -> str:
         assert results is not None
         ((_, system),) = results["systems"].items()
         return system["signature"]
 
     assert "|first:4|" in signature(bench.run(Quoting(), num_test=4))
-    assert "|relevance_floor:0.25" in signature(bench.run(Quoting(), relevance_floor=0.25))
+    assert "|min_relative_score:0.25" in signature(bench.run(Quoting(), relevance_floor=0.25))
     told = signature(bench.run_memory(NoteTaking(), temperature=0.7, max_turns=2))
     assert "|temperature:0.7|" in told
-    assert "|writer_mode:specialists|max_turns:2" in told
+    assert "|writer_mode:specialists|writer_max_turns:2" in told
     subset, subsets = bench.folder / "subset", set()
     for ids in ("talk-1", "talk-2"):
         subset.write_text(ids)
@@ -616,13 +616,13 @@ def test_a_signature_names_what_the_score_depends_on(bench):
     assert len(subsets) == 2
 
 
-def test_each_question_tells_how_its_call_went(bench):
+def test_each_question_records_its_outcome(bench):
     bench.run(Failing(lambda question: "Who is moving" in question))
     lines = (bench.folder / "run/extractive/questions.jsonl").read_text().splitlines()
     assert sum(json.loads(line)["outcome"] == "error" for line in lines) == 3 * SESSIONS
 
 
-def test_a_run_of_one_stage_keeps_the_judge_that_the_folder_had(bench):
+def test_a_run_of_one_stage_keeps_the_judge_of_the_folder(bench):
     bench.run(Quoting())
     folder = bench.folder / "run/extractive"
     judge = identify_judge(bench.config(judge_model="openai/j"))
@@ -631,7 +631,7 @@ def test_a_run_of_one_stage_keeps_the_judge_that_the_folder_had(bench):
     assert read_run(folder).judge == judge
 
 
-def test_what_was_paid_is_journalled_before_the_database_may_fail(bench, monkeypatch):
+def test_paid_calls_are_recorded_before_the_database_is_written(bench, monkeypatch):
     class Billed(NoteTaking):
         def remember(self, space, session):
             record_call(CallRecord("openai/writer", Usage(calls=1, cost_usd=0.1)))
@@ -649,7 +649,7 @@ def test_what_was_paid_is_journalled_before_the_database_may_fail(bench, monkeyp
     assert results["systems"]["memory"]["usage"]["build"]["calls"] == SESSIONS + 1
 
 
-def test_systems_that_share_banks_share_what_a_retry_made_of_them(bench):
+def test_systems_that_share_banks_share_retried_sessions(bench):
     program = bench.folder / "program.json"
     Quoting().save(str(program))
     settings = {"systems": "memory,optimized", "program": program}
@@ -660,7 +660,7 @@ def test_systems_that_share_banks_share_what_a_retry_made_of_them(bench):
     assert optimized["locomo_f1"] == memory["locomo_f1"]
 
 
-def test_verdicts_that_were_asked_for_twice_were_paid_twice(bench):
+def test_repeated_verdicts_are_paid_twice(bench):
     bench.run(Quoting())
     config = bench.config(judge_model="openai/j", rubrics="strict")
     (system,) = load_system_records(config, load_selection(config))

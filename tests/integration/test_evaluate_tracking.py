@@ -31,7 +31,7 @@ def runs_at(uri: str) -> list[Any]:
     return client.search_runs([experiment.experiment_id])
 
 
-def test_results_are_logged_once_however_often_the_command_runs(tmp_path):
+def test_repeated_commands_log_results_once(tmp_path):
     uri = f"sqlite:///{tmp_path / 'runs/mlflow.db'}"
     output = run(tmp_path)
     assert f"mlflow ui --backend-store-uri {uri}" in output
@@ -59,14 +59,14 @@ def test_results_are_logged_once_however_often_the_command_runs(tmp_path):
     assert len(runs_at(uri)) == 4
 
 
-def test_what_a_killed_process_left_of_a_database_does_no_harm(tmp_path):
+def test_a_half_made_database_does_no_harm(tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/mlflow.db.4711.part").write_bytes(b"half a database")
     run(tmp_path)
     assert len(runs_at(f"sqlite:///{tmp_path / 'runs/mlflow.db'}")) == 2
 
 
-def test_a_tracker_that_fails_is_told_when_the_results_are_written(tmp_path):
+def test_a_failing_tracker_is_an_error_after_the_results_are_written(tmp_path):
     with pytest.raises(
         TrackingError, match=r"MLflow at 'nonsense://x' failed: .*--tracking-uri .*--no-mlflow"
     ):
@@ -75,7 +75,7 @@ def test_a_tracker_that_fails_is_told_when_the_results_are_written(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["sqlite:///{}", "postgresql://127.0.0.1:1/x", "mysql+nodriver://h/x"])
-def test_a_database_that_fails_is_told_like_that(tmp_path, monkeypatch, place):
+def test_a_failing_database_is_an_error(tmp_path, monkeypatch, place):
     monkeypatch.setattr("mlflow.store.db.utils.MAX_RETRY_COUNT", 1)  # ten tries take MLflow 100 s
     (tmp_path / "text.db").write_text("no database, but a text of some length\n" * 99)
     uri = place.format(tmp_path / "text.db")

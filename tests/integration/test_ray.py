@@ -156,9 +156,7 @@ def assert_nothing_is_told(logs: Path) -> None:
         assert SAID.encode() not in content, file
 
 
-def test_a_run_on_two_nodes_one_of_which_is_killed_ends_like_one_on_threads(
-    cluster: Any, folder: Path, tmp_path: Path
-) -> None:
+def test_a_killed_node_does_not_change_the_results(cluster: Any, folder: Path, tmp_path: Path) -> None:
     data = write_conversations(tmp_path / "talks.json", CONVERSATIONS, SESSIONS)
     program = make_system("memory", SystemSettings())
     program.reader.answer.signature = program.reader.answer.signature.with_instructions("Answer in one word.")
@@ -227,9 +225,7 @@ def listening(pids: set[int]) -> set[str]:
     return addresses
 
 
-def test_a_run_that_is_killed_takes_its_cluster_along_and_goes_on_where_it_was(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_killed_run_ends_its_cluster_and_continues(folder: Path, tmp_path: Path) -> None:
     data = write_conversations(tmp_path / "talks.json", 2, 4)
     whole, killed, temporary = tmp_path / "whole", tmp_path / "killed", folder / "local"
     temporary.mkdir()
@@ -266,14 +262,14 @@ def test_a_run_that_is_killed_takes_its_cluster_along_and_goes_on_where_it_was(
     assert_nothing_is_told(temporary)
 
 
-def test_what_a_task_raises_is_raised_and_a_task_that_kills_its_process_ends_the_run(cluster: Any) -> None:
+def test_exceptions_of_tasks_are_raised_and_lost_tasks_end_the_run(cluster: Any) -> None:
     def refuse() -> None:
         raise ConflictError("somebody was faster")
 
     with RayExecutor(cluster.address, 1, None) as executor:
         with pytest.raises(ConflictError, match=r"^somebody was faster$"):
             executor.task(refuse)()
-        with pytest.raises(ClusterError, match=r"lost a task 4 times, .* the same command goes on$"):
+        with pytest.raises(ClusterError, match=r"lost a task 4 times, .* the same command continues$"):
             executor.task(lambda: os._exit(1))()
 
 
@@ -292,7 +288,7 @@ class Here:
         return result
 
 
-def test_no_key_is_sent_nor_what_the_model_was_asked_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_get_no_key_and_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     here = Here(None)
     with ModelServer() as server:
@@ -308,7 +304,7 @@ def test_no_key_is_sent_nor_what_the_model_was_asked_before(monkeypatch: pytest.
     assert KEY.encode() not in here.sent
 
 
-def test_dspy_keeps_nothing_of_what_a_task_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dspy_keeps_no_history_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with ModelServer() as server:
         lm = language_model("openai/test", api_base=server.url)
@@ -318,14 +314,12 @@ def test_dspy_keeps_nothing_of_what_a_task_asks(monkeypatch: pytest.MonkeyPatch)
     assert dspy.settings.trace == []
 
 
-def test_a_database_that_holds_something_else_for_a_task_is_an_error(tmp_path: Path) -> None:
+def test_a_database_at_another_revision_is_an_error(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'bank.sqlite'}"
     with BankStore(url) as store:
         store.save(MemorySpace("alice"))
         remote = RemoteSystem(make_system("memory", SystemSettings()), Here(url), calls_at_once=1)
-        with pytest.raises(
-            ConflictError, match="'alice' is at revision 0, and a task reads revision 1 of it"
-        ):
+        with pytest.raises(ConflictError, match="'alice' is at revision 0, but a task reads revision 1"):
             remote.ask(MemorySpace("alice"), "Who is Bob?")
 
 
@@ -342,12 +336,12 @@ def test_a_machine_with_another_version_is_an_error(monkeypatch: pytest.MonkeyPa
 
     remote = RemoteSystem(make_system("extractive", SystemSettings()), Elsewhere(None), calls_at_once=1)
     with pytest.raises(
-        ConfigError, match=r"has memory-program 0\.0\.1, and the run is of .*: install the same"
+        ConfigError, match=r"has memory-program 0\.0\.1, and the run has .*: install the same"
     ):
         remote.ask(MemorySpace("alice"), "Who is Bob?")
 
 
-def test_without_ray_the_flag_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
     data = write_conversations(tmp_path / "talks.json", 1, 1)
     output_dir, console = tmp_path / "run", Console(file=io.StringIO())
@@ -361,9 +355,9 @@ def test_without_ray_the_flag_says_what_to_install(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     "address", ["127.0.0.1:1", "ray://127.0.0.1:1", "auto", "127.0.0.1:port", "host:99999999"]
 )
-def test_a_cluster_that_is_not_there_is_named_at_once(address: str) -> None:
+def test_an_unreachable_cluster_is_an_error_at_once(address: str) -> None:
     executor = RayExecutor(address, 1, None)
-    with pytest.raises(ConfigError, match=f"ray_address='{address}' is no Ray cluster .*ray start --head"):
+    with pytest.raises(ConfigError, match=f"ray_address='{address}' is not a Ray cluster .*ray start --head"):
         executor.__enter__()
 
 
@@ -381,14 +375,12 @@ def test_an_sqlite_file_is_refused_on_several_machines() -> None:
     "url", ["postgresql://me:hunter2@host/name", "postgresql://me@host/name?password=hunter2"]
 )
 def test_a_database_with_a_password_in_its_url_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="have PGPASSWORD or ~/") as caught:
+    with pytest.raises(ConfigError, match="set PGPASSWORD or ~/") as caught:
         shareable_database_url(url)
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_database_is_named_as_every_process_finds_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_database_urls_are_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert (
         shareable_database_url("sqlite:///runs/banks.sqlite") == f"sqlite:///{tmp_path / 'runs/banks.sqlite'}"

@@ -1,4 +1,4 @@
-"""The report in headless Chromium: it asks the network for nothing, complains of nothing, and can be read."""
+"""The report in headless Chromium: it makes no requests, logs no errors, and can be read."""
 
 import json
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def folder(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def opened(browser: Browser, folder: Path, request: pytest.FixtureRequest) -> Iterator[Opened]:
-    """The report of the first run; at the end of every test, nothing was asked for and nothing was wrong."""
+    """The report of the first run; after each test there were no requests and no errors."""
     name, settings = getattr(request, "param", ("one/report.html", {}))
     window = Opened(browser, folder / name, **settings)
     yield window
@@ -73,7 +73,7 @@ def cells(page: Page, title: str, row: str) -> dict[str, str]:
     return dict(zip(headings, found.all_inner_texts(), strict=True))
 
 
-def test_the_score_of_each_system_is_on_the_page_with_its_interval_and_its_signature(opened, folder):
+def test_each_score_has_its_interval_and_signature_on_the_page(opened, folder):
     results = json.loads((folder / "one/results.json").read_text())
     for name, system in results["systems"].items():
         score = system["locomo_f1"]["all"]
@@ -81,11 +81,11 @@ def test_the_score_of_each_system_is_on_the_page_with_its_interval_and_its_signa
         assert shown == [f"{score['value']:.3f}", f"{score['low']:.2f}..{score['high']:.2f}"]
         assert opened.page.get_by_text(system["signature"]).is_visible()
     (comparison,) = results["comparisons"]
-    row = table_of(opened.page, "first minus the second").locator("tbody tr")
+    row = table_of(opened.page, "Paired differences").locator("tbody tr")
     assert f"{comparison['difference']:+.3f}" in row.inner_text()
 
 
-def test_a_question_leads_to_its_evidence_turn_and_to_what_became_of_it(opened):
+def test_a_question_shows_its_evidence_and_where_it_was_lost(opened):
     open_question(opened.page, "dolphin")
     question = opened.page.locator("#question")
     assert question.locator("h3").inner_text() == "What did Ana do with the dolphin?"
@@ -99,10 +99,10 @@ def test_a_question_leads_to_its_evidence_turn_and_to_what_became_of_it(opened):
     assert "D1:1: ranked 1, shown" in extractive.inner_text()
 
 
-def test_what_the_reader_was_shown_leads_to_the_history_of_each_memory(opened):
+def test_memories_shown_to_the_reader_open_their_history(opened):
     open_question(opened.page, "falcon")
     section = opened.page.locator("section[data-system='memory']")
-    section.get_by_text("What the reader was shown (1)").click()
+    section.get_by_text("Shown to the reader (1)").click()
     shown = section.locator(".shown > ol > li")
     shown.first.wait_for()  # it is drawn when it is opened
     assert shown.count() == 1
@@ -124,7 +124,7 @@ def test_what_the_reader_was_shown_leads_to_the_history_of_each_memory(opened):
         history.nth(3)
         .locator(".gone")
         .all_inner_texts()[0]
-        .startswith("was m7 Ana photographed two animals.")
+        .startswith("replaced m7 Ana photographed two animals.")
     )
     profile = section.locator(".profile")
     assert f"Profile (edited 2 times) {PROFILES[1]}" in profile.inner_text()
@@ -132,7 +132,7 @@ def test_what_the_reader_was_shown_leads_to_the_history_of_each_memory(opened):
     assert PROFILES[0] in profile.inner_text()
 
 
-def test_questions_are_found_by_system_answer_fault_category_and_words(opened, folder):
+def test_questions_are_filtered_by_system_answer_error_category_and_words(opened, folder):
     page = opened.page
     lines = [json.loads(line) for line in (folder / "one/memory/questions.jsonl").read_text().splitlines()]
     assert page.locator("#count").inner_text() == f"{len(lines)} of {len(lines)} questions"
@@ -150,11 +150,11 @@ def test_questions_are_found_by_system_answer_fault_category_and_words(opened, f
     assert page.locator("#list button").count() == 0
 
 
-def test_an_example_of_a_fault_opens_its_question_with_the_shares_beside_it(opened, folder):
+def test_an_example_of_an_error_type_opens_its_question(opened, folder):
     results = json.loads((folder / "one/results.json").read_text())
     diagnosis = results["systems"]["memory"]["diagnosis"]["all"]
     share = diagnosis["faults"]["stored but superseded"] / diagnosis["wrong"]
-    row = table_of(opened.page, "lost where").locator("tbody tr", has_text="stored but superseded")
+    row = table_of(opened.page, "Error breakdown").locator("tbody tr", has_text="stored but superseded")
     assert f"{share:.0%}" in row.inner_text()
     example = opened.page.locator(".examples dd a").first
     text = example.inner_text()
@@ -166,7 +166,7 @@ def test_an_example_of_a_fault_opens_its_question_with_the_shares_beside_it(open
     assert unquote(opened.page.url).endswith(f"#question=0/{chosen.get_attribute('data-question')}")
 
 
-def test_tool_use_growth_and_every_figure_are_drawn(opened, folder):
+def test_tool_use_bank_size_and_every_figure_are_drawn(opened, folder):
     assert cells(opened.page, "Tool use of memory", "notes") == {
         "agent": "notes",
         **{"create": "18", "update": "2", "delete": "2", "merge": "2", "split": "0", "edit_core": "0"},
@@ -175,7 +175,7 @@ def test_tool_use_growth_and_every_figure_are_drawn(opened, folder):
     assert cells(opened.page, "Tool use of memory", "profile")["edit_core"] == "4"
     growth = json.loads((folder / "one/results.json").read_text())["systems"]["memory"]["growth"]
     for sessions, memories in ((1, "3.0"), (2, "5.0"), (3, "7.0")):
-        grown = cells(opened.page, "Growth of the banks of memory", str(sessions))
+        grown = cells(opened.page, "Bank size of memory", str(sessions))
         tokens = f"{growth[sessions - 1]['tokens']:,.0f}"
         named = {"sessions": str(sessions), "banks": "2", "live memories": memories, "tokens": tokens}
         assert grown == named
@@ -183,7 +183,7 @@ def test_tool_use_growth_and_every_figure_are_drawn(opened, folder):
     assert titles == [
         "F1 by category, with intervals",
         "F1 against tokens per question",
-        "Growth of the banks by session",
+        "Bank size by session",
     ]
     for figure in opened.page.locator("figure svg").all():
         box = figure.bounding_box()
@@ -191,7 +191,7 @@ def test_tool_use_growth_and_every_figure_are_drawn(opened, folder):
         assert box["width"] > 250
 
 
-def test_an_address_that_is_heard_of_late_leaves_the_filters_alone(opened):
+def test_a_late_hash_change_leaves_the_filters_alone(opened):
     page = opened.page
     field(page, "words").fill("dolphin")
     page.locator("#list button").first.click()
@@ -199,7 +199,7 @@ def test_an_address_that_is_heard_of_late_leaves_the_filters_alone(opened):
     assert field(page, "words").input_value() == "dolphin"
 
 
-def test_everything_can_be_reached_and_read_by_keyboard(opened):
+def test_everything_can_be_reached_by_keyboard(opened):
     page, keyboard = opened.page, opened.page.keyboard
     keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the questions"
@@ -225,7 +225,7 @@ def test_everything_can_be_reached_and_read_by_keyboard(opened):
     assert heading.inner_text() == first
     for _ in range(20):
         keyboard.press("Tab")
-        if page.evaluate("document.activeElement.textContent").startswith("What the reader was shown"):
+        if page.evaluate("document.activeElement.textContent").startswith("Shown to the reader"):
             break
     keyboard.press("Enter")
     page.locator(".shown[open] > ol > li").first.wait_for()
@@ -235,7 +235,7 @@ PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobil
 
 
 @opening(**PHONE)
-def test_on_a_phone_nothing_is_wider_than_the_screen_and_what_is_tapped_is_large_enough(opened):
+def test_the_page_fits_a_phone_and_targets_are_large_enough(opened):
     open_question(opened.page, "dolphin")
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 360
     assert opened.page.locator("#question h3").bounding_box()["width"] <= 360
@@ -271,10 +271,10 @@ CONTRAST = """(element) => {
     indirect=True,
     ids=["light", "dark"],
 )
-def test_text_stands_out_by_day_and_by_night(opened):
+def test_text_has_enough_contrast_in_both_colour_schemes(opened):
     page = opened.page
     open_question(page, "dolphin")
-    page.get_by_text("What the reader was shown (1)").first.click()
+    page.get_by_text("Shown to the reader (1)").first.click()
     is_dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(22, 23, 26)"
     assert is_dark == page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
     texts = "h1, h2, h3, h4, p, td, th, dt, dd, li, small, summary, label, a:not(.skip), text"
@@ -284,12 +284,12 @@ def test_text_stands_out_by_day_and_by_night(opened):
 
 
 @opening("report.html")
-def test_runs_on_the_same_data_stand_side_by_side_and_are_compared(opened, folder):
+def test_runs_on_the_same_data_are_compared_side_by_side(opened, folder):
     page = opened.page
     board = page.locator("#dataset-1")
     names = board.locator("table").first.locator("tbody th").all_inner_texts()
     assert names == ["one: memory", "one: extractive", "two: extractive"]
-    pairs = table_of(page, "first minus the second").first.locator("tbody tr").all_inner_texts()
+    pairs = table_of(page, "Paired differences").first.locator("tbody tr").all_inner_texts()
     assert [row.split("\t")[:2] for row in pairs] == [
         ["one: memory", "one: extractive"],
         ["one: memory", "two: extractive"],
@@ -305,7 +305,7 @@ def test_runs_on_the_same_data_stand_side_by_side_and_are_compared(opened, folde
 
 
 @opening("hostile/report.html")
-def test_what_conversations_and_files_contain_is_text_and_never_markup(opened):
+def test_texts_of_conversations_and_files_are_never_markup(opened):
     page = opened.page
     assert HOSTILE_NAME in page.locator("h1").inner_text()
     open_question(page, "alert")

@@ -1,4 +1,4 @@
-"""Reports of runs without a browser: what the page holds, where it goes, and what is refused."""
+"""Reports of runs without a browser: content and place of the page, and refused settings."""
 
 import base64
 import gzip
@@ -22,9 +22,8 @@ from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, RecordError
 from memory_program.core.json_files import Json
-from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.evaluation.evaluation_run import evaluate, evaluate_oracle
 from memory_program.evaluation.item_records import JudgeRecord
-from memory_program.evaluation.oracle_eval import evaluate_oracle
 from memory_program.evaluation.question_selection import load_selection
 from memory_program.evaluation.report.answer_browser import SizeBudget
 from memory_program.evaluation.report.report_page import write_html_report
@@ -77,7 +76,7 @@ class Markup(HTMLParser):
                 self.addresses.append(value or "")
 
 
-def test_a_run_ends_with_a_page_that_names_no_address_but_its_own(runs):
+def test_the_page_refers_to_no_other_address(runs):
     markup = Markup(runs / "one/report.html")
     assert [address for address in markup.addresses if not address.startswith("#")] == []
     assert len(markup.addresses) > 10
@@ -89,7 +88,7 @@ def test_a_run_ends_with_a_page_that_names_no_address_but_its_own(runs):
     } == {}
 
 
-def test_the_page_holds_every_turn_every_bank_and_every_result(runs):
+def test_the_page_holds_all_turns_banks_and_results(runs):
     (board,) = records(runs / "one/report.html")
     assert board["systems"] == ["memory", "extractive"]
     talk = board["conversations"]["talk-1"]
@@ -116,7 +115,7 @@ def test_the_page_holds_every_turn_every_bank_and_every_result(runs):
     assert board["shown"][memory["shown"]] == ["m11"]
 
 
-def test_a_report_of_one_run_scores_it_as_it_was_run_and_writes_the_same_again(runs):
+def test_a_report_of_a_run_writes_the_same_results_again(runs):
     kept = {name: (runs / "one" / name).read_bytes() for name in ("results.json", "report.html")}
     results, output = reported(runs / "one")
     assert results is not None
@@ -129,7 +128,7 @@ def test_a_report_of_one_run_scores_it_as_it_was_run_and_writes_the_same_again(r
     assert (runs / "one/report.html").read_bytes() == kept["report.html"]
 
 
-def test_a_report_keeps_the_ceiling_that_the_run_was_measured_with(runs, tmp_path):
+def test_a_report_keeps_the_oracle_results_of_the_run(runs, tmp_path):
     shutil.copytree(runs / "one", tmp_path / "one")
     path = tmp_path / "one/results.json"
     results = json.loads(path.read_text())
@@ -138,19 +137,19 @@ def test_a_report_keeps_the_ceiling_that_the_run_was_measured_with(runs, tmp_pat
     again, _ = reported(tmp_path / "one")
     assert again is not None
     assert again["ceiling"] == ceiling
-    assert '<th scope="row">ceiling (oracle)</th>' in (tmp_path / "one/report.html").read_text(
+    assert '<th scope="row">oracle (upper bound)</th>' in (tmp_path / "one/report.html").read_text(
         encoding="utf-8"
     )
     assert evaluate_oracle(EvaluateConfig(mode="report", runs=(tmp_path / "one",))) is None
 
 
-def test_a_run_that_was_moved_is_reported_where_it_lies(runs, tmp_path):
+def test_a_moved_run_can_be_reported(runs, tmp_path):
     shutil.copytree(runs / "one", tmp_path / "moved")
-    reported(tmp_path / "moved", page=tmp_path / "page.html")
+    reported(tmp_path / "moved", report_file=tmp_path / "page.html")
     assert records(tmp_path / "page.html") == records(runs / "one/report.html")
 
 
-def test_several_runs_share_a_page_beside_them_and_are_compared_on_what_both_were_asked(runs):
+def test_several_runs_share_a_page_and_are_compared_on_common_questions(runs):
     results, output = reported(runs / "one", runs / "two")
     assert results is None
     assert f"report of 2 runs: {runs / 'report.html'}" in output
@@ -182,7 +181,7 @@ def judged(folder: Path, model: str, verdict: Verdict) -> None:
 
 
 @pytest.mark.parametrize(("model", "is_comparable"), [("openai/kind", True), ("openai/harsh", False)])
-def test_verdicts_of_different_judges_are_not_compared_and_that_is_said(runs, tmp_path, model, is_comparable):
+def test_verdicts_of_different_judges_are_not_compared(runs, tmp_path, model, is_comparable):
     folders = [tmp_path / "kind", tmp_path / "other"]
     for folder, judge in zip(folders, ("openai/kind", model), strict=True):
         shutil.copytree(runs / "two", folder)
@@ -190,20 +189,20 @@ def test_verdicts_of_different_judges_are_not_compared_and_that_is_said(runs, tm
     reported(*folders)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert ("judge/strict" in page) == is_comparable
-    said = (
-        "kind: extractive and other: extractive are not compared by strict: other judges gave their verdicts"
+    warning = (
+        "kind: extractive and other: extractive are not compared by strict: their verdicts are by different"
     )
-    assert (said in page) != is_comparable
+    assert (warning in page) != is_comparable
 
 
-def test_runs_of_one_name_are_told_apart_by_their_paths(runs, tmp_path):
+def test_runs_with_the_same_name_are_shown_by_their_paths(runs, tmp_path):
     shutil.copytree(runs / "two", tmp_path / "two")
-    reported(runs / "two", tmp_path / "two", page=tmp_path / "page.html")
+    reported(runs / "two", tmp_path / "two", report_file=tmp_path / "page.html")
     (board,) = records(tmp_path / "page.html")
     assert board["systems"] == [f"{path.as_posix()}: extractive" for path in (runs / "two", tmp_path / "two")]
 
 
-def test_what_a_page_has_no_room_for_is_left_out_and_said(runs, tmp_path):
+def test_conversations_beyond_the_size_budget_are_abridged(runs, tmp_path):
     config = load_run_config(runs / "one", EvaluateConfig(mode="report", mlflow=False))
     run = score_and_publish(config, load_selection(config), Console(file=io.StringIO()))
     whole = records(runs / "one/report.html")[0]["conversations"]
@@ -215,10 +214,10 @@ def test_what_a_page_has_no_room_for_is_left_out_and_said(runs, tmp_path):
     abridged = board["conversations"]["talk-2"]
     assert (abridged["isWhole"], abridged["banks"]) == (False, {})
     assert sorted(abridged["turns"]) == ["D1:1", "D1:3", "D2:1", "D2:3", "D3:1", "D3:3"]
-    assert "the turns and memories of 1 conversations, but for" in (tmp_path / "page.html").read_text()
+    assert "1 conversations are shown with their evidence turns only" in (tmp_path / "page.html").read_text()
 
 
-def test_the_page_is_logged_to_mlflow_with_the_run_and_that_of_several_by_itself(runs):
+def test_pages_are_logged_to_mlflow(runs):
     uri = f"sqlite:///{runs / 'mlflow.db'}"
     evaluated(runs / "two", runs / "talks.json", systems="extractive", conversations="talk-2", mlflow=True)
     reported(runs / "one", runs / "two", mlflow=True)
@@ -234,10 +233,12 @@ def test_the_page_is_logged_to_mlflow_with_the_run_and_that_of_several_by_itself
     assert "one on talks" not in parents  # was run without MLflow
 
 
-def test_the_folders_are_named_on_the_command_line():
-    config = parse_flags(EvaluateConfig, ["--mode", "report", "runs/a", "runs/b", "--report-file", "both.html"])
+def test_run_folders_are_positional_arguments():
+    config = parse_flags(
+        EvaluateConfig, ["--mode", "report", "runs/a", "runs/b", "--report-file", "both.html"]
+    )
     assert config.runs == (Path("runs/a"), Path("runs/b"))
-    assert config.page == Path("both.html")
+    assert config.report_file == Path("both.html")
 
 
 @pytest.mark.parametrize(
@@ -250,7 +251,7 @@ def test_the_folders_are_named_on_the_command_line():
         ),
     ],
 )
-def test_what_does_not_go_with_a_report_of_runs_is_refused(settings, complaint):
+def test_settings_that_do_not_fit_a_report_of_runs_are_refused(settings, complaint):
     with pytest.raises(ConfigError, match=complaint):
         EvaluateConfig(**{"mode": "report", "runs": (Path("runs/a"),), **settings})
 
@@ -259,11 +260,11 @@ def test_what_does_not_go_with_a_report_of_runs_is_refused(settings, complaint):
     ("content", "complaint"),
     [
         (None, r"no run is recorded in .*: name a folder that was an --output-dir"),
-        ("{", r"config.json' is not the settings of a run"),
-        ("[1]", r"config.json' is not the settings of a run"),
+        ("{", r"config.json' does not hold the settings of a run"),
+        ("[1]", r"config.json' does not hold the settings of a run"),
     ],
 )
-def test_a_folder_without_a_run_is_refused_by_name(tmp_path, content, complaint):
+def test_a_folder_without_a_run_is_refused(tmp_path, content, complaint):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(RecordError, match=complaint):

@@ -41,7 +41,7 @@ def banks() -> dict[str, MemoryBank]:
     return {"long": long, "short": short}
 
 
-def test_growth_is_the_mean_over_conversations_with_that_session():
+def test_bank_size_is_the_mean_over_conversations_with_that_session():
     tokens = {text: count_tokens(text) for text in ("Mara sails.", "Mara sings.", "Mara sails and sings.")}
     first = (tokens["Mara sails."] + tokens["Mara sings."] + count_tokens("Tom is shy.")) / 2
     assert mean_bank_growth([LONG, SHORT], banks()) == [
@@ -78,7 +78,7 @@ def identity(name: SystemName, archive: bool = False) -> SystemIdentity:
         (SystemName.NO_MEMORY, True, set()),
     ],
 )
-def test_retained_turns_depend_on_the_system(name, archive, turns):
+def test_systems_that_may_show_turns_keep_them_verbatim(name, archive, turns):
     assert system_retained_turns(identity(name, archive), LONG, {}).verbatim_turns == turns
 
 
@@ -86,7 +86,7 @@ def test_a_system_that_writes_no_memories_has_no_banks():
     assert load_banks(identity(SystemName.RAG), [LONG], None) == {}
 
 
-def test_banks_are_in_the_run_folder_unless_a_database_is_named(tmp_path: Path):
+def test_banks_are_in_the_run_folder_without_a_database_url(tmp_path: Path):
     config = EvaluateConfig(output_dir=tmp_path)
     assert database_url(config) == f"sqlite:///{tmp_path}/banks.sqlite"
     assert database_url(EvaluateConfig(db_url="postgresql://server/banks")) == "postgresql://server/banks"

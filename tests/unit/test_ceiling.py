@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from memory_program.configs.evaluate_config import EvaluateConfig
-from memory_program.evaluation.oracle_eval import evaluate_oracle
+from memory_program.evaluation.evaluation_run import evaluate_oracle
 
 
 @pytest.mark.parametrize(

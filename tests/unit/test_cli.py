@@ -131,7 +131,7 @@ def test_a_file_that_needs_a_flag_beside_it_is_no_error(tmp_path):
         ("top_k: 0", "top_k=0 must be at least 1"),
         ("mode: reprot", "unknown mode 'reprot': choose from build"),
         ("- 1", "expected settings"),
-        ("a: [", "is not YAML"),
+        ("a: [", "cannot be read: while parsing"),
         ("archive: true\nwith_verbatim_turns: true", "archive is the old name of with_verbatim_turns"),
     ],
 )

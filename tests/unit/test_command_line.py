@@ -21,8 +21,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_flags_become_a_config():
     flags = (
-        "--dataset locomo --mode build --systems memory,rag --model openai/m --top-k 7 --no-mlflow --with-verbatim-turns "
-        "--max-cost 1.5 --data x.json --writer-mode generalist"
+        "--dataset locomo --mode build --systems memory,rag --model openai/m --top-k 7 --no-mlflow "
+        "--with-verbatim-turns --max-cost 1.5 --data x.json --writer-mode generalist"
     )
     config = parse_flags(EvaluateConfig, shlex.split(flags))
     assert config == EvaluateConfig(
@@ -40,16 +40,16 @@ def test_flags_become_a_config():
 
 
 @pytest.mark.parametrize("flag", ["--conversations", "--conv-id", "--sample-id", "--character-id"])
-def test_conversations_are_named_by_the_word_of_each_benchmark(flag):
+def test_each_benchmark_has_its_own_flag_for_conversations(flag):
     assert parse_flags(EvaluateConfig, [flag, "a,b"]).conversations == "a,b"
 
 
-def test_a_bad_setting_is_an_error_of_the_config_not_a_box():
+def test_a_bad_setting_is_a_config_error():
     with pytest.raises(ConfigError, match="top_k=0 must be at least 1"):
         parse_flags(EvaluateConfig, ["--top-k", "0"])
 
 
-def test_every_setting_is_a_flag_with_the_text_of_its_docstring(capsys, monkeypatch):
+def test_every_setting_is_a_flag_with_its_docstring_as_help(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     with pytest.raises(SystemExit) as caught:
         parse_flags(EvaluateConfig, ["--help"])
@@ -61,7 +61,7 @@ def test_every_setting_is_a_flag_with_the_text_of_its_docstring(capsys, monkeypa
         assert "".join(field.description.split()) in shown
 
 
-def test_help_imports_nothing_that_is_slow():
+def test_help_imports_nothing_slow():
     command = [sys.executable, "-X", "importtime", str(EVALUATE), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0
@@ -117,7 +117,7 @@ def test_success_is_status_0():
 
 
 @pytest.mark.parametrize("size", [1, 1_000_000])
-def test_a_reader_of_the_output_that_goes_away_is_no_error(size):
+def test_a_closed_output_pipe_is_not_an_error(size):
     code = (
         "import sys, time; from memory_program.core.command_line import run_script; "
         f"sys.exit(run_script(lambda: (time.sleep(0.5), print('x' * {size}))))"
@@ -127,7 +127,7 @@ def test_a_reader_of_the_output_that_goes_away_is_no_error(size):
     assert (process.stderr.read(), process.wait()) == (b"", 141)
 
 
-def test_an_error_is_told_although_nobody_reads_the_output():
+def test_an_error_is_reported_after_the_output_pipe_closed():
     code = (
         "import sys, time; from memory_program.core.command_line import run_script\n"
         "from memory_program.core.errors import StoreError\n"
@@ -142,7 +142,7 @@ def test_an_error_is_told_although_nobody_reads_the_output():
     assert b"error: locked" in process.stderr.read()
 
 
-def test_a_pipe_to_elsewhere_that_breaks_is_an_error(capfd):
+def test_another_broken_pipe_is_an_error(capfd):
     def fail() -> None:
         raise BrokenPipeError(32, "Broken pipe")
 

@@ -30,7 +30,7 @@ LOCOMO = {"dataset": "locomo"}
         ("api_base", "http://me:hunter22@host/v1", "the key that the environment has"),
     ],
 )
-def test_an_address_with_a_password_in_it_is_refused_and_not_repeated(name, address, instead):
+def test_an_address_with_a_password_is_refused_and_not_shown(name, address, instead):
     for config in (EvaluateConfig, OptimizeConfig, TrainConfig):
         if name in config.flat_fields():
             with pytest.raises(ConfigError, match=f"{name} holds a password, .* {instead}") as caught:
@@ -38,7 +38,7 @@ def test_an_address_with_a_password_in_it_is_refused_and_not_repeated(name, addr
             assert "hunter" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_an_address_without_a_password_is_taken_as_it_is():
+def test_an_address_without_a_password_is_accepted():
     addresses = {
         "db_url": "postgresql://me@host:5432/banks?options=-c%20a%3Db",
         "tracking_uri": "http://host:5000/mlflow",
@@ -49,7 +49,7 @@ def test_an_address_without_a_password_is_taken_as_it_is():
     assert EvaluateConfig(db_url="sqlite:///C:/runs/a@b.sqlite").db_url == "sqlite:///C:/runs/a@b.sqlite"
 
 
-def test_without_any_flag_the_embedded_model_writes_and_reads_the_sample_and_nothing_judges():
+def test_by_default_the_embedded_model_runs_on_the_sample_without_a_judge():
     config = EvaluateConfig()
     assert config.source.dataset == "sample"
     assert [name.value for name in config.system_names] == ["memory", "rag", "full-context", "no-memory"]
@@ -57,7 +57,7 @@ def test_without_any_flag_the_embedded_model_writes_and_reads_the_sample_and_not
 
 
 @pytest.mark.parametrize("dataset", ["locomo", "longmemeval", "perltqa", "own.json"])
-def test_the_embedded_model_stands_in_for_no_model_on_real_conversations(dataset):
+def test_real_conversations_need_a_named_model(dataset):
     with pytest.raises(ConfigError, match="system 'memory' needs a model: name one with --model"):
         EvaluateConfig(dataset=dataset)
     config = EvaluateConfig(dataset=dataset, systems="extractive")
@@ -72,12 +72,12 @@ def test_the_embedded_model_stands_in_for_no_model_on_real_conversations(dataset
         ("optimized,memory", ["optimized", "memory"]),
     ],
 )
-def test_a_saved_program_is_a_system_beside_the_memory_that_it_began_as(systems, expected):
+def test_a_saved_program_is_a_system_beside_memory(systems, expected):
     config = EvaluateConfig(systems=systems, program="p.json")
     assert [name.value for name in config.system_names] == expected
 
 
-def test_the_weights_beside_a_saved_program_write_for_it_and_for_no_other_system(tmp_path):
+def test_weights_beside_a_saved_program_write_for_it_only(tmp_path):
     (tmp_path / "model.safetensors").touch()
     program = tmp_path / "program.json"
     config = EvaluateConfig(systems="memory,rag", program=program, writer_model="pocket-base")
@@ -95,12 +95,12 @@ def test_trained_weights_cannot_be_sent_to_ray(tmp_path):
         )
 
 
-def test_a_model_that_is_named_goes_before_the_embedded_one():
+def test_a_named_model_replaces_the_embedded_one():
     config = EvaluateConfig(reader_model="openai/m")
     assert (config.writer, config.reader, config.judge) == ("pocket", "openai/m", None)
 
 
-def test_the_embedded_model_judges_only_where_it_is_named_as_judge():
+def test_the_embedded_model_judges_only_if_named_as_judge():
     assert EvaluateConfig(model="pocket-base").judge is None
     assert EvaluateConfig(model="pocket", judge_model="openai/j").judge == "openai/j"
     assert EvaluateConfig(model="openai/m").judge == "openai/m"
@@ -161,20 +161,20 @@ def test_the_embedded_model_judges_only_where_it_is_named_as_judge():
         ),
     ],
 )
-def test_a_bad_setting_is_refused_with_the_value_and_the_way_out(settings, message):
+def test_a_bad_setting_is_refused_with_its_value_and_a_remedy(settings, message):
     with pytest.raises(ConfigError) as caught:
         EvaluateConfig(**settings)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_in_this_process_that_no_task_calls_is_no_hindrance_to_ray():
+def test_ray_accepts_a_local_model_that_no_task_calls():
     EvaluateConfig(executor="ray", systems="extractive")
     EvaluateConfig(executor="ray", model="openai/m", writer_model="pocket", systems="rag")
     EvaluateConfig(executor="ray", mode="report")
 
 
-def test_two_bad_settings_are_both_told():
+def test_two_bad_settings_are_both_reported():
     with pytest.raises(ConfigError, match="top_k=0 must be at least 1; seed=-1 must be at least 0"):
         EvaluateConfig(top_k=0, seed=-1)
 
@@ -186,7 +186,7 @@ def test_a_system_that_needs_a_model_says_so(systems):
     assert EvaluateConfig(systems=systems, model="openai/m", **LOCOMO).reader == "openai/m"
 
 
-def test_a_build_needs_a_writer_only_and_only_for_systems_that_write():
+def test_a_build_needs_a_writer_for_systems_that_write():
     assert EvaluateConfig(systems="memory", mode="build", writer_model="openai/m", **LOCOMO).reader is None
     assert EvaluateConfig(systems="rag", mode="build", **LOCOMO).writer is None
     with pytest.raises(ConfigError, match="--writer-model"):
@@ -194,11 +194,11 @@ def test_a_build_needs_a_writer_only_and_only_for_systems_that_write():
 
 
 @pytest.mark.parametrize("mode", ["report", "judge"])
-def test_what_is_recorded_is_judged_and_reported_without_the_models_that_made_it(mode):
+def test_recorded_answers_are_judged_and_reported_without_their_models(mode):
     assert EvaluateConfig(systems="memory,rag", mode=mode, judge_model="openai/j", **LOCOMO).reader is None
 
 
-def test_a_model_for_one_role_goes_before_the_model_for_all():
+def test_the_model_of_a_role_overrides_the_model_of_all():
     config = EvaluateConfig(systems="memory", model="openai/a", judge_model="openai/b")
     assert (config.writer, config.reader, config.judge) == ("openai/a", "openai/a", "openai/b")
 
@@ -213,20 +213,20 @@ def test_the_settings_of_a_system_are_flags_of_the_run():
     assert config.system == SystemSettings(top_k=7, with_verbatim_turns=True)
 
 
-def test_a_page_is_a_file(tmp_path):
+def test_a_report_file_is_a_file_that_can_be_written(tmp_path):
     with pytest.raises(ConfigError, match=r"report_file='.*' is a folder: name a file"):
         EvaluateConfig(report_file=tmp_path)
     assert EvaluateConfig(report_file=tmp_path / "both.html").page == tmp_path / "both.html"
     (tmp_path / "file").touch()
     with pytest.raises(
-        ConfigError, match=r"report_file='.*/file/a/b.html' cannot be made: '.*/file' is a file"
+        ConfigError, match=r"report_file='.*/file/a/b.html' cannot be written: '.*/file' is a file"
     ):
         EvaluateConfig(report_file=tmp_path / "file" / "a" / "b.html")
     assert EvaluateConfig(report_file=tmp_path / "new" / "both.html").page == tmp_path / "new" / "both.html"
 
 
 @pytest.mark.parametrize("config", [EvaluateConfig, OptimizeConfig, TrainConfig])
-def test_a_model_that_has_no_name_is_not_taken_for_none(config):
+def test_a_blank_model_name_is_refused(config):
     with pytest.raises(ConfigError, match="model=' ' names no model: name one, or leave it out"):
         config(model=" ")
 
@@ -236,7 +236,7 @@ def test_a_run_is_reported_once():
         EvaluateConfig(mode="report", runs=("runs/a", "runs/a"))
 
 
-def test_traces_need_a_place():
+def test_traces_need_mlflow():
     with pytest.raises(ConfigError, match="--traces needs MLflow"):
         EvaluateConfig(traces=True, mlflow=False)
 
@@ -247,7 +247,7 @@ def test_every_setting_says_what_it_means():
         assert "\n" not in (field.description or ""), name
 
 
-def test_the_names_of_systems_are_those_that_can_be_made():
+def test_every_system_name_can_be_made():
     assert [name.value for name in SystemName] == list(SYSTEMS)
     for name in SystemName:
         system = SYSTEMS[name.value](SystemSettings())
@@ -258,7 +258,7 @@ def test_the_names_of_systems_are_those_that_can_be_made():
     )
 
 
-def test_the_splits_and_rubrics_are_those_of_the_benchmark():
+def test_splits_and_rubrics_are_those_of_the_benchmark():
     splits = {*get_args(SplitOrAll), *get_args(MemBuilderSplit)}
     assert set(get_args(EvaluateConfig.flat_fields()["split"].annotation)) == splits
     assert split_list(EvaluateConfig().rubrics) == [rubric.value for rubric in Rubric]

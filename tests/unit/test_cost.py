@@ -40,7 +40,7 @@ def test_a_build_costs_at_least_its_transcripts():
     assert transcripts < estimate.cost_usd < 3 * transcripts
 
 
-def test_the_whole_conversation_costs_more_than_a_packed_context_and_that_more_than_none():
+def test_full_context_costs_more_than_rag_and_rag_more_than_none():
     def cost(name: SystemName) -> float:
         estimate = estimate_answers(config(), name, [TALK], missing=10)
         assert estimate is not None
@@ -51,11 +51,11 @@ def test_the_whole_conversation_costs_more_than_a_packed_context_and_that_more_t
 
 
 @pytest.mark.parametrize("name", [name for name in SystemName if not name.has_model_writer])
-def test_a_system_that_writes_by_no_model_is_built_for_nothing(name):
+def test_a_build_without_a_model_costs_nothing(name):
     assert estimate_build(config(), name, [TALK], missing=5) is None
 
 
-def test_what_is_done_costs_nothing():
+def test_finished_work_costs_nothing():
     assert estimate_build(config(), SystemName.MEMORY, [TALK], missing=0) is None
     assert estimate_answers(config(), SystemName.RAG, [TALK], missing=0) is None
     assert estimate_judgements(config(), SystemName.RAG, missing=0) is None
@@ -63,7 +63,7 @@ def test_what_is_done_costs_nothing():
     assert format_estimates([]) == []
 
 
-def test_a_server_of_ones_own_has_no_price():
+def test_a_custom_server_has_no_price():
     estimate = estimate_judgements(config(api_base="http://localhost:8000/v1"), SystemName.RAG, missing=3)
     assert estimate == StageEstimate("rag", "judge", MODEL, 3, None, 3 * 530)
 
@@ -72,19 +72,21 @@ def estimates(*costs: float | None) -> list[StageEstimate]:
     return [StageEstimate("rag", "answer", "m", 1000, cost, 2_000_000) for cost in costs]
 
 
-def test_the_estimate_is_told_with_what_is_not_known():
+def test_the_estimate_lists_calls_of_unknown_price():
     assert format_estimates(estimates(0.5, None)) == [
-        "estimated cost: about $0.5000, and what has no known price",
+        "estimated cost: about $0.5000, plus calls of unknown price",
         "  rag answer: 1,000 calls to m, about 2,000,000 tokens, about $0.5000",
         "  rag answer: 1,000 calls to m, about 2,000,000 tokens, price unknown",
     ]
-    assert format_estimates(estimates(None))[0] == "cost: unknown"
+    assert format_estimates(estimates(None))[0] == "estimated cost: unknown"
 
 
 def test_a_run_over_its_limit_is_refused():
     check_affordable(estimates(0.5, 0.4), spent_usd=0.1, max_cost_usd=1.0)
     check_affordable(estimates(50.0, None), spent_usd=0.1, max_cost_usd=None)
-    with pytest.raises(BudgetExceededError, match=r"about \$1.1000, and max_cost=1.0: raise --max-cost"):
+    with pytest.raises(
+        BudgetExceededError, match=r"about \$1.1000, more than max_cost=1.0: raise --max-cost"
+    ):
         check_affordable(estimates(0.5, 0.4), spent_usd=0.2, max_cost_usd=1.0)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import CHECKOUT
+from tests.model_server import ModelServer
 
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = {"fastapi", "huggingface_hub", "matplotlib", "peft", "pyarrow", "ray", "safetensors", "torch"}
@@ -25,6 +26,22 @@ BLOCK = (
     "sys.meta_path.insert(0, Blocked())\n"
     "sys.modules['matplotlib'] = None\n"
 )
+
+USE_OF_THE_BASE = """
+from datetime import UTC, datetime
+from memory_program import MemoryProgram, MemorySpace, Session, Turn, language_model
+from memory_program.cli import main
+
+program = MemoryProgram()
+program.set_lm(language_model("openai/gpt-4.1-mini", api_base=URL))
+space = MemorySpace("ana")
+turn = Turn("D1:1", "Ana", "I moved to Lisbon in May.")
+program.remember(space, Session(1, datetime(2024, 6, 1, tzinfo=UTC), (turn,)))
+assert len(space.bank), "nothing was remembered"
+assert program.ask(space, "Where does Ana live?").text
+flags = ["--model", "openai/gpt-4.1-mini", "--api-base", URL, "--num-test", "1", "--no-mlflow"]
+sys.exit(main(["evaluate", *flags, "--systems", "memory,extractive"]))
+"""
 
 
 def names(requirements: list[str]) -> set[str]:
@@ -90,22 +107,7 @@ def test_a_missing_extra_is_named_in_one_line(code, extra, library, tmp_path):
 
 
 def test_a_base_installation_remembers_and_answers_through_an_api(tmp_path):
-    code = (
-        "from tests.model_server import ModelServer\n"
-        "from datetime import UTC, datetime\n"
-        "from memory_program import MemoryProgram, MemorySpace, Session, Turn, language_model\n"
-        "from memory_program.cli import main\n"
-        "with ModelServer() as server:\n"
-        "    program = MemoryProgram()\n"
-        "    program.set_lm(language_model('openai/gpt-4.1-mini', api_base=server.url))\n"
-        "    space = MemorySpace('ana')\n"
-        "    turn = Turn('D1:1', 'Ana', 'I moved to Lisbon in May.')\n"
-        "    program.remember(space, Session(1, datetime(2024, 6, 1, tzinfo=UTC), (turn,)))\n"
-        "    assert len(space.bank), 'nothing was remembered'\n"
-        "    assert program.ask(space, 'Where does Ana live?').text\n"
-        "    flags = ['--model', 'openai/gpt-4.1-mini', '--api-base', server.url, '--num-test', '1']\n"
-        "    assert main(['evaluate', *flags, '--no-mlflow', '--systems', 'memory,extractive']) == 0\n"
-    )
-    done = run_base(code, tmp_path)
+    with ModelServer() as server:
+        done = run_base(f"URL = {server.url!r}\n{USE_OF_THE_BASE}", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "plots are left out" in done.stdout

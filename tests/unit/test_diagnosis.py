@@ -75,36 +75,36 @@ def fault_of(item: ScoredQuestion, kept: RetainedTurns | None = None) -> Diagnos
     return diagnose(item, TALK, kept if kept is not None else collect_retained_turns(bank_of_the_talk(), ()))
 
 
-def test_a_turn_that_no_memory_was_drawn_from_was_never_stored():
+def test_a_turn_without_a_memory_was_never_stored():
     assert fault_of(scored("Rome", "D1:3", "D2:2")) == Diagnosis(ErrorType.NEVER_STORED, ("D2:2",))
 
 
-def test_what_an_update_replaced_is_superseded_though_its_successor_still_cites_the_turn():
+def test_an_update_supersedes_a_turn_that_it_still_cites():
     assert fault_of(scored("Rome", "D1:1")) == Diagnosis(ErrorType.SUPERSEDED, ("D1:1",))
     shown = scored(answered("Rome", shown=("m4",)), "D1:1")
     assert fault_of(shown) == Diagnosis(ErrorType.SUPERSEDED, ("D1:1",))
 
 
-def test_what_was_deleted_is_superseded():
+def test_a_deleted_memory_is_superseded():
     assert fault_of(scored("wasps", "D1:2", "D1:3")) == Diagnosis(ErrorType.SUPERSEDED, ("D1:2",))
 
 
-def test_a_live_memory_that_the_reader_was_not_shown_was_not_retrieved():
+def test_a_live_memory_not_shown_was_not_retrieved():
     item = scored(answered("Rome", shown=("m3",)), "D2:1", "D1:3")
     assert fault_of(item) == Diagnosis(ErrorType.NOT_RETRIEVED, ("D2:1",))
 
 
-def test_a_wrong_answer_from_all_of_the_evidence_was_misread():
+def test_a_wrong_answer_from_all_evidence_is_misread():
     item = scored(answered("Rome", shown=("m3", "m4")), "D2:1", "D1:3")
     assert fault_of(item) == Diagnosis(ErrorType.MISREAD)
 
 
-def test_an_abstention_is_a_fault_of_its_own_only_where_the_evidence_was_shown():
+def test_abstention_is_an_error_type_only_if_all_evidence_was_shown():
     assert fault_of(scored(answered(ABSTENTION, shown=("m4",)), "D2:1")) == Diagnosis(ErrorType.ABSTAINED)
     assert fault_of(scored(answered(ABSTENTION), "D2:1")) == Diagnosis(ErrorType.NOT_RETRIEVED, ("D2:1",))
 
 
-def test_an_answer_to_a_question_without_one_should_have_been_an_abstention():
+def test_an_unanswerable_question_should_get_an_abstention():
     item = scored("Rome", "D1:1", gold=None, category=Category.ADVERSARIAL)
     assert fault_of(item) == Diagnosis(ErrorType.SHOULD_HAVE_ABSTAINED)
     assert fault_of(scored(ABSTENTION, "D1:1", gold=None, category=Category.ADVERSARIAL)) is None
@@ -124,12 +124,12 @@ def test_a_gold_without_evidence_is_suspect():
         ("7 May 2023", Category.TEMPORAL, ErrorType.MISREAD),  # is resolved
     ],
 )
-def test_a_single_hop_gold_that_its_evidence_never_says_is_suspect(gold, category, fault):
+def test_a_single_hop_gold_absent_from_its_evidence_is_suspect(gold, category, fault):
     item = scored(answered("Rome", shown=("D1:1",)), "D1:1", gold=gold, category=category)
     assert fault_of(item, collect_retained_turns(None, TALK.turns)) == Diagnosis(fault)
 
 
-def test_a_system_that_shows_turns_stores_them_all_and_can_only_fail_to_find_them():
+def test_a_system_that_shows_turns_stores_them_all():
     kept = collect_retained_turns(None, TALK.turns)
     assert fault_of(scored(answered("Rome", shown=("D1:2",)), "D1:1", "D1:2"), kept) == Diagnosis(
         ErrorType.NOT_RETRIEVED, ("D1:1",)
@@ -139,32 +139,32 @@ def test_a_system_that_shows_turns_stores_them_all_and_can_only_fail_to_find_the
     )
 
 
-def test_with_the_archive_a_deleted_memory_loses_nothing():
+def test_verbatim_turns_keep_what_a_deleted_memory_held():
     kept = collect_retained_turns(bank_of_the_talk(), TALK.turns)
     assert fault_of(scored(answered("wasps", shown=("D1:2",)), "D1:2"), kept) == Diagnosis(ErrorType.MISREAD)
 
 
-def test_a_system_that_keeps_nothing_never_stored_anything():
+def test_without_memories_nothing_is_stored():
     assert fault_of(scored("Rome", "D1:1"), collect_retained_turns(None, ())) == Diagnosis(
         ErrorType.NEVER_STORED, ("D1:1",)
     )
 
 
-def test_a_turn_that_a_whole_conversation_shows_needs_no_ranking():
+def test_a_full_context_needs_no_ranking():
     record = AnswerRecord("k", "q", Answer("Rome", shown=tuple(TALK.turns)), Usage(), 0.1)
     assert fault_of(scored(record, "D1:1"), collect_retained_turns(None, TALK.turns)) == Diagnosis(
         ErrorType.MISREAD
     )
 
 
-def test_a_right_answer_and_a_failed_call_have_no_fault():
+def test_right_answers_and_failed_calls_have_no_error_type():
     assert fault_of(scored("Oslo", "D1:1")) is None
     half = scored("Oslo, Norway city", "D1:1", category=Category.SINGLE_HOP)
     assert (half.locomo_f1, fault_of(half)) == (0.5, None)
     assert fault_of(scored(answered("", outcome=Outcome.ERROR), "D1:1")) is None
 
 
-def test_the_first_verdict_that_there_is_decides_before_the_official_score():
+def test_the_first_verdict_decides_before_the_official_score():
     right, wrong = Verdict.CORRECT, Verdict.WRONG
     assert fault_of(scored("the capital of Norway", "D1:1", verdicts=(right, wrong))) is None
     assert fault_of(scored("Oslo", "D2:2", verdicts=(wrong, right))) == Diagnosis(
@@ -174,7 +174,7 @@ def test_the_first_verdict_that_there_is_decides_before_the_official_score():
     assert fault_of(scored("Oslo", "D1:1", verdicts=(Verdict.UNPARSED, None))) is None
 
 
-def test_a_merge_and_a_split_carry_on_what_the_old_memories_said():
+def test_merges_and_splits_carry_the_old_turns():
     bank = bank_of_the_talk()
     bank.merge(["m3", "m4"], note("Mara lives in Bergen with Pip."), BY)
     bank.split("m5", [note("Mara lives in Bergen."), note("Pip is a dog.")], BY)
@@ -192,13 +192,13 @@ def test_a_merge_and_a_split_carry_on_what_the_old_memories_said():
     assert (kept.stored_turns(), kept.live_turns()) == ({"D1:1", "D1:2", "D1:3", "D2:1"}, {"D1:3", "D2:1"})
 
 
-def test_an_update_that_cites_no_new_turn_is_a_rewording_and_carries_on():
+def test_an_update_without_a_new_turn_is_a_rewording():
     bank = bank_of_the_talk()
     bank.update("m3", note("Mara has a dog, Pip.", "D1:3"), BY)
     assert trace_source_turns(bank.operations())["m5"] == {"D1:3"}
 
 
-def test_faults_are_counted_by_category_and_failed_calls_are_not():
+def test_error_types_are_counted_by_category():
     items = [
         scored("Rome", "D2:2"),
         scored("Oslo", "D1:1"),

@@ -31,22 +31,22 @@ def identity(changed: str = "", **settings: object) -> SystemIdentity:
     return identify_system(system, SystemName.MEMORY, EvaluateConfig(model="openai/m", **settings))
 
 
-def test_other_prompts_of_the_reader_give_other_answers_from_the_same_banks():
+def test_reader_prompts_change_answers_and_not_banks():
     assert identity("reader").answer != identity().answer
     assert identity("reader").build == identity().build
 
 
-def test_other_prompts_of_the_writer_give_other_banks():
+def test_writer_prompts_change_banks():
     assert identity("writer").build != identity().build
 
 
 @pytest.mark.parametrize("changed", [{"temperature": 0.7}, {"top_k": 3}, {"reader_budget": 77}])
-def test_other_settings_of_the_reader_give_other_answers(changed: dict[str, object]):
+def test_reader_settings_change_answers(changed: dict[str, object]):
     assert identity(**changed).answer != identity().answer
     assert (identity(**changed).build == identity().build) is ("temperature" not in changed)
 
 
-def test_a_question_that_is_asked_on_another_day_is_another_one():
+def test_the_date_of_a_question_changes_its_key():
     asked = Question(
         "q", 0, "How old am I?", LongMemEvalType.TEMPORAL, "3", asked_at=datetime(2023, 5, 1, tzinfo=UTC)
     )
@@ -54,7 +54,7 @@ def test_a_question_that_is_asked_on_another_day_is_another_one():
     assert identity().answer_key(asked, "bank") != identity().answer_key(later, "bank")
 
 
-def test_a_verdict_belongs_to_the_gold_and_to_the_prompts_of_its_judge():
+def test_a_verdict_key_depends_on_gold_and_judge_prompts():
     judge, other = (JudgeIdentity("openai/j", {"strict": {"locomo": prompts}}) for prompts in ("a", "b"))
     asked = Question("c", 0, "When?", Category.SINGLE_HOP, "May")
     assert judge.key("strict", asked, "x") != judge.key("strict", replace(asked, answer="June"), "x")
@@ -63,7 +63,7 @@ def test_a_verdict_belongs_to_the_gold_and_to_the_prompts_of_its_judge():
     assert not judge.is_same_judge(other, "strict")
 
 
-def test_a_judge_that_was_tried_on_some_of_the_known_answers_has_no_quality_yet():
+def test_error_rates_need_all_known_answers():
     judge = identify_judge(EvaluateConfig(judge_model="openai/j", rubrics="strict"))
     assert judge is not None
     ((rubric, cases),) = calibration_cases(judge, Benchmark.LOCOMO).items()

@@ -45,7 +45,7 @@ def identity(program: Path | None, **more: object) -> JudgeIdentity:
     return found
 
 
-def test_the_prompts_of_its_rubric_are_replaced_and_no_others(tmp_path: Path) -> None:
+def test_only_the_prompts_of_its_rubric_are_replaced(tmp_path: Path) -> None:
     judges = make_judges(config_of(write_judge(tmp_path / "judge.json", instruction=ADDED)))
     told = {
         rubric: judges[rubric].by_grading[Grading.LOCOMO].predict.signature.instructions for rubric in Rubric
@@ -56,7 +56,7 @@ def test_the_prompts_of_its_rubric_are_replaced_and_no_others(tmp_path: Path) ->
     }
 
 
-def test_the_replaced_prompt_is_what_the_model_is_asked(tmp_path: Path) -> None:
+def test_the_model_gets_the_replaced_prompt(tmp_path: Path) -> None:
     program = write_judge(tmp_path / "judge.json", instruction=ADDED)
     with ScriptedLM([fields(reasoning="Same.", verdict="CORRECT")]) as lm:
         judged = make_judges(config_of(program), lm)[Rubric.STRICT].grade(ANSWERS[0].question, "7 May 2023")
@@ -74,7 +74,7 @@ def test_verdicts_by_other_prompts_have_other_keys(tmp_path: Path) -> None:
     assert strict[0] == strict[2] != strict[1]
 
 
-def test_the_name_of_a_judge_says_which_prompts_it_has(tmp_path: Path) -> None:
+def test_the_name_of_a_judge_identifies_its_prompts(tmp_path: Path) -> None:
     assert identity(None).name == "openai/judge"
     first = identity(write_judge(tmp_path / "a.json", instruction=ADDED)).name
     second = identity(write_judge(tmp_path / "b.json", instruction="\nBe quick.")).name
@@ -82,7 +82,7 @@ def test_the_name_of_a_judge_says_which_prompts_it_has(tmp_path: Path) -> None:
     assert first != second
 
 
-def test_a_run_remembers_whose_prompts_judged_it(tmp_path: Path) -> None:
+def test_a_run_records_the_prompts_of_its_judge(tmp_path: Path) -> None:
     judge = identity(write_judge(tmp_path / "a.json", made_on=[ANSWERS[0].question.text]))
     config, name = config_of(None), SystemName.EXTRACTIVE
     system = make_system(name.value, config.system)
@@ -93,15 +93,13 @@ def test_a_run_remembers_whose_prompts_judged_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "is no optimised judge (FileNotFoundError"),
-        ("not JSON", "is no optimised judge (JSONDecodeError"),
-        ("[]", "is no optimised judge (TypeError"),
+        (None, "is not an optimised judge (FileNotFoundError"),
+        ("not JSON", "is not an optimised judge (JSONDecodeError"),
+        ("[]", "is not an optimised judge (TypeError"),
         ('{"metadata": {"optimization": {"dataset": {"train": [], "val": []}}}}', "(KeyError: 'rubric')"),
     ],
 )
-def test_what_is_no_optimised_judge_is_refused_with_the_way_out(
-    content: str | None, message: str, tmp_path: Path
-) -> None:
+def test_a_file_that_is_not_a_judge_is_refused(content: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "judge.json"
     if content is not None:
         path.write_text(content)
@@ -111,7 +109,7 @@ def test_what_is_no_optimised_judge_is_refused_with_the_way_out(
     assert "name a file that optimize.py --target judge saved" in str(caught.value)
 
 
-def test_a_file_without_the_prompt_of_a_kind_of_question_is_refused(tmp_path: Path) -> None:
+def test_a_judge_file_that_lacks_a_prompt_is_refused(tmp_path: Path) -> None:
     path = write_judge(tmp_path / "judge.json", Benchmark.LONGMEMEVAL)
     path.write_text(path.read_text().replace('"longmemeval-update"', '"longmemeval-other"'))
     with pytest.raises(ConfigError, match="KeyError: 'longmemeval-update'"):
@@ -122,7 +120,7 @@ def test_a_judge_of_another_benchmark_or_rubric_is_refused(tmp_path: Path) -> No
     path = write_judge(tmp_path / "judge.json", Benchmark.PERLTQA)
     with pytest.raises(ConfigError, match="for questions of perltqa, and these are of locomo"):
         identity(path)
-    with pytest.raises(ConfigError, match="for the strict rubric, and here answers are judged by lenient"):
+    with pytest.raises(ConfigError, match="for the strict rubric, and this run uses lenient"):
         identity(path, dataset="perltqa", model="openai/m", rubrics="lenient")
     assert identity(path, dataset="perltqa", model="openai/m", rubrics="strict").optimized is not None
 
@@ -140,7 +138,7 @@ def test_optimised_prompts_without_a_judge_are_refused() -> None:
         EvaluateConfig(judge_program=Path("judge.json"))
 
 
-def test_errors_on_questions_that_the_prompts_never_saw_stand_apart_and_are_cited(tmp_path: Path) -> None:
+def test_error_rates_on_untouched_questions_are_cited(tmp_path: Path) -> None:
     seen = {answer.question.text for answer in ANSWERS[:100]}
     path = write_judge(tmp_path / "judge.json", made_on=sorted(seen))
     judge = identity(path, rubrics="strict")

@@ -44,14 +44,14 @@ def test_every_system_has_a_bar_for_every_category_that_has_a_score():
     assert axes.get_title() == "locomo, 1,986 questions"
 
 
-def test_a_system_stands_at_its_tokens_and_its_score():
+def test_a_point_is_at_tokens_and_score():
     (axes,) = plot_score_vs_tokens(results(memory=0.5, rag=0.25)).axes
     points = [container.lines[0].get_xydata()[0].tolist() for container in axes.containers]
     assert points == [[500.0, 0.5], [250.0, 0.25]]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["memory", "rag"]
 
 
-def test_what_a_run_cost_is_drawn_where_it_is_known_in_plain_numbers():
+def test_only_known_costs_are_drawn():
     found = results(memory=0.5, rag=0.25)
     found["systems"]["memory"]["cost_usd"], found["systems"]["rag"]["cost_usd"] = 1.5, None
     (axes,) = plot_score_vs_cost(found).axes
@@ -71,14 +71,14 @@ def test_banks_grow_session_by_session():
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["memory"]
 
 
-def test_dollar_signs_in_names_are_no_formulas(tmp_path):
+def test_dollar_signs_in_names_are_not_formulas(tmp_path):
     found = results(memory=0.5)
     found["dataset"]["name"] = "cost_$5_{a$b"
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in write_plots(tmp_path, found))
 
 
 @pytest.mark.parametrize("draw", [plot_score_by_category, plot_score_vs_tokens])
-def test_a_system_without_any_score_is_drawn_without_a_fault(draw):
+def test_a_system_without_scores_can_be_drawn(draw):
     found = results(memory=0.5)
     found["systems"]["memory"] |= {
         "locomo_f1": dict.fromkeys(CATEGORIES, NOTHING),

@@ -51,7 +51,7 @@ def scored(
     return [score_question(question(n, category), r, {}) for n, r in enumerate(records)]
 
 
-def test_the_mean_runs_over_the_answers_that_there_are():
+def test_the_mean_is_over_existing_answers():
     summary = summarize_system(
         scored("a red kite", "blue", record("a red kite", outcome=Outcome.ERROR), None), [], RESAMPLING
     )
@@ -89,7 +89,7 @@ def test_the_headline_is_the_micro_average_of_the_four_answerable_categories():
     assert overall == {**overall, "value": pytest.approx((0.5 + 2 / 3 + 1 + 1 + 0 + 1 + 0) / 7), "n": 7}
 
 
-def test_the_set_score_and_bleu_are_of_the_questions_that_have_them():
+def test_set_f1_and_bleu_are_over_questions_that_have_them():
     items = [
         score_question(question(0, Category.MULTI_HOP, "red, blue"), record("red, blue, green, pink"), {}),
         score_question(question(1, Category.SINGLE_HOP, "red kite"), record("red kite"), {}),
@@ -102,7 +102,7 @@ def test_the_set_score_and_bleu_are_of_the_questions_that_have_them():
     assert summary["bleu1"]["all"]["n"] == 2
 
 
-def test_tokens_that_no_server_reported_are_unknown_and_not_zero():
+def test_unreported_tokens_are_unknown_and_not_zero():
     silent = Usage(calls=1, cost_usd=None, unpriced_calls=1)
     heard = Usage(calls=1, input_tokens=90, output_tokens=10)
     assert [item.tokens for item in scored(record("x", usage=silent), record("x", usage=heard), "x")] == [
@@ -119,7 +119,7 @@ def test_a_category_without_questions_has_no_score_and_is_not_zero():
     assert summary["locomo_f1"]["temporal"] == {"value": None, "low": None, "high": None, "n": 0}
 
 
-def test_the_gold_of_an_adversarial_question_is_not_looked_at():
+def test_the_gold_of_an_adversarial_question_is_ignored():
     with_gold = score_question(question(0, Category.ADVERSARIAL, "No"), record("No"), {})
     assert (with_gold.locomo_f1, with_gold.bleu1) == (0.0, None)
 
@@ -139,7 +139,7 @@ def test_recall_is_over_the_ranking_of_the_questions_with_evidence():
     assert {interval["n"] for interval in summary["recall_intervals"].values()} == {2}
 
 
-def test_tokens_are_those_of_the_reader_or_without_a_model_those_looked_at():
+def test_tokens_are_of_the_reader_or_of_the_context():
     paid = Usage(calls=1, input_tokens=500, output_tokens=20)
     items = scored(record("x", usage=paid), record("y"), record("", outcome=Outcome.ERROR, usage=paid))
     assert summarize_system(items, [], RESAMPLING)["tokens_per_question"] == (520 + 40) / 2
@@ -160,7 +160,7 @@ def test_usage_is_summed_by_stage_and_failed_calls_cost_too():
     assert [summary["usage"][stage]["calls"] for stage in ("build", "answer", "judge")] == [4, 1, 1]
 
 
-def test_what_a_retry_replaced_has_cost_too():
+def test_records_replaced_by_a_retry_count_as_cost():
     item = score_question(question(0), record("x", usage=Usage(calls=1, cost_usd=0.1)), {})
     before = record("", outcome=Outcome.ERROR, usage=Usage(calls=1, cost_usd=0.2))
     summary = summarize_system([item], [], RESAMPLING, [before])
@@ -170,7 +170,7 @@ def test_what_a_retry_replaced_has_cost_too():
     assert summary["failures"]["all"] == 0
 
 
-def test_a_cost_that_nobody_knows_is_not_a_number():
+def test_an_unknown_cost_is_not_a_number():
     item = scored(record("x", usage=Usage(calls=1, cost_usd=None, unpriced_calls=1)))
     assert summarize_system(item, [], RESAMPLING)["cost_usd"] is None
 
@@ -205,7 +205,7 @@ def judged(*verdicts: tuple[Verdict | None, Verdict | None]) -> Json:
     return summarize_system(items, [], RESAMPLING)
 
 
-def test_an_unparsed_verdict_is_counted_apart_and_is_not_wrong():
+def test_an_unparsed_verdict_is_not_wrong():
     right, wrong, unparsed = Verdict.CORRECT, Verdict.WRONG, Verdict.UNPARSED
     summary = judged((right, right), (right, wrong), (wrong, wrong), (unparsed, right), (None, wrong))
     lenient, strict = summary["judge"]["lenient"], summary["judge"]["strict"]
@@ -216,7 +216,7 @@ def test_an_unparsed_verdict_is_counted_apart_and_is_not_wrong():
     assert summary["failures"]["judge"] == {"error": 0, "unparsed": 1, "truncated": 0, "missing": 1}
 
 
-def test_a_judge_that_could_not_be_asked_is_an_error_and_no_verdict():
+def test_a_failed_judge_call_is_an_error_and_no_verdict():
     item = score_question(question(0), record("x"), {"lenient": verdict(None, Outcome.ERROR)})
     summary = summarize_system([item], [], RESAMPLING)
     assert summary["judge"]["lenient"]["all"]["value"] is None
@@ -224,7 +224,7 @@ def test_a_judge_that_could_not_be_asked_is_an_error_and_no_verdict():
     assert summary["failures"]["judge"]["error"] == 1
 
 
-def test_an_answer_that_failed_is_not_missing_a_verdict():
+def test_a_failed_answer_misses_no_verdict():
     item = score_question(question(0), record("", outcome=Outcome.ERROR), {"lenient": None})
     assert summarize_system([item], [], RESAMPLING)["failures"]["judge"]["missing"] == 0
 
@@ -241,7 +241,7 @@ def many(text: str, talks: Sequence[str] = ("t1", "t2", "t3")) -> list[ScoredQue
     ]
 
 
-def test_equal_records_and_seed_give_equal_numbers_whatever_else_is_scored():
+def test_equal_records_and_seed_give_equal_numbers():
     first = summarize_system(many("blue"), [], RESAMPLING)
     summarize_system(many("a red"), [], RESAMPLING)
     assert summarize_system(many("blue"), [], RESAMPLING) == first
@@ -257,7 +257,7 @@ def test_systems_are_compared_on_the_questions_that_both_answered():
     assert pair["p_value"] == 0.25  # the least that three conversations can give
 
 
-def test_every_two_of_three_systems_are_compared_by_what_both_have():
+def test_each_pair_of_three_systems_is_compared():
     systems = {name: many("blue") for name in ("a", "b", "c")}
     pairs = paired_comparisons(systems, ["lenient"], RESAMPLING)
     assert [(pair["a"], pair["b"]) for pair in pairs] == [("a", "b"), ("a", "c"), ("b", "c")]
@@ -301,7 +301,7 @@ def test_longmemeval_is_scored_by_type_together_and_as_the_mean_of_types():
     assert judged["mean of types"]["low"] < judged["mean of types"]["value"] < judged["mean of types"]["high"]
 
 
-def test_what_has_no_answer_in_longmemeval_is_scored_as_an_abstention():
+def test_unanswerable_longmemeval_questions_score_abstention():
     items = [of_longmemeval(LongMemEvalType.USER, None, must_abstain=flag) for flag in (True, False)]
     summary = summarize_system(items, [], RESAMPLING)
     assert (summary["abstention"]["value"], summary["abstention"]["n"]) == (1, 1)

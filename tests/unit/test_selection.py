@@ -54,7 +54,7 @@ def test_a_subset_file_names_conversations(data, tmp_path, text):
     assert len(asked) == 4
 
 
-def test_a_subset_file_may_name_questions_and_builds_only_what_they_need(data, tmp_path):
+def test_a_subset_file_of_questions_selects_their_conversations(data, tmp_path):
     conversations, asked = chosen(data, subset_file=subset(tmp_path, "talk-1:q1\ntalk-3:q0\n"))
     assert (conversations, asked) == (["talk-1", "talk-3"], ["talk-1:q1", "talk-3:q0"])
 
@@ -94,13 +94,13 @@ def test_an_unknown_conversation_is_refused_with_the_first_of_many(tmp_path):
     assert str(caught.value).endswith("talk-7, talk-8, talk-9 and 20 more")
 
 
-def test_a_subset_of_a_split_without_questions_is_refused_with_the_way_out(tmp_path):
+def test_a_subset_of_a_split_without_questions_is_refused(tmp_path):
     data = write(tmp_path / "talks.json", [sample("talk-1", qa=[])])
-    with pytest.raises(ConfigError, match=r"subset_file=.*this split has no questions: leave --subset-file"):
+    with pytest.raises(ConfigError, match=r"subset_file=.*this split has none: leave --subset-file"):
         chosen(data, subset_file=subset(tmp_path, "talk-1\n"))
 
 
-def test_a_split_that_the_file_has_nothing_of_is_refused(tmp_path):
+def test_a_split_without_conversations_is_refused(tmp_path):
     data = write(tmp_path / "one.json", [sample("conv-26", qa=[question("When?")])])
     assert chosen(data, split="train")[0] == ["conv-26"]
     with pytest.raises(

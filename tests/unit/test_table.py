@@ -9,6 +9,7 @@ from rich.console import Console
 from locomo.judge.rubrics import Rubric, Verdict
 from locomo.types import ANSWERABLE_CATEGORIES, Category, LongMemEvalType, Question
 from memory_program.bank.outcomes import Answer, Outcome, RankedItem
+from memory_program.evaluation.console import print_table
 from memory_program.evaluation.item_records import AnswerRecord, JudgeRecord
 from memory_program.evaluation.report.score_tables import print_results, result_warnings, results_tables
 from memory_program.evaluation.scoring.error_types import Diagnosis, ErrorType, is_wrong, summarize_diagnoses
@@ -66,26 +67,65 @@ def results(**texts: str) -> Any:
 
 
 def printed(found: Any, width: int = 120) -> str:
+    """Every table of the report, as text."""
+    console = Console(file=io.StringIO(), width=width)
+    for table in results_tables(found):
+        print_table(console, table)
+        console.print()
+    return console.file.getvalue()
+
+
+def summary(found: Any, width: int = 120) -> str:
     console = Console(file=io.StringIO(), width=width)
     print_results(console, found)
     return console.file.getvalue()
 
 
-def test_every_column_fits_120_columns():
-    text = printed(results(memory="red kite", rag="red", full_context="kite", no_memory="x", extractive="y"))
-    assert max(len(line) for line in text.splitlines()) <= 120
+ALL_SYSTEMS = {
+    "memory": "red kite",
+    "rag": "red",
+    "full_context": "kite",
+    "no_memory": "x",
+    "extractive": "y",
+}
+
+
+@pytest.mark.parametrize("show", [printed, summary])
+def test_every_column_fits_120_columns(show):
+    text = show(results(**ALL_SYSTEMS))
+    rows = [line for line in text.splitlines() if "missing in judge" not in line]
+    assert max(map(len, rows)) <= 120
     assert "…" not in text
     for heading in ("multi-hop", "temporal", "open-domain", "single-hop", "abstention", "all five"):
         assert heading in text
     for heading in ("@5", "@10", "@25", "@50", "2000 tok", "tokens/question", "calls", "cost", "failures"):
         assert heading in text
-    assert all(name in text and f"sig:{name}" in text for name in SYSTEMS)
+    assert all(name in text for name in SYSTEMS)
+
+
+def test_the_summary_has_a_line_per_system_and_table():
+    found = results(memory="red", rag="x")
+    found["ceiling"] = results(memory="red kite")["systems"]["memory"]
+    lines = [line.split() for line in summary(found).splitlines()]
+    score = found["systems"]["rag"]["locomo_f1"]["all"]
+    row, verdicts, _, usage, errors = (line for line in lines if line[:1] == ["rag"])
+    assert row[1:3] == [f"{score['value']:.3f}", f"{score['low']:.2f}..{score['high']:.2f}"]
+    assert verdicts == ["rag", "lenient", "1.000", "1.00..1.00", "0"]
+    assert usage[-1] == "24"
+    assert errors[1:] == ["6/30", "33%", "67%"]
+    assert [line[:3] for line in lines if line[:1] == ["oracle"]] == [["oracle", "(upper", "bound)"]]
+
+
+def test_the_summary_ends_with_the_warnings():
+    found = results(memory="red")
+    assert "memory: 24 missing in judge: run the same with --mode full" in summary(found)
 
 
 @pytest.mark.parametrize("width", [60, 80])
-def test_on_a_narrow_terminal_tables_are_folded_and_nothing_is_cut(width):
+@pytest.mark.parametrize("show", [printed, summary])
+def test_a_narrow_terminal_folds_tables_and_cuts_nothing(show, width):
     found = results(memory="red kite", full_context="kite")
-    wide, narrow = printed(found), printed(found, width)
+    wide, narrow = show(found), show(found, width)
     rows = [line for line in narrow.splitlines() if "missing in judge" not in line]
     assert max(map(len, rows)) <= width
     assert "…" not in narrow
@@ -100,26 +140,29 @@ def test_brackets_in_names_are_shown_as_they_are():
     assert "with [red] ink" in printed(found)
 
 
-def test_what_a_cache_of_prompts_served_stands_by_stage_with_what_it_saved():
+def test_prompt_cache_is_shown_by_stage_with_its_savings():
     found = results(memory="red", rag="red")
     assert "cache" not in printed(found)
-    usage = found["systems"]["memory"]["usage"]
+    usage, hosted = found["systems"]["memory"]["usage"], "openai/m"
+    found["systems"]["memory"]["run"] = {"system": {"writer": hosted, "reader": hosted}, "judge": None}
     usage["build"] |= {"input_tokens": 8000, "cached_tokens": 2000, "saved_usd": 0.0006}
     usage["answer"] |= {"input_tokens": 1000, "cached_tokens": 0, "cost_usd": None}
-    table = printed(found).partition("cache of prompts served")[2].partition("\n\n ")[0]
+    table = printed(found).partition("Prompt cache")[2].partition("\n\n")[0]
     rows = [line.split() for line in table.splitlines()]
     assert ["memory", "build", "8,000", "2,000", "25.0%", "$0.0006"] in rows
     assert ["memory", "answer", "1,000", "0", "0.0%", "unknown"] in rows
-    assert not any("judge" in row or "rag" in row for row in rows[:6])
+    assert not any("judge" in row or "rag" in row for row in rows)
+    found["systems"]["memory"]["run"]["system"] = {"writer": "pocket", "reader": "local:weights"}
+    assert "Prompt cache" not in printed(found)  # only a provider has one
 
 
-def test_the_ceiling_stands_under_the_systems_where_there_is_one():
+def test_the_oracle_is_shown_below_the_systems():
     found = results(memory="red", no_memory="x")
-    assert "ceiling" not in printed(found)
+    assert "oracle" not in printed(found)
     found["ceiling"] = results(memory="red kite")["systems"]["memory"]
     score = f"{found['ceiling']['locomo_f1']['all']['value']:.3f}"
     rows = [line.split() for line in printed(found).partition("Evidence recall")[0].splitlines()]
-    assert [row[:3] for row in rows if row[:1] == ["ceiling"]] == [["ceiling", "(oracle)", score]]
+    assert [row[:4] for row in rows if row[:1] == ["oracle"]] == [["oracle", "(upper", "bound)", score]]
 
 
 def longmemeval_results() -> Any:
@@ -149,19 +192,19 @@ def longmemeval_results() -> Any:
     }
 
 
-def test_the_types_of_longmemeval_have_a_table_of_their_own_that_fits():
+def test_longmemeval_types_have_a_table_that_fits():
     text = printed(longmemeval_results())
     assert max(len(line) for line in text.splitlines()) <= 120
     assert "…" not in text
     together, by_type = text.partition("Judged correct")[2].split("Judged correct: by type")
     assert all(name in together for name in ("all", "mean of types", "abstention", "unparsed"))
     for name in ("user", "assistant", "preference", "multi-", "temporal", "knowledge-"):
-        assert name in by_type.partition("lost where")[0]
+        assert name in by_type.partition("Error breakdown")[0]
     row = next(line.split() for line in together.splitlines() if line.split()[:1] == ["rag"])
     assert row == ["rag", "lenient", "0.500", "0.500", "0.500", "0", "-"]
 
 
-def test_a_column_that_the_first_system_lacks_is_there_for_the_others():
+def test_a_column_missing_for_the_first_system_is_kept_for_others():
     found = longmemeval_results()
     judge = found["systems"]["memory"]["judge"]["lenient"]
     unasked = {name: scores for name, scores in judge.items() if name != "abstention"}
@@ -180,21 +223,21 @@ def test_a_column_that_the_first_system_lacks_is_there_for_the_others():
     assert [cell[:5] for cell in judged["abstention"]] == ["-", *["0.500"] * 4]
 
 
-def test_rankings_are_shown_where_something_is_ranked():
-    assert "The ranking: share of the evidence found" in printed(longmemeval_results())
-    assert "The ranking" not in printed(results(no_memory="x"))
+def test_retrieval_scores_are_shown_if_there_are_rankings():
+    assert "Retrieval: recall@k, full recall@k, NDCG@k" in printed(longmemeval_results())
+    assert "Retrieval" not in printed(results(no_memory="x"))
 
 
-def test_the_faults_of_wrong_answers_are_shares_of_them():
+def test_error_types_are_shares_of_wrong_answers():
     found = results(rag="x")
-    rows = [line.split("  ") for line in printed(found).partition("lost where")[2].splitlines()]
+    rows = [line.split("  ") for line in printed(found).partition("Error breakdown")[2].splitlines()]
     cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     assert ["rag", "wrong", "6/30", "0/6", "0/6", "0/6", "0/6", "6/6"] in cells
     assert ["never stored", "33%", "-", "-", "-", "-", "33%"] in cells
     assert ["stored but not retrieved", "67%", "-", "-", "-", "-", "67%"] in cells
 
 
-def test_a_score_stands_over_its_interval():
+def test_an_interval_is_shown_below_its_score():
     found = results(memory="red")
     score = found["systems"]["memory"]["locomo_f1"]["all"]
     lines = printed(found).partition("Evidence recall")[0].splitlines()
@@ -203,14 +246,13 @@ def test_a_score_stands_over_its_interval():
     assert lines[row + 1].split()[0] == f"{score['low']:.2f}..{score['high']:.2f}"
 
 
-def test_every_kind_of_failure_is_told_with_the_way_out():
+def test_each_kind_of_failure_has_a_warning():
     failures = {
         "build": {"error": 2, "unparsed": 1, "truncated": 0, "missing": 0},
         "answer": {"error": 0, "unparsed": 0, "truncated": 0, "missing": 4},
         "judge": {"error": 0, "unparsed": 0, "truncated": 0, "missing": 0},
     }
     assert result_warnings("rag", {"failures": failures}) == [
-        "rag: 3 failed in build (2 error, 1 unparsed), counted and not scored; "
-        "--retry-errors does them again",
+        "rag: 3 failed in build (2 error, 1 unparsed), counted but not scored; --retry-errors repeats them",
         "rag: 4 missing in answer: run the same with --mode full",
     ]

@@ -1,6 +1,4 @@
-import gc
 import io
-import os
 import threading
 
 import dspy
@@ -14,12 +12,10 @@ from memory_program.models.usage import Usage
 from tests.scripted_lm import ScriptedLM, fields
 
 
-def workers(
-    concurrency: int = 2, *, terminal: bool = False, mostly_waits: bool = False
-) -> tuple[Workers, io.StringIO]:
+def workers(concurrency: int = 2, *, terminal: bool = False) -> tuple[Workers, io.StringIO]:
     output = io.StringIO()
     console = Console(file=output, width=100, force_terminal=terminal)
-    return Workers(console, RunLimits(), concurrency, is_io_bound=mostly_waits), output
+    return Workers(console, RunLimits(), concurrency), output
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -37,7 +33,7 @@ def test_every_task_runs_and_progress_is_shown(terminal):
     assert ("5/5" if terminal else "rag: answer: 5 of 5 done, 1 failed,") in output.getvalue()
 
 
-def test_dspy_keeps_nothing_of_what_the_tasks_ask():
+def test_dspy_keeps_no_history_of_the_tasks():
     crew, _ = workers()
     program = dspy.Predict("question -> answer")
     with ScriptedLM([fields(answer="x")] * 3) as lm:
@@ -46,7 +42,7 @@ def test_dspy_keeps_nothing_of_what_the_tasks_ask():
     assert (len(lm.requests), lm.history, program.history, dspy.settings.trace) == (3, [], [], [])
 
 
-def test_a_stage_without_work_says_only_that():
+def test_a_stage_without_work_prints_one_line():
     crew, output = workers()
     crew.run("rag: answer", [], to_do=0, total=9)
     assert output.getvalue() == "rag: answer: 0 of 9 to do\n"
@@ -79,7 +75,7 @@ def test_the_first_exception_ends_the_stage_and_no_new_task_begins():
     assert begun == [0, 1, 2]
 
 
-def test_a_long_task_can_see_that_the_stage_is_ending():
+def test_a_long_task_sees_that_the_stage_is_ending():
     crew, _ = workers(concurrency=2)
     failed = threading.Event()
     seen: list[bool] = []
@@ -99,7 +95,7 @@ def test_a_long_task_can_see_that_the_stage_is_ending():
     assert seen == [True]
 
 
-def test_a_stage_after_one_that_failed_runs():
+def test_a_stage_runs_after_a_failed_one():
     crew, _ = workers()
 
     def failing() -> None:
@@ -110,40 +106,3 @@ def test_a_stage_after_one_that_failed_runs():
     done: list[int] = []
     crew.run("x", [lambda: done.append(1)], to_do=1, total=1)
     assert done == [1]
-
-
-HAS_CORES = pytest.mark.skipif(
-    not hasattr(os, "sched_getaffinity"), reason="only Linux tells threads their core"
-)
-
-
-@HAS_CORES
-def test_threads_that_mostly_wait_share_one_core_and_the_others_are_left_alone():
-    before = os.sched_getaffinity(0)
-    seen: list[set[int]] = []
-    for mostly_waits in (True, False):
-        crew, _ = workers(mostly_waits=mostly_waits)
-        crew.run("x", [lambda: seen.append(os.sched_getaffinity(0))] * 3, to_do=0, total=3)
-        assert os.sched_getaffinity(0) == before
-    assert all(cores == seen[0] and len(cores) == 1 and cores <= before for cores in seen[:3])
-    assert seen[3:] == [before] * 3
-
-
-@HAS_CORES
-def test_a_stage_that_fails_leaves_threads_and_collector_as_they_were():
-    def state() -> tuple[set[int], int, tuple[int, int, int]]:
-        return os.sched_getaffinity(0), gc.get_freeze_count(), gc.get_threshold()
-
-    crew, _ = workers(mostly_waits=True)
-    before, inside = state(), list[tuple[set[int], int, tuple[int, int, int]]]()
-
-    def fail() -> None:
-        inside.append(state())
-        raise ValueError("x")
-
-    with pytest.raises(ValueError, match="x"):
-        crew.run("x", [fail], to_do=0, total=1)
-    ((_, frozen, thresholds),) = inside
-    assert frozen > 1000
-    assert thresholds[0] > before[2][0]
-    assert state() == before

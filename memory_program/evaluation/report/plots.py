@@ -1,9 +1,12 @@
-"""The results as pictures (PNG)."""
+"""The plots of the results, as PNG files and as SVG elements for the report page. Needs matplotlib."""
 
+import io
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter, SymmetricalLogLocator
@@ -11,14 +14,35 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter, SymmetricalLogLoc
 from memory_program.core.json_files import Json
 from memory_program.evaluation.report.score_tables import score_groups, short_heading
 
-LITERAL_TEXT_STYLE: dict[Any, Any] = {"text.parse_math": False}  # Any: the names of matplotlib's settings
-"""Names of data and runs are drawn as they are, even with dollar signs, which begin formulas otherwise."""
+NUM_SERIES_COLOURS = 8
+"""The number of systems with a colour of their own; after that, colours repeat."""
+
+_LITERAL_TEXT_STYLE: dict[Any, Any] = {"text.parse_math": False}  # Any: the names of matplotlib's settings
+"""Names of data and runs are drawn as they are; otherwise a dollar sign would begin a formula."""
+
+_INK, _PAPER = "#010203", "#fdfcfb"
+"""Placeholders for the two colours of the page, which differ by day and by night."""
+
+_COLOURS = {f"#0000{number:02x}": f"var(--series-{number})" for number in range(1, NUM_SERIES_COLOURS + 1)}
+
+_SVG_STYLE: dict[Any, Any] = {
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _INK),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor", "savefig.facecolor"), _PAPER),
+    **_LITERAL_TEXT_STYLE,
+    "axes.prop_cycle": f"cycler('color', {list(_COLOURS)})",
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": 9,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "memory-program",  # the same figure gives the same text in every run
+}
 
 
 def write_plots(folder: Path, results: Json) -> list[Path]:
     """Draw the plots of a run into its folder, and list the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    with rc_context(LITERAL_TEXT_STYLE):
+    with rc_context(_LITERAL_TEXT_STYLE):
         figures = {
             "score_by_category.png": plot_score_by_category(results),
             "tokens_against_score.png": plot_score_vs_tokens(results),
@@ -26,6 +50,45 @@ def write_plots(folder: Path, results: Json) -> list[Path]:
         for name, figure in figures.items():
             figure.savefig(folder / name, dpi=120, bbox_inches="tight")
     return [folder / name for name in figures]
+
+
+def svg_figures(results: Json) -> list[tuple[str, Markup]]:
+    """Draw every plot that the results have data for as (title, SVG), in the colours of the page."""
+    systems: Json = results["systems"]
+    figures = {
+        "F1 by category, with intervals": plot_score_by_category,
+        "F1 against tokens per question": plot_score_vs_tokens,
+    }
+    if any(system["cost_usd"] for system in systems.values()):
+        figures["F1 against cost"] = plot_score_vs_cost
+    if any(system["growth"] for system in systems.values()):
+        figures["Bank size by session"] = plot_bank_growth
+    page_colours = {**_COLOURS, _INK: "var(--ink)", "#000000": "var(--ink)", _PAPER: "var(--paper)"}
+
+    def use_page_colours(style: re.Match[str]) -> str:
+        text = style[0]
+        for colour, variable in page_colours.items():
+            text = text.replace(colour, variable)
+        return text
+
+    svgs: list[tuple[str, Markup]] = []
+    with rc_context(_SVG_STYLE):
+        for title, draw in figures.items():
+            figure = draw(results)
+            (axes,) = figure.axes
+            figure.set_size_inches(4.8, 3.4)  # readable at the width of a phone
+            axes.tick_params(axis="x", labelrotation=20)
+            axes.set_title("")  # the page has the title
+            if axes.get_legend() is not None:
+                axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)  # above the bars, not over them
+            file = io.StringIO()
+            metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+            figure.savefig(file, format="svg", bbox_inches="tight", metadata=metadata)
+            svg = file.getvalue()
+            svg = svg[svg.index("<svg") :]
+            svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # each figure counts from 1; a page has each id once
+            svgs.append((title, Markup(re.sub(r'style="[^"]*"', use_page_colours, svg))))
+    return svgs
 
 
 def plot_score_by_category(results: Json) -> Figure:
@@ -48,7 +111,7 @@ def plot_score_by_category(results: Json) -> Figure:
             label=name,
         )
     axes.set_xticks(range(len(groups)), list(map(short_heading, groups)))
-    axes.set_ylabel("LoCoMo's F1 (abstention: accuracy)")
+    axes.set_ylabel("official F1 (abstention: accuracy)")
     axes.set_ylim(0, 1)
     axes.set_title(_title(results))
     axes.legend()
@@ -56,19 +119,19 @@ def plot_score_by_category(results: Json) -> Figure:
 
 
 def plot_score_vs_tokens(results: Json) -> Figure:
-    """Draw each system's official F1, with its interval, over its tokens per question."""
+    """Draw the official F1 of each system, with its interval, over its tokens per question."""
     taken = {name: system["tokens_per_question"] for name, system in results["systems"].items()}
     return _plot_score_vs(results, taken, "tokens per question", linear_below=10)
 
 
 def plot_score_vs_cost(results: Json) -> Figure:
-    """Draw each system's official F1, with its interval, over what its run cost, where that is known."""
+    """Draw the official F1 of each system, with its interval, over the cost of its run, if it is known."""
     taken = {name: system["cost_usd"] for name, system in results["systems"].items()}
-    return _plot_score_vs(results, taken, "US dollars, in all", linear_below=0.01)
+    return _plot_score_vs(results, taken, "cost of the run, US dollars", linear_below=0.01)
 
 
 def plot_bank_growth(results: Json) -> Figure:
-    """Draw the tokens of the banks of each system that writes memories, session by session."""
+    """Draw the mean size of the banks of each system that writes memories, session by session."""
     figure = Figure(figsize=(6.5, 4.5))
     axes = figure.subplots()
     for name, system in results["systems"].items():
@@ -76,8 +139,8 @@ def plot_bank_growth(results: Json) -> Figure:
             sessions = [point["session"] for point in system["growth"]]
             axes.plot(sessions, [point["tokens"] for point in system["growth"]], label=name)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("sessions read")
-    axes.set_ylabel("tokens of live memories, mean of the banks")
+    axes.set_xlabel("sessions")
+    axes.set_ylabel("tokens of live memories, mean over banks")
     axes.set_ylim(bottom=0)
     axes.set_title(_title(results))
     if axes.lines:
@@ -109,7 +172,7 @@ def _plot_score_vs(
 
 
 def _error_bar(score: Json) -> tuple[float, float]:
-    """Give the lengths below and above; a percentile interval need not hold the mean, an error bar must."""
+    """Return the lengths below and above a score, at least 0: a percentile interval may exclude it."""
     if score["low"] is None:
         return 0.0, 0.0
     return max(score["value"] - score["low"], 0.0), max(score["high"] - score["value"], 0.0)

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing but itself: no network, no server, no other file."""
+"""The report as one self-contained HTML page: no network, no server, no other file."""
 
 import base64
 import gzip
@@ -15,13 +15,13 @@ from rich.table import Table
 from locomo.atomic_files import atomic_write_text
 from memory_program.core.json_files import Json
 from memory_program.evaluation.question_selection import Selection
+from memory_program.evaluation.report import PLOTS_LEFT_OUT, has_matplotlib
 from memory_program.evaluation.report.answer_browser import (
     BrowserData,
     SizeBudget,
     build_browser_data,
     gold_answer_text,
 )
-from memory_program.evaluation.report.figures import svg_figures
 from memory_program.evaluation.report.results_json import compare_systems
 from memory_program.evaluation.report.score_tables import (
     incomparable_warnings,
@@ -38,7 +38,7 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class ReportedRun:
-    """A run that is scored: its folder, what it was about, its results, and its systems in their order."""
+    """A scored run: its folder, conversations and questions, results, and systems in their order."""
 
     folder: Path
     selection: Selection
@@ -47,16 +47,23 @@ class ReportedRun:
 
 
 def write_html_report(path: Path, runs: Sequence[ReportedRun], size_budget: SizeBudget | None = None) -> None:
-    """Write the page of some runs; those on one dataset are shown side by side, and compared.
+    """Write the page of some runs; runs on the same dataset are shown side by side, and compared.
 
     Args:
-        path: the file to write, the whole of it or nothing.
-        runs: one at least.
-        room: how much of the conversations and banks the page takes; by default what keeps it quick to open.
+        path: the file, written atomically.
+        runs: at least one.
+        size_budget: limits the conversations and banks on the page; the default keeps it quick to open.
     """
     size_budget = size_budget or SizeBudget()
-    boards = [_DatasetReport(place, of_dataset) for place, of_dataset in enumerate(_by_dataset(runs))]
-    browsed = [board.browser_data(size_budget) for board in boards]
+    groups: dict[tuple[str, str], list[ReportedRun]] = {}
+    for run in runs:
+        dataset = run.selection.dataset
+        groups.setdefault((dataset.name, dataset.sha256), []).append(run)
+    boards = [_DatasetReport(place, of_dataset) for place, of_dataset in enumerate(groups.values())]
+    browsed = [
+        build_browser_data(board.name, board.conversations, board.questions, board.systems, size_budget)
+        for board in boards
+    ]
     records = json.dumps([part.content for part in browsed], separators=(",", ":")).encode()
     templates = Environment(
         loader=PackageLoader("memory_program.evaluation.report"),
@@ -74,14 +81,6 @@ def write_html_report(path: Path, runs: Sequence[ReportedRun], size_budget: Size
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write_text(path, page, errors="replace")  # half an emoji is text too
-
-
-def _by_dataset(runs: Sequence[ReportedRun]) -> list[list[ReportedRun]]:
-    groups: dict[tuple[str, str], list[ReportedRun]] = {}
-    for run in runs:
-        dataset = run.selection.dataset
-        groups.setdefault((dataset.name, dataset.sha256), []).append(run)
-    return list(groups.values())
 
 
 class _DatasetReport:
@@ -105,7 +104,7 @@ class _DatasetReport:
         differences = (
             first if len(runs) == 1 else compare_systems(self.systems, BootstrapSampler(first["seed"]))
         )
-        told = {  # what a run compares itself stays as its results have it
+        reported = {  # comparisons within a run stay as in its results
             (prefix + pair["a"], prefix + pair["b"], pair["metric"]): pair
             for run, prefix in zip(runs, _prefixes(runs), strict=True)
             for pair in run.results["comparisons"]
@@ -115,15 +114,20 @@ class _DatasetReport:
             "systems": summaries,
             "ceiling": ceilings[0] if ceilings.count(ceilings[0]) == len(ceilings) else None,
             "comparisons": [
-                {**told.get((pair["a"], pair["b"], pair["metric"]), pair), "a": pair["a"], "b": pair["b"]}
+                {**reported.get((pair["a"], pair["b"], pair["metric"]), pair), "a": pair["a"], "b": pair["b"]}
                 for pair in differences["comparisons"]
             ],
             "not_compared": differences["not_compared"],
         }
 
     def template_context(self, browsed: BrowserData) -> Json:
-        """Give what the template shows."""
+        """Return the values that the template shows."""
         systems: Json = self.results["systems"]
+        figures: list[Json] = []
+        if has_matplotlib():
+            from memory_program.evaluation.report.plots import svg_figures
+
+            figures = [{"title": title, "svg": svg} for title, svg in svg_figures(self.results)]
         sessions = sum(len(talk.sessions) for talk in self.conversations.values())
         turns = sum(len(talk.turns) for talk in self.conversations.values())
         return {
@@ -139,22 +143,19 @@ class _DatasetReport:
             "tables": [
                 _html_table(table) for table in (*results_tables(self.results), *_bank_tables(self.results))
             ],
-            "figures": [{"title": title, "svg": svg} for title, svg in svg_figures(self.results)],
+            "figures": figures,
+            "figures_left_out": None if has_matplotlib() else PLOTS_LEFT_OUT,
             "examples": list(self._examples()),
             "signatures": [system["signature"] for system in systems.values()],
         }
 
-    def browser_data(self, room: SizeBudget) -> BrowserData:
-        """Give what the browser of questions looks up."""
-        return build_browser_data(self.name, self.conversations, self.questions, self.systems, room)
-
     def _examples(self) -> Iterator[Json]:
-        """Pick the first wrong answers of each fault, system by system."""
+        """Pick the first wrong answers of each error type, system by system."""
         for name, system in self.systems.items():
             diagnosed = list(zip(system.scored, system.diagnoses, strict=True))
             counts = Counter(diagnosis.error_type for _, diagnosis in diagnosed if diagnosis is not None)
-            for fault in (fault for fault in ErrorType if counts[fault]):
-                items = [item for item, d in diagnosed if d is not None and d.error_type is fault][:_EXAMPLES]
+            for error in (error for error in ErrorType if counts[error]):
+                items = [item for item, d in diagnosed if d is not None and d.error_type is error][:_EXAMPLES]
                 examples = [
                     {
                         "place": self.place,
@@ -165,11 +166,11 @@ class _DatasetReport:
                     }
                     for item in items
                 ]
-                yield {"system": name, "fault": fault.value, "count": counts[fault], "examples": examples}
+                yield {"system": name, "error": error.value, "count": counts[error], "examples": examples}
 
 
 def _prefixes(runs: Sequence[ReportedRun]) -> list[str]:
-    """Name the runs apart: by nothing if there is one, by their folders' names, or by their whole paths."""
+    """Return a prefix for each run: empty for a single run, else the name or path of its folder."""
     if len(runs) == 1:
         return [""]
     names = [run.folder.name for run in runs]
@@ -178,11 +179,11 @@ def _prefixes(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def _bank_tables(results: Json) -> Iterator[Table]:
-    """Lay out how banks grew and who did what to them, for each system that has any."""
+    """Lay out how each memory bank grew and which agent made each change, for each system with banks."""
     for name, system in results["systems"].items():
         growth: Sequence[Mapping[str, float]] = system["growth"]
         if growth:
-            table = Table(title=f"Growth of the banks of {name}: means after so many sessions")
+            table = Table(title=f"Bank size of {name}: means after each number of sessions")
             table.add_column("sessions")
             for column in ("banks", "live memories", "tokens"):
                 table.add_column(column, justify="right")
@@ -195,7 +196,7 @@ def _bank_tables(results: Json) -> Iterator[Table]:
         tools: Mapping[str, Mapping[str, int]] = system["tools"]
         if tools:
             columns = list(next(iter(tools.values())))
-            table = Table(title=f"Tool use of {name}: operations, and calls that were refused")
+            table = Table(title=f"Tool use of {name}: operations by agent, and refused calls")
             table.add_column("agent")
             for column in columns:
                 table.add_column(column, justify="right")
@@ -205,10 +206,10 @@ def _bank_tables(results: Json) -> Iterator[Table]:
 
 
 def _html_table(table: Table) -> Json:
-    """Take a terminal's table apart for HTML."""
+    """Convert a table for the terminal into the values of an HTML table."""
     are_numbers = [column.justify == "right" for column in table.columns]
     first, *others = ([str(cell) for cell in column.cells] for column in table.columns)
-    named = accumulate(first, lambda above, name: name or above)  # each row says whose it is
+    named = accumulate(first, lambda above, name: name or above)  # HTML rows repeat the name of the system
     rows = zip(named, *others, strict=True)
     return {
         "title": str(table.title),
@@ -217,11 +218,11 @@ def _html_table(table: Table) -> Json:
             for column, is_number in zip(table.columns, are_numbers, strict=True)
         ],
         "rows": [
-            [_cell(cell, is_number) for cell, is_number in zip(row, are_numbers, strict=True)] for row in rows
+            [
+                {"text": value, "interval": interval, "is_number": is_number}
+                for cell, is_number in zip(row, are_numbers, strict=True)
+                for value, _, interval in [cell.partition("\n")]
+            ]
+            for row in rows
         ],
     }
-
-
-def _cell(text: str, is_number: bool) -> Json:
-    value, _, interval = text.partition("\n")
-    return {"text": value, "interval": interval, "is_number": is_number}

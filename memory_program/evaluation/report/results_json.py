@@ -1,4 +1,4 @@
-"""The report of a run: what the records say, as results.json and one line per question."""
+"""The results of a run as results.json, and as one JSON line per question."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,16 +15,19 @@ from memory_program.core.json_files import Json
 from memory_program.core.provenance import git_commit, lock_hash
 from memory_program.evaluation.question_selection import Selection
 from memory_program.evaluation.scoring.bank_growth import count_tool_use, mean_bank_growth
-from memory_program.evaluation.scoring.error_types import Diagnosis, summarize_diagnoses
-from memory_program.evaluation.scoring.judge_errors import format_judge_error_rates, load_judge_error_rates
+from memory_program.evaluation.scoring.error_types import summarize_diagnoses
+from memory_program.evaluation.scoring.judge_errors import (
+    calibration_journal,
+    compute_judge_error_rates,
+    format_judge_error_rates,
+)
 from memory_program.evaluation.scoring.question_scores import (
     BootstrapSampler,
-    ScoredQuestion,
     paired_comparisons,
     summarize_system,
     verdict_score,
 )
-from memory_program.evaluation.scoring.score_signature import OptimizationData, SystemRun
+from memory_program.evaluation.scoring.score_signature import SystemRun
 from memory_program.evaluation.scoring.system_records import ScoredSystem
 from memory_program.models.http_engine import is_reasoning_model
 
@@ -35,15 +38,15 @@ def build_evaluation_results(
     config: EvaluateConfig,
     selection: Selection,
     scored_systems: Sequence[ScoredSystem],
-    ceiling: Json | None = None,
+    oracle: Json | None = None,
 ) -> Json:
     """Compute results.json; the same records, selection and seed give the same numbers, to the last digit.
 
     Args:
-        config: of the run.
-        selection: what it is about.
+        config: the settings of the run.
+        selection: its conversations and questions.
         scored_systems: its systems.
-        ceiling: the results of the system that knows the truth, where one does.
+        oracle: the results of the oracle as an upper bound, if there are any; stored as ``ceiling``.
     """
     resampling = BootstrapSampler(config.seed)
     systems: Json = {}
@@ -51,7 +54,10 @@ def build_evaluation_results(
         summary = summarize_system(system.scored, system.builds, resampling, system.replaced)
         n = summary["locomo_f1"]["all"]["n"]
         judge = system.run.judge
-        quality = load_judge_error_rates(config, judge, selection.dataset.benchmark, resampling)
+        quality: Json | None = None
+        if judge is not None:
+            known = calibration_journal(config).records
+            quality = compute_judge_error_rates(judge, selection.dataset.benchmark, known, resampling)
         systems[system.run.system.name] = {
             **summary,
             "diagnosis": summarize_diagnoses(system.scored, system.diagnoses),
@@ -62,9 +68,10 @@ def build_evaluation_results(
             "run": asdict(system.run),
         }
         if system.run.chosen_on is not None:
-            systems[system.run.system.name]["chosen_on"] = _conversations_seen(
-                system.run.chosen_on, selection
-            )
+            chosen_on = system.run.chosen_on
+            seen = chosen_on.conversations if chosen_on.sha256 == selection.dataset.sha256 else ()
+            ids = [conversation.conversation_id for conversation in selection.conversations]
+            systems[system.run.system.name]["chosen_on"] = [name for name in ids if name in seen]
     return {
         "config": config.model_dump(mode="json"),
         "dataset": {
@@ -82,17 +89,17 @@ def build_evaluation_results(
         "lm_cache": "off",
         "seed": config.seed,
         "systems": systems,
-        "ceiling": ceiling,
+        "ceiling": oracle,
         **compare_systems({system.run.system.name: system for system in scored_systems}, resampling),
     }
 
 
 def compare_systems(systems: Mapping[str, ScoredSystem], resampling: BootstrapSampler) -> Json:
-    """Compare every two systems on the questions that both were asked, by F1 and by each rubric of both.
+    """Compare each pair of systems on the questions that both were asked, by F1 and by each shared rubric.
 
     Returns:
-        ``comparisons``, as ``paired_comparisons`` gives them, and ``not_compared``: any two systems, with the rubrics by
-        which other judges judged them, so that a difference would be of the judges too.
+        ``comparisons``, as ``paired_comparisons`` gives them, and ``not_compared``: pairs of systems with the
+        rubrics by which different judges judged them, where a difference could come from the judges.
     """
     comparisons: list[Json] = []
     apart: list[Json] = []
@@ -117,10 +124,10 @@ def compare_systems(systems: Mapping[str, ScoredSystem], resampling: BootstrapSa
 def score_signature(
     config: EvaluateConfig, selection: Selection, run: SystemRun, n: int, quality: Json | None
 ) -> str:
-    """Write what a score depends on, as one line to quote with it.
+    """Write everything that a score depends on as one line to quote with it.
 
-    Whatever is not in it (threads, addresses, folders) does not change the score. ``quality`` is that of the
-    judge (see ``judge_quality``), which is cited beside it.
+    Settings that are not in it (threads, addresses, folders) do not change the score. ``quality`` has the
+    error rates of the judge (see ``compute_judge_error_rates``), which are cited beside it.
     """
     system = run.system
     benchmark = selection.dataset.benchmark
@@ -144,7 +151,8 @@ def score_signature(
     if system.writer is not None:
         writer = system.written_by or system.writer
         parts |= {"writer": writer, "memory_budget": system.settings["memory_budget"]}
-        parts |= {"writer_mode": system.settings["writer_mode"], "max_turns": system.settings["max_turns"]}
+        parts["writer_mode"] = system.settings["writer_mode"]
+        parts["writer_max_turns"] = system.settings["max_turns"]
         if system.settings.get("build") == "two-phase":  # older runs do not say how they were built
             parts["build"] = system.settings["build"]
     if system.reader is not None:
@@ -154,44 +162,34 @@ def score_signature(
         parts |= {"max_searches": system.settings["max_searches"], "program": system.program[:8]}
     parts |= {"top_k": system.settings["top_k"], "reader_budget": system.settings["reader_budget"]}
     if system.settings.get("relevance_floor"):  # older runs showed all that was found
-        parts["relevance_floor"] = system.settings["relevance_floor"]
+        parts["min_relative_score"] = system.settings["relevance_floor"]
     if system.settings["archive"]:
-        parts["archive"] = "on"
+        parts["with_verbatim_turns"] = "on"
     return "|".join(["locomo_f1", *(f"{name}:{value}" for name, value in parts.items())])
 
 
 def write_question_results(path: Path, system: ScoredSystem) -> None:
-    """Write one line per question: what was asked, wanted and answered, what that is worth, and why."""
-    diagnosed = zip(system.scored, system.diagnoses, strict=True)
-    lines = [
-        json.dumps(_question_result_json(item, diagnosis), ensure_ascii=True) for item, diagnosis in diagnosed
-    ]
-    atomic_write_text(path, "".join(f"{line}\n" for line in lines))
-
-
-def _conversations_seen(chosen_on: OptimizationData, selection: Selection) -> list[str]:
-    """List the conversations of a selection that prompts were made and chosen on."""
-    seen = chosen_on.conversations if chosen_on.sha256 == selection.dataset.sha256 else ()
-    return [c.conversation_id for c in selection.conversations if c.conversation_id in seen]
-
-
-def _question_result_json(item: ScoredQuestion, diagnosis: Diagnosis | None) -> Json:
-    question = item.question
-    answer = item.record.answer if item.record is not None else None
-    return {
-        "question_id": question.question_id,
-        "category": question.category.label,
-        "question": question.text,
-        "gold": question.answer,
-        "answer": answer.text if answer is not None else None,
-        "outcome": answer.outcome.value if answer is not None else "missing",
-        "locomo_f1": item.locomo_f1,
-        "bleu1": item.bleu1,
-        "judge": {rubric: verdict_score(item, rubric) for rubric in item.judgements},
-        "recall": item.recall,
-        "retrieval": item.retrieval,
-        "tokens": item.tokens,
-        "evidence": list(question.evidence),
-        "fault": diagnosis.error_type.value if diagnosis is not None else None,
-        "lost": list(diagnosis.lost_turns) if diagnosis is not None else [],
-    }
+    """Write one line per question: question, gold answer, answer, scores and error type."""
+    lines: list[str] = []
+    for item, diagnosis in zip(system.scored, system.diagnoses, strict=True):
+        question = item.question
+        answer = item.record.answer if item.record is not None else None
+        line = {
+            "question_id": question.question_id,
+            "category": question.category.label,
+            "question": question.text,
+            "gold": question.answer,
+            "answer": answer.text if answer is not None else None,
+            "outcome": answer.outcome.value if answer is not None else "missing",
+            "locomo_f1": item.locomo_f1,
+            "bleu1": item.bleu1,
+            "judge": {rubric: verdict_score(item, rubric) for rubric in item.judgements},
+            "recall": item.recall,
+            "retrieval": item.retrieval,
+            "tokens": item.tokens,
+            "evidence": list(question.evidence),
+            "fault": diagnosis.error_type.value if diagnosis is not None else None,
+            "lost": list(diagnosis.lost_turns) if diagnosis is not None else [],
+        }
+        lines.append(json.dumps(line, ensure_ascii=True) + "\n")
+    atomic_write_text(path, "".join(lines))

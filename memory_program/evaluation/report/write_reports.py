@@ -1,4 +1,4 @@
-"""Reports of what is recorded, without any model: of one run, or of several on one page."""
+"""Reports of recorded runs, without any model: of one run, or of several on one page."""
 
 import json
 from contextlib import ExitStack, closing
@@ -10,19 +10,22 @@ from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode
 from memory_program.core.errors import RecordError
 from memory_program.core.json_files import Json
+from memory_program.core.provenance import provenance_tags
 from memory_program.core.run_folder import CONFIG_FILE
+from memory_program.evaluation.console import print_plain
 from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import Selection, load_selection
-from memory_program.evaluation.report.mlflow_evaluation import EvaluationPublisher, publish_combined_report
-from memory_program.evaluation.report.report_page import REPORT_FILE, ReportedRun
+from memory_program.evaluation.report.mlflow_evaluation import EvaluationPublisher
+from memory_program.evaluation.report.report_page import REPORT_FILE, ReportedRun, write_html_report
 from memory_program.evaluation.report.results_json import EVALUATION_RESULTS_FILE
 from memory_program.evaluation.scoring.bank_growth import database_url
 from memory_program.evaluation.scoring.score_signature import read_run
 from memory_program.evaluation.scoring.system_records import SystemRecords
+from memory_program.tracking import TrackedRun, Tracker, tracking_location
 
 
 def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
-    """Report the runs that a config names, each under the settings it was run with; several share a page.
+    """Report the runs that a config names, each with the settings it was run with; several share a page.
 
     Raises:
         RecordError: a folder holds no run, or its records are damaged.
@@ -36,23 +39,32 @@ def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
     reported: list[ReportedRun] = []
     for of_run in settings:
         selection = load_selection(of_run)
-        summary = f"{of_run.output_dir}: {selection.summary}"
-        console.print(summary, highlight=False, markup=False, soft_wrap=True)
+        print_plain(console, f"{of_run.output_dir}: {selection.summary}")
         own_page = of_run if alone else of_run.replace(report_file=None)
-        reported.append(
-            score_and_publish(own_page, selection, console, _load_oracle_results(of_run.output_dir))
-        )
+        try:  # the oracle's results as last reported: to compute them again takes the oracle
+            results = json.loads((of_run.output_dir / EVALUATION_RESULTS_FILE).read_text(encoding="utf-8"))
+            oracle = results["ceiling"]
+        except (FileNotFoundError, ValueError, KeyError, TypeError):  # not reported yet, or an older version
+            oracle = None
+        reported.append(score_and_publish(own_page, selection, console, oracle))
     if not alone:
         page = config.report_file or config.runs[0].parent / REPORT_FILE
         tracked = next((of_run for of_run in settings if of_run.tracking.mlflow), settings[0])
-        publish_combined_report(page, reported, tracked, console)
+        write_html_report(page, reported)
+        print_plain(console, f"report of {len(reported)} runs: {page}")
+        if tracked.tracking.mlflow:  # the page is a run of its own
+            name = f"report of {', '.join(run.folder.name for run in reported)}"
+            content = TrackedRun(name, {}, {}, provenance_tags(reported[0].results), [page])
+            location = tracking_location(tracked.output_dir, tracked.tracking.tracking_uri)
+            with closing(Tracker(*location)) as tracker:
+                tracker.log(content, [])
     return reported
 
 
 def score_and_publish(
-    config: EvaluateConfig, selection: Selection, console: Console, ceiling: Json | None = None
+    config: EvaluateConfig, selection: Selection, console: Console, oracle: Json | None = None
 ) -> ReportedRun:
-    """Score what the folder of a config holds, and publish it; for ``ceiling`` see ``make_results``.
+    """Score the records in the folder of a config, and publish the results.
 
     Raises:
         RecordError: nothing was recorded there, or the records are damaged.
@@ -63,12 +75,12 @@ def score_and_publish(
     with ExitStack() as stack:
         has_banks = any(name.has_model_writer for name in config.system_names)
         store = stack.enter_context(BankStore.open_existing(database_url(config))) if has_banks else None
-        publisher = stack.enter_context(closing(EvaluationPublisher(config, selection, console, ceiling)))
+        publisher = stack.enter_context(closing(EvaluationPublisher(config, selection, console, oracle)))
         return publisher.publish(recorded, store)
 
 
 def load_system_records(config: EvaluateConfig, selection: Selection) -> list[SystemRecords]:
-    """Find what the last answers of each system recorded.
+    """Find the records of the last answers of each system.
 
     Raises:
         RecordError: nothing was recorded, or the records are damaged.
@@ -78,7 +90,7 @@ def load_system_records(config: EvaluateConfig, selection: Selection) -> list[Sy
 
 
 def load_run_config(folder: Path, config: EvaluateConfig) -> EvaluateConfig:
-    """Read how a run was last run; where it lies now, the page and MLflow are as ``config`` has them.
+    """Read the settings of a run; its folder, page and MLflow settings are those of ``config``.
 
     Raises:
         RecordError: the folder holds no settings, or they are damaged.
@@ -93,8 +105,8 @@ def load_run_config(folder: Path, config: EvaluateConfig) -> EvaluateConfig:
         ) from error
     except (ValueError, TypeError) as error:  # not JSON, or not an object
         raise RecordError(
-            f"{str(path)!r} is not the settings of a run ({error}): run the same command again, records are "
-            "kept; or give its flags and --output-dir to --mode report, instead of the folder"
+            f"{str(path)!r} does not hold the settings of a run ({error}): run the same command again "
+            "(records are kept), or give its flags and --output-dir to --mode report instead of the folder"
         ) from error
     here: Json = {
         "mode": Mode.REPORT,
@@ -104,11 +116,3 @@ def load_run_config(folder: Path, config: EvaluateConfig) -> EvaluateConfig:
         "tracking_uri": config.tracking.tracking_uri or recorded.get("tracking_uri"),
     }
     return EvaluateConfig(**{**recorded, **here})
-
-
-def _load_oracle_results(folder: Path) -> Json | None:
-    """Take over the ceiling that a run was last reported with; to measure it anew takes the oracle."""
-    try:
-        return json.loads((folder / EVALUATION_RESULTS_FILE).read_text(encoding="utf-8"))["ceiling"]
-    except (FileNotFoundError, ValueError, KeyError, TypeError):  # not reported yet, or not by this version
-        return None

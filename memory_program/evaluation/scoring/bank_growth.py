@@ -1,4 +1,4 @@
-"""What a system wrote: the banks of its conversations, and what their logs tell of its work."""
+"""The banks that a system wrote: their growth, and the operations of each agent, from their logs."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ BanksByConversation = Mapping[str, MemoryBank]
 
 
 def database_url(config: EvaluateConfig) -> str:
-    """Give the database of the banks of a run."""
+    """Return the URL of the database that keeps the banks of a run."""
     return config.db_url or f"sqlite:///{(config.output_dir / 'banks.sqlite').as_posix()}"
 
 
@@ -40,7 +40,7 @@ def load_banks(
 def system_retained_turns(
     identity: SystemIdentity, conversation: Conversation, banks: BanksByConversation
 ) -> RetainedTurns:
-    """Say what a system kept of a conversation for its reader."""
+    """Return the turns of a conversation that a system kept for its reader."""
     name = SystemName(identity.name)
     shows_turns = identity.settings["archive"] if name.has_model_writer else name is not SystemName.NO_MEMORY
     return collect_retained_turns(
@@ -49,13 +49,23 @@ def system_retained_turns(
 
 
 def mean_bank_growth(conversations: Sequence[Conversation], banks: BanksByConversation) -> list[Json]:
-    """Tell how banks grew: live memories, and tokens with the core block, after each session, as means.
+    """Compute the mean size of the banks after each session: live memories, and tokens with the core block.
 
-    The first entry is of the conversations' first sessions, and so on; ``conversations`` says of how many.
+    The first entry is the mean after the first sessions, and so on; ``conversations`` counts the banks in it.
     """
-    curves = [
-        _bank_size_curve(c, banks[c.conversation_id]) for c in conversations if c.conversation_id in banks
-    ]
+    curves: list[list[tuple[int, int]]] = []  # of each bank: (memories, tokens) after each session
+    for conversation in (c for c in conversations if c.conversation_id in banks):
+        operations = banks[conversation.conversation_id].operations()
+        live: dict[str, int] = {}
+        core_tokens = 0
+        curves.append([])
+        for session in conversation.sessions:
+            for operation in (o for o in operations if o.provenance.session_id == session.session_id):
+                for memory_id in operation.superseded:
+                    del live[memory_id]
+                live |= {memory.memory_id: count_tokens(memory.line) for memory in operation.created}
+                core_tokens = core_tokens if operation.core is None else count_tokens(operation.core)
+            curves[-1].append((len(live), core_tokens + sum(live.values())))
     points: list[Json] = []
     for place in range(max(map(len, curves), default=0)):
         reached = [curve[place] for curve in curves if place < len(curve)]
@@ -72,7 +82,7 @@ def mean_bank_growth(conversations: Sequence[Conversation], banks: BanksByConver
 
 
 def count_tool_use(banks: BanksByConversation, builds: Sequence[BuildRecord | None]) -> dict[str, Json]:
-    """Count what each agent did, by kind of operation, and which of its calls were ``refused``."""
+    """Count the operations of each agent by kind, and its ``refused`` calls."""
     counts: dict[str, Counter[str]] = {}
     for bank in banks.values():
         for operation in bank.operations():
@@ -82,19 +92,3 @@ def count_tool_use(banks: BanksByConversation, builds: Sequence[BuildRecord | No
             counts.setdefault(error.partition(":")[0], Counter())["refused"] += 1
     columns = [*(kind.value for kind in OperationKind), "refused"]
     return {agent: {column: found[column] for column in columns} for agent, found in sorted(counts.items())}
-
-
-def _bank_size_curve(conversation: Conversation, bank: MemoryBank) -> list[tuple[int, int]]:
-    """Follow one bank: (memories, tokens) after each session that the bank has reached."""
-    operations = bank.operations()
-    live: dict[str, int] = {}
-    core_tokens = 0
-    curve: list[tuple[int, int]] = []
-    for session in conversation.sessions:
-        for operation in (o for o in operations if o.provenance.session_id == session.session_id):
-            for memory_id in operation.superseded:
-                del live[memory_id]
-            live |= {memory.memory_id: count_tokens(memory.line) for memory in operation.created}
-            core_tokens = core_tokens if operation.core is None else count_tokens(operation.core)
-        curve.append((len(live), core_tokens + sum(live.values())))
-    return curve

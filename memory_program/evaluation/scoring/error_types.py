@@ -1,20 +1,20 @@
-"""Why an answer is wrong: at which step the evidence was lost, from records and the bank's log alone.
+"""The error type of a wrong answer: the pipeline stage that lost evidence, from records and bank logs.
 
-A question needs all its evidence turns. Each is followed from the conversation to the reader:
+A question needs all of its evidence turns. Each is followed from the conversation to the reader:
 
-- *Carried.* A memory carries the turns that it was drawn from: those that it cites and that no memory which
-  it replaced cited before it. A merge or a split carries on what the old memories carried, and so does an
-  update that cites no new turn, a rewording. Any other update replaces what was said: it cites the old turns
-  and carries them no more. A turn that is shown word for word carries itself.
-- *Stored.* A turn that a memory of the log carried at any version; any turn, where a system may show turns.
-- *Live.* A turn that a memory of the last version carries; any turn, where a system may show turns.
-- *Shown.* A turn that a memory or a turn among those that the reader was shown carries.
+- *Carried.* A memory carries the turns that it was drawn from: those that it cites and that no memory that it
+  replaced cited before. A merge or a split carries the turns of the old memories, and so does an update that
+  cites no new turn (a rewording). Any other update replaces the content: it cites the old turns and no longer
+  carries them. A turn that is shown verbatim carries itself.
+- *Stored.* Carried by a memory of any version; or any turn, if the system may show turns.
+- *Live.* Carried by a memory of the last version; or any turn, if the system may show turns.
+- *Shown.* Carried by a memory or a turn that the reader was shown.
 
-The profile (core block) cites no turns: what stands nowhere else counts as never stored.
+The profile (core block) cites no turns: evidence that is only there counts as never stored.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,45 +28,46 @@ from memory_program.core.json_files import Json
 from memory_program.evaluation.scoring.question_scores import ScoredQuestion, verdict_score
 
 CORRECT_F1_THRESHOLD = 0.5
-"""The official F1 from which an answer without a verdict counts as right."""
+"""An answer without a verdict counts as right from this official F1 on."""
 
 
 class ErrorType(StrEnum):
-    """What is wrong with a wrong answer: the first of these that holds.
+    """The error types of wrong answers; an answer has the first one that applies.
 
     An answer is wrong if the first rubric with a verdict says so; without a verdict, if its official F1 is
-    below ``CORRECT_F1_THRESHOLD``. A call that failed gave no answer, and is counted as failed only.
+    below ``CORRECT_F1_THRESHOLD``. A failed call gave no answer, and counts as failed only.
     """
 
     SHOULD_HAVE_ABSTAINED = "should have abstained"
-    """The question has no answer in the conversation, and got one."""
+    """The conversation has no answer to the question, and the system gave one."""
 
     GOLD_SUSPECT = "gold suspect"
-    """The gold names no evidence turn; or the question is single-hop, and the gold, which is neither yes nor
-    no, shares no word with its evidence turns. Stop words do not count, and words count as stems."""
+    """The gold answer has no evidence turn; or the question is single-hop, and its gold answer is neither yes
+    nor no and shares no word stem (stop words aside) with its evidence turns."""
 
     NEVER_STORED = "never stored"
-    """Some evidence turn is not stored."""
+    """Some evidence was not stored."""
 
     SUPERSEDED = "stored but superseded"
-    """All evidence is stored, and some is no longer live: what carried it was deleted or replaced."""
+    """All evidence was stored, and some is no longer live: its memory was deleted or replaced."""
 
     NOT_RETRIEVED = "stored but not retrieved"
     """All evidence is live, and some was not shown to the reader."""
 
     ABSTAINED = "abstained although shown"
-    """All evidence was shown, and the answer says that there is none."""
+    """All evidence was shown, and the reader answered that there is no answer."""
 
     MISREAD = "retrieved but misread"
-    """All evidence was shown, and the answer is another one."""
+    """All evidence was shown, and the answer is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetainedTurns:
-    """What a system kept of one conversation for its reader.
+    """The turns of one conversation that a system kept for its reader.
 
-    ``turns_by_memory`` are the turns that each memory of the log carries, superseded ones included; ``live_memory_ids`` the ids
-    of the last version's memories; ``verbatim_turns`` the turns that the system may show word for word.
+    ``turns_by_memory`` has the turns that each memory carries, superseded memories included;
+    ``live_memory_ids`` the memories of the last version; ``verbatim_turns`` the turns that may be shown
+    verbatim.
     """
 
     turns_by_memory: Mapping[str, frozenset[str]]
@@ -74,17 +75,17 @@ class RetainedTurns:
     verbatim_turns: frozenset[str]
 
     def stored_turns(self) -> frozenset[str]:
-        """Every turn that was ever stored."""
+        """Return all turns that were ever stored."""
         return self.verbatim_turns.union(*self.turns_by_memory.values())
 
     def live_turns(self) -> frozenset[str]:
-        """Every turn that is live."""
+        """Return all live turns."""
         return self.verbatim_turns.union(
             *(self.turns_by_memory[memory_id] for memory_id in self.live_memory_ids)
         )
 
     def shown_turns(self, answer: Answer) -> set[str]:
-        """Every turn that something which the reader was shown carries."""
+        """Return all turns that the reader was shown, verbatim or in a memory."""
         sources = {item.item_id: item.sources for item in answer.ranked or ()}
         shown: set[str] = set()
         for item_id in answer.shown:
@@ -94,21 +95,21 @@ class RetainedTurns:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The fault of a wrong answer, and the evidence turns that were lost at that step."""
+    """The error type of a wrong answer, and the evidence turns that were lost at that stage."""
 
     error_type: ErrorType
     lost_turns: tuple[str, ...] = ()
 
 
 def collect_retained_turns(bank: MemoryBank | None, verbatim: Iterable[str]) -> RetainedTurns:
-    """Say what a system kept, given its bank (None if it has none) and the turns that it may show."""
+    """Collect the turns that a system kept, from its bank (None if it has none) and the turns it may show."""
     carried = trace_source_turns(bank.operations()) if bank is not None else {}
     live = [memory.memory_id for memory in bank.live()] if bank is not None else []
     return RetainedTurns(carried, frozenset(live), frozenset(verbatim))
 
 
 def trace_source_turns(operations: Sequence[Operation]) -> dict[str, frozenset[str]]:
-    """Follow the turns of a log: for every memory that it made, the turns that the memory carries."""
+    """Return, for every memory of a log, the turns that it carries."""
     cited: dict[str, frozenset[str]] = {}
     carried: dict[str, frozenset[str]] = {}
     for operation in operations:
@@ -123,7 +124,7 @@ def trace_source_turns(operations: Sequence[Operation]) -> dict[str, frozenset[s
 
 
 def is_wrong(item: ScoredQuestion) -> bool:
-    """Say whether there is an answer and it is wrong; see ``ErrorType``."""
+    """Return True if there is an answer and it is wrong; see ``ErrorType``."""
     if item.locomo_f1 is None:
         return False
     verdicts = (verdict_score(item, rubric) for rubric in item.judgements)
@@ -132,7 +133,7 @@ def is_wrong(item: ScoredQuestion) -> bool:
 
 
 def diagnose(item: ScoredQuestion, conversation: Conversation, kept: RetainedTurns) -> Diagnosis | None:
-    """Find out why an answer is wrong; None where it is right, or there is none."""
+    """Find the error type of a wrong answer; None if it is right or missing."""
     if not is_wrong(item) or item.record is None:
         return None
     if not item.is_answerable:
@@ -146,7 +147,7 @@ def diagnose(item: ScoredQuestion, conversation: Conversation, kept: RetainedTur
         (ErrorType.NOT_RETRIEVED, kept.shown_turns(answer)),
     )
     for fault, reached in steps:
-        lost = _unreached_turns(evidence, reached)
+        lost = tuple(turn_id for turn_id in evidence if turn_id not in reached)
         if lost:
             return Diagnosis(fault, lost)
     return Diagnosis(ErrorType.ABSTAINED if is_abstention(answer.text) else ErrorType.MISREAD)
@@ -155,11 +156,11 @@ def diagnose(item: ScoredQuestion, conversation: Conversation, kept: RetainedTur
 def summarize_diagnoses(
     scored: Sequence[ScoredQuestion], diagnoses: Sequence[Diagnosis | None]
 ) -> dict[str, Json]:
-    """Count the wrong answers by category and fault, as JSON.
+    """Count the wrong answers by category and error type, as JSON.
 
     Returns:
-        for ``all`` and for each category that has answers: ``answers``, ``wrong``, and ``faults``, how many
-        of the wrong answers have each fault.
+        For ``all`` and for each category that has answers: ``answers``, ``wrong``, and ``faults``, the number
+        of wrong answers of each error type.
     """
     answers = Counter[str]()
     faults: dict[str, Counter[str]] = {"all": Counter()}
@@ -184,11 +185,7 @@ def _is_gold_suspect(item: ScoredQuestion, conversation: Conversation) -> bool:
     if not question.evidence:
         return True
     if question.category is not Category.SINGLE_HOP:
-        return False  # dates are resolved, and other golds concluded, from what the turns say
+        return False  # its gold answer is derived from the turns: a resolved date, a conclusion
     gold = set(tokenize(str(question.answer)))
-    told = (tokenize(conversation.turns[turn_id].line) for turn_id in question.evidence)
-    return bool(gold - {"yes", "no"}) and gold.isdisjoint(stem for stems in told for stem in stems)
-
-
-def _unreached_turns(evidence: Sequence[str], reached: Collection[str]) -> tuple[str, ...]:
-    return tuple(turn_id for turn_id in evidence if turn_id not in reached)
+    evidence = (tokenize(conversation.turns[turn_id].line) for turn_id in question.evidence)
+    return bool(gold - {"yes", "no"}) and gold.isdisjoint(stem for stems in evidence for stem in stems)

@@ -1,4 +1,4 @@
-"""How often a judge errs where the verdict is known: the records of ``--mode calibrate``, to be cited."""
+"""Error rates of a judge on answers whose right verdict is known, from ``--mode calibrate``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ from memory_program.evaluation.stages.judge_stage import AnswerToJudge
 
 @dataclass(frozen=True, slots=True)
 class JudgedKnownAnswer:
-    """An answer whose verdict is known, and what a judge said of it by a rubric; None if the call failed."""
+    """An answer whose right verdict is known, and a judge's verdict by a rubric; None if the call failed."""
 
     answer: CalibrationAnswer
     rubric: Rubric
@@ -27,41 +27,28 @@ class JudgedKnownAnswer:
 
     @property
     def expected_verdict(self) -> Verdict:
-        """The verdict that is right."""
+        """The right verdict."""
         return self.answer.verdicts[self.rubric]
 
     @property
     def error(self) -> float | None:
-        """1 where the verdict is the other one, 0 where it is right; None where there is none."""
+        """1 if the verdict is wrong, 0 if it is right; None without a verdict."""
         found = self.verdict
         return None if found in (None, Verdict.UNPARSED) else float(found is not self.expected_verdict)
 
 
 def calibration_folder(config: EvaluateConfig) -> Path:
-    """Give the folder of the verdicts on known answers: beside those of the runs, which share it."""
+    """Return the folder of calibration verdicts: beside the run folders, which share it."""
     return config.output_dir.parent / "calibration"
 
 
 def calibration_journal(config: EvaluateConfig) -> Journal[JudgeRecord]:
-    """Read the verdicts on known answers, whosever judge gave them.
+    """Read the calibration verdicts of all judges.
 
     Raises:
         RecordError: the file is damaged.
     """
     return Journal(calibration_folder(config) / "judgements.jsonl", JudgeRecord)
-
-
-def load_judge_error_rates(
-    config: EvaluateConfig, judge: JudgeIdentity | None, benchmark: Benchmark, resampling: BootstrapSampler
-) -> Json | None:
-    """Give the quality of a judge as it was measured beside the run of a config; None without a judge.
-
-    Raises:
-        RecordError: the records are damaged.
-    """
-    if judge is None:
-        return None
-    return compute_judge_error_rates(judge, benchmark, calibration_journal(config).records, resampling)
 
 
 def compute_judge_error_rates(
@@ -70,13 +57,13 @@ def compute_judge_error_rates(
     records: Mapping[str, JudgeRecord],
     resampling: BootstrapSampler,
 ) -> Json:
-    """Compute how often a judge errs, by rubric; of a rubric that was not tried on every answer, nothing.
+    """Compute the error rates of a judge by rubric; a rubric that was not tried on every answer is left out.
 
     Returns:
-        for each rubric: what ``mean_error_rates`` gives; ``kinds``: for each kind and known verdict, n, the share
-        of wrong verdicts, and how many replies were unparsed; and, where its prompts were optimised on some
-        of the questions, ``untouched``: how many ``questions`` are left, and ``mean_error_rates`` on those alone,
-        since those on the others flatter.
+        For each rubric: the result of ``mean_error_rates``; ``kinds``: for each kind and right verdict, n,
+        the share of wrong verdicts, and the number of unparsed replies; and, if its prompts were optimised on
+        some of the questions, ``untouched``: the number of other ``questions``, and ``mean_error_rates`` on
+        those alone, since the rates on optimised questions are too good.
     """
     quality: Json = {}
     for rubric, cases in calibration_cases(judge, benchmark).items():
@@ -86,69 +73,83 @@ def compute_judge_error_rates(
             for answer, record in zip(_known_answers(benchmark, rubric), found, strict=True)
             if record is not None
         ]
-        if len(tried) == len(cases):
-            quality[rubric.value] = {
-                **mean_error_rates(tried, resampling),
-                "kinds": _error_rates_by_kind(tried),
+        if len(tried) < len(cases):
+            continue
+        kinds: list[Json] = []
+        for known in (Verdict.CORRECT, Verdict.WRONG):
+            for kind in AnswerKind:
+                of_kind = [one for one in tried if one.expected_verdict is known and one.answer.kind is kind]
+                errors = [error for one in of_kind if (error := one.error) is not None]
+                if of_kind:
+                    row = {
+                        "kind": kind.value,
+                        "known": known.value,
+                        "n": len(errors),
+                        "errors": sum(errors) / len(errors) if errors else None,
+                        "unparsed": sum(one.verdict is Verdict.UNPARSED for one in of_kind),
+                    }
+                    kinds.append(row)
+        quality[rubric.value] = {**mean_error_rates(tried, resampling), "kinds": kinds}
+        seen = judge.questions_seen(rubric)
+        if seen:
+            untouched = [one for one in tried if one.answer.question.text not in seen]
+            quality[rubric.value]["untouched"] = {
+                "questions": len({one.answer.question for one in untouched}),
+                **mean_error_rates(untouched, resampling),
             }
-            seen = judge.questions_seen(rubric)
-            if seen:
-                left = [one for one in tried if one.answer.question.text not in seen]
-                quality[rubric.value]["untouched"] = {
-                    "questions": len({one.answer.question for one in left}),
-                    **mean_error_rates(left, resampling),
-                }
     return quality
 
 
 def mean_error_rates(tried: Sequence[JudgedKnownAnswer], resampling: BootstrapSampler) -> Json:
-    """Compute how often a judge errs on answers, all by the same rubric.
+    """Compute the error rates of a judge on answers that it judged by one rubric.
 
-    False accept = the share of CORRECT among the verdicts on answers known to be wrong; false reject = the
-    share of WRONG among those on answers known to be right. Each is the mean over the kinds of answers, so
-    that many easy ones of one kind cannot hide the rest; its interval is clustered by question. Replies
-    without a verdict are counted apart, and so are calls that failed.
+    False accept = the share of CORRECT among the verdicts on wrong answers; false reject = the share of WRONG
+    among those on right answers. Each is the mean over the kinds of answers, so that many easy answers of one
+    kind cannot hide the others; its interval is clustered by question. Replies without a verdict and failed
+    calls are counted separately.
 
     Returns:
         ``false_accept`` and ``false_reject`` (value, low, high, n), ``unparsed`` and ``failed``.
     """
-    accepts, rejects = (
-        [one for one in tried if one.expected_verdict is known] for known in (Verdict.WRONG, Verdict.CORRECT)
-    )
-    return {
-        "false_accept": _mean_error_over_kinds(accepts, resampling, "false_accept"),
-        "false_reject": _mean_error_over_kinds(rejects, resampling, "false_reject"),
-        "unparsed": sum(one.verdict is Verdict.UNPARSED for one in tried),
-        "failed": sum(one.verdict is None for one in tried),
-    }
+    rates: Json = {}
+    for name, known in (("false_accept", Verdict.WRONG), ("false_reject", Verdict.CORRECT)):
+        judged = [
+            (one, error)
+            for one in tried
+            if one.expected_verdict is known and (error := one.error) is not None
+        ]
+        kinds = [one.answer.kind for one, _ in judged]
+        rates[name] = {"value": None, "low": None, "high": None, "n": 0}
+        if judged:
+            interval = clustered_interval(
+                [error for _, error in judged],
+                [one.answer.question.question_id for one, _ in judged],
+                weights=[1 / kinds.count(kind) for kind in kinds],
+                rng=resampling.rng("calibration", f"{judged[0][0].rubric}/{name}"),
+            )
+            rates[name] = asdict(interval)
+    unparsed = sum(one.verdict is Verdict.UNPARSED for one in tried)
+    return {**rates, "unparsed": unparsed, "failed": sum(one.verdict is None for one in tried)}
 
 
 def format_judge_error_rates(quality: Json) -> str:
-    """Write a judge's quality as a signature has it: ``lenient=0.31/0.02+strict=0.04/0.08``.
+    """Write the error rates of a judge as signatures have them: ``lenient=0.31/0.02+strict=0.04/0.08``.
 
-    The numbers are false accepts and false rejects; ``none`` says that nothing was measured. Of prompts that
-    were optimised they are those on the untouched questions: ``strict(untouched)=0.04/0.08``.
+    The numbers are false accepts and false rejects; ``none`` if nothing was measured. For optimised prompts
+    they are those on the untouched questions: ``strict(untouched)=0.04/0.08``.
     """
     cited: list[str] = []
     for rubric, of_rubric in quality.items():
         name, rates = rubric, of_rubric
         if "untouched" in of_rubric:
             name, rates = f"{rubric}(untouched)", of_rubric["untouched"]
-        errors = "/".join(_rate(rates[error]["value"]) for error in ("false_accept", "false_reject"))
-        cited.append(f"{name}={errors}")
+        values = [rates[error]["value"] for error in ("false_accept", "false_reject")]
+        cited.append(f"{name}={'/'.join('unparsed' if v is None else f'{v:.2f}' for v in values)}")
     return "+".join(cited) or "none"
 
 
-def _rate(value: float | None) -> str:
-    return "unparsed" if value is None else f"{value:.2f}"
-
-
-def _known_answers(benchmark: Benchmark, rubric: Rubric) -> list[CalibrationAnswer]:
-    return [answer for answer in calibration_answers(benchmark) if rubric in answer.verdicts]
-
-
 def calibration_cases(judge: JudgeIdentity, benchmark: Benchmark) -> dict[Rubric, list[AnswerToJudge]]:
-    """List what a judge is tried on, for each of its rubrics."""
+    """List the calibration answers of a judge by rubric."""
     return {
         rubric: [
             AnswerToJudge(
@@ -160,36 +161,5 @@ def calibration_cases(judge: JudgeIdentity, benchmark: Benchmark) -> dict[Rubric
     }
 
 
-def _mean_error_over_kinds(
-    tried: Sequence[JudgedKnownAnswer], resampling: BootstrapSampler, name: str
-) -> Json:
-    judged = [(one, error) for one in tried if (error := one.error) is not None]
-    if not judged:
-        return {"value": None, "low": None, "high": None, "n": 0}
-    kinds = [one.answer.kind for one, _ in judged]
-    interval = clustered_interval(
-        [error for _, error in judged],
-        [one.answer.question.question_id for one, _ in judged],
-        weights=[1 / kinds.count(kind) for kind in kinds],
-        rng=resampling.rng("calibration", f"{judged[0][0].rubric}/{name}"),
-    )
-    return asdict(interval)
-
-
-def _error_rates_by_kind(tried: Sequence[JudgedKnownAnswer]) -> list[Json]:
-    rows: list[Json] = []
-    for known in (Verdict.CORRECT, Verdict.WRONG):
-        for kind in AnswerKind:
-            of_kind = [one for one in tried if one.expected_verdict is known and one.answer.kind is kind]
-            errors = [error for one in of_kind if (error := one.error) is not None]
-            if of_kind:
-                rows.append(
-                    {
-                        "kind": kind.value,
-                        "known": known.value,
-                        "n": len(errors),
-                        "errors": sum(errors) / len(errors) if errors else None,
-                        "unparsed": sum(one.verdict is Verdict.UNPARSED for one in of_kind),
-                    }
-                )
-    return rows
+def _known_answers(benchmark: Benchmark, rubric: Rubric) -> list[CalibrationAnswer]:
+    return [answer for answer in calibration_answers(benchmark) if rubric in answer.verdicts]

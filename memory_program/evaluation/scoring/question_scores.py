@@ -1,7 +1,7 @@
-"""From records to numbers: pure functions that need no model, no program and no file.
+"""Scores from records: pure functions that need no model, no program and no file.
 
-A failed call is counted and never scored: means run over the answers that there are, ``n`` says how many,
-and ``count_failures`` how many there are not.
+A failed call is counted and never scored: means run over the existing answers, ``n`` is their number, and
+``count_failures`` counts the others.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from locomo.judge.rubrics import Verdict
 from locomo.metrics import bleu1, evidence_recall, evidence_recall_under_budget, locomo_f1, set_f1
 from locomo.statistics import clustered_interval, cohen_kappa, paired_comparison
 from locomo.types import HEADLINE_TYPES, Benchmark, Category, Question, QuestionType
-from memory_program.bank.outcomes import Outcome, RankedItem
+from memory_program.bank.outcomes import Outcome
 from memory_program.core.json_files import Json
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, JudgeRecord, Record
 from memory_program.evaluation.scoring.recall import RETRIEVAL_KEYS, retrieval_scores
@@ -25,7 +25,7 @@ from memory_program.models.usage import Usage
 
 RECALL_CUTOFFS = (5, 10, 25, 50)
 RECALL_BUDGET_TOKENS = 2000
-"""Fixed, whatever the reader's budget is, so that runs can be compared."""
+"""Fixed, whatever the budget of the reader, so that runs can be compared."""
 
 RECALL_KEYS = (*map(str, RECALL_CUTOFFS), f"{RECALL_BUDGET_TOKENS}tok")
 
@@ -34,7 +34,7 @@ MEAN_OF_TYPES = "mean of types"
 
 @dataclass(frozen=True, slots=True)
 class ScoredQuestion:
-    """A question, what was recorded about it, and what that is worth; None where there is nothing to score.
+    """A question with its records and scores; a score is None where there is nothing to score.
 
     ``locomo_f1`` and ``bleu1`` need an answer, ``set_f1`` an answer to a multi-hop question, ``recall`` and
     ``retrieval`` (see ``retrieval_scores``) a ranking and evidence.
@@ -51,19 +51,19 @@ class ScoredQuestion:
 
     @property
     def is_headline(self) -> bool:
-        """Whether the question counts for the headline score."""
+        """True if the question counts for the headline score."""
         return self.question.is_headline
 
     @property
     def is_answerable(self) -> bool:
-        """Whether the conversation has the answer."""
+        """True if the conversation has the answer."""
         return self.question.is_answerable
 
     @property
     def tokens(self) -> int | None:
-        """What the reader read and wrote; of a system without a model, what it looked at.
+        """Tokens that the reader read and wrote; for a system without a model, the tokens of its context.
 
-        None without an answer, and where the server did not say.
+        None without an answer, and if the server did not report usage.
         """
         if self.record is None or self.record.answer.outcome is not Outcome.OK:
             return None
@@ -79,14 +79,21 @@ def score_question(
     """Score one answer.
 
     Args:
-        question: the question with its gold.
-        record: the answer; None if there is none (yet).
-        judgements: for each rubric of the run, the judgement of this answer; None if there is none (yet).
+        question: the question with its gold answer.
+        record: the answer; None if it is missing.
+        judgements: for each rubric of the run, the judgement of this answer; None if it is missing.
     """
     if record is None or record.answer.outcome is not Outcome.OK:
         return ScoredQuestion(question, record, judgements, None, None, None, None)
     text, gold, category = record.answer.text, question.answer, question.f1_category
     answerable = gold if question.is_answerable else None
+    evidence, ranked = question.evidence, record.answer.ranked
+    recall: dict[str, float] | None = None
+    if evidence and ranked is not None:
+        sources, tokens = [item.sources for item in ranked], [item.tokens for item in ranked]
+        recalls = [evidence_recall(evidence, sources, k) for k in RECALL_CUTOFFS]
+        recalls.append(evidence_recall_under_budget(evidence, sources, tokens, RECALL_BUDGET_TOKENS))
+        recall = dict(zip(RECALL_KEYS, recalls, strict=True))
     return ScoredQuestion(
         question=question,
         record=record,
@@ -94,29 +101,19 @@ def score_question(
         locomo_f1=locomo_f1(text, gold, category),
         set_f1=None if gold is None or category is not Category.MULTI_HOP else set_f1(text, gold),
         bleu1=None if answerable is None else bleu1(text, answerable),
-        recall=_recall(question.evidence, record.answer.ranked),
-        retrieval=retrieval_scores(question, record.answer.ranked),
+        recall=recall,
+        retrieval=retrieval_scores(question, ranked),
     )
-
-
-def _recall(evidence: Sequence[str], ranked: Sequence[RankedItem] | None) -> dict[str, float] | None:
-    if not evidence or ranked is None:
-        return None
-    sources = [item.sources for item in ranked]
-    tokens = [item.tokens for item in ranked]
-    recalls = [evidence_recall(evidence, sources, k) for k in RECALL_CUTOFFS]
-    recalls.append(evidence_recall_under_budget(evidence, sources, tokens, RECALL_BUDGET_TOKENS))
-    return dict(zip(RECALL_KEYS, recalls, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class BootstrapSampler:
-    """Where the chance in intervals comes from: each gets its own stream, whatever else is computed."""
+    """The random numbers of intervals: each interval has its own stream, whatever else is computed."""
 
     seed: int
 
     def rng(self, *labels: str) -> np.random.Generator:
-        """Give the generator of a purpose; the same one for the same labels."""
+        """Return the random generator of some labels; equal labels give equal streams."""
         digest = hashlib.sha256("/".join((str(self.seed), *labels)).encode()).digest()
         return np.random.default_rng(int.from_bytes(digest[:8]))
 
@@ -128,9 +125,9 @@ class BootstrapSampler:
         *,
         by_type: bool = False,
     ) -> Json:
-        """Give the mean of a score over the questions that have it: value, low, high and n.
+        """Compute the mean of a score over the questions that have it: value, low, high and n.
 
-        ``by_type`` makes it the mean of the means of the types that have any.
+        With ``by_type`` it is the mean of the means of the question types.
         """
         present = [(item.question, value) for item in scored if (value := score(item)) is not None]
         if not present:
@@ -146,7 +143,7 @@ class BootstrapSampler:
 
 
 def headline_types(questions: Iterable[Question]) -> tuple[QuestionType, ...]:
-    """Name the types that make up the headline score of a run's benchmark (LoCoMo's, if it asks nothing)."""
+    """List the question types of a benchmark's headline score; LoCoMo's, if there are no questions."""
     first = next(iter(questions), None)
     return HEADLINE_TYPES[first.benchmark if first is not None else Benchmark.LOCOMO]
 
@@ -157,9 +154,9 @@ def mean_by_category(
     resampling: BootstrapSampler,
     label: str,
 ) -> Json:
-    """Give the mean of a score over the headline questions, together (micro) and by type.
+    """Compute the mean of a score over the headline questions, together (micro) and by type.
 
-    Of LongMemEval also the mean of the means of the types that have any, as its own evaluation does.
+    For LongMemEval also the mean of the means of the types, as its own evaluation does.
     """
     headline = [item for item in scored if item.is_headline]
     types = headline_types(item.question for item in scored)
@@ -182,13 +179,13 @@ def summarize_system(
     resampling: BootstrapSampler,
     replaced: Sequence[Record] = (),
 ) -> Json:
-    """Compute everything that is reported of one system, as JSON.
+    """Compute all reported numbers of one system, as JSON.
 
     Args:
         scored: every question of the run.
-        builds: the record of every session of the run; None for one that is not built (yet).
-        resampling: where the intervals come from.
-        replaced: records that a retry replaced; they count for nothing but what they took.
+        builds: the record of every session of the run; None for one that is not built.
+        resampling: the random numbers of the intervals.
+        replaced: records that a retry replaced; only their usage counts.
     """
     retrieved = [item for item in scored if item.recall is not None]
     recalls = {
@@ -232,10 +229,10 @@ def _locomo_f1(item: ScoredQuestion) -> float | None:
 
 
 def summarize_verdicts(scored: Sequence[ScoredQuestion], resampling: BootstrapSampler) -> Json | None:
-    """Give the share of correct verdicts by rubric, and the agreement of two rubrics; None without a judge.
+    """Compute the share of correct verdicts by rubric, and the rubrics' agreement; None without a judge.
 
-    A judge score is correct / (correct + wrong); verdicts that could not be read are counted apart. Where
-    what has no answer is judged too, ``abstention`` is the score on that.
+    A judge score is correct / (correct + wrong); unparsed verdicts are counted separately. If questions
+    without an answer are judged too, ``abstention`` is the score on those.
     """
     judged = [item for item in scored if item.is_headline]
     rubrics = list(judged[0].judgements) if judged else []
@@ -260,7 +257,7 @@ def summarize_verdicts(scored: Sequence[ScoredQuestion], resampling: BootstrapSa
 
 
 def verdict_score(item: ScoredQuestion, rubric: str) -> float | None:
-    """Give 1 for a correct verdict, 0 for a wrong one, None for none."""
+    """Return 1 for a correct verdict, 0 for a wrong one, None without a verdict."""
     judgement = item.judgements.get(rubric)
     if judgement is None or judgement.verdict not in (Verdict.CORRECT, Verdict.WRONG):
         return None
@@ -272,7 +269,7 @@ def _is_unparsed(judgement: JudgeRecord | None) -> bool:
 
 
 def count_failures(scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecord | None]) -> Json:
-    """Count what has no result, by stage and kind; ``missing`` was not tried yet, and ``all`` is the sum."""
+    """Count the items without a result, by stage and kind; ``missing`` were not tried; ``all`` is the sum."""
     judged = [item for item in scored if item.is_headline]
     build: Counter[str] = Counter({"missing": sum(record is None for record in builds)})
     build.update(f.outcome.value for record in builds if record for f in record.record.failures)
@@ -293,7 +290,7 @@ def count_failures(scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecor
 
 
 def summarize_builds(builds: Sequence[BuildRecord | None]) -> Json:
-    """Sum up what building did."""
+    """Sum up the sessions, operations and tool calls of the build."""
     records = [build.record for build in builds if build is not None]
     return {
         "sessions": len(records),
@@ -305,7 +302,7 @@ def summarize_builds(builds: Sequence[BuildRecord | None]) -> Json:
 
 
 def usage_by_stage(records: Sequence[Record]) -> dict[str, Usage]:
-    """Sum up tokens, dollars and calls."""
+    """Sum up tokens, dollars and calls by stage."""
     stage_of = {BuildRecord: "build", AnswerRecord: "answer", JudgeRecord: "judge"}
     sums = {stage: Usage() for stage in stage_of.values()}
     for record in records:
@@ -314,7 +311,7 @@ def usage_by_stage(records: Sequence[Record]) -> dict[str, Usage]:
 
 
 def scored_records(scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecord | None]) -> list[Record]:
-    """List the records that questions and sessions were scored by."""
+    """List the records that the scores come from."""
     answers = [item.record for item in scored]
     judgements = [record for item in scored for record in item.judgements.values()]
     return [record for record in (*builds, *answers, *judgements) if record is not None]
@@ -325,9 +322,9 @@ def paired_comparisons(
     rubrics: Sequence[str],
     resampling: BootstrapSampler,
 ) -> list[Json]:
-    """Compare every two systems on the headline questions that both have scores for.
+    """Compare each pair of systems on the headline questions that both have scores for.
 
-    Each entry says by how much ``a`` is better than ``b``; see ``locomo.statistics.paired_comparison``.
+    Each entry is the difference ``a`` minus ``b``; see ``locomo.statistics.paired_comparison``.
     """
     measures: dict[str, Callable[[ScoredQuestion], float | None]] = {"locomo_f1": _locomo_f1}
     measures |= {

@@ -1,4 +1,4 @@
-"""How good a ranking is, by turn and by session: what LongMemEval's own evaluation reports of retrieval."""
+"""Retrieval scores of a ranking by turn and by session, as LongMemEval's own evaluation reports them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,19 +7,18 @@ from locomo.types import Question, evidence_group
 from memory_program.bank.outcomes import RankedItem
 
 RETRIEVAL_CUTOFFS = (5, 10, 50)
-"""The depths that LongMemEval prints."""
+"""The cut-offs k that LongMemEval prints."""
 
 
 def retrieval_scores(question: Question, ranked: Sequence[RankedItem] | None) -> Mapping[str, float] | None:
     """Score the ranking of one question; None where there is no ranking, or no evidence.
 
-    A ranking of memories is read as that of the turns which they cite, and of the sessions of these, in
-    order and each once. So k counts turns or sessions, whatever the system retrieves.
+    A ranking of memories becomes a ranking of the turns that they cite, and of the sessions of those turns,
+    in order and each once. So k counts turns or sessions, whatever the system retrieves.
 
     Returns:
-        for ``turn`` and ``session``, where the benchmark names evidence of that grain, and each k:
-        ``turn/recall/5`` (share of the evidence found), ``turn/recall_all/5`` (1 if all of it is found) and
-        ``turn/ndcg/5``.
+        For ``turn`` and ``session``, where the benchmark names such evidence, and each k: ``turn/recall/5``
+        (share of the evidence found), ``turn/recall_all/5`` (1 if all of it is found) and ``turn/ndcg/5``.
     """
     if ranked is None:
         return None
@@ -44,4 +43,4 @@ RETRIEVAL_KEYS = tuple(
     for measure in ("recall", "recall_all", "ndcg")
     for k in RETRIEVAL_CUTOFFS
 )
-"""Every score that a question may have."""
+"""All scores that a question may have."""

@@ -1,7 +1,6 @@
-"""What a system is, as far as its records depend on it."""
+"""The identity of systems and judges: whatever their records depend on."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from locomo.atomic_files import atomic_write_text
-from locomo.judge.judge import Judges
-from locomo.judge.rubrics import Rubric, select_grading
+from locomo.judge.rubrics import select_grading
 from locomo.types import Conversation, Question
 from memory_program.agents.program import MemorySystem, writer_state
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
@@ -20,18 +18,18 @@ from memory_program.evaluation.judge_program import load_judge_program, make_jud
 from memory_program.models.model_names import model_fingerprint
 
 BUILD_SETTINGS = ("build", "memory_budget", "max_turns", "writer_mode")
-"""The settings that change what is written; the others only change how it is read."""
+"""The settings that change the banks; the others only change the answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemIdentity:
-    """A system under its settings and models.
+    """A system with its settings and models.
 
-    ``build`` is a hash of what its banks depend on, ``answer`` of what its answers depend on besides the
-    bank and the question. The address of a server is part of neither: a model is known by its name, and one
-    whose weights are on this disk by those too. ``written_by`` and ``read_by`` are ``writer`` and ``reader``
-    as they were known then (see ``model_fingerprint``): other weights may be under that name by now. Runs of before
-    they were noted have None.
+    ``build`` is a hash of everything that its banks depend on, ``answer`` of everything that its answers
+    depend on besides the bank and the question. The address of a server is part of neither: a model is known
+    by its name, and by its weights if they are on this disk. ``written_by`` and ``read_by`` are the
+    fingerprints of ``writer`` and ``reader`` at the time (see ``model_fingerprint``), since weights change
+    under a name. Older runs have None.
     """
 
     name: str
@@ -46,19 +44,19 @@ class SystemIdentity:
     read_by: str | None = None
 
     def build_key(self, conversation: Conversation) -> str:
-        """Hash what the bank of a conversation depends on."""
+        """Hash everything that the bank of a conversation depends on."""
         return content_hash("build", self.build, conversation.fingerprint)
 
     def namespace(self, conversation: Conversation) -> str:
-        """Name the bank of a conversation, such that no other run shares it unless it would be the same."""
+        """Return the namespace of a bank; another run shares it only if its bank would be the same."""
         return f"{self.build_key(conversation)[:12]}/{conversation.conversation_id}"
 
     def session_key(self, conversation: Conversation, session_id: str) -> str:
-        """Name the record of a session."""
+        """Return the key of the record of a session."""
         return content_hash(self.build_key(conversation), session_id)
 
     def answer_key(self, question: Question, bank: str) -> str:
-        """Name the record of an answer, given the hash of the bank that it comes from."""
+        """Return the key of the record of an answer, given the hash of its bank."""
         return content_hash("answer", self.answer, bank, question.question_id, question.dated_text)
 
 
@@ -96,7 +94,7 @@ def identify_system(system: MemorySystem, name: SystemName, config: EvaluateConf
 
 @dataclass(frozen=True, slots=True)
 class OptimizedRubric:
-    """The rubric whose prompts were optimised, their hash, and the questions that they were made on."""
+    """The rubric whose prompts were optimised, their hash, and the questions that they were optimised on."""
 
     rubric: str
     prompts: str
@@ -105,9 +103,9 @@ class OptimizedRubric:
 
 @dataclass(frozen=True, slots=True)
 class JudgeIdentity:
-    """The judge of a run: its model, and for each rubric hashes of its prompts, by ``Grading``.
+    """The judge of a run: its model, and for each rubric the hashes of its prompts, by ``Grading``.
 
-    ``judged_by`` is the model as it was known then (see ``model_fingerprint``); None in runs of before it was noted.
+    ``judged_by`` is the fingerprint of the model at the time (see ``model_fingerprint``); None in older runs.
     """
 
     model: str
@@ -117,84 +115,74 @@ class JudgeIdentity:
 
     @property
     def judge_model_id(self) -> str:
-        """The model, with a hash of its weights if they are on this disk."""
+        """The model's name, with a hash of its weights if they are on this disk."""
         return self.judged_by or model_fingerprint(self.model)
 
     @property
     def name(self) -> str:
-        """What it is known by, and which optimised prompts it has."""
+        """The name of the judge in tables and signatures: its model, and a hash of optimised prompts."""
         program = self.optimized
-        return (
-            self.judge_model_id
-            if program is None
-            else f"{self.judge_model_id}+{program.rubric}@{program.prompts[:8]}"
-        )
+        prompts = "" if program is None else f"+{program.rubric}@{program.prompts[:8]}"
+        return f"{self.judge_model_id}{prompts}"
 
     def questions_seen(self, rubric: str) -> tuple[str, ...]:
-        """List the built-in questions that the prompts of a rubric were optimised on."""
+        """List the calibration questions that the prompts of a rubric were optimised on."""
         program = self.optimized
         return program.made_on if program is not None and program.rubric == rubric else ()
 
     def is_same_judge(self, other: "JudgeIdentity", rubric: str) -> bool:
-        """Whether both judge a rubric by the same model and the same prompts."""
+        """Return True if both judge a rubric with the same model and the same prompts."""
         return self.judge_model_id == other.judge_model_id and self.rubrics[rubric] == other.rubrics[rubric]
 
     def key(self, rubric: str, question: Question, prediction: str) -> str:
-        """Name the record of a verdict."""
+        """Return the key of the record of a verdict."""
         prompt = (self.judge_model_id, rubric, self.rubrics[rubric][select_grading(question).value])
         return content_hash("judge", prompt, question.question_id, question.text, question.answer, prediction)
 
 
 def identify_judge(config: EvaluateConfig) -> JudgeIdentity | None:
-    """Describe the judge of a config; None if it names no model for one.
+    """Describe the judge of a config; None if it has none.
 
     Raises:
         ConfigError: the file of its optimised prompts cannot be used.
     """
     if config.judge is None:
         return None
-    prompts = {rubric: _prompts(judges) for rubric, judges in make_judges(config).items()}
-    return JudgeIdentity(
-        config.judge,
-        {rubric.value: hashes for rubric, hashes in prompts.items()},
-        _find_optimized_rubric(config, prompts),
-        model_fingerprint(config.judge),
-    )
-
-
-def _prompts(judges: Judges) -> dict[str, str]:
-    return {grading.value: content_hash(judge.dump_state()) for grading, judge in judges.by_grading.items()}
-
-
-def _find_optimized_rubric(
-    config: EvaluateConfig, prompts: Mapping[Rubric, Mapping[str, str]]
-) -> OptimizedRubric | None:
+    prompts = {
+        rubric.value: {
+            grading.value: content_hash(judge.dump_state()) for grading, judge in judges.by_grading.items()
+        }
+        for rubric, judges in make_judges(config).items()
+    }
     program = load_judge_program(config)
-    if program is None:
-        return None
-    return OptimizedRubric(program.rubric.value, content_hash(prompts[program.rubric]), program.optimized_on)
+    optimized = None
+    if program is not None:
+        rubric = program.rubric.value
+        optimized = OptimizedRubric(rubric, content_hash(prompts[rubric]), program.optimized_on)
+    return JudgeIdentity(config.judge, prompts, optimized, model_fingerprint(config.judge))
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizationData:
-    """What the prompts of a saved program were made and chosen on: conversations of a file with this hash."""
+    """The data that a saved program was optimised on: conversations of a file with this hash."""
 
     sha256: str
     conversations: tuple[str, ...]
 
 
 def read_optimization_data(program: Path) -> OptimizationData | None:
-    """Read what the prompts of a saved program were made and chosen on; None if it does not say."""
+    """Read the data that a saved program was optimised on; None if the file does not say."""
     try:
-        told = json.loads(program.read_text(encoding="utf-8"))["metadata"]["optimization"]["dataset"]
-        return OptimizationData(str(told["sha256"]), (*map(str, told["train"]), *map(str, told["val"])))
+        dataset = json.loads(program.read_text(encoding="utf-8"))["metadata"]["optimization"]["dataset"]
+        conversations = (*map(str, dataset["train"]), *map(str, dataset["val"]))
+        return OptimizationData(str(dataset["sha256"]), conversations)
     except (ValueError, KeyError, TypeError):  # saved by hand
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class SystemRun:
-    """What the folder of a system belongs to: enough to find its records again without a model."""
+    """The identity of a system's records in a folder: enough to find them again without a model."""
 
     system: SystemIdentity
     judge: JudgeIdentity | None = None
@@ -206,13 +194,13 @@ _FILE = "run.json"
 
 
 def write_run(folder: Path, run: SystemRun) -> None:
-    """Write down what the records in a folder belong to."""
+    """Write the identity of the records in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     atomic_write_text(folder / _FILE, f"{_RUN.dump_json(run, indent=1).decode()}\n")
 
 
 def read_run(folder: Path) -> SystemRun:
-    """Read what the records in a folder belong to.
+    """Read the identity of the records in a folder.
 
     Raises:
         RecordError: nothing was recorded there, or the file is not one that ``write_run`` wrote.

@@ -1,4 +1,4 @@
-"""What a run recorded of one system, found by key: all that judging and reporting need."""
+"""The records of one system of a run, looked up by key; judging and reporting need nothing else."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ from memory_program.evaluation.stages.propose_stage import open_proposal_journal
 
 @dataclass(frozen=True, slots=True)
 class ScoredSystem:
-    """A system's questions scored, and its sessions, in the order of the selection; and its banks.
+    """The scored questions and the sessions of a system, in the order of the selection, and its banks.
 
-    ``diagnoses`` has one entry for each question: None where there is nothing wrong. ``replaced`` are the
+    ``diagnoses`` has one entry for each question, None if its answer is not wrong. ``replaced`` are the
     records that a retry replaced.
     """
 
@@ -38,7 +38,7 @@ class ScoredSystem:
 
 @dataclass(frozen=True, slots=True)
 class SystemRecords:
-    """The records of a system in a folder, those of the run ``run`` about ``selection``."""
+    """The records of a system in a folder, for the run ``run`` about ``selection``."""
 
     folder: Path
     run: SystemRun
@@ -46,12 +46,18 @@ class SystemRecords:
     selection: Selection
 
     def builds(self) -> list[BuildRecord | None]:
-        """List the record of every session; None for one that is not built."""
+        """List the record of each session; None for one that is not built."""
         return [record for c in self.selection.conversations for record in self._conversation_builds(c)]
 
     def answer_keys(self) -> dict[str, str]:
-        """Name the record of each question, by its id; a question whose bank is not finished has none."""
-        banks = {c.conversation_id: self._bank_hash(c) for c in self.selection.conversations}
+        """Return the key of each answer by question id; a question whose bank is not finished has none."""
+        banks: dict[str, str | None] = {}  # the hash of each bank; None while sessions are missing
+        for conversation in self.selection.conversations:
+            builds = self._conversation_builds(conversation)
+            last = builds[-1]
+            banks[conversation.conversation_id] = (
+                last.bank if last is not None and None not in builds else None
+            )
         return {
             question.question_id: self.run.system.answer_key(question, bank)
             for question in self.selection.questions
@@ -59,17 +65,26 @@ class SystemRecords:
         }
 
     def answers(self) -> list[tuple[Question, AnswerRecord | None]]:
-        """List every question with its answer; None for one that has none."""
+        """List each question with its answer; None if it has none."""
         keys, records = self.answer_keys(), self.journals.answers.records
         return [(q, records.get(keys.get(q.question_id, ""))) for q in self.selection.questions]
 
     def score_answers(self, store: BankStore | None) -> ScoredSystem:
-        """Score what is recorded, and diagnose what is wrong; ``store`` has the banks, if there are any.
+        """Score the records and diagnose wrong answers; ``store`` has the banks, if there are any.
 
         Raises:
             StoreError: the database fails.
         """
-        scored = [self._score_question(question, record) for question, record in self.answers()]
+        judge, records = self.run.judge, self.journals.judgements.records
+        scored: list[ScoredQuestion] = []
+        for question, record in self.answers():
+            judgements: dict[str, JudgeRecord | None] = {}
+            if judge is not None:
+                judgements |= dict.fromkeys(judge.rubrics)
+                if record is not None and record.answer.outcome is Outcome.OK:  # else its text is no answer
+                    text = record.answer.text
+                    judgements |= {r: records.get(judge.key(r, question, text)) for r in judge.rubrics}
+            scored.append(score_question(question, record, judgements))
         conversations = {c.conversation_id: c for c in self.selection.conversations}
         banks = load_banks(self.run.system, self.selection.conversations, store)
         kept = {name: system_retained_turns(self.run.system, c, banks) for name, c in conversations.items()}
@@ -81,9 +96,9 @@ class SystemRecords:
         return ScoredSystem(self.run, tuple(scored), tuple(builds), banks, tuple(diagnoses), tuple(replaced))
 
     def spent_usd(self) -> float:
-        """Sum up what the records have cost; calls without a known price count as nothing.
+        """Sum up the cost of the records; calls of unknown price count as zero.
 
-        So do the proposals for sessions that are not built, which no record of a session tells yet.
+        Proposals for sessions that are not built count too: no record of a session includes them yet.
         """
         proposals = open_proposal_journal(self.folder)
         unbuilt = {
@@ -101,7 +116,7 @@ class SystemRecords:
         return sum(record.usage.cost_usd or 0.0 for record in (*self.all_records(), *waiting))
 
     def all_records(self) -> list[Record]:
-        """List all that the run took: also records that a retry replaced, and what came from such banks."""
+        """List all records that the run paid for, also those replaced by a retry and what came from them."""
         journals, judge = self.journals, self.run.judge
         found: list[Record] = []
         banks: dict[str, list[str]] = {}
@@ -119,26 +134,9 @@ class SystemRecords:
             found += [*answers, *(record for key in judged for record in journals.judgements.attempts(key))]
         return found
 
-    def _score_question(self, question: Question, record: AnswerRecord | None) -> ScoredQuestion:
-        return score_question(question, record, self._judgements(question, record))
-
-    def _judgements(self, question: Question, record: AnswerRecord | None) -> dict[str, JudgeRecord | None]:
-        judge, records = self.run.judge, self.journals.judgements.records
-        if judge is None:
-            return {}
-        if record is None or record.answer.outcome is not Outcome.OK:  # its text is no answer, if it has one
-            return dict.fromkeys(judge.rubrics)
-        text = record.answer.text
-        return {rubric: records.get(judge.key(rubric, question, text)) for rubric in judge.rubrics}
-
     def _conversation_builds(self, conversation: Conversation) -> list[BuildRecord | None]:
         records: Mapping[str, BuildRecord] = self.journals.builds.records
         return [records.get(key) for key in self._session_keys(conversation)]
 
     def _session_keys(self, conversation: Conversation) -> list[str]:
         return [self.run.system.session_key(conversation, s.session_id) for s in conversation.sessions]
-
-    def _bank_hash(self, conversation: Conversation) -> str | None:
-        """Give the hash of what the bank of a conversation holds; None while sessions are missing."""
-        builds = self._conversation_builds(conversation)
-        return builds[-1].bank if builds[-1] is not None and None not in builds else None

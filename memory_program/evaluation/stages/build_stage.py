@@ -1,4 +1,4 @@
-"""The build stage: sessions of a conversation in order or in two phases, conversations side by side."""
+"""The build stage: sessions of a conversation in order or in two phases, conversations in parallel."""
 
 import time
 from collections.abc import Generator, Sequence
@@ -25,7 +25,7 @@ from memory_program.models.usage import Usage, track_usage
 
 @dataclass(frozen=True, slots=True)
 class _BuiltSession:
-    """A session that its space has just taken in, and what that took; ``is_counted`` if limits know that."""
+    """A session that was just added to its space; ``is_counted`` if the limits have counted its calls."""
 
     session: Session
     record: SessionRecord
@@ -37,12 +37,12 @@ class _BuiltSession:
 class Builder:
     """Builds the memories of one system, each session once.
 
-    A system that writes with a model keeps its banks in a database, a session being one transaction. The
-    record of a session is journalled just before that: of a process that dies in between, the journal holds
-    a session that the database does not, which is built and journalled again, so no cost is forgotten. A
-    journal that lacks what the database holds is completed from there.
+    A system that writes with a model keeps its banks in a database; a session is one transaction. The
+    journal gets the record of a session just before that. If the process dies in between, the journal has a
+    session that the database lacks: it is built and recorded again, so no cost is forgotten. A journal that
+    lacks a session of the database is completed from there.
 
-    A system that writes nothing by a model has no database: its spaces are made in memory when needed.
+    A system that writes without a model has no database: its spaces are made in memory when needed.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Builder:
         """Prepare.
 
         Args:
-            system: what remembers.
+            system: writes the memories.
             recorded: its records, and the conversations.
-            store: where banks are kept; None exactly for systems that write nothing by a model.
-            others: systems of the run that may write by the same prompts, and then share its banks.
-            order: how the sessions of a conversation are remembered; two phases only by a writer's program.
-            retry_errors: take sessions with failed calls back, and those after them, and build them anew.
+            store: keeps the banks; None exactly for systems that write without a model.
+            others: systems of the run that may write with the same prompts, and then share its banks.
+            order: how the sessions of a conversation are built; two phases need a ``MemoryProgram``.
+            retry_errors: undo sessions with failed calls, and those after them, and build them again.
         """
         self._system = system
         self._identity = recorded.run.system
@@ -75,47 +75,48 @@ class Builder:
         self._in_two_phases = order == "two-phase" and system.writes_memories
         if self._in_two_phases and not isinstance(system, MemoryProgram):
             raise ConfigError(
-                f"build={order!r} cannot be done by {type(system).__name__}: leave --build out, or run it on "
-                "threads of this process"
+                f"build={order!r} is not possible with {type(system).__name__}: leave --build out, or use "
+                "--executor threads"
             )
         self._proposals = open_proposal_journal(recorded.folder)
         self._spaces: dict[str, MemorySpace] = {}
 
     @property
     def shares_banks(self) -> bool:
-        """Whether another system of the run writes the same, and builds before this one does."""
+        """True if another system of the run writes the same banks, and builds before this one."""
         return any(other.run.system.build == self._identity.build for other in self._others)
 
     def count_missing(self) -> int:
-        """Count the sessions that are not built yet, or are to be built anew."""
+        """Count the sessions to build: new ones, and those to be built again."""
         return sum(len(sessions) for sessions in self._pending_sessions().values())
 
     def count_unbuilt(self) -> int:
-        """Count the sessions that are not built yet; one that failed, and failed once more, is built."""
+        """Count the sessions that were never built; one whose retry failed is built."""
         return sum(len(self._missing_sessions(c, retry_errors=False)) for c in self._conversations)
 
     def build(self, workers: Workers) -> None:
-        """Build what is missing.
+        """Build the missing sessions.
 
         Raises:
-            BudgetExceededError: a limit of the run is passed; what was built is kept.
+            BudgetExceededError: a limit of the run is passed; finished sessions are kept.
             StoreError: the database cannot be written; it holds every session before that.
         """
         if self.shares_banks:
             self._spaces.clear()  # the other system has built since
         missing = self._pending_sessions()
-        # Banks in a database are gone through in any case: their journal may lack a session.
+        # Every bank of a database is checked: its journal may lack a session.
         to_build = [c for c in self._conversations if self._store is not None or missing[c.conversation_id]]
         with closing(self._proposals):
             workers.run(
                 f"{self._identity.name}: build",
-                [partial(self._build, conversation, workers) for conversation in to_build],
+                [partial(self._build_conversation, conversation, workers) for conversation in to_build],
                 to_do=sum(len(sessions) for sessions in missing.values()),
                 total=sum(len(conversation.sessions) for conversation in self._conversations),
+                is_quiet=not self._system.writes_memories,
             )
 
     def open_space(self, conversation: Conversation) -> MemorySpace:
-        """Give the memory of a conversation whose sessions are all built."""
+        """Return the memory space of a conversation whose sessions are all built."""
         space = self._space(conversation)
         if self._store is None:
             for session in conversation.sessions:
@@ -130,11 +131,8 @@ class Builder:
 
     def _missing_sessions(self, conversation: Conversation, *, retry_errors: bool) -> Sequence[Session]:
         if self._store is None:
-            return [
-                s
-                for s in conversation.sessions
-                if self._build_record_key(conversation, s) not in self._journal.records
-            ]
+            records = self._journal.records
+            return [s for s in conversation.sessions if self._record_key(conversation, s) not in records]
         known = self._space(conversation).sessions
         for place, session in enumerate(conversation.sessions):
             ingested = known.get(session.session_id)
@@ -142,31 +140,56 @@ class Builder:
                 return conversation.sessions[place:]
         return ()
 
-    def _build(self, conversation: Conversation, workers: Workers) -> None:
-        """Build one conversation, unless somebody stops the run between two sessions."""
-        space = self._rewind_for_retry(conversation)
-        bank, version = content_hash(conversation.conversation_id), 0
-        missing = [session for session in conversation.sessions if not space.has_session(session)]
+    def _build_conversation(self, conversation: Conversation, workers: Workers) -> None:
+        """Build one conversation, session by session, unless the stage ends between two of them."""
+        space, name = self._space(conversation), conversation.conversation_id
+        missing = self._missing_sessions(conversation, retry_errors=self._retry_errors)
+        if self._store is not None and missing and missing[0].session_id in space.sessions:  # a retry
+            space = self._store.rewind_session(space.namespace, missing[0].session_id)
+            self._spaces[space.namespace] = space
+        new = [session for session in conversation.sessions if not space.has_session(session)]
         in_two_phases = self._in_two_phases and len(conversation.sessions) > 1
-        remember = self._build_two_phase if in_two_phases else self._build_sequentially
-        with closing(remember(conversation, missing, workers)) as remembered:
+        build = self._build_two_phase if in_two_phases else self._build_sequentially
+        bank, version = content_hash(name), 0
+        with closing(build(conversation, new, workers)) as built:
             for session in conversation.sessions:
                 if workers.should_stop:
                     return
-                if space.has_session(session):
-                    bank = _next_bank_hash(bank, space, session, version)
-                    self._complete_journal(conversation, space.sessions[session.session_id].record, bank)
-                else:
-                    done = next(remembered, None)
-                    if done is None:
-                        return
-                    bank = self._commit(conversation, done, bank, version, workers)
+                is_saved = space.has_session(session)
+                done = None if is_saved else next(built, None)
+                if not is_saved and done is None:
+                    return
+                until = space.sessions[session.session_id].version
+                operations = space.bank.operations(version)[: until - version]
+                bank = content_hash(bank, session.fingerprint, list(map(operation_to_json, operations)))
+                key, known = self._record_key(conversation, session), self._journal.records
+                if done is None:
+                    if key not in known or known[key].bank != bank:
+                        # The journal lacks this session of the database. It took nothing if another system of
+                        # the run built it; otherwise its usage is unknown.
+                        record = space.sessions[session.session_id].record
+                        usage = Usage() if self.shares_banks else Usage(cost_usd=None)
+                        self._journal.add(
+                            BuildRecord(key, name, session.session_id, bank, record, usage, 0.0)
+                        )
+                elif self._store is not None or key not in known:  # else it is only made in memory again
+                    record, usage, elapsed_s = done.record, done.usage, done.elapsed_s
+                    self._journal.add(
+                        BuildRecord(key, name, session.session_id, bank, record, usage, elapsed_s)
+                    )
+                    if self._store is not None:
+                        self._store.save(space)
+                    failures = [f"{failure.where}: {failure.message}" for failure in record.failures]
+                    if done.is_counted:
+                        workers.advance(failed=bool(failures))
+                    else:
+                        workers.report_item(usage, failures, is_lost=bool(failures) and not record.operations)
                 version = space.sessions[session.session_id].version
 
     def _build_sequentially(
         self, conversation: Conversation, sessions: Sequence[Session], workers: Workers
     ) -> Generator[_BuiltSession]:
-        """Remember one session after the other, each when it is asked for."""
+        """Build one session after the other, each when it is asked for."""
         space = self._space(conversation)
         for session in sessions:
             began = time.perf_counter()
@@ -177,7 +200,7 @@ class Builder:
     def _build_two_phase(
         self, conversation: Conversation, sessions: Sequence[Session], workers: Workers
     ) -> Generator[_BuiltSession]:
-        """Remember the last sessions of a conversation in two phases; ends early when the run does."""
+        """Build the last sessions of a conversation in two phases; ends early when the run does."""
         assert isinstance(self._system, MemoryProgram), "checked when it was prepared"
         began = time.perf_counter()
         proposer = Proposer(
@@ -192,63 +215,21 @@ class Builder:
         settling = remember_two_phase(self._system, space, conversation.sessions, proposer)
         while True:
             try:
-                with (
-                    track_usage() as meter
-                ):  # proposals have meters of their own, this one has consolidations
+                with track_usage() as meter:  # counts consolidations; proposals have meters of their own
                     settled = next(settling, None)
             except BuildStoppedError:
                 return
             if settled is None:
                 return
             elapsed_s, began = time.perf_counter() - began, time.perf_counter()
-            beside = proposer.consolidation_usage(meter)
-            if beside.calls:
-                workers.limits.count(beside)
-            # what was on the disk when a session is built anew is in the record that its new one replaces
-            anew = self._build_record_key(conversation, settled.session) in self._journal.records
-            usage = proposer.usage(settled.session.session_id, only_new=anew) + beside
+            consolidations = proposer.consolidation_usage(meter)
+            if consolidations.calls:
+                workers.limits.count(consolidations)
+            # A session that is built again pays for its new proposals only: the record that it replaces has
+            # paid for the others.
+            is_rebuilt = self._record_key(conversation, settled.session) in self._journal.records
+            usage = proposer.usage(settled.session.session_id, only_new=is_rebuilt) + consolidations
             yield _BuiltSession(settled.session, settled.record, usage, elapsed_s, is_counted=True)
-
-    def _commit(
-        self, conversation: Conversation, done: _BuiltSession, bank: str, version: int, workers: Workers
-    ) -> str:
-        """Record a session and save it; return the hash of the bank after it (``bank`` is the one before)."""
-        space, name = self._space(conversation), conversation.conversation_id
-        bank = _next_bank_hash(bank, space, done.session, version)
-        key = self._build_record_key(conversation, done.session)
-        if self._store is None and key in self._journal.records:
-            return bank  # made in memory once more, on the way to a session that is new
-        session_id, record = done.session.session_id, done.record
-        self._journal.add(BuildRecord(key, name, session_id, bank, record, done.usage, done.elapsed_s))
-        if self._store is not None:
-            self._store.save(space)
-        failures = [f"{failure.where}: {failure.message}" for failure in record.failures]
-        if done.is_counted:
-            workers.advance(failed=bool(failures))
-        else:
-            workers.report_item(done.usage, failures, is_lost=bool(failures) and not record.operations)
-        return bank
-
-    def _complete_journal(self, conversation: Conversation, record: SessionRecord, bank: str) -> None:
-        """Record a session of the database that the journal lacks.
-
-        If another system of the run built it, it took nothing; otherwise nobody knows what it took.
-        """
-        key = self._identity.session_key(conversation, record.session_id)
-        recorded = self._journal.records.get(key)
-        if recorded is None or recorded.bank != bank:
-            name = conversation.conversation_id
-            usage = Usage() if self.shares_banks else Usage(cost_usd=None)
-            self._journal.add(BuildRecord(key, name, record.session_id, bank, record, usage, 0.0))
-
-    def _rewind_for_retry(self, conversation: Conversation) -> MemorySpace:
-        """Give the space of a conversation, without the sessions that are to be built anew."""
-        space = self._space(conversation)
-        missing = self._missing_sessions(conversation, retry_errors=self._retry_errors)
-        if self._store is not None and missing and missing[0].session_id in space.sessions:
-            space = self._store.rewind_session(space.namespace, missing[0].session_id)
-            self._spaces[space.namespace] = space
-        return space
 
     def _space(self, conversation: Conversation) -> MemorySpace:
         namespace = self._identity.namespace(conversation)
@@ -257,12 +238,5 @@ class Builder:
             self._spaces[namespace] = fresh
         return self._spaces[namespace]
 
-    def _build_record_key(self, conversation: Conversation, session: Session) -> str:
+    def _record_key(self, conversation: Conversation, session: Session) -> str:
         return self._identity.session_key(conversation, session.session_id)
-
-
-def _next_bank_hash(bank: str, space: MemorySpace, session: Session, since: int) -> str:
-    """Hash what a bank holds after a session, given the hash and the version before it."""
-    until = space.sessions[session.session_id].version
-    operations = [operation_to_json(o) for o in space.bank.operations(since)[: until - since]]
-    return content_hash(bank, session.fingerprint, operations)

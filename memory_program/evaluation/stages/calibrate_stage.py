@@ -1,4 +1,4 @@
-"""The calibration of a judge: its verdicts on answers whose verdict is known."""
+"""Calibration of a judge: its verdicts on answers whose right verdict is known."""
 
 from contextlib import closing
 from dataclasses import asdict
@@ -8,9 +8,10 @@ from rich.console import Console
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import lock_run_folder
+from memory_program.evaluation.console import print_plain, print_table
 from memory_program.evaluation.datasets import benchmark_for_config
 from memory_program.evaluation.judge_program import make_judges
-from memory_program.evaluation.report.score_tables import calibration_tables, print_table
+from memory_program.evaluation.report.score_tables import calibration_tables
 from memory_program.evaluation.scoring.judge_errors import (
     calibration_cases,
     calibration_folder,
@@ -18,7 +19,7 @@ from memory_program.evaluation.scoring.judge_errors import (
     compute_judge_error_rates,
 )
 from memory_program.evaluation.scoring.question_scores import BootstrapSampler
-from memory_program.evaluation.scoring.score_signature import OptimizedRubric, identify_judge
+from memory_program.evaluation.scoring.score_signature import identify_judge
 from memory_program.evaluation.stages.cost_estimate import (
     check_affordable,
     estimate_judgements,
@@ -28,20 +29,19 @@ from memory_program.evaluation.stages.judge_stage import judge_cases, select_unj
 from memory_program.evaluation.stages.limits import RunLimits
 from memory_program.evaluation.stages.system_runner import ModelFactory
 from memory_program.evaluation.stages.workers import Workers
-from memory_program.models.model_names import is_local
 
 
 def calibrate_judge(config: EvaluateConfig, console: Console, models: ModelFactory) -> Json:
-    """Try the judge of a config on the known answers of its benchmark, print what came of it, and return it.
+    """Measure the error rates of a judge on the known answers of its benchmark; print and return them.
 
-    Verdicts are kept in a folder beside those of the runs, so every run there cites them. An unparsed reply
-    is a finding here, and no failure.
+    Verdicts are kept in a folder beside the run folders, so that every run there cites them. An unparsed
+    reply is a result here, not a failure.
 
     Raises:
         ConfigError: the file of the judge's optimised prompts cannot be used.
         ModelError: the judge's model cannot be used.
         RecordError: the records are damaged.
-        BudgetExceededError: a limit is passed; what was judged is kept.
+        BudgetExceededError: a limit is passed; verdicts so far are kept.
         RunInUseError: another process calibrates there.
     """
     judge, benchmark = identify_judge(config), benchmark_for_config(config.source)
@@ -53,9 +53,9 @@ def calibrate_judge(config: EvaluateConfig, console: Console, models: ModelFacto
         estimate = estimate_judgements(config, "calibration", len(missing))
         estimates = [estimate] if estimate is not None else []
         for line in format_estimates(estimates):
-            console.print(line, highlight=False, markup=False)
-        tried = [record for case in cases for record in journal.attempts(case.key)]
-        spent_usd = sum(record.usage.cost_usd or 0.0 for record in tried)
+            print_plain(console, line)
+        records = [record for case in cases for record in journal.attempts(case.key)]
+        spent_usd = sum(record.usage.cost_usd or 0.0 for record in records)
         check_affordable(estimates, spent_usd, config.max_cost)
         limits = RunLimits(max_errors=config.max_errors, max_cost_usd=config.max_cost, spent_usd=spent_usd)
         judge_cases(
@@ -63,7 +63,7 @@ def calibrate_judge(config: EvaluateConfig, console: Console, models: ModelFacto
             missing,
             make_judges(config, models(judge.model, 0.0) if missing else None),
             journal,
-            Workers(console, limits, config.concurrency, is_io_bound=not is_local(judge.model)),
+            Workers(console, limits, config.concurrency),
             total=len(cases),
             unparsed_is_lost=False,
         )
@@ -79,14 +79,10 @@ def calibrate_judge(config: EvaluateConfig, console: Console, models: ModelFacto
     for table in calibration_tables(results):
         print_table(console, table)
     if judge.optimized is not None:
-        console.print(_optimized_on_note(judge.optimized), highlight=False, markup=False)
-    console.print(f"results: {path}", highlight=False, markup=False, soft_wrap=True)
+        note = (
+            f"the {judge.optimized.rubric} prompts were optimised on the answers to these questions, so "
+            f"quote the error rates on the other questions: {' '.join(judge.optimized.made_on)}"
+        )
+        print_plain(console, note)
+    print_plain(console, f"results: {path}")
     return results
-
-
-def _optimized_on_note(optimized: OptimizedRubric) -> str:
-    """Say which known answers flatter a judge."""
-    return (
-        f"the {optimized.rubric} prompts were made and chosen on the answers to these questions, so what "
-        f"counts is how they do on the others: {' '.join(optimized.made_on)}"
-    )

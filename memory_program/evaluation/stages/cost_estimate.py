@@ -1,4 +1,4 @@
-"""What a run will cost, estimated before it starts."""
+"""The cost of a run, estimated before it starts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +8,10 @@ from locomo.types import Conversation
 from memory_program.bank.budget import count_tokens
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.core.errors import BudgetExceededError, ConfigError
+from memory_program.models.model_names import is_local
 from memory_program.models.usage import estimate_cost
 
-# Means over LoCoMo, in tokens. An estimate need not be better than within a factor of two.
+# Means over LoCoMo, in tokens. An estimate within a factor of two is good enough.
 _WRITER_PROMPT, _RELATED_MEMORIES, _WRITER_REPLY = 900, 700, 400
 _READER_PROMPT, _READER_REPLY, _SHOWN_ITEM = 350, 30, 45
 _JUDGE_PROMPT, _JUDGE_REPLY = 450, 80
@@ -20,7 +21,7 @@ _PHASES = 2
 
 @dataclass(frozen=True, slots=True)
 class StageEstimate:
-    """The calls of a stage that are still to be made; the cost is None where the model has no known price."""
+    """The remaining calls of a stage; the cost is None if the price of the model is unknown."""
 
     system: str
     stage: str
@@ -28,13 +29,13 @@ class StageEstimate:
     calls: int
     cost_usd: float | None
     tokens: int = 0
-    """What is sent and received, in all."""
+    """Tokens sent and received."""
 
 
 def estimate_build(
     config: EvaluateConfig, name: SystemName, conversations: Sequence[Conversation], missing: int
 ) -> StageEstimate | None:
-    """Estimate writing ``missing`` sessions; None if that takes no call."""
+    """Estimate the calls to write ``missing`` sessions; None if there are none."""
     writer = config.writer_model_for(name)
     if not missing or writer is None:
         return None
@@ -53,31 +54,26 @@ def estimate_build(
 def estimate_answers(
     config: EvaluateConfig, name: SystemName, conversations: Sequence[Conversation], missing: int
 ) -> StageEstimate | None:
-    """Estimate answering ``missing`` questions; None if that takes no call."""
+    """Estimate the calls to answer ``missing`` questions; None if there are none."""
     if not missing or config.reader is None or not name.has_model_reader:
         return None
+    if name is SystemName.NO_MEMORY:
+        context_tokens = 0.0
+    elif name is SystemName.FULL_CONTEXT:
+        context_tokens = fmean(sum(count_tokens(s.transcript) for s in c.sessions) for c in conversations)
+    else:
+        shown, copies = config.system.retrieval, 2 if config.system.reader.with_verbatim_turns else 1
+        context_tokens = min(shown.reader_budget, shown.top_k * _SHOWN_ITEM * copies)
     calls = missing * (1 + config.system.reader.max_searches)
-    input_tokens = _READER_PROMPT + _context_tokens(config, name, conversations)
+    input_tokens = _READER_PROMPT + context_tokens
     return _estimate(config, name, "answer", config.reader, calls, input_tokens, _READER_REPLY)
 
 
 def estimate_judgements(config: EvaluateConfig, name: str, missing: int) -> StageEstimate | None:
-    """Estimate ``missing`` verdicts; None if there are none, or no judge."""
+    """Estimate the calls to give ``missing`` verdicts; None if there are none, or no judge."""
     if not missing or config.judge is None:
         return None
     return _estimate(config, name, "judge", config.judge, missing, _JUDGE_PROMPT, _JUDGE_REPLY)
-
-
-def _context_tokens(config: EvaluateConfig, name: SystemName, conversations: Sequence[Conversation]) -> float:
-    if name is SystemName.NO_MEMORY:
-        return 0
-    if name is SystemName.FULL_CONTEXT:
-        return fmean(sum(count_tokens(s.transcript) for s in c.sessions) for c in conversations)
-    shown = config.system.retrieval
-    return min(
-        shown.reader_budget,
-        shown.top_k * _SHOWN_ITEM * (2 if config.system.reader.with_verbatim_turns else 1),
-    )
 
 
 def _estimate(
@@ -97,15 +93,15 @@ def _estimate(
 def check_affordable(
     estimates: Sequence[StageEstimate], spent_usd: float, max_cost_usd: float | None
 ) -> None:
-    """Refuse to start what would cost too much.
+    """Refuse to start a run that would cost too much.
 
     Args:
-        estimates: what is still to be done.
-        spent_usd: what the records of the run have cost so far.
-        max_cost_usd: what the whole run may cost; None is no limit.
+        estimates: the remaining calls.
+        spent_usd: the cost of the run so far.
+        max_cost_usd: the limit for the whole run; None is no limit.
 
     Raises:
-        ConfigError: there is a limit, and a model without a known price.
+        ConfigError: there is a limit, and a model with an unknown price.
         BudgetExceededError: the estimate is over the limit.
     """
     if max_cost_usd is None:
@@ -119,20 +115,22 @@ def check_affordable(
     expected = spent_usd + sum(estimate.cost_usd or 0.0 for estimate in estimates)
     if expected > max_cost_usd:
         raise BudgetExceededError(
-            f"the run would cost about ${expected:.4f}, and max_cost={max_cost_usd!r}: raise --max-cost, ask "
-            "fewer questions (--num-test, --conversations), or take a cheaper model; nothing was called"
+            f"the run would cost about ${expected:.4f}, more than max_cost={max_cost_usd!r}: raise "
+            "--max-cost, ask fewer questions (--num-test, --conversations), or choose a cheaper model; no "
+            "model was called"
         )
 
 
 def format_estimates(estimates: Sequence[StageEstimate]) -> list[str]:
-    """Write the estimate as lines to print; none if there is no call to make."""
+    """Write the estimate as lines to print; calls to models in this process cost nothing and have no line."""
+    hosted = [estimate for estimate in estimates if not is_local(estimate.model)]
+    if not hosted:
+        return []
     lines = [
         f"  {e.system} {e.stage}: {e.calls:,} calls to {e.model}, about {e.tokens:,} tokens, "
         + (f"about ${e.cost_usd:.4f}" if e.cost_usd is not None else "price unknown")
-        for e in estimates
+        for e in hosted
     ]
-    if not lines:
-        return []
-    known = [estimate.cost_usd for estimate in estimates if estimate.cost_usd is not None]
-    beside = ", and what has no known price" if len(known) < len(lines) else ""
-    return [f"estimated cost: about ${sum(known):.4f}{beside}" if known else "cost: unknown", *lines]
+    known = [estimate.cost_usd for estimate in hosted if estimate.cost_usd is not None]
+    rest = ", plus calls of unknown price" if len(known) < len(hosted) else ""
+    return [f"estimated cost: about ${sum(known):.4f}{rest}" if known else "estimated cost: unknown", *lines]

@@ -1,4 +1,4 @@
-"""The judge stage: every answer to a headline question, by each rubric, all side by side."""
+"""The judge stage: each answer to a headline question is judged by each rubric, all in parallel."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class AnswerToJudge:
 
 
 def list_answers_to_judge(recorded: SystemRecords) -> list[AnswerToJudge]:
-    """List what there is to judge: an answer that failed, or to LoCoMo's category 5, has no verdict."""
+    """List the answers to judge: not those that failed, and not those to LoCoMo's category 5."""
     judge = recorded.run.judge
     return [
         AnswerToJudge(
@@ -42,37 +42,16 @@ def list_answers_to_judge(recorded: SystemRecords) -> list[AnswerToJudge]:
     ]
 
 
-class JudgeStage:
-    """Judges the answers of one system, each once by each rubric."""
-
-    def __init__(self, recorded: SystemRecords, *, retry_errors: bool) -> None:
-        """Prepare; with ``retry_errors``, a verdict that a failure left out counts as missing."""
-        self._recorded = recorded
-        self._retry_errors = retry_errors
-
-    def missing(self) -> list[AnswerToJudge]:
-        """List the cases without a verdict."""
-        records = self._recorded.journals.judgements.records
-        return select_unjudged(
-            list_answers_to_judge(self._recorded), records, retry_errors=self._retry_errors
-        )
-
-    def judge(self, judges: Mapping[Rubric, Judges], workers: Workers) -> None:
-        """Judge what has no verdict yet, by judges that need a model only if something has none.
-
-        Raises:
-            BudgetExceededError: a limit of the run is passed; what was judged is kept.
-        """
-        label = f"{self._recorded.run.system.name}: judge"
-        total = len(list_answers_to_judge(self._recorded))
-        journal = self._recorded.journals.judgements
-        judge_cases(label, self.missing(), judges, journal, workers, total=total)
+def unjudged_answers(recorded: SystemRecords, *, retry_errors: bool) -> list[AnswerToJudge]:
+    """List the answers of a system that have no verdict; for ``retry_errors`` see ``select_unjudged``."""
+    records = recorded.journals.judgements.records
+    return select_unjudged(list_answers_to_judge(recorded), records, retry_errors=retry_errors)
 
 
 def select_unjudged(
     cases: Sequence[AnswerToJudge], records: Mapping[str, JudgeRecord], *, retry_errors: bool
 ) -> list[AnswerToJudge]:
-    """List the cases that were not judged; with ``retry_errors``, those too whose judgement is no verdict."""
+    """List the answers that were not judged; with ``retry_errors`` also those that got no verdict."""
 
     def is_missing(record: JudgeRecord | None) -> bool:
         return record is None or (retry_errors and record.verdict not in (Verdict.CORRECT, Verdict.WRONG))
@@ -90,41 +69,37 @@ def judge_cases(
     total: int,
     unparsed_is_lost: bool = True,
 ) -> None:
-    """Judge cases side by side, and record each verdict.
+    """Judge answers in parallel, and record each verdict.
 
     Args:
-        label: what is shown.
-        cases: what to judge.
-        judges: who judges, by rubric; they need a model only if there is something to judge.
-        journal: where the verdicts go.
+        label: name of the stage in the progress lines.
+        cases: the answers to judge.
+        judges: the judges by rubric; they need a model only if there is something to judge.
+        journal: records the verdicts.
         workers: the threads.
-        total: all cases of the stage, those judged before included.
-        unparsed_is_lost: whether a reply without a verdict counts as a failed item.
+        total: all answers of the stage, including those judged before.
+        unparsed_is_lost: count a reply without a verdict as a failed item.
 
     Raises:
-        BudgetExceededError: a limit of the run is passed; what was judged is kept.
+        BudgetExceededError: a limit of the run is passed; verdicts so far are kept.
     """
 
     def judge(case: AnswerToJudge) -> None:
-        record = _judge_case(case, judges[case.rubric])
-        journal.add(record)
-        is_lost = record.outcome is Outcome.ERROR or (unparsed_is_lost and record.outcome is not Outcome.OK)
-        workers.report_item(record.usage, [f"judge: {record.message}"] if is_lost else [], is_lost=is_lost)
+        began = time.perf_counter()
+        verdict, outcome, message = None, Outcome.OK, ""
+        with track_usage() as meter:
+            try:
+                judgement = judges[case.rubric].grade(case.question, case.prediction)
+                verdict, message = judgement.verdict, judgement.reasoning
+            except LMError as error:
+                outcome, message = Outcome.ERROR, " ".join(str(error).split())[:300]
+        if verdict is Verdict.UNPARSED:
+            outcome = Outcome.UNPARSED
+        question_id, usage, elapsed_s = case.question.question_id, meter.usage, time.perf_counter() - began
+        journal.add(
+            JudgeRecord(case.key, question_id, case.rubric, verdict, outcome, message, usage, elapsed_s)
+        )
+        is_lost = outcome is Outcome.ERROR or (unparsed_is_lost and outcome is not Outcome.OK)
+        workers.report_item(usage, [f"judge: {message}"] if is_lost else [], is_lost=is_lost)
 
     workers.run(label, [partial(judge, case) for case in cases], to_do=len(cases), total=total)
-
-
-def _judge_case(case: AnswerToJudge, judges: Judges) -> JudgeRecord:
-    began = time.perf_counter()
-    verdict, outcome, message = None, Outcome.OK, ""
-    with track_usage() as meter:
-        try:
-            judgement = judges.grade(case.question, case.prediction)
-            verdict, message = judgement.verdict, judgement.reasoning
-        except LMError as error:
-            outcome, message = Outcome.ERROR, " ".join(str(error).split())[:300]
-    if verdict is Verdict.UNPARSED:
-        outcome = Outcome.UNPARSED
-    elapsed_s = time.perf_counter() - began
-    question_id = case.question.question_id
-    return JudgeRecord(case.key, question_id, case.rubric, verdict, outcome, message, meter.usage, elapsed_s)

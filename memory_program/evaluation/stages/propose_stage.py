@@ -1,4 +1,4 @@
-"""The calls of a build in two phases: side by side, each recorded, so that a killed build asks none twice."""
+"""The proposals of a two-phase build: made in parallel and recorded, so that a killed build repeats none."""
 
 import contextvars
 import time
@@ -18,7 +18,7 @@ from memory_program.models.usage import CallRecord, Usage, UsageMeter, track_usa
 
 @dataclass(frozen=True, slots=True)
 class ProposalRecord:
-    """What an agent proposed for a session, and what it took. The key is a hash of what it was shown."""
+    """The proposal of an agent for a session and its usage. The key is a hash of the agent's inputs."""
 
     key: str
     conversation_id: str
@@ -32,7 +32,7 @@ class ProposalRecord:
 
     @property
     def proposal(self) -> Proposal:
-        """The proposal, without its operations: its calls are made anew where they are applied."""
+        """The proposal without its operations: its calls are made again where they are applied."""
         return Proposal(
             self.agent,
             list(self.calls),
@@ -42,11 +42,11 @@ class ProposalRecord:
 
 
 class BuildStoppedError(Exception):
-    """The run is ending early; nothing more is asked."""
+    """The run is ending early; no more calls are made."""
 
 
 def open_proposal_journal(folder: Path) -> Journal[ProposalRecord]:
-    """Read the proposals that a system's folder holds.
+    """Read the recorded proposals of a system's folder.
 
     Raises:
         RecordError: the file is damaged elsewhere than in an incomplete last line.
@@ -55,7 +55,7 @@ def open_proposal_journal(folder: Path) -> Journal[ProposalRecord]:
 
 
 class Proposer:
-    """Asks the agents of one conversation, each thing once; what it took is summed up by session."""
+    """Asks the agents of one conversation for proposals, each once, and sums up their usage by session."""
 
     def __init__(
         self,
@@ -70,12 +70,12 @@ class Proposer:
         """Prepare.
 
         Args:
-            writer: whose agents are asked.
-            journal: what was proposed before, and where what is proposed now goes.
-            conversation_id: of the one conversation.
-            session_key: hashes what the record of a session depends on, given its id.
-            workers: the stage in whose name everything is asked.
-            retried: ids of sessions for which a failed proposal is asked for once more.
+            writer: its agents are asked.
+            journal: earlier proposals; new ones are added.
+            conversation_id: the conversation.
+            session_key: gives the key of a session's record, given the session's id.
+            workers: the stage that the calls belong to.
+            retry_sessions: ids of sessions whose failed proposals are asked for again.
         """
         self._writer, self._journal, self._workers = writer, journal, workers
         self._conversation_id, self._session_key = conversation_id, session_key
@@ -85,7 +85,7 @@ class Proposer:
         self._made = list[CallRecord]()
 
     def __call__(self, asks: Sequence[ProposalRequest]) -> list[Proposal]:
-        """Give the proposals in the order of the asks.
+        """Return the proposals in the order of the requests.
 
         Raises:
             BuildStoppedError: the run is ending.
@@ -103,7 +103,7 @@ class Proposer:
         return [record.proposal for record in records]
 
     def usage(self, session_id: str, *, only_new: bool) -> Usage:
-        """Sum up what the proposals for a session took; if ``only_new``, those only that were asked for here."""
+        """Sum up the usage of the proposals for a session; with ``only_new``, only of those made here."""
         given = [record for record in self._given.values() if record.session_id == session_id]
         if only_new:
             paid = [record for record in given if record.key in self._asked]
@@ -112,7 +112,7 @@ class Proposer:
         return sum((record.usage for record in paid), Usage())
 
     def consolidation_usage(self, meter: UsageMeter) -> Usage:
-        """Sum up what a meter counted that is not part of any proposal: consolidations."""
+        """Sum up the calls of a meter that belong to no proposal: consolidations."""
         made = {id(call) for call in self._made}
         return sum((call.usage for call in meter.calls if id(call) not in made), Usage())
 

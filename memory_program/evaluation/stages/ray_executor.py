@@ -1,4 +1,4 @@
-"""A Ray cluster, on this machine or on many, that runs functions as tasks."""
+"""A Ray cluster on one or many machines that runs functions as tasks."""
 
 import logging
 import os
@@ -13,9 +13,9 @@ from sqlalchemy import make_url
 from memory_program.core.errors import ClusterError, ConfigError
 
 LOCAL_CLUSTER = "local"
-"""The address of a cluster that is started on this machine, and ends with the run."""
+"""The address of a cluster that is started on this machine and ends with the run."""
 
-_RETRIES = 3  # of a task whose node or process dies; what a task itself raises is not tried again
+_RETRIES = 3  # of a task whose node or process dies; an exception of the task itself is not retried
 _CONNECT_TIMEOUT_S = 5.0
 
 _Parameters = ParamSpec("_Parameters")
@@ -23,20 +23,32 @@ _Result = TypeVar("_Result")
 
 
 class RayExecutor:
-    """A Ray cluster, from ``__enter__`` to ``__exit__``, and the database that its tasks read."""
+    """A Ray cluster, connected from ``__enter__`` to ``__exit__``, and the database that its tasks read."""
 
     def __init__(self, address: str, concurrency: int, db_url: str | None) -> None:
         """Prepare; nothing is started yet.
 
         Args:
-            address: ``local`` starts a cluster on this machine; ``host:port`` names one that runs.
-            concurrency: how many tasks a cluster that is started runs at once, each in its own process.
+            address: ``local`` starts a cluster on this machine; ``host:port`` names a running one.
+            concurrency: tasks that a local cluster runs at once, each in its own process.
             db_url: the database of the banks; None if no system has one.
 
         Raises:
             ConfigError: Ray is not installed, or tasks cannot be given this database.
         """
-        self._ray = _import_ray(address)
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray reports each cluster to its makers
+        if address == LOCAL_CLUSTER:
+            # Ray reads this switch for macOS and Windows at import. Off, its servers listen on loopback only;
+            # on Linux they would listen on every address of the machine.
+            os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        try:
+            import ray
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                "executor='ray' needs Ray, which is not installed: pip install 'memory-program[ray]', or "
+                "leave --executor out"
+            ) from error
+        self._ray: ModuleType = ray
         self._address, self._concurrency = address, concurrency
         self.db_url = shareable_database_url(db_url) if db_url is not None else None
 
@@ -46,8 +58,13 @@ class RayExecutor:
         Raises:
             ConfigError: there is no such cluster, or not all of it can read the database.
         """
-        _check_address(self._address)
         is_local = self._address == LOCAL_CLUSTER
+        if not is_local:  # Ray itself would try an address for minutes, and cannot be interrupted
+            host, _, port = self._address.rpartition(":")
+            try:
+                socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S).close()
+            except (OSError, OverflowError, ValueError) as error:
+                raise _cluster_unreachable_error(self._address, error) from error
         size = {"num_cpus": self._concurrency, "include_dashboard": False} if is_local else {}
         try:
             self._ray.init(self._address, log_to_driver=False, logging_level=logging.ERROR, **size)
@@ -64,13 +81,13 @@ class RayExecutor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the cluster; one that was started here ends."""
+        """Disconnect; a cluster that was started here ends."""
         self._ray.shutdown()
 
     def task(self, function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-        """Make a function run as a task wherever it is called, and be waited for; any thread may call it.
+        """Wrap a function so that each call runs as a task and waits for its result; safe from any thread.
 
-        What the function raises is raised, and ``ClusterError`` if the task is lost again and again.
+        The call raises what the function raises, and ``ClusterError`` if the task is lost repeatedly.
         """
         task = self._ray.remote(function).options(max_retries=_RETRIES, scheduling_strategy="SPREAD")
         failures = self._ray.exceptions
@@ -83,14 +100,14 @@ class RayExecutor:
             except failures.RayError as error:
                 raise ClusterError(
                     f"the Ray cluster lost a task {_RETRIES + 1} times, or is lost itself "
-                    f"({type(error).__name__}: {error}); what is done is kept, and the same command goes on"
+                    f"({type(error).__name__}: {error}); finished work is kept: the same command continues"
                 ) from error
 
         return result
 
 
 def shareable_database_url(db_url: str) -> str:
-    """Name a database as tasks can be told it: a file by its whole path, and never with a password.
+    """Return a database URL that tasks can be given: a file by its full path, and never a password.
 
     Raises:
         ConfigError: the URL holds a password, or names a database in the memory of this process.
@@ -100,12 +117,12 @@ def shareable_database_url(db_url: str) -> str:
         shown = url.set(query={}).render_as_string(hide_password=True)
         raise ConfigError(
             f"the database URL {shown} holds a password, which every task would carry: leave it "
-            "out, and have PGPASSWORD or ~/.pgpass on each machine"
+            "out, and set PGPASSWORD or ~/.pgpass on each machine"
         )
     if url.get_backend_name() != "sqlite":
         return db_url
     if url.database in (None, "", ":memory:"):
-        raise ConfigError(f"db_url={db_url!r} is in the memory of one process: name a file, or PostgreSQL")
+        raise ConfigError(f"db_url={db_url!r} is in the memory of one process: use a file or PostgreSQL")
     return url.set(database=Path(url.database).resolve().as_posix()).render_as_string()
 
 
@@ -122,36 +139,9 @@ def check_database_reachable(db_url: str | None, machines: int) -> None:
         )
 
 
-def _import_ray(address: str) -> ModuleType:
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray tells its makers of every cluster that is started
-    if address == LOCAL_CLUSTER:
-        # Ray's switch for macOS and Windows, read while it is imported: off, its servers listen on loopback
-        # alone; on Linux they would listen on every address of the machine.
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            "executor='ray' needs Ray, which is not installed: pip install 'memory-program[ray]', or leave "
-            "--executor out"
-        ) from error
-    return ray
-
-
-def _check_address(address: str) -> None:
-    """Refuse an address where nothing answers; Ray itself tries for minutes, and cannot be interrupted."""
-    if address == LOCAL_CLUSTER:
-        return
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S).close()
-    except (OSError, OverflowError, ValueError) as error:
-        raise _cluster_unreachable_error(address, error) from error
-
-
 def _cluster_unreachable_error(address: str, error: Exception) -> ConfigError:
     return ConfigError(
-        f"ray_address={address!r} is no Ray cluster that can be reached from here ({error}): on a machine of "
-        "the cluster, give the host:port that ray start --head printed, with RAY_AUTH_MODE=token in the "
-        "environment if it has a token; or give local"
+        f"ray_address={address!r} is not a Ray cluster that this machine can reach ({error}): on a machine "
+        "of the cluster, use the host:port that ray start --head printed, with RAY_AUTH_MODE=token in the "
+        "environment if it has a token; or use local"
     )

@@ -1,11 +1,11 @@
-"""A system whose sessions and questions are tasks of a cluster, over one database of banks.
+"""A system whose sessions and questions are tasks of a Ray cluster, over one database of banks.
 
-A task reads the bank that it needs from the database, runs the system on it, and returns what came of it:
-operations and a record, or an answer, and the calls that were made. It writes nothing. The process that runs
-the stages saves and journals, as on threads; so the task of a node that dies is run again on another one, and
-nothing is lost, doubled or half done.
+A task reads its bank from the database, runs the system on it, and returns the result: operations and a
+record, or an answer, and the calls made. It writes nothing. The process that runs the stages saves and
+records the result, as with threads. So the task of a node that dies can run again elsewhere, without loss or
+duplicates.
 
-No key travels: models are sent by their settings, and each machine has the keys in its own environment.
+No API key is sent: models are sent by their settings, and each machine has the keys in its own environment.
 """
 
 import pickle
@@ -28,24 +28,25 @@ from memory_program.evaluation.stages.ray_executor import RayExecutor
 from memory_program.models.factory import RemoteModel
 from memory_program.models.usage import CallRecord, record_call, track_usage
 
-_OPEN_SPACES = 8  # in one process: questions about a conversation come in a row
+_open_store = cache(BankStore.open_existing)
+_OPEN_SPACES = 8  # per process: questions about one conversation come in a row
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceReference:
-    """Where a task finds a space: saved in a database, or in its sessions if it has no database."""
+    """The place of a space for a task: a revision in a database, or its sessions if it has no database."""
 
     namespace: str
     db_url: str | None
     revision: int
     sessions: tuple[Session, ...]
     version: str
-    """Of this program, which names what is recorded."""
+    """The version of memory-program, which must be the same on all machines."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteSessionResult:
-    """What came of a session: the operations on its bank, its record, and the calls made."""
+    """The result of a session: the operations on its bank, its record, and the calls made."""
 
     operations: tuple[Operation, ...]
     record: SessionRecord
@@ -54,7 +55,7 @@ class RemoteSessionResult:
 
 @dataclass(frozen=True, slots=True)
 class RemoteAnswer:
-    """What came of a question: the answer, and the calls made."""
+    """The result of a question: the answer and the calls made."""
 
     answer: Answer
     calls: tuple[CallRecord, ...]
@@ -64,12 +65,12 @@ class RemoteSystem(MemorySystem):
     """A system whose questions, and whose sessions if it writes memories, are tasks of a cluster."""
 
     def __init__(self, system: MemorySystem, executor: RayExecutor, calls_at_once: int) -> None:
-        """Stand in for a system, which gets its models before the first task.
+        """Wrap a system, which gets its models before the first task.
 
         Args:
-            system: what is run; its models are reached over HTTP.
-            executor: where.
-            calls_at_once: calls of one task that may be in flight.
+            system: runs in the tasks; its models are reached over HTTP.
+            executor: the cluster.
+            calls_at_once: calls in flight of one task at most.
         """
         super().__init__()
         self.writes_memories = system.writes_memories
@@ -78,7 +79,7 @@ class RemoteSystem(MemorySystem):
         self._remember, self._ask = executor.task(_remember_task), executor.task(_answer_task)
 
     def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
-        """Have a session remembered from the saved bank, and do to this space what came of it."""
+        """Run a session as a task on the saved bank, and apply the result to this space."""
         if not self.writes_memories or space.has_session(session):
             return self._system.remember(space, session)
         assert space.bank.version == space.saved.version, "a builder saves each session"
@@ -92,7 +93,7 @@ class RemoteSystem(MemorySystem):
         return done.record
 
     def ask(self, space: MemorySpace, question: str) -> Answer:
-        """Have a question answered from the saved bank, or from the sessions."""
+        """Answer a question as a task on the saved bank, or on the sessions."""
         done = self._ask(self._pickled_system, self._space_reference(space), question)
         _record(done.calls)
         return done.answer
@@ -109,16 +110,16 @@ class RemoteSystem(MemorySystem):
         def sent(lm: dspy.LM) -> dspy.LM:
             assert isinstance(lm.engine, RemoteModel), "checked with the config"
             settings = {**lm.engine.dump_state(), "concurrency": self._calls_at_once}
-            return lm.copy(engine=RemoteModel.load_state(settings))  # and without what it was asked so far
+            return lm.copy(engine=RemoteModel.load_state(settings))  # without its history
 
         system = self._system.deepcopy()
         for predictor in system.predictors():
             predictor.lm = None if predictor.lm is None else sent(predictor.lm)
-        return cloudpickle.dumps(system)  # loaded prompts are classes that exist in this process alone
+        return cloudpickle.dumps(system)  # loaded prompts are classes that exist in this process only
 
 
 def _remember_task(packed: bytes, kept: SpaceReference, session: Session) -> RemoteSessionResult:
-    space = _load_space(packed, kept).fork()  # a task that is run again finds the saved space
+    space = _load_space(packed, kept).fork()  # a task that runs again finds the saved space
     version = space.bank.version
     with track_usage() as meter, dspy_history_disabled():
         record = _unpickle_system(packed).remember(space, session)
@@ -133,28 +134,28 @@ def _answer_task(packed: bytes, kept: SpaceReference, question: str) -> RemoteAn
 
 @lru_cache(_OPEN_SPACES)
 def _load_space(packed: bytes, kept: SpaceReference) -> MemorySpace:
-    """Open a space, once for all that is asked about it.
+    """Open a space, once for all questions about it.
 
     Raises:
-        ConfigError: this machine has another version of the program.
-        ConflictError: the database does not hold what it was told to hold.
+        ConfigError: this machine has another version of memory-program.
+        ConflictError: the database does not hold the revision of the run.
     """
     if kept.version != __version__:
         raise ConfigError(
-            f"a machine of the cluster has memory-program {__version__}, and the run is of {kept.version}: "
-            "install the same on all of them"
+            f"a machine of the cluster has memory-program {__version__}, and the run has {kept.version}: "
+            "install the same version on all machines"
         )
     if kept.db_url is None:
         space = MemorySpace(kept.namespace)
         for session in kept.sessions:
             _unpickle_system(packed).remember(space, session)
         return space
-    space = _store(kept.db_url).load(kept.namespace)
+    space = _open_store(kept.db_url).load(kept.namespace)
     if space.revision != kept.revision:
         raise ConflictError(
-            f"namespace {kept.namespace!r} is at revision {kept.revision}, and a task reads revision "
-            f"{space.revision} of it: no other program may write it, and --db-url has to name the same "
-            "database on every machine"
+            f"namespace {kept.namespace!r} is at revision {kept.revision}, but a task reads revision "
+            f"{space.revision}: no other program may write to it, and --db-url must name the same database "
+            "on every machine"
         )
     return space
 
@@ -162,11 +163,6 @@ def _load_space(packed: bytes, kept: SpaceReference) -> MemorySpace:
 @lru_cache
 def _unpickle_system(packed: bytes) -> MemorySystem:
     return pickle.loads(packed)
-
-
-@cache
-def _store(db_url: str) -> BankStore:
-    return BankStore.open_existing(db_url)
 
 
 def _record(calls: tuple[CallRecord, ...]) -> None:

@@ -1,9 +1,8 @@
-"""A system that is run: made from the config, and taken through building and answering."""
+"""A system of a run: made from the config, with the stages that build its memories and ask it questions."""
 
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import dspy
 
@@ -17,7 +16,6 @@ from memory_program.core.errors import ConfigError, RecordError
 from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import Selection
 from memory_program.evaluation.scoring.score_signature import (
-    JudgeIdentity,
     SystemRun,
     identify_judge,
     identify_system,
@@ -34,25 +32,20 @@ from memory_program.evaluation.stages.cost_estimate import (
     estimate_build,
     estimate_judgements,
 )
-from memory_program.evaluation.stages.judge_stage import JudgeStage
+from memory_program.evaluation.stages.judge_stage import unjudged_answers
 from memory_program.evaluation.stages.ray_executor import RayExecutor
 from memory_program.evaluation.stages.ray_system import RemoteSystem
-from memory_program.evaluation.stages.workers import Workers
 
 ModelFactory = Callable[[str, float], dspy.LM]
-"""Makes the language model of a name and a temperature, ready to be called."""
+"""Makes the language model of a name and a temperature, ready for calls."""
 
 
-class SystemFactory(Protocol):
-    """Makes a system by name, without its models."""
-
-    def __call__(self, name: str, settings: SystemSettings, /) -> MemorySystem:
-        """Make the system."""
-        ...
+SystemFactory = Callable[[str, SystemSettings], MemorySystem]
+"""Makes the system of a name and settings, without its models."""
 
 
 class SystemRunner:
-    """A system and its records. A stage takes up what is recorded, and does what is missing."""
+    """A system with its records, its ``builder`` and its ``answerer``, which do what the records lack."""
 
     def __init__(
         self,
@@ -67,16 +60,16 @@ class SystemRunner:
         """Make the system, without models, and read its records.
 
         Args:
-            name: of the system.
-            config: what to do.
+            name: the system.
+            config: the settings of the run.
             selection: the conversations and questions.
             make_system: makes the system.
             store: the database of the banks; None if no system of the run has any.
             others: systems of the run that may share its banks.
-            executor: what remembers and asks; None is this process.
+            executor: runs sessions and questions on a cluster; None runs them in this process.
 
         Raises:
-            ConfigError: the program is not one of this system.
+            ConfigError: the saved program does not fit this system.
             RecordError: a file of records is damaged.
             StoreError: the database cannot be read.
         """
@@ -88,49 +81,57 @@ class SystemRunner:
             load_program(self._system, config.program)
             chosen_on = read_optimization_data(config.program)
         folder = config.output_dir / name.value
-        run = SystemRun(identify_system(self._system, name, config), self._resolve_judge(folder), chosen_on)
+        if config.mode is Mode.FULL:
+            judge = identify_judge(config)
+        else:  # a run of one stage keeps the judge that it had
+            try:
+                judge = read_run(folder).judge
+            except RecordError:
+                judge = None
+        run = SystemRun(identify_system(self._system, name, config), judge, chosen_on)
         self.recorded = SystemRecords(folder, run, Journals.read(folder), selection)
-        retry_errors = config.retry_errors
-        banks = store if self._system.writes_memories else None
-        runs = self._system if executor is None else self._remote(executor)
-        self._builder = Builder(
+        runs = self._system
+        if executor is not None:  # the tasks of a cluster together keep to the limit of calls in flight
+            builds_at_once = min(config.concurrency, len(selection.conversations))
+            runs = RemoteSystem(self._system, executor, config.concurrency // builds_at_once)
+        banks, retry_errors = (store if self._system.writes_memories else None), config.retry_errors
+        self.builder = Builder(
             runs, self.recorded, banks, others, order=config.build, retry_errors=retry_errors
         )
-        self._answerer = Answerer(runs, self.recorded, self._builder, retry_errors=retry_errors)
+        self.answerer = Answerer(runs, self.recorded, self.builder, retry_errors=retry_errors)
 
     def write_run_files(self) -> None:
-        """Write what the records will belong to, and the program itself, beside them."""
+        """Write the identity of the run and the program into the folder of the records."""
         write_run(self.recorded.folder, self.recorded.run)
         self._system.save(str(self.recorded.folder / "program.json"))
 
     def estimate_calls(self) -> list[StageEstimate]:
         """Estimate the calls that are still to be made."""
-        selection, mode = self.recorded.selection, self._config.mode
+        config, conversations = self._config, self.recorded.selection.conversations
+        questions, judge = self.answerer.missing(), self.recorded.run.judge
         estimates: list[StageEstimate | None] = []
-        if mode is not Mode.ANSWER:
-            sessions = 0 if self._builder.shares_banks else self._builder.count_missing()
-            estimates.append(estimate_build(self._config, self._name, selection.conversations, sessions))
-        if mode is not Mode.BUILD:
-            questions = len(self._answerer.missing())
-            estimates.append(estimate_answers(self._config, self._name, selection.conversations, questions))
-        if mode is Mode.FULL and self.recorded.run.judge is not None:
-            cases = JudgeStage(self.recorded, retry_errors=self._config.retry_errors).missing()
-            unanswered = [q for q in self._answerer.missing() if q.is_headline]
-            count = len(cases) + len(unanswered) * len(self.recorded.run.judge.rubrics)
-            estimates.append(estimate_judgements(self._config, self._name, count))
+        if config.mode is not Mode.ANSWER:
+            sessions = 0 if self.builder.shares_banks else self.builder.count_missing()
+            estimates.append(estimate_build(config, self._name, conversations, sessions))
+        if config.mode is not Mode.BUILD:
+            estimates.append(estimate_answers(config, self._name, conversations, len(questions)))
+        if config.mode is Mode.FULL and judge is not None:
+            cases = unjudged_answers(self.recorded, retry_errors=config.retry_errors)
+            count = len(cases) + sum(q.is_headline for q in questions) * len(judge.rubrics)
+            estimates.append(estimate_judgements(config, self._name, count))
         return [estimate for estimate in estimates if estimate is not None]
 
     @property
     def is_finished(self) -> bool:
-        """Whether every session is built, every question answered, and every answer judged."""
-        judging = JudgeStage(self.recorded, retry_errors=self._config.retry_errors)
-        return not (self._builder.count_missing() or self._answerer.missing() or judging.missing())
+        """True if every session is built, every question answered, and every answer judged."""
+        unjudged = unjudged_answers(self.recorded, retry_errors=self._config.retry_errors)
+        return not (self.builder.count_missing() or self.answerer.missing() or unjudged)
 
     def attach_models(self, models: ModelFactory) -> None:
-        """Give the system its models, and make that of its judge: what cannot be used, ends the run now.
+        """Give the system its models, and make that of its judge, so that an unusable one ends the run now.
 
         Raises:
-            ModelError: one cannot be used as named, or does not answer.
+            ModelError: a model cannot be used as named, or does not answer.
         """
         system, temperature = self.recorded.run.system, self._config.temperature
         set_models(
@@ -141,65 +142,24 @@ class SystemRunner:
         if self.recorded.run.judge is not None:
             models(self.recorded.run.judge.model, 0.0)
 
-    def build(self, workers: Workers) -> None:
-        """Run the build stage."""
-        self._builder.build(workers)
-
-    def answer(self, workers: Workers) -> None:
-        """Run the answer stage.
-
-        Raises:
-            RecordError: sessions are missing.
-        """
-        unbuilt = self._builder.count_unbuilt()
-        if unbuilt:
-            raise RecordError(
-                f"{unbuilt} sessions of system {self._name.value!r} are not built in "
-                f"{str(self.recorded.folder)!r}: run --mode build first, or --mode full for all stages"
-            )
-        self._answerer.answer(workers)
-
-    def _remote(self, executor: RayExecutor) -> RemoteSystem:
-        """Have a cluster run the system; its tasks together keep to the limit of calls in flight."""
-        concurrency = self._config.concurrency
-        builds_at_once = min(concurrency, len(self.recorded.selection.conversations))
-        return RemoteSystem(self._system, executor, concurrency // builds_at_once)
-
-    def _resolve_judge(self, folder: Path) -> JudgeIdentity | None:
-        """Give the judge of the config; a run of one stage keeps the judge that it had."""
-        if self._config.mode is Mode.FULL:
-            return identify_judge(self._config)
-        try:
-            return read_run(folder).judge
-        except RecordError:
-            return None
-
 
 def load_program(system: MemorySystem, path: Path) -> None:
-    """Load prompts and demos that ``save`` wrote; models, and code, are never loaded.
+    """Load the prompts and demos of a saved program; models and code are never loaded.
 
     Raises:
         ConfigError: the file is missing, not JSON, or of another program.
     """
     try:
-        _check_fields(system, path)
+        # DSPy matches fields by their place: the first field would get the description of the saved first.
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        for name, predictor in system.named_predictors():
+            theirs = [field["prefix"] for field in saved[name]["signature"]["fields"]]
+            ours = [field["prefix"] for field in predictor.dump_state()["signature"]["fields"]]
+            if theirs != ours:
+                raise ValueError(f"{name!r} was saved with the fields {theirs} and now has {ours}")
         system.load(str(path))
     except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
         raise ConfigError(
             f"program={str(path)!r} cannot be loaded ({type(error).__name__}: {error}): name a JSON file "
-            "that was saved from a program of the same --writer-mode, --max-turns and --max-searches"
+            "that was saved from a program of the same --writer-mode, --writer-max-turns and --max-searches"
         ) from error
-
-
-def _check_fields(system: MemorySystem, path: Path) -> None:
-    """Refuse prompts of other fields: DSPy would give the first field the description of the saved first.
-
-    Raises:
-        ValueError: a prompt was saved with other fields than the program's has.
-    """
-    saved = json.loads(path.read_text(encoding="utf-8"))
-    for name, predictor in system.named_predictors():
-        before = [field["prefix"] for field in saved[name]["signature"]["fields"]]
-        now = [field["prefix"] for field in predictor.dump_state()["signature"]["fields"]]
-        if before != now:
-            raise ValueError(f"{name!r} was saved with the fields {before} and now has {now}: make it anew")

@@ -1,5 +1,5 @@
 "use strict";
-// The browser of questions. Every text comes from conversations and models: it is only ever set as text.
+// The question browser. Texts come from conversations and models, so they are only ever set as text.
 
 const PAGE = 100;
 const make = (tag, attributes = {}, ...children) => {
@@ -14,7 +14,7 @@ const at = (id) => document.getElementById(id);
 const decoded = (text) => {
   try {
     return decodeURIComponent(text);
-  } catch { // an address that somebody typed
+  } catch { // an address that was typed by hand
     return text;
   }
 };
@@ -25,7 +25,7 @@ async function unpacked() {
   return JSON.parse(await new Response(stream).text());
 }
 
-// -- a bank: its log, and what led to a memory ------------------------------------------------------
+// -- a bank: its log, and the history of a memory ------------------------------------------------------
 
 class Bank {
   constructor(operations) {
@@ -104,7 +104,7 @@ class View {
       for (const id of operation.superseded) {
         const old = bank.memories.get(id);
         old.sources.forEach((source) => before.add(source));
-        item.append(make("p", { class: "gone" }, make("small", {}, "was "), `${id} ${line(old)}`));
+        item.append(make("p", { class: "gone" }, make("small", {}, "replaced "), `${id} ${line(old)}`));
       }
       for (const created of operation.created) {
         item.append(make("p", {}, `${created.memory_id} ${line(created)}`));
@@ -131,7 +131,7 @@ class View {
 
   shown(result, bank) {
     const ids = this.board.shown[result.shown];
-    const summary = make("summary", {}, `What the reader was shown (${ids.length})`);
+    const summary = make("summary", {}, `Shown to the reader (${ids.length})`);
     const details = make("details", { class: "shown" }, summary);
     const evidence = new Set(this.question.evidence);
     details.addEventListener("toggle", () => {
@@ -168,7 +168,7 @@ class View {
       ["Official F1", result.f1 === null ? null : result.f1.toFixed(3)],
       ...Object.entries(result.verdicts),
       ["Tokens", result.tokens === null ? null : result.tokens.toLocaleString("en")],
-      ["Fault", result.fault],
+      ["Error type", result.fault],
     ]));
     const bank = this.bank(name);
     if (this.question.evidence.length) section.append(this.evidence(result, bank));
@@ -179,10 +179,10 @@ class View {
   render() {
     const q = this.question;
     const article = [make("h3", { tabindex: "-1" }, q.text), facts([
-      ["Wanted", q.gold], ["Category", q.category], ["Conversation", q.conversation], ["Asked", q.asked],
+      ["Gold answer", q.gold], ["Category", q.category], ["Conversation", q.conversation], ["Asked", q.asked],
     ])];
     if (!this.talk.isWhole) {
-      article.push(make("p", { class: "warning" }, "Of this conversation the page has the evidence only."));
+      article.push(make("p", { class: "warning" }, "The page shows only the evidence turns of this conversation."));
     }
     if (q.evidence.length) {
       article.push(make("h4", {}, "Evidence"), make("ol", { id: "evidence" }, ...q.evidence.map((id) => {
@@ -202,8 +202,8 @@ class View {
 function provenance(operation) {
   const where = operation.session_id ? ` in ${operation.session_id}` : "";
   const why = operation.reason ? `: ${operation.reason}` : "";
-  const told = ` in v${operation.version} by ${operation.actor}${where}${why}`;
-  return make("p", {}, make("strong", {}, operation.kind), told);
+  const details = ` in v${operation.version} by ${operation.actor}${where}${why}`;
+  return make("p", {}, make("strong", {}, operation.kind), details);
 }
 
 const line = (memory) => (memory.happened_at ? `[${memory.happened_at}] ${memory.text}` : memory.text);
@@ -230,10 +230,10 @@ class Browser {
       this.select("board", "Dataset", boards.map((board, place) => [place, board.name]), null),
       this.select("system", "System", [], "any"),
       this.select("state", "Answer", same(["right", "wrong", "failed", "missing"]), "any"),
-      this.select("fault", "Fault", [], "any"),
+      this.select("fault", "Error type", [], "any"),
       this.select("category", "Category", [], "all"),
       this.select("conversation", "Conversation", [], "all"),
-      this.field("words", "Words"),
+      this.field("words", "Search words"),
     );
     at("filters").addEventListener("submit", (event) => event.preventDefault());
     at("more").addEventListener("click", () => { this.limit += PAGE; this.list(); });
@@ -333,7 +333,7 @@ class Browser {
     const board = match && this.boards[match[1]];
     const id = match && decoded(match[2]);
     const question = board?.questions.find((candidate) => candidate.id === id);
-    if (!question || question === this.chosen) return; // the page may hear of an address late
+    if (!question || question === this.chosen) return; // the event may come after the question is open
     this.inputs.board.value = match[1];
     this.fill();
     this.open(question);
