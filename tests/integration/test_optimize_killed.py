@@ -46,7 +46,7 @@ def finish(config: OptimizeConfig, server: ModelServer) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("optimizer", ["simba", "mipro"])
-def test_a_run_that_was_killed_and_interrupted_ends_like_one_that_was_not_and_pays_once(
+def test_a_killed_and_interrupted_run_ends_like_an_undisturbed_one_and_pays_once(
     optimizer: str, tmp_path: Path
 ) -> None:
     seed = random.randrange(2**32)
@@ -66,7 +66,7 @@ def test_a_run_that_was_killed_and_interrupted_ends_like_one_that_was_not_and_pa
         assert kept <= paid <= kept + THREADS  # at most those in flight are lost
         done = killed(config, server, "SIGINT", rng.randrange(needed // 2 + THREADS, 3 * needed // 4))
         assert done.returncode == 130, done.stderr
-        assert done.stderr.splitlines()[-1].startswith("interrupted: what is done is kept")
+        assert done.stderr.splitlines()[-1].startswith("interrupted: finished work is kept")
         assert asked.total() - paid == replies_on_disk(config) - kept  # those in flight were waited for
         kept, paid = replies_on_disk(config), asked.total()
         assert kept < needed
