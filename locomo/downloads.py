@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from locomo.errors import DatasetError
+from locomo.benchmark_errors import DatasetError
 
 
 def download(url: str, sha256: str | None, cache_dir: Path | None = None, *, alternative: str) -> Path:
@@ -16,7 +16,7 @@ def download(url: str, sha256: str | None, cache_dir: Path | None = None, *, alt
         url: what to fetch; the last part is the file's name.
         sha256: the hash that it must have; None records the one that it has.
         cache_dir: where it is kept; the user's own cache folder unless given.
-        way_out: what the user can do who has no network, for the error.
+        alternative: what the user can do who has no network, for the error.
 
     Raises:
         DatasetError: it cannot be fetched, or has another hash; the message says where from and where to.
@@ -33,8 +33,8 @@ def download(url: str, sha256: str | None, cache_dir: Path | None = None, *, alt
             recorded.write_text(f"{file_sha256(path)}\n", encoding="ascii")
     except (OSError, ValueError) as error:  # no network, refused, unwritable cache; or other bytes
         raise DatasetError(
-            f"cannot get {url} into {str(folder)!r} ({' '.join(str(error).split())}). {alternative}, or download "
-            f"that URL by hand to {str(path)!r}" + (f" (sha256 {sha256})" if sha256 else "")
+            f"cannot get {url} into {str(folder)!r} ({' '.join(str(error).split())}). {alternative}, or "
+            f"download that URL by hand to {str(path)!r}" + (f" (sha256 {sha256})" if sha256 else "")
         ) from error
     return path
 

@@ -5,7 +5,7 @@ import select
 import sys
 from collections.abc import Callable
 
-from locomo.errors import BenchmarkError
+from locomo.benchmark_errors import BenchmarkError
 
 BAD_INPUT, FAILED, INTERRUPTED, BROKEN_PIPE = 2, 1, 130, 141
 """Exit statuses: nothing was started; the run stopped; the user stopped it (128 + SIGINT); whoever read its

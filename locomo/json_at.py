@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, cast
 
-from locomo.errors import DatasetError
+from locomo.benchmark_errors import DatasetError
 
 INVALID_CHARACTERS = re.compile("[\x00\ud800-\udfff]")
 """What no database and no model can carry: NUL, and one half of a surrogate pair."""

@@ -5,8 +5,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from locomo.benchmark_errors import DatasetError
 from locomo.downloads import download
-from locomo.errors import DatasetError
 from locomo.locomo_schema import parse_locomo
 from locomo.types import Benchmark, Conversation
 
@@ -35,7 +35,7 @@ class Dataset:
 
     @property
     def version(self) -> str:
-        """The version shown in a score's signature: ``79fa87e9``, ``0c3f9d11-modified``, ``7x20-5b2de0c1``."""
+        """The version in a score's signature: ``79fa87e9``, ``0c3f9d11-modified``, ``7x20-5b2de0c1``."""
         parts = [self.variant, self.sha256[:8], "modified" if self.is_modified else ""]
         return "-".join(part for part in parts if part)
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from locomo.benchmark_errors import DatasetError
 from locomo.downloads import download
-from locomo.errors import DatasetError
 from locomo.json_at import INVALID_CHARACTERS, JsonAt, reject_duplicates
 from locomo.locomo import Dataset, read_json
 from locomo.types import Benchmark, Conversation, LongMemEvalType, Question, Session, Turn

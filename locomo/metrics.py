@@ -15,7 +15,7 @@ import numpy as np
 # The scorer's word boundary is that of this module: it differs from re's after about 30,000 characters.
 import regex
 
-from locomo.errors import ScoringError
+from locomo.benchmark_errors import ScoringError
 from locomo.stemming import stem
 from locomo.types import Category
 

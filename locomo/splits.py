@@ -17,7 +17,7 @@ from typing import Literal, cast, get_args
 import tyro
 
 from locomo.atomic_files import atomic_write_text
-from locomo.errors import DatasetError
+from locomo.benchmark_errors import DatasetError
 from locomo.exit_status import run_with_exit_status
 from locomo.locomo import Dataset, decode_json, download_locomo, load_locomo, read_conversations
 from locomo.types import Category, Conversation, all_questions

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from locomo.errors import ScoringError
+from locomo.benchmark_errors import ScoringError
 
 _MAX_EXACT_CLUSTERS = 12
 """Clusters up to which every sign pattern is tried (4,096 of them); above, patterns are drawn."""

@@ -149,11 +149,11 @@ class Session:
 class Question:
     """One question with its gold.
 
-    ``(conversation_id, index)`` is its identity; texts repeat. ``evidence`` holds repaired turn ids, all
-    of which exist in the conversation; it may be empty, and then recall leaves the question out.
+    ``(conversation_id, index)`` is its identity; texts repeat. ``evidence`` holds repaired turn ids, all of
+    which exist in the conversation; it may be empty, and then recall leaves the question out.
     ``labelled_groups`` are the sessions that hold the answer, where the benchmark names them apart from the
-    turns (see ``evidence_group``). ``asked_at`` is when it is asked, where that matters. ``must_abstain`` says that
-    the conversation has no answer; ``answer`` then explains why.
+    turns (see ``evidence_group``). ``asked_at`` is when it is asked, where that matters. ``must_abstain``
+    says that the conversation has no answer; ``answer`` then explains why.
     """
 
     conversation_id: str

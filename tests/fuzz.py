@@ -25,7 +25,7 @@ with atheris.instrument_imports(
 ):
     from dspy.utils.exceptions import AdapterParseError
 
-    from locomo.errors import DatasetError
+    from locomo.benchmark_errors import DatasetError
     from locomo.judge.judge import parse_verdict
     from locomo.locomo import decode_json
     from locomo.locomo_schema import parse_locomo

@@ -32,9 +32,9 @@ class CalibrationItem:
     """A question, its gold, and what answers are made of beside what rules make of the gold.
 
     ``said`` is right in words that no rule finds; ``other`` is something else of the same sort;
-    ``other_speaker_answer`` is true of somebody else; ``vague`` would fit many golds; ``outdated`` held before the last
-    change. Of a preference the gold describes good replies, ``said`` are some, ``other`` go against it, and
-    ``vague`` are the same for any user.
+    ``other_speaker_answer`` is true of somebody else; ``vague`` would fit many golds; ``outdated`` held
+    before the last change. Of a preference the gold describes good replies, ``said`` are some, ``other`` go
+    against it, and ``vague`` are the same for any user.
     """
 
     category: QuestionType

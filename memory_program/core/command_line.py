@@ -13,7 +13,7 @@ import tyro
 from pydantic import BaseModel, Field, create_model
 
 import locomo.exit_status
-from locomo.errors import BenchmarkError
+from locomo.benchmark_errors import BenchmarkError
 from memory_program.core.errors import ConfigError, MemoryProgramError, ModelError, RecordError
 from memory_program.core.settings import Settings, SettingsGroup, rename_old_settings
 

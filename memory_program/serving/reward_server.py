@@ -210,8 +210,8 @@ def serve_rewards(config: RewardServerConfig) -> None:
     token = os.environ.get(TOKEN_VARIABLE) or None
     if config.host not in _LOOPBACK and token is None:
         raise ConfigError(
-            f"host={config.host!r} is open to other machines: set a token in the environment as {TOKEN_VARIABLE}, or "
-            "leave --host out"
+            f"host={config.host!r} is open to other machines: set a token in the environment as "
+            f"{TOKEN_VARIABLE}, or leave --host out"
         )
     lm = language_model(config.reader_model, api_base=config.api_base, temperature=0.0)
     check_model(lm)

@@ -10,7 +10,7 @@ from pathlib import Path
 import tyro
 
 from locomo.atomic_files import atomic_write_text
-from locomo.errors import WorldError
+from locomo.benchmark_errors import WorldError
 from locomo.exit_status import run_with_exit_status
 from memory_program.worlds.generator import (
     MAX_SESSIONS,

@@ -90,8 +90,8 @@ class GoldOperation:
     ``fact_id`` names the fact that the written memory states (of a deletion: the fact that ended);
     ``supersedes`` the fact whose memory is replaced or ended, ``old_text`` what that memory says. ``text`` is
     what the memory says then; empty for a deletion. ``time_expression`` is the time of it in the words of the
-    session ("last Friday", "next month"), and ``text_without_time`` the text without that; it is empty where the
-    session does not say it, and the memory that is replaced keeps its time. ``sources`` are turns of this
+    session ("last Friday", "next month"), and ``text_without_time`` the text without that; it is empty where
+    the session does not say it, and the memory that is replaced keeps its time. ``sources`` are turns of this
     session.
     """
 

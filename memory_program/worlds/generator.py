@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property
 
-from locomo.errors import WorldError
+from locomo.benchmark_errors import WorldError
 from locomo.types import Conversation, Session
 from memory_program.worlds.facts import Action, Fact, GoldOperation
 from memory_program.worlds.story import StoryTeller

@@ -63,7 +63,8 @@ _ISO_DAY = re.compile(r"\d{4}-\d\d-\d\d")
 class OperationCounts:
     """Counts of predicted, gold and correct operations.
 
-    ``gold_dates`` counts the right operations whose gold has a date, ``correct_dates`` those that have the same one.
+    ``gold_dates`` counts the right operations whose gold has a date, ``correct_dates`` those that have the
+    same one.
     """
 
     correct: int = 0

@@ -39,9 +39,9 @@ class QuestionTemplate:
 class FactChange:
     """A change that may happen to a fact later.
 
-    ``replaced_slots`` lists slots that get another value, and the old fact is superseded; ``becomes`` names the
-    schema that it turns into (a plan that came true); ``changes_date`` moves its date; with none of these it
-    ends. ``event`` names the schema of an event that is remembered besides (the move itself).
+    ``replaced_slots`` lists slots that get another value, and the old fact is superseded; ``becomes`` names
+    the schema that it turns into (a plan that came true); ``changes_date`` moves its date; with none of these
+    it ends. ``event`` names the schema of an event that is remembered besides (the move itself).
     """
 
     statements: tuple[str, ...]
@@ -71,14 +71,15 @@ class RoleReference:
 class FactSchema:
     """A sort of fact.
 
-    ``text`` is the canonical memory, ``statements`` what its speaker says, ``asked`` pairs of the other's question
-    and the answer to it, ``elliptical_exchanges`` the same where the answer says nothing without its question, ``shown``
-    pairs of a text and an image's caption that alone tells the rest.
-    ``key`` names the slots that only one live fact of a subject may have the same; ``max_live_facts`` bounds the
-    live facts of a subject. ``implied_schema`` names a schema that becomes true at the same moment. ``about`` says
-    whose it is, where that is not the speaker, and ``bridge_templates`` ask for it by the ``{role}`` that the subject
-    has for the speaker. ``reused_slot`` names a slot whose value is often that of an earlier fact. ``correctable_slot``
-    names the slot that a slip of the tongue hits. A schema of weight 0 is only the consequence of a change.
+    ``text`` is the canonical memory, ``statements`` what its speaker says, ``asked`` pairs of the other's
+    question and the answer to it, ``elliptical_exchanges`` the same where the answer says nothing without its
+    question, ``shown`` pairs of a text and an image's caption that alone tells the rest. ``key`` names the
+    slots that only one live fact of a subject may have the same; ``max_live_facts`` bounds the live facts of
+    a subject. ``implied_schema`` names a schema that becomes true at the same moment. ``about`` says whose it
+    is, where that is not the speaker, and ``bridge_templates`` ask for it by the ``{role}`` that the subject
+    has for the speaker. ``reused_slot`` names a slot whose value is often that of an earlier fact.
+    ``correctable_slot`` names the slot that a slip of the tongue hits. A schema of weight 0 is only the
+    consequence of a change.
     """
 
     name: str

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from file_server import served
 
-from locomo.errors import DatasetError
+from locomo.benchmark_errors import DatasetError
 from locomo.locomo import LOCOMO_SHA256, load_locomo, read_conversations
 from locomo.metrics import locomo_f1
 from locomo.splits import SPLITS, main, select_split

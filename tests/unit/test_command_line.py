@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from locomo.errors import DatasetError
+from locomo.benchmark_errors import DatasetError
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode
 from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.errors import BudgetExceededError, ConfigError, ModelError, RecordError, StoreError

@@ -7,7 +7,7 @@ import pytest
 from file_server import served
 from locomo_samples import sample, write
 
-from locomo.errors import DatasetError
+from locomo.benchmark_errors import DatasetError
 from locomo.locomo import LOCOMO_SHA256, Dataset, load_locomo, read_conversations, read_dataset
 
 

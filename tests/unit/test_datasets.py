@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from locomo_samples import sample, write
 
-from locomo.errors import DatasetError
+from locomo.benchmark_errors import DatasetError
 from locomo.types import HEADLINE_TYPES, Benchmark
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.groups import DatasetName, DataSettings

@@ -5,8 +5,8 @@ import hashlib
 import pytest
 from file_server import served
 
+from locomo.benchmark_errors import DatasetError
 from locomo.downloads import download, file_sha256
-from locomo.errors import DatasetError
 
 CONTENT = b"[1, 2, 3]"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -8,7 +8,7 @@ from file_server import served
 from locomo_samples import write
 from longmemeval_samples import instance, instances, said
 
-from locomo.errors import DatasetError
+from locomo.benchmark_errors import DatasetError
 from locomo.longmemeval import load_longmemeval, load_membuilder_split
 from locomo.types import Benchmark, LongMemEvalType
 

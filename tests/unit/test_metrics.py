@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locomo.errors import ScoringError
+from locomo.benchmark_errors import ScoringError
 from locomo.metrics import (
     bleu1,
     evidence_recall,

@@ -6,7 +6,7 @@ import pytest
 from file_server import served
 from perltqa_samples import item, memory, questions, write_perltqa
 
-from locomo.errors import DatasetError
+from locomo.benchmark_errors import DatasetError
 from locomo.perltqa import QA_FILE, load_perltqa, parse_event_time, parse_perltqa
 from locomo.types import Benchmark, PerltqaType
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from locomo_samples import question, sample, turn
 
-from locomo.errors import DatasetError
+from locomo.benchmark_errors import DatasetError
 from locomo.locomo_schema import parse_locomo
 from locomo.types import Category
 

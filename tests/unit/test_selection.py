@@ -3,7 +3,7 @@
 import pytest
 from locomo_samples import question, sample, write
 
-from locomo.errors import DatasetError
+from locomo.benchmark_errors import DatasetError
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import ConfigError
 from memory_program.evaluation.question_selection import load_selection

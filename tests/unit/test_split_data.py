@@ -6,7 +6,7 @@ import sys
 import pytest
 from locomo_samples import sample
 
-from locomo.errors import DatasetError
+from locomo.benchmark_errors import DatasetError
 from locomo.locomo_schema import parse_locomo
 from locomo.splits import QUESTION_COUNTS, SPLITS, locomo_split, main, select_split, split_by_order
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from locomo.errors import ScoringError
+from locomo.benchmark_errors import ScoringError
 from locomo.statistics import clustered_interval, cohen_kappa, paired_comparison
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from locomo.errors import WorldError
+from locomo.benchmark_errors import WorldError
 from locomo.types import Category
 from memory_program.bank.dates.resolve import resolve_date_span
 from memory_program.worlds import CATEGORY_SHARES, KINDS, Action, World, generate_worlds, is_held_out

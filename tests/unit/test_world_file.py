@@ -1,4 +1,4 @@
-"""``python -m memory_program.worlds``: the file is the same everywhere, and the benchmark's reader takes it."""
+"""``python -m memory_program.worlds``: the file is the same everywhere, and the reader takes it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""``python -m memory_program.rl.backends.arbor``: start an Arbor server on this machine, look at it, stop it."""
+"""``python -m memory_program.rl.backends.arbor``: start, inspect and stop an Arbor server."""
 
 import sys
 from collections.abc import Callable

@@ -54,8 +54,8 @@ def server_requirements(pyproject: Path | None = None) -> list[str]:
         return [str(requirement) for requirement in groups[DEPENDENCY_GROUP]]
     except (OSError, KeyError) as error:
         raise ConfigError(
-            f"{str(path)!r} has no dependency group {DEPENDENCY_GROUP!r}: the server is made from a checkout of "
-            "memory-program (pip install -e .)"
+            f"{str(path)!r} has no dependency group {DEPENDENCY_GROUP!r}: the server is made from a "
+            "checkout of memory-program (pip install -e .)"
         ) from error
 
 
