@@ -9,7 +9,7 @@ and what processor time the server took.
 
 Its usage tells, as a provider's does, how much of a prompt a cache of prefixes would have served: the longest
 beginning that an earlier prompt had too, in whole blocks and from some length on. The defaults are OpenAI's
-(https://platform.openai.com/docs/guides/prompt-caching), and nothing is ever forgotten; a server of one's own
+(https://platform.openai.com/docs/guides/prompt-caching), and nothing is ever forgotten; a self-hosted server
 (vLLM) has blocks of 16 tokens and no least length. A token is taken to be four characters.
 """
 

@@ -81,7 +81,7 @@ def download_locomo(*, base_url: str = LOCOMO_BASE_URL, cache_dir: Path | None =
 
 
 def read_dataset(path: Path) -> Dataset:
-    """Read any file in LoCoMo's schema, named after the file; for conversations of one's own.
+    """Read any file in LoCoMo's schema, named after the file, for your own conversations.
 
     Raises:
         DatasetError: see ``read_conversations``.

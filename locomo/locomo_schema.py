@@ -139,5 +139,5 @@ def _evidence(asked: JsonAt, turn_ids: Collection[str]) -> tuple[str, ...]:
     for entry in listed.elements("entry") if listed else []:
         text = entry.text()
         ids = [f"D{int(session)}:{int(turn)}" for session, turn in _EVIDENCE_ID.findall(text)]
-        found += [text] if text in turn_ids else ids  # conversations of one's own may name turns otherwise
+        found += [text] if text in turn_ids else ids  # your own conversations may name turns otherwise
     return tuple(dict.fromkeys(turn_id for turn_id in found if turn_id in turn_ids))

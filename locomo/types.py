@@ -38,7 +38,7 @@ ANSWERABLE_CATEGORIES = (
 
 
 class Benchmark(StrEnum):
-    """The benchmarks; a file of one's own, and what is made up, is in LoCoMo's schema."""
+    """The benchmarks. Your own files and generated conversations use LoCoMo's schema."""
 
     LOCOMO = "locomo"
     LONGMEMEVAL = "longmemeval"

@@ -49,7 +49,7 @@ class Toll:
 
 @dataclass(frozen=True)
 class Script:
-    """A command that can be taken up again, and how far it has come, in records on the disk."""
+    """A resumable command, and its progress as the number of records on disk."""
 
     arguments: Sequence[str]
     progress: Callable[[], int]
@@ -78,7 +78,7 @@ class Script:
         assert process.returncode == 0, f"{self.arguments[0]}: {errors[-2000:]}"
 
     def killed_at(self, records: int, delay_s: float) -> bool:
-        """Kill it a moment after so many records are there; False if it ended before."""
+        """Kill it a moment after a number of records are there; False if it ended before."""
         records = max(records, self.progress() + 1)  # else it would die while it imports
         process = self.start()
         until = time.monotonic() + _PATIENCE_S

@@ -1,4 +1,4 @@
-"""The settings of ``train.py --backend arbor``, and what an Arbor server is told of them.
+"""Settings of ``train.py --backend arbor``, and the part of them that is sent to an Arbor server.
 
 Keys and behaviour are those of arbor-ai 0.2.17 (``arbor/server/api/schemas.py``,
 ``arbor/training/grpo/trainer.py``): its schema forbids unknown keys, and some of the known ones spoil a

@@ -131,7 +131,7 @@ def answer_cases(
 ) -> list[JudgeCase]:
     """Draw answers in turn from correct and wrong ones, and of each in turn from every kind.
 
-    So many easy answers of one kind cannot hide the rest.
+    Then the easy answers of one kind, which are frequent, cannot hide the rest.
 
     Args:
         answers: where to draw from; those that the rubric leaves open are left out.

@@ -91,7 +91,7 @@ def generate_worlds(
         seed: Chooses the worlds; the world at an index does not depend on how many there are.
         conversations: How many worlds.
         sessions: The fewest and the most sessions of a conversation.
-        turns: Let each conversation go on until it has so many turns, whatever ``sessions`` says.
+        turns: Extend each conversation until it has this number of turns, whatever ``sessions`` says.
         facts_per_session: The fewest and the most things that happen to the truth in a session.
         questions_per_session: Questions for each session of a conversation; there may be fewer.
         held_out: Furnish the worlds with words that no other world ever contains.

@@ -39,7 +39,7 @@ class StoryTeller:
         self._days: dict[int, date] = {}  # of the sessions, by their numbers
 
     def tell_session(self, book: SessionBuilder, facts: int) -> None:
-        """Fill a session with so many facts and changes, and with talk around them.
+        """Fill a session with a number of facts and changes, and with talk around them.
 
         Args:
             book: the session, still empty.

@@ -122,7 +122,7 @@ class PretrainConfig(Settings):
 
     aux_line_start_weight: float = Field(default=1.0, ge=0)
     """Weight of the auxiliary loss after layer 2: predict how the token's line begins (the speaker of a turn,
-    the person of a memory). Without it, 250 million tokens do not teach who did what."""
+    the person of a memory). Without it, 250 million tokens do not teach which person a memory is about."""
 
     aux_line_content_weight: float = Field(default=0.3, ge=0)
     """Weight of the auxiliary loss after half of the layers: predict a token of the line so far."""

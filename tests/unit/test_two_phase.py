@@ -259,7 +259,7 @@ class PlayingWriter(MemoryWriter):
 def go_on(
     writer: PlayingWriter, space: MemorySpace, folder: Path, until: int, retried: Sequence[str] = ()
 ) -> None:
-    """Begin a build, or go on with one, until so many sessions are settled."""
+    """Begin a build, or go on with one, until a number of sessions are settled."""
     workers = Workers(Console(file=StringIO()), RunLimits(), 1)
     with closing(open_proposal_journal(folder)) as journal:
         proposer = Proposer(writer, journal, "mara", str, workers, retry_sessions=retried)

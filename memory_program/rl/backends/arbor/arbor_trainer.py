@@ -63,7 +63,7 @@ class ArborTrainer:
         self.job_id = ""
         self.groups = 0
         self.is_ended = False
-        """Whether the job is at an end: its result can still be taken up, and nothing more is learned."""
+        """True if the job has ended: its result can still be exported, and it takes no more steps."""
         self._folder = folder
         self._patience_s = patience_s
         self._best: Json | None = None
@@ -71,7 +71,7 @@ class ArborTrainer:
     def start_or_resume_job(self, run_name: str) -> None:
         """Take up the job that is written down, or start one; returns when it waits for groups.
 
-        Of a job that was ended only what is written down is taken up, without a server.
+        For a job that has ended, only its record on disk is read; no server is needed.
 
         Raises:
             ConfigError: the server does not know the job any more, and groups were trained already.
@@ -99,7 +99,7 @@ class ArborTrainer:
         known = [(group, size) for group, size in ready if group is not None]
         if self.groups + len(known) > self.settings.max_groups:
             raise ModelError(
-                f"the job was told of {self.settings.max_groups} groups at most, and {self.groups} are sent: "
+                f"the job takes at most {self.settings.max_groups} groups, and {self.groups} are sent: "
                 "begin another one, in another folder"
             )
         for group, _ in known:
@@ -133,7 +133,7 @@ class ArborTrainer:
     # -- what a run's state keeps ------------------------------------------------------------------
 
     def save_state(self, folder: Path) -> None:
-        """Note the job and how many groups it has; the weights of now stay with the server."""
+        """Record the job and its number of groups; the current weights stay on the server."""
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / _RECORD, self._state())
 
@@ -148,7 +148,7 @@ class ArborTrainer:
             raise ConfigError(_lost_job_message(noted))
 
     def ema_weights(self) -> AbstractContextManager[None]:
-        """Change nothing: a server has the weights of now alone."""
+        """Change nothing: a server has only the current weights."""
         return nullcontext()
 
     def save_weights(self, folder: Path) -> None:
@@ -162,7 +162,7 @@ class ArborTrainer:
         self._best = json.loads((folder / _CHECKPOINT).read_text(encoding="utf-8"))
 
     def save_model(self, folder: Path) -> None:
-        """Bring the result, or the weights of now, as a model in the format of transformers.
+        """Export the result, or the current weights, as a model in the transformers format.
 
         Raises:
             ModelError: the server's folder is on another machine.
