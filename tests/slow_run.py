@@ -1,8 +1,9 @@
 """A run that takes long enough to be killed.
 
 ``python -m tests.slow_run SYSTEM DELAY_S SETTINGS [JOURNAL LINES MORE_S]``. With a journal it kills itself as
-soon as that has that number of lines and a moment more has passed: another process, watching, would be late on a
-busy machine. ``oracle`` is the program itself with the oracle as its model, whose every call takes the delay.
+soon as that has that number of lines and a moment more has passed: another process, watching, would be late
+on a busy machine. ``oracle`` is the program itself with the oracle as its model, whose every call takes the
+delay.
 """
 
 import json

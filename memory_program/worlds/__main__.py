@@ -39,7 +39,7 @@ class WorldConfig:
     """The fewest and the most sessions of a conversation."""
 
     turns: int | None = None
-    """Let each conversation go on until it has so many turns, whatever --sessions says."""
+    """Extend each conversation until it has this number of turns, whatever --sessions says."""
 
     questions_per_session: float = QUESTIONS_PER_SESSION
     """How many questions are asked for each session; there may be fewer."""

@@ -68,7 +68,7 @@ def list_question_candidates(
 def sample_questions(
     found: Mapping[Category, Sequence[QuestionCandidate]], wanted: float, rng: random.Random
 ) -> list[QuestionCandidate]:
-    """Choose about ``count`` questions in LoCoMo's proportions.
+    """Choose about ``wanted`` questions in LoCoMo's proportions.
 
     A category that has too few makes the others' share smaller too, down to a quarter of what is wanted.
     """
