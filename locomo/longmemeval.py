@@ -124,7 +124,11 @@ def _history(instance: JsonAt) -> list[_LabelledSession]:
         number = len(told) + 1
         turns = listed.elements("turn")
         spoken = [_turn(turn, f"D{number}:{place}") for place, turn in enumerate(turns, start=1)]
-        answering = [t.turn_id for t, turn in zip(spoken, turns, strict=True) if _has_answer(turn) and t.text]
+        answering = [
+            t.turn_id
+            for t, turn in zip(spoken, turns, strict=True)
+            if turn.members().get("has_answer") is True and t.text
+        ]
         if kept := tuple(turn for turn in spoken if turn.text):
             told.append(_LabelledSession(name.name(), Session(number, date_time, kept), tuple(answering)))
     return told
@@ -138,10 +142,6 @@ def _turn(turn: JsonAt, turn_id: str) -> Turn:
         raise content.wrong_type("a string")
     # Text from all over the web: one odd character in 250,000 turns is no reason to refuse them.
     return Turn(turn_id, role.text(), INVALID_CHARACTERS.sub("", content.value).strip())
-
-
-def _has_answer(turn: JsonAt) -> bool:
-    return turn.members().get("has_answer") is True
 
 
 def _question(instance: JsonAt, identity: str, told: Sequence[_LabelledSession]) -> Question:

@@ -18,7 +18,6 @@ from memory_program.core.errors import ConfigError
 from memory_program.core.hashing import content_hash
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.backends.local_backend import LocalProvider, LocalReinforceJob
-from memory_program.rl.trainer.policy_step import StepReport
 from memory_program.sft.session_lines import SessionLine
 
 SftExample = dict[str, Any]  # Any: a JSON object, ``{"messages": [...]}``
@@ -116,22 +115,18 @@ def fine_tune(
         progress.step += 1
         progress.samples += report.samples
         progress.seconds += report.seconds
-        entry = _step_entry(progress, report)
+        entry = {
+            "kind": "step",
+            "step": progress.step,
+            "run_s": round(progress.seconds, 1),
+            "loss": report.loss,
+            "grad_norm": report.grad_norm,
+            "tokens_per_s/trained": report.forward_tokens / max(report.seconds, 1e-9),
+        }
         state.log(entry)
         on_entry(entry)
     job.trainer.load_weights(state.best_weights_folder(progress.best_step))
     return job
-
-
-def _step_entry(progress: CheckpointProgress, report: StepReport) -> LogEntry:
-    return {
-        "kind": "step",
-        "step": progress.step,
-        "run_s": round(progress.seconds, 1),
-        "loss": report.loss,
-        "grad_norm": report.grad_norm,
-        "tokens_per_s/trained": report.forward_tokens / max(report.seconds, 1e-9),
-    }
 
 
 def _batch(examples: Sequence[SftExample], step: int, steps: int, batch: int, seed: int) -> list[SftExample]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from locomo.types import Conversation, Question, Session
+from locomo.types import Conversation
 from memory_program import __version__
 from memory_program.agents.program import MemoryProgram, writer_state
 from memory_program.bank.bank import MemoryBank
@@ -120,7 +120,9 @@ def _collect(
     space = _restore_space(done, conversation)
     placed = questions_by_session(conversation)
     for session in conversation.sessions[len(done) :]:
-        rollout = _rollout_session(program, conversation, session, space, placed[session.session_id])
+        rollout = run_rollout(
+            program, Episode(conversation, session, space, tuple(placed[session.session_id])), "expert"
+        )
         if rollout.call_errors:
             failure = rollout.call_errors[0]
             return CollectionResult(
@@ -132,16 +134,6 @@ def _collect(
         space = rollout.space
         on_session(line)
     return CollectionResult(conversation.conversation_id, len(done))
-
-
-def _rollout_session(
-    program: MemoryProgram,
-    conversation: Conversation,
-    session: Session,
-    space: MemorySpace,
-    questions: Sequence[Question],
-) -> Rollout:
-    return run_rollout(program, Episode(conversation, session, space, tuple(questions)), "expert")
 
 
 def _line(rollout: Rollout, expert: _Expert) -> SessionLine:

@@ -9,7 +9,6 @@ its replies are what the embedded model learns.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 import dspy
@@ -201,7 +200,7 @@ class _VisibleLines:
 
     def _supporting_lines(self, world: World, fact: Fact) -> list[tuple[int, str]]:
         """List the lines that say a fact, each after its place; none if it is not shown whole."""
-        memory = self.memories.get((fact.text, _spelled(fact.happened_at)))
+        memory = self.memories.get((fact.text, (format_day(fact.happened_at) if fact.happened_at else None)))
         if memory is not None:
             return [memory]
         turns = world.conversation.turns
@@ -245,10 +244,6 @@ def _changed_line(call: _Call, fields: Mapping[str, str]) -> str:
 
 def _call(name: str, **arguments: str) -> _Call:
     return {"name": name, "args": arguments}
-
-
-def _spelled(day: date | None) -> str | None:
-    return format_day(day) if day else None
 
 
 class OracleEngine:

@@ -181,7 +181,9 @@ class Vocabulary:
             is_invented = name in _GENERATED
             if not is_invented and self._coined and self._rng.random() < self._coined:
                 word = self._blend_words() or word
-            if is_held_out(word) != self._held_out or (is_invented and not _is_usable_name(word)):
+            if is_held_out(word) != self._held_out or (
+                is_invented and not (4 <= len(word) <= 11 and word.lower() not in _KNOWN_WORDS)
+            ):
                 continue
             entry = before + word + after
             key = word.lower() if is_invented else entry
@@ -206,11 +208,6 @@ class Vocabulary:
                 self._used.add(word)
                 return word
         return None
-
-
-def _is_usable_name(word: str) -> bool:
-    """Refuse inventions that are too short to be told apart, too long, or an English word of ours."""
-    return 4 <= len(word) <= 11 and word.lower() not in _KNOWN_WORDS
 
 
 def identifying_word(name: str, entry: str) -> str | None:

@@ -124,7 +124,9 @@ class _FactQuestions:
                 probes[key] = probe
         for key, facts in groups.items():
             answer = _gold_answer(probes[key], facts)
-            if answer is None or (probes[key].answer != WHEN and self._is_any_overdue(facts)):
+            if answer is None or (
+                probes[key].answer != WHEN and any(fact.fact_id in self._overdue for fact in facts)
+            ):
                 continue
             category = _question_category(probes[key], facts)
             text = self._rng.choice(probes[key].texts)
@@ -136,10 +138,6 @@ class _FactQuestions:
                 text = self._rng.choice(probes[key].texts)
                 trap = fill_template(text, {**_question_values(facts[0]), "name": other})
                 yield QuestionCandidate(trap, Category.ADVERSARIAL, answer, tuple(facts))
-
-    def _is_any_overdue(self, facts: Sequence[Fact]) -> bool:
-        """Tell if some of these plans are overdue, so that nobody knows which still hold."""
-        return any(fact.fact_id in self._overdue for fact in facts)
 
     def multi_hop_questions(self) -> Iterator[QuestionCandidate]:
         """Ask about somebody by who they are to a speaker: two memories answer it together."""
