@@ -181,7 +181,10 @@ def _check_file(config_type: type[Settings], path: Path) -> dict[str, object]:
     """Read a file of settings, and check each of them alone: together with flags, they are a config."""
     settings = read_settings_file(path)
     known = config_type.flat_fields()
-    given = rename_old_settings(settings, known)
+    try:
+        given = rename_old_settings(settings, known)
+    except ConfigError as error:
+        raise ConfigError(f"--config {str(path)!r}: {error}") from error
     fields: Any = {  # Any: pydantic's way to name fields
         name: (field.annotation, copy(field))
         for name, field in known.items()

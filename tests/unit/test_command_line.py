@@ -50,7 +50,7 @@ def test_a_bad_setting_is_a_config_error():
 
 
 def test_every_setting_is_a_flag_with_its_docstring_as_help(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("COLUMNS", "100")
     with pytest.raises(SystemExit) as caught:
         parse_flags(EvaluateConfig, ["--help"])
     assert caught.value.code == 0

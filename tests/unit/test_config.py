@@ -216,13 +216,13 @@ def test_the_settings_of_a_system_are_flags_of_the_run():
 def test_a_report_file_is_a_file_that_can_be_written(tmp_path):
     with pytest.raises(ConfigError, match=r"report_file='.*' is a folder: name a file"):
         EvaluateConfig(report_file=tmp_path)
-    assert EvaluateConfig(report_file=tmp_path / "both.html").page == tmp_path / "both.html"
+    assert EvaluateConfig(report_file=tmp_path / "both.html").report_file == tmp_path / "both.html"
     (tmp_path / "file").touch()
     with pytest.raises(
         ConfigError, match=r"report_file='.*/file/a/b.html' cannot be written: '.*/file' is a file"
     ):
         EvaluateConfig(report_file=tmp_path / "file" / "a" / "b.html")
-    assert EvaluateConfig(report_file=tmp_path / "new" / "both.html").page == tmp_path / "new" / "both.html"
+    assert EvaluateConfig(report_file=tmp_path / "new" / "both.html").report_file == tmp_path / "new" / "both.html"
 
 
 @pytest.mark.parametrize("config", [EvaluateConfig, OptimizeConfig, TrainConfig])
