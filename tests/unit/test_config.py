@@ -222,7 +222,8 @@ def test_a_report_file_is_a_file_that_can_be_written(tmp_path):
         ConfigError, match=r"report_file='.*/file/a/b.html' cannot be written: '.*/file' is a file"
     ):
         EvaluateConfig(report_file=tmp_path / "file" / "a" / "b.html")
-    assert EvaluateConfig(report_file=tmp_path / "new" / "both.html").report_file == tmp_path / "new" / "both.html"
+    new = tmp_path / "new" / "both.html"
+    assert EvaluateConfig(report_file=new).report_file == new
 
 
 @pytest.mark.parametrize("config", [EvaluateConfig, OptimizeConfig, TrainConfig])
