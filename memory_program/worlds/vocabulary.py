@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 
 from memory_program.worlds.word_lists import (
@@ -56,44 +56,42 @@ def _syllable(rng: random.Random) -> str:
     return rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS)
 
 
-def _invent_person(rng: random.Random) -> str:
-    if rng.random() < 0.2:
-        return rng.choice(FIRST_NAMES)
-    return (_syllable(rng) + rng.choice(_ONSETS) + rng.choice(_PERSON_ENDS)).capitalize()
-
-
-def _invent_place(rng: random.Random) -> str:
-    if rng.random() < 0.15:
-        return rng.choice(TOWNS)
-    middle = _syllable(rng) if rng.random() < 0.3 else ""
-    return (_syllable(rng) + middle + rng.choice(_PLACE_ENDS)).capitalize()
-
-
 def _invent_name(rng: random.Random) -> str:
     return (_syllable(rng) + rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CLOSES)).capitalize()
 
 
-def _invent_pet(rng: random.Random) -> str:
-    ending = rng.choice(("o", "y", "i", "ie", "a"))
-    return (rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_ONSETS) + ending).capitalize()
+def _generate_parts(name: str, rng: random.Random) -> tuple[str, str, str]:
+    """Generate an entry in three parts: its beginning, the word that identifies it, and its end.
+
+    Only the identifying word is open.
+    """
+    match name:
+        case "person" if rng.random() < 0.2:
+            return "", rng.choice(FIRST_NAMES), ""
+        case "person":
+            return "", (_syllable(rng) + rng.choice(_ONSETS) + rng.choice(_PERSON_ENDS)).capitalize(), ""
+        case "place" if rng.random() < 0.15:
+            return "", rng.choice(TOWNS), ""
+        case "place":
+            middle = _syllable(rng) if rng.random() < 0.3 else ""
+            return "", (_syllable(rng) + middle + rng.choice(_PLACE_ENDS)).capitalize(), ""
+        case "pet":
+            ending = rng.choice(("o", "y", "i", "ie", "a"))
+            word = rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_ONSETS) + ending
+            return "", word.capitalize(), ""
+        case "company":
+            return "", _invent_name(rng), f" {rng.choice(COMPANY_SUFFIXES)}"
+        case "band":
+            return "", _invent_name(rng), f" {rng.choice(BAND_SUFFIXES)}"
+        case "title":
+            return f"The {rng.choice(TITLE_NOUNS)} of ", _invent_name(rng), ""
+        case "thing":
+            return f"{rng.choice(MODIFIERS)} ", rng.choice(THINGS), ""
+        case _:
+            return "", rng.choice(INGREDIENTS), f" {rng.choice(DISH_FORMS)}"
 
 
-def _title_before_name(rng: random.Random) -> str:
-    return f"The {rng.choice(TITLE_NOUNS)} of "
-
-
-# An entry is (what stands before, the word that identifies it, what stands after). Only that word is open.
-_Entry = tuple[str, str, str]
-_GENERATORS: dict[str, Callable[[random.Random], _Entry]] = {
-    "person": lambda rng: ("", _invent_person(rng), ""),
-    "place": lambda rng: ("", _invent_place(rng), ""),
-    "pet": lambda rng: ("", _invent_pet(rng), ""),
-    "company": lambda rng: ("", _invent_name(rng), f" {rng.choice(COMPANY_SUFFIXES)}"),
-    "band": lambda rng: ("", _invent_name(rng), f" {rng.choice(BAND_SUFFIXES)}"),
-    "title": lambda rng: (_title_before_name(rng), _invent_name(rng), ""),
-    "thing": lambda rng: (f"{rng.choice(MODIFIERS)} ", rng.choice(THINGS), ""),
-    "dish": lambda rng: ("", rng.choice(INGREDIENTS), f" {rng.choice(DISH_FORMS)}"),
-}
+_INVENTED = ("person", "place", "pet", "company", "band", "title")
 _OPEN_LISTS: dict[str, tuple[str, ...]] = {
     "ingredient": INGREDIENTS,
     "job": JOBS,
@@ -115,10 +113,9 @@ _BLENDABLE_WORDS = tuple(
     for word in (*THINGS, *INGREDIENTS, *JOBS, *HOBBIES, *CRAFTS)
     if len(word) > 3 and not is_held_out(word)
 )
-VOCABULARIES = (*_GENERATORS, *_OPEN_LISTS, *_CLOSED_LISTS)
+VOCABULARIES = (*_INVENTED, "thing", "dish", *_OPEN_LISTS, *_CLOSED_LISTS)
 """The names of all vocabularies."""
 
-_GENERATED = ("person", "place", "pet", "company", "band", "title")
 _KNOWN_WORDS = frozenset(
     word.lower()
     for words in (
@@ -127,11 +124,6 @@ _KNOWN_WORDS = frozenset(
     )
     for word in words
 )
-
-
-@lru_cache(maxsize=16)
-def _open_words(name: str, held_out: bool) -> tuple[str, ...]:
-    return tuple(word for word in _OPEN_LISTS[name] if is_held_out(word) == held_out)
 
 
 class Vocabulary:
@@ -160,25 +152,21 @@ class Vocabulary:
         if name in _CLOSED_LISTS:
             choices = [word for word in _CLOSED_LISTS[name] if word not in exclude]
             return self._rng.choice(choices) if choices else None
-        return self._draw_from_list(name) if name in _OPEN_LISTS else self._generate_entry(name)
-
-    def _draw_from_list(self, name: str) -> str | None:
-        if self._coined and self._rng.random() < self._coined:
-            return self._blend_words()
-        pool = self._pools.get(name)
-        if pool is None:
-            pool = self._pools[name] = list(_open_words(name, self._held_out))
-        if not pool:
-            return None
-        position = self._rng.randrange(len(pool))
-        pool[position], pool[-1] = pool[-1], pool[position]
-        return pool.pop()
-
-    def _generate_entry(self, name: str) -> str | None:
-        make = _GENERATORS[name]
+        if name in _OPEN_LISTS:
+            if self._coined and self._rng.random() < self._coined:
+                return self._blend_words()
+            if name not in self._pools:
+                words = _OPEN_LISTS[name]
+                self._pools[name] = [word for word in words if is_held_out(word) == self._held_out]
+            pool = self._pools[name]
+            if not pool:
+                return None
+            position = self._rng.randrange(len(pool))
+            pool[position], pool[-1] = pool[-1], pool[position]
+            return pool.pop()
+        is_invented = name in _INVENTED
         for _ in range(_TRIES):
-            before, word, after = make(self._rng)
-            is_invented = name in _GENERATED
+            before, word, after = _generate_parts(name, self._rng)
             if not is_invented and self._coined and self._rng.random() < self._coined:
                 word = self._blend_words() or word
             if is_held_out(word) != self._held_out or (
