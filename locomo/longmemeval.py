@@ -123,7 +123,16 @@ def _history(instance: JsonAt) -> list[_LabelledSession]:
     for date_time, name, listed in sorted(dated, key=lambda session: session[0]):
         number = len(told) + 1
         turns = listed.elements("turn")
-        spoken = [_turn(turn, f"D{number}:{place}") for place, turn in enumerate(turns, start=1)]
+        spoken: list[Turn] = []
+        for place, turn in enumerate(turns, start=1):
+            role, content = turn.required("role"), turn.required("content")
+            if role.text() not in (USER, ASSISTANT):
+                raise role.error("is an unknown role", f"choose from {USER}, {ASSISTANT}")
+            if not isinstance(content.value, str):
+                raise content.wrong_type("a string")
+            # Text from all over the web: one odd character in 250,000 turns is no reason to refuse them.
+            text = INVALID_CHARACTERS.sub("", content.value).strip()
+            spoken.append(Turn(f"D{number}:{place}", role.text(), text))
         answering = [
             t.turn_id
             for t, turn in zip(spoken, turns, strict=True)
@@ -134,16 +143,6 @@ def _history(instance: JsonAt) -> list[_LabelledSession]:
     return told
 
 
-def _turn(turn: JsonAt, turn_id: str) -> Turn:
-    role, content = turn.required("role"), turn.required("content")
-    if role.text() not in (USER, ASSISTANT):
-        raise role.error("is an unknown role", f"choose from {USER}, {ASSISTANT}")
-    if not isinstance(content.value, str):
-        raise content.wrong_type("a string")
-    # Text from all over the web: one odd character in 250,000 turns is no reason to refuse them.
-    return Turn(turn_id, role.text(), INVALID_CHARACTERS.sub("", content.value).strip())
-
-
 def _question(instance: JsonAt, identity: str, told: Sequence[_LabelledSession]) -> Question:
     must_abstain = identity.endswith(_ABSTENTION_SUFFIX)
     # What is not there has no evidence: the official retrieval scores leave such questions out.
@@ -151,24 +150,22 @@ def _question(instance: JsonAt, identity: str, told: Sequence[_LabelledSession])
     listed = instance.optional("answer_session_ids")
     named = {entry.name() for entry in listed.elements("entry")} if listed else set[str]()
     asked_at = instance.optional("question_date")
+    text, written = instance.required("question").name(), instance.required("question_type")
+    try:
+        question_type = LongMemEvalType(written.text())
+    except ValueError as error:
+        raise written.error("is an unknown type", f"choose from {', '.join(LongMemEvalType)}") from error
     return Question(
         conversation_id=identity,
         index=0,
-        text=instance.required("question").name(),
-        category=_question_type(instance.required("question_type")),
+        text=text,
+        category=question_type,
         answer=instance.required("answer").text_or_number(),
         evidence=tuple(turn_id for one in holding for turn_id in one.answer_turn_ids),
         labelled_groups=tuple(f"D{one.session.number}" for one in holding if one.name in named),
         asked_at=_date_time(asked_at) if asked_at else None,
         must_abstain=must_abstain,
     )
-
-
-def _question_type(written: JsonAt) -> LongMemEvalType:
-    try:
-        return LongMemEvalType(written.text())
-    except ValueError as error:
-        raise written.error("is an unknown type", f"choose from {', '.join(LongMemEvalType)}") from error
 
 
 def _date_time(written: JsonAt) -> datetime:

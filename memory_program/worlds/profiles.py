@@ -1,6 +1,6 @@
 """Profile facts (core): home, work, family, and what else rarely changes."""
 
-from memory_program.worlds.world_schema import FactChange, FactSchema, QuestionTemplate
+from memory_program.worlds.world_schema import FactChange, FactSchema, question, slot_change
 
 HOME = FactSchema(
     name="home",
@@ -21,9 +21,11 @@ HOME = FactSchema(
         ("Where is your apartment?", "It is in {place}."),
     ),
     question_templates=(
-        QuestionTemplate(
-            ("Where does {name} live?", "In which town does {name} live?", "Where is {name} living now?"),
+        question(
             "{place}",
+            "Where does {name} live?",
+            "In which town does {name} live?",
+            "Where is {name} living now?",
         ),
     ),
     changes=(
@@ -59,9 +61,8 @@ JOB = FactSchema(
         ("What is your job, by the way?", "I work as {a_job}."),
     ),
     question_templates=(
-        QuestionTemplate(
-            ("What does {name} work as?", "What is {name}'s job?", "What does {name} do for a living?"),
-            "{job}",
+        question(
+            "{job}", "What does {name} work as?", "What is {name}'s job?", "What does {name} do for a living?"
         ),
     ),
     changes=(
@@ -96,20 +97,20 @@ EMPLOYER = FactSchema(
         ("Who is your employer?", "It is {company}."),
     ),
     question_templates=(
-        QuestionTemplate(
-            ("Which company employs {name}?", "Who is {name} employed by?", "Who is {name}'s employer?"),
+        question(
             "{company}",
+            "Which company employs {name}?",
+            "Who is {name} employed by?",
+            "Who is {name}'s employer?",
         ),
     ),
     changes=(
-        FactChange(
-            statements=(
-                "I left {old_company} and am employed by {company} now",
-                "my employer is no longer {old_company} but {company}",
-                "I switched from {old_company} to {company}",
-            ),
-            reason="changed employers",
-            replaced_slots=("company",),
+        slot_change(
+            "company",
+            "changed employers",
+            "I left {old_company} and am employed by {company} now",
+            "my employer is no longer {old_company} but {company}",
+            "I switched from {old_company} to {company}",
         ),
     ),
     correctable_slot="company",
@@ -128,7 +129,7 @@ HOMETOWN = FactSchema(
     asked=(("Where were you raised?", "I grew up in {place}."),),
     elliptical_exchanges=(("Where did you grow up?", "In {place}."),),
     question_templates=(
-        QuestionTemplate(("Where did {name} grow up?", "In which town did {name} grow up?"), "{place}"),
+        question("{place}", "Where did {name} grow up?", "In which town did {name} grow up?"),
     ),
     correctable_slot="place",
 )
@@ -148,8 +149,8 @@ PARTNER = FactSchema(
         ("What is your spouse called?", "{person}."),
     ),
     question_templates=(
-        QuestionTemplate(
-            ("Who is {name} married to?", "What is the name of the person {name} is married to?"), "{person}"
+        question(
+            "{person}", "Who is {name} married to?", "What is the name of the person {name} is married to?"
         ),
     ),
     correctable_slot="person",
@@ -167,9 +168,7 @@ CHILD = FactSchema(
     ),
     asked=(("What is your {child} called?", "My {child} is called {person}."),),
     question_templates=(
-        QuestionTemplate(
-            ("What is the name of {name}'s {child}?", "What is {name}'s {child} named?"), "{person}"
-        ),
+        question("{person}", "What is the name of {name}'s {child}?", "What is {name}'s {child} named?"),
     ),
     key=("child",),
     correctable_slot="person",
@@ -188,7 +187,7 @@ BIRTHDAY = FactSchema(
     asked=(("When were you born?", "My birthday is on {birthday}."),),
     elliptical_exchanges=(("When is your birthday?", "On {birthday}."),),
     question_templates=(
-        QuestionTemplate(("When is {name}'s birthday?", "On which day is {name}'s birthday?"), "{birthday}"),
+        question("{birthday}", "When is {name}'s birthday?", "On which day is {name}'s birthday?"),
     ),
     correctable_slot="birthday",
     weight=0.7,
@@ -206,9 +205,7 @@ ALLERGY = FactSchema(
     ),
     asked=(("Do you have any food allergy?", "Yes, I am allergic to {ingredient}."),),
     question_templates=(
-        QuestionTemplate(
-            ("What is {name} allergic to?", "Which food is {name} allergic to?"), "{ingredient}"
-        ),
+        question("{ingredient}", "What is {name} allergic to?", "Which food is {name} allergic to?"),
     ),
     key=("ingredient",),
     max_live_facts=3,

@@ -5,20 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 
+from memory_program.worlds import small_talk
 from memory_program.worlds.catalogue import SCHEMAS
 from memory_program.worlds.fact_generator import FactInventor
 from memory_program.worlds.facts import Fact, FactPool, Timeline
 from memory_program.worlds.mentions import mention_date, shift_mention
-from memory_program.worlds.small_talk import (
-    CONFIRMATIONS,
-    CORRECTION_OPENERS,
-    DISTRACTORS,
-    LATE_CORRECTION_OPENERS,
-    RECALLS,
-    REMINDERS,
-    build_sentence,
-    to_second_person,
-)
+from memory_program.worlds.small_talk import build_sentence, to_second_person
 from memory_program.worlds.vocabulary import Vocabulary
 from memory_program.worlds.world_schema import fill_template
 from memory_program.worlds.world_sessions import SessionBuilder
@@ -59,7 +51,7 @@ class StoryTeller:
                 book.react(told.main_value)
             if self._rng.random() < 0.14:
                 # A distractor sounds like a fact about a speaker and is none.
-                vocabulary, text = self._rng.choice(DISTRACTORS)
+                vocabulary, text = self._rng.choice(small_talk.DISTRACTORS)
                 value = self._vocabulary.draw(vocabulary)
                 if value is not None:
                     book.say(book.other(book.turns[-1].speaker), fill_template(text, {vocabulary: value}))
@@ -80,7 +72,7 @@ class StoryTeller:
             values = {**fact.utterance_values, fact.schema.correctable_slot or "": wrong}
             slipped = book.state(fact.speaker, fill_template(body, values))
             body = self._undated_statement(fact)
-            sources = (slipped, self._say_correction(book, fact, CORRECTION_OPENERS, body, wrong))
+            sources = (slipped, self._say_correction(book, fact, small_talk.CORRECTION_OPENERS, body, wrong))
             evidence = sources
         else:
             sources, evidence = self._say_fact(book, fact)
@@ -122,13 +114,14 @@ class StoryTeller:
             wrong = mention_date(old.when.day, self._rng, book.today).expression
             new = replace(old, when=right, session_number=book.number)
             body = f"{self._undated_statement(new)} {right.expression}"
-            turn = self._say_correction(book, new, LATE_CORRECTION_OPENERS, body, wrong)
+            turn = self._say_correction(book, new, small_talk.LATE_CORRECTION_OPENERS, body, wrong)
             return self.timeline.replace(old, replace(new, evidence=(turn,)), (turn,), "corrected")
         new = self._inventor.invent_correction(old, book.number)
         if new is None:
             return None
         wrong = old.slots[old.schema.correctable_slot]
-        turn = self._say_correction(book, new, LATE_CORRECTION_OPENERS, self._undated_statement(new), wrong)
+        body = self._undated_statement(new)
+        turn = self._say_correction(book, new, small_talk.LATE_CORRECTION_OPENERS, body, wrong)
         evidence = (*old.evidence, turn) if old.when else (turn,)
         return self.timeline.replace(old, replace(new, evidence=evidence), (turn,), "corrected")
 
@@ -171,11 +164,15 @@ class StoryTeller:
             return
         body = self._undated_statement(fact)
         if self._rng.random() < 0.5:
-            book.say(fact.speaker, build_sentence(self._rng.choice(REMINDERS), body))
+            book.say(fact.speaker, build_sentence(self._rng.choice(small_talk.REMINDERS), body))
             return
         listener = book.other(fact.speaker)
-        book.say(listener, self._rng.choice(RECALLS).format(body=to_second_person(body)), is_news=False)
-        book.say(fact.speaker, self._rng.choice(CONFIRMATIONS).format(other=listener), is_news=False)
+        book.say(
+            listener, self._rng.choice(small_talk.RECALLS).format(body=to_second_person(body)), is_news=False
+        )
+        book.say(
+            fact.speaker, self._rng.choice(small_talk.CONFIRMATIONS).format(other=listener), is_news=False
+        )
 
     # -- inside ----------------------------------------------------------------------------------
 

@@ -5,25 +5,7 @@ import random
 from collections.abc import Iterable
 from functools import lru_cache
 
-from memory_program.worlds.word_lists import (
-    ANIMALS,
-    BAND_SUFFIXES,
-    COMPANY_SUFFIXES,
-    CRAFTS,
-    DISH_FORMS,
-    FIRST_NAMES,
-    HOBBIES,
-    INGREDIENTS,
-    JOBS,
-    MODIFIERS,
-    MONTHS,
-    RELATIONS,
-    ROOMS,
-    THINGS,
-    TITLE_NOUNS,
-    TOWNS,
-    WEEKDAYS,
-)
+from memory_program.worlds import word_lists as lists
 
 HELD_OUT_SHARE = 0.25
 """The share of open-class words that no training world ever contains."""
@@ -67,11 +49,11 @@ def _generate_parts(name: str, rng: random.Random) -> tuple[str, str, str]:
     """
     match name:
         case "person" if rng.random() < 0.2:
-            return "", rng.choice(FIRST_NAMES), ""
+            return "", rng.choice(lists.FIRST_NAMES), ""
         case "person":
             return "", (_syllable(rng) + rng.choice(_ONSETS) + rng.choice(_PERSON_ENDS)).capitalize(), ""
         case "place" if rng.random() < 0.15:
-            return "", rng.choice(TOWNS), ""
+            return "", rng.choice(lists.TOWNS), ""
         case "place":
             middle = _syllable(rng) if rng.random() < 0.3 else ""
             return "", (_syllable(rng) + middle + rng.choice(_PLACE_ENDS)).capitalize(), ""
@@ -80,37 +62,37 @@ def _generate_parts(name: str, rng: random.Random) -> tuple[str, str, str]:
             word = rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_ONSETS) + ending
             return "", word.capitalize(), ""
         case "company":
-            return "", _invent_name(rng), f" {rng.choice(COMPANY_SUFFIXES)}"
+            return "", _invent_name(rng), f" {rng.choice(lists.COMPANY_SUFFIXES)}"
         case "band":
-            return "", _invent_name(rng), f" {rng.choice(BAND_SUFFIXES)}"
+            return "", _invent_name(rng), f" {rng.choice(lists.BAND_SUFFIXES)}"
         case "title":
-            return f"The {rng.choice(TITLE_NOUNS)} of ", _invent_name(rng), ""
+            return f"The {rng.choice(lists.TITLE_NOUNS)} of ", _invent_name(rng), ""
         case "thing":
-            return f"{rng.choice(MODIFIERS)} ", rng.choice(THINGS), ""
+            return f"{rng.choice(lists.MODIFIERS)} ", rng.choice(lists.THINGS), ""
         case _:
-            return "", rng.choice(INGREDIENTS), f" {rng.choice(DISH_FORMS)}"
+            return "", rng.choice(lists.INGREDIENTS), f" {rng.choice(lists.DISH_FORMS)}"
 
 
 _INVENTED = ("person", "place", "pet", "company", "band", "title")
 _OPEN_LISTS: dict[str, tuple[str, ...]] = {
-    "ingredient": INGREDIENTS,
-    "job": JOBS,
-    "hobby": HOBBIES,
-    "craft": CRAFTS,
+    "ingredient": lists.INGREDIENTS,
+    "job": lists.JOBS,
+    "hobby": lists.HOBBIES,
+    "craft": lists.CRAFTS,
 }
 _CLOSED_LISTS: dict[str, tuple[str, ...]] = {
-    "animal": ANIMALS,
-    "room": ROOMS,
-    "relation": RELATIONS,
-    "weekday": WEEKDAYS,
+    "animal": lists.ANIMALS,
+    "room": lists.ROOMS,
+    "relation": lists.RELATIONS,
+    "weekday": lists.WEEKDAYS,
     "child": ("son", "daughter"),
     "minutes": tuple(f"{minutes} minutes" for minutes in range(5, 100, 5)),
     "clock": tuple(f"{hour}{past} am" for hour in range(4, 12) for past in ("", ":15", ":30", ":45")),
-    "birthday": tuple(f"{day} {month}" for month in MONTHS for day in range(1, 29)),
+    "birthday": tuple(f"{day} {month}" for month in lists.MONTHS for day in range(1, 29)),
 }
 _BLENDABLE_WORDS = tuple(
     word
-    for word in (*THINGS, *INGREDIENTS, *JOBS, *HOBBIES, *CRAFTS)
+    for word in (*lists.THINGS, *lists.INGREDIENTS, *lists.JOBS, *lists.HOBBIES, *lists.CRAFTS)
     if len(word) > 3 and not is_held_out(word)
 )
 VOCABULARIES = (*_INVENTED, "thing", "dish", *_OPEN_LISTS, *_CLOSED_LISTS)
@@ -119,8 +101,18 @@ VOCABULARIES = (*_INVENTED, "thing", "dish", *_OPEN_LISTS, *_CLOSED_LISTS)
 _KNOWN_WORDS = frozenset(
     word.lower()
     for words in (
-        *(THINGS, INGREDIENTS, DISH_FORMS, JOBS, HOBBIES, CRAFTS, MODIFIERS, MONTHS, WEEKDAYS),
-        *(TITLE_NOUNS, ANIMALS, RELATIONS, ROOMS),
+        *(
+            lists.THINGS,
+            lists.INGREDIENTS,
+            lists.DISH_FORMS,
+            lists.JOBS,
+            lists.HOBBIES,
+            lists.CRAFTS,
+            lists.MODIFIERS,
+            lists.MONTHS,
+            lists.WEEKDAYS,
+        ),
+        *(lists.TITLE_NOUNS, lists.ANIMALS, lists.RELATIONS, lists.ROOMS),
     )
     for word in words
 )
