@@ -51,12 +51,21 @@ def load_longmemeval(
     """
     path = path or download(url, None, cache_dir, alternative="Name a copy with --data PATH")
     document, sha256 = read_json(path)
-    instances = JsonAt(document, path.name).elements("instance")
-    conversations = tuple(_conversation(instance) for instance in instances)
+    conversations: list[Conversation] = []
+    for listed in JsonAt(document, path.name).elements("instance"):
+        identity = listed.required("question_id").name()
+        instance = listed.at(identity)
+        # Temporal questions have evidence in sessions after the question, so nothing is cut off there.
+        told = _history(instance)
+        if not told:
+            raise instance.error("has an empty history", "add its sessions, or remove it")
+        sessions = tuple(one.session for one in told)
+        question = _question(instance, identity, told)
+        conversations.append(Conversation(identity, (USER, ASSISTANT), sessions, (question,)))
     if not conversations:
         raise DatasetError(f"{path.name}: holds no instance; name another file")
     reject_duplicates([c.conversation_id for c in conversations], JsonAt(document, path.name), "question_id")
-    return Dataset(conversations, sha256, False, name="longmemeval", benchmark=Benchmark.LONGMEMEVAL)
+    return Dataset(tuple(conversations), sha256, False, name="longmemeval", benchmark=Benchmark.LONGMEMEVAL)
 
 
 def load_membuilder_split(
@@ -92,21 +101,6 @@ class _LabelledSession:
     name: str
     session: Session
     answer_turn_ids: tuple[str, ...]
-
-
-def _conversation(instance: JsonAt) -> Conversation:
-    """Read one question with its history: sessions by date, those after the question too.
-
-    Temporal questions have evidence in sessions that are dated after the question, so nothing is cut off
-    there. Sessions without a word are left out.
-    """
-    identity = instance.required("question_id").name()
-    instance = instance.at(identity)
-    told = _history(instance)
-    if not told:
-        raise instance.error("has an empty history", "add its sessions, or remove it")
-    sessions = tuple(one.session for one in told)
-    return Conversation(identity, (USER, ASSISTANT), sessions, (_question(instance, identity, told),))
 
 
 def _history(instance: JsonAt) -> list[_LabelledSession]:

@@ -7,7 +7,7 @@ the user, never shipped).
 import html
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -106,7 +106,7 @@ def _parse_protagonist(name: str, person: JsonAt, asked: Sequence[JsonAt]) -> Co
         written = [entry.optional_text(field) for field in ("Supporting Characters", "Relationship")]
         known = ", ".join(part for part in written if part)
         background += _note_turns(memory_id, name, [known, entry.optional_text("Description")])
-    entries = [_MemoryEntry(tuple(background)), *_events(name, person), *_dialogues(name, person)]
+    entries = [_MemoryEntry(tuple(background)), *_events_and_dialogues(name, person)]
     entries = [entry for entry in entries if entry.turns]
     if not entries:
         raise person.error("tells nothing", "fill it in, or remove the questions about it")
@@ -118,31 +118,31 @@ def _parse_protagonist(name: str, person: JsonAt, asked: Sequence[JsonAt]) -> Co
     return Conversation(name, (name, partner), sessions, tuple(_questions(name, asked, sessions)))
 
 
-def _events(name: str, person: JsonAt) -> Iterator[_MemoryEntry]:
-    """The events, each with its time as it is written.
+def _events_and_dialogues(name: str, person: JsonAt) -> Iterator[_MemoryEntry]:
+    """The events and dialogues, each with its time as it is written.
 
     Many times are no dates ("Mid-Autumn Festival night"): then the first dialogue about the event dates it.
+    A dialogue is one entry for each time at which it was held; its turns are counted through.
     """
     talked: dict[str, list[datetime]] = {}
-    for _, dialogue in _list_memories(person, PerltqaType.DIALOGUE):
-        times = [parse_event_time(written) for written in _dialogue_contents(dialogue)]
+    dialogues = _list_memories(person, PerltqaType.DIALOGUE)
+    for _, dialogue in dialogues:
+        times = [parse_event_time(written) for written in dialogue.required("contents").members()]
         about = _group_id(PerltqaType.EVENT, dialogue.optional_text("events") or "")
         talked.setdefault(about, []).extend(time for time in times if time is not None)
     for memory_id, event in _list_memories(person, PerltqaType.EVENT):
         noted = event.optional("Creation Time")
         written = str(noted.text_or_number()) if noted else ""
         parts = [event.optional_text(field) for field in ("Theme", "summary", "content")]
-        turns = _note_turns(memory_id, name, [f"Time: {written}" if written else None, *parts])
-        yield _MemoryEntry(turns, parse_event_time(written) or min(talked.get(memory_id, ()), default=None))
-
-
-def _dialogues(name: str, person: JsonAt) -> Iterator[_MemoryEntry]:
-    """The dialogues, one entry for each time at which one was held; turns are counted through a dialogue."""
-    for memory_id, dialogue in _list_memories(person, PerltqaType.DIALOGUE):
+        noted_turns = _note_turns(memory_id, name, [f"Time: {written}" if written else None, *parts])
+        when = parse_event_time(written) or min(talked.get(memory_id, ()), default=None)
+        yield _MemoryEntry(noted_turns, when)
+    for memory_id, dialogue in dialogues:
         said = 0
-        for written, lines in _dialogue_contents(dialogue).items():
+        contents = dialogue.required("contents")
+        for written in contents.members():
             turns: list[Turn] = []
-            for line in lines.elements("line"):
+            for line in contents.required(written).elements("line"):
                 said += 1
                 text = _unescape_html(line.text())
                 spoken = _SPEECH.fullmatch(text)  # a line without a name is the protagonist's
@@ -181,9 +181,7 @@ def _questions(name: str, asked: Sequence[JsonAt], sessions: Sequence[Session]) 
     turns: dict[str, list[str]] = {}
     for turn in (turn for session in sessions for turn in session.turns):
         turns.setdefault(evidence_group(turn.turn_id), []).append(turn.turn_id)
-    items: list[
-        tuple[PerltqaType, str, JsonAt]
-    ] = []  # each after its kind and the group that it stands under
+    items: list[tuple[PerltqaType, str, JsonAt]] = []  # each after its kind and the group it stands under
     for sections in asked:
         for category in PerltqaType:
             section = sections.optional(category.value)
@@ -216,11 +214,6 @@ def _list_memories(person: JsonAt, category: PerltqaType) -> list[tuple[str, Jso
     section = person.optional(category.value)
     names = section.members() if section else {}
     return [(_group_id(category, name), section.required(name)) for name in names] if section else []
-
-
-def _dialogue_contents(dialogue: JsonAt) -> Mapping[str, JsonAt]:
-    contents = dialogue.required("contents")
-    return {written: contents.required(written) for written in contents.members()}
 
 
 def _note_turns(group: str, name: str, parts: Sequence[str | None]) -> tuple[Turn, ...]:

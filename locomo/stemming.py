@@ -44,7 +44,14 @@ def stem(word: str) -> str:
         return _IRREGULAR[lowered]
     if len(word) <= 2:
         return lowered
-    word = _strip_participle(_strip_plural(lowered))
+    word = lowered
+    if word.endswith("ies"):
+        word = word[:-1] if len(word) == 4 else word[:-2]
+    elif word.endswith("sses"):
+        word = word[:-2]
+    elif word.endswith("s") and not word.endswith("ss"):
+        word = word[:-1]
+    word = _strip_participle(word)
     if word.endswith("y") and len(word) > 2 and _consonant_vowel_pattern(word[:-1])[-1] == "c":
         word = f"{word[:-1]}i"
     if word.endswith("alli") and _measure(word[:-4]):
@@ -57,14 +64,6 @@ def stem(word: str) -> str:
         if measure > 1 or (measure == 1 and not _is_short(word[:-1])):
             word = word[:-1]
     return word[:-1] if word.endswith("ll") and _measure(word[:-1]) > 1 else word
-
-
-def _strip_plural(word: str) -> str:
-    if word.endswith("ies"):
-        return word[:-1] if len(word) == 4 else word[:-2]
-    if word.endswith("sses"):
-        return word[:-2]
-    return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
 
 
 def _strip_participle(word: str) -> str:

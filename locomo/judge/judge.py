@@ -76,10 +76,7 @@ class Judge(dspy.Module):
     """
 
     def __init__(
-        self,
-        rubric: Rubric = Rubric.LENIENT,
-        lm: dspy.LM | None = None,
-        grading: Grading = Grading.LOCOMO,
+        self, rubric: Rubric = Rubric.LENIENT, lm: dspy.LM | None = None, grading: Grading = Grading.LOCOMO
     ) -> None:
         super().__init__()
         self.rubric = rubric

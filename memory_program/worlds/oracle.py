@@ -174,10 +174,8 @@ class _VisibleLines:
     def parse(cls, fields: Mapping[str, str]) -> "_VisibleLines":
         lines = [*fields["core_memory"].splitlines(), *fields["memories"].splitlines()]
         memories = [(at, line, _MEMORY_LINE.fullmatch(line)) for at, line in enumerate(lines)]
-        said = [
-            (at, line, _EXCERPT_LINE.fullmatch(line))
-            for at, line in enumerate(fields["excerpts"].splitlines())
-        ]
+        excerpts = enumerate(fields["excerpts"].splitlines())
+        said = [(at, line, _EXCERPT_LINE.fullmatch(line)) for at, line in excerpts]
         return cls(
             {(m["text"], m["day"]): (at, line) for at, line, m in memories if m},
             {m["text"]: (at, line) for at, line, m in said if m},
@@ -194,9 +192,8 @@ class _VisibleLines:
             return None
         parts = str(question.answer).split(", ")
         if len(parts) == len(found) > 1:
-            told = sorted(
-                (lines[0][0], part, lines) for lines, part in zip(found, parts, strict=True) if lines
-            )
+            pairs = zip(found, parts, strict=True)
+            told = sorted((lines[0][0], part, lines) for lines, part in pairs if lines)
             evidence = tuple(line for _, _, lines in told for _, line in lines)
             return (", ".join(part for _, part, _ in told), evidence) if told else None
         if not all(found):
@@ -217,10 +214,9 @@ class _VisibleLines:
 
 
 def _memory_calls(operation: GoldOperation, ids: Mapping[str, str]) -> Iterator[_Call]:
-    """Write an operation on single memories; one that needs a memory which is not shown does what is left.
+    """Write an operation on single memories; without the memory that it needs, it does what is left.
 
-    A call names its memory last: who has just said what is true now, or what no longer is, can tell which
-    memory it was.
+    A call names its memory last: after the text, the model can tell which memory it was.
     """
     old = ids.get(operation.old_text)
     when = {"happened_at": operation.time_expression} if operation.time_expression else {}

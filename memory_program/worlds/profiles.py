@@ -1,6 +1,6 @@
 """Profile facts (core): home, work, family, and what else rarely changes."""
 
-from memory_program.worlds.world_schema import FactChange, FactSchema, question, slot_change
+from memory_program.worlds.world_schema import FactSchema, question, slot_change
 
 HOME = FactSchema(
     name="home",
@@ -29,17 +29,14 @@ HOME = FactSchema(
         ),
     ),
     changes=(
-        FactChange(
-            statements=(
-                "I moved from {old_place} to {place} {when}",
-                "{when} I left {old_place} and moved to {place}",
-                "I packed up in {old_place} and settled in {place} {when}",
-                "my move from {old_place} to {place} was {when}",
-            ),
-            reason="moved",
-            replaced_slots=("place",),
+        slot_change(
+            "place",
+            "moved",
+            "I moved from {old_place} to {place} {when}",
+            "{when} I left {old_place} and moved to {place}",
+            "I packed up in {old_place} and settled in {place} {when}",
+            "my move from {old_place} to {place} was {when}",
             event="moved",
-            tense="past",
         ),
     ),
     correctable_slot="place",
@@ -66,17 +63,14 @@ JOB = FactSchema(
         ),
     ),
     changes=(
-        FactChange(
-            statements=(
-                "I stopped working as {a_old_job} and became {a_job} {when}",
-                "{when} I quit as {a_old_job} and started as {a_job}",
-                "I changed careers {when}, from {old_job} to {job}",
-                "no more work as {a_old_job} for me, I became {a_job} {when}",
-            ),
-            reason="changed jobs",
-            replaced_slots=("job",),
+        slot_change(
+            "job",
+            "changed jobs",
+            "I stopped working as {a_old_job} and became {a_job} {when}",
+            "{when} I quit as {a_old_job} and started as {a_job}",
+            "I changed careers {when}, from {old_job} to {job}",
+            "no more work as {a_old_job} for me, I became {a_job} {when}",
             event="changed_job",
-            tense="past",
         ),
     ),
     correctable_slot="job",

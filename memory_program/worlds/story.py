@@ -177,10 +177,8 @@ class StoryTeller:
     # -- inside ----------------------------------------------------------------------------------
 
     def _choose_earlier_fact(self, pool: FactPool, book: SessionBuilder) -> Fact | None:
-        """Choose a live fact that was told in an earlier session."""
         fact = self._inventor.choose_from(pool)
         return fact if fact and fact.session_number < book.number else None
 
     def _undated_statement(self, fact: Fact) -> str:
-        """Say a fact without its date."""
         return fill_template(self._rng.choice(fact.schema.statements), {**fact.utterance_values, "when": ""})

@@ -43,10 +43,7 @@ def _invent_name(rng: random.Random) -> str:
 
 
 def _generate_parts(name: str, rng: random.Random) -> tuple[str, str, str]:
-    """Generate an entry in three parts: its beginning, the word that identifies it, and its end.
-
-    Only the identifying word is open.
-    """
+    """Generate an entry: its beginning, the open word that identifies it, and its end."""
     match name:
         case "person" if rng.random() < 0.2:
             return "", rng.choice(lists.FIRST_NAMES), ""
@@ -173,10 +170,7 @@ class Vocabulary:
         return None
 
     def _blend_words(self) -> str | None:
-        """Join the beginning of one word to the end of another: "parsnip" and "conductor" make "parsctor".
-
-        A few are joined by a hyphen, as they are: "sewing-marimba".
-        """
+        """Join the start of one word to the end of another ("parsctor"), or two words by a hyphen."""
         for _ in range(_TRIES):
             first, second = self._rng.choices(_BLENDABLE_WORDS, k=2)
             word, longest = f"{first}-{second}", 17

@@ -58,9 +58,10 @@ class FactChange:
         return not (self.replaced_slots or self.becomes or self.changes_date)
 
 
-def slot_change(slot: str, reason: str, *statements: str) -> FactChange:
-    """Make the change that gives one slot another value."""
-    return FactChange(statements, reason, replaced_slots=(slot,))
+def slot_change(slot: str, reason: str, *statements: str, event: str | None = None) -> FactChange:
+    """Make the change that gives one slot another value; one that leaves an event behind has a past date."""
+    tense = "past" if event else None
+    return FactChange(statements, reason, replaced_slots=(slot,), event=event, tense=tense)
 
 
 @dataclass(frozen=True)
