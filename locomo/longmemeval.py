@@ -118,6 +118,7 @@ def _history(instance: JsonAt) -> list[_LabelledSession]:
         number = len(told) + 1
         turns = listed.elements("turn")
         spoken: list[Turn] = []
+        answering: list[str] = []
         for place, turn in enumerate(turns, start=1):
             role, content = turn.required("role"), turn.required("content")
             if role.text() not in (USER, ASSISTANT):
@@ -127,11 +128,8 @@ def _history(instance: JsonAt) -> list[_LabelledSession]:
             # Text from all over the web: one odd character in 250,000 turns is no reason to refuse them.
             text = INVALID_CHARACTERS.sub("", content.value).strip()
             spoken.append(Turn(f"D{number}:{place}", role.text(), text))
-        answering = [
-            t.turn_id
-            for t, turn in zip(spoken, turns, strict=True)
-            if turn.members().get("has_answer") is True and t.text
-        ]
+            if text and turn.members().get("has_answer") is True:
+                answering.append(f"D{number}:{place}")
         if kept := tuple(turn for turn in spoken if turn.text):
             told.append(_LabelledSession(name.name(), Session(number, date_time, kept), tuple(answering)))
     return told

@@ -212,8 +212,9 @@ def _questions(name: str, asked: Sequence[JsonAt], sessions: Sequence[Session]) 
 def _list_memories(person: JsonAt, category: PerltqaType) -> list[tuple[str, JsonAt]]:
     """The memories of a kind, each after the group that its turns belong to."""
     section = person.optional(category.value)
-    names = section.members() if section else {}
-    return [(_group_id(category, name), section.required(name)) for name in names] if section else []
+    if section is None:
+        return []
+    return [(_group_id(category, name), section.required(name)) for name in section.members()]
 
 
 def _note_turns(group: str, name: str, parts: Sequence[str | None]) -> tuple[Turn, ...]:
@@ -231,5 +232,4 @@ def _profile_group_id(name: str) -> str:
 
 
 def _unescape_html(text: str) -> str:
-    """Text without the HTML entities that the file has in places."""
-    return html.unescape(text).strip()
+    return html.unescape(text).strip()  # the file has HTML entities in places

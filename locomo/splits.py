@@ -137,9 +137,8 @@ def verify_splits(dataset: Dataset, folder: Path) -> None:
         held = _content_identities(written[other])
         shared = [name for content, name in _content_identities(written[one]).items() if content in held]
         if shared:
-            raise _verification_error(
-                folder, f"{one} and {other} share {shared[0]} and {len(shared) - 1} more"
-            )
+            complaint = f"{one} and {other} share {shared[0]} and {len(shared) - 1} more"
+            raise _verification_error(folder, complaint)
     for split, conversations in written.items():
         expected = select_split(dataset.conversations, split)
         if conversations != expected:

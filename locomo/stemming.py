@@ -11,24 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 _VOWELS = frozenset("aeiou")
-_IRREGULAR = {
-    "skies": "sky",
-    "sky": "sky",
-    "dying": "die",
-    "lying": "lie",
-    "tying": "tie",
-    "news": "news",
-    "innings": "inning",
-    "inning": "inning",
-    "outings": "outing",
-    "outing": "outing",
-    "cannings": "canning",
-    "canning": "canning",
-    "howe": "howe",
-    "proceed": "proceed",
-    "exceed": "exceed",
-    "succeed": "succeed",
-}
+_UNCHANGED = ("sky", "news", "inning", "outing", "canning", "howe", "proceed", "exceed", "succeed")
+_IRREGULAR = {"skies": "sky", "dying": "die", "lying": "lie", "tying": "tie"}
+_IRREGULAR |= {"innings": "inning", "outings": "outing", "cannings": "canning"}
 
 
 @lru_cache(maxsize=1 << 16)
@@ -42,7 +27,7 @@ def stem(word: str) -> str:
     lowered = word.lower()
     if lowered in _IRREGULAR:
         return _IRREGULAR[lowered]
-    if len(word) <= 2:
+    if len(word) <= 2 or lowered in _UNCHANGED:
         return lowered
     word = lowered
     if word.endswith("ies"):

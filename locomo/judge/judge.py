@@ -134,9 +134,8 @@ class Judges(dspy.Module):
         Raises:
             dspy.LMError: the model could not be asked, which is neither a verdict nor an unparsed reply.
         """
-        return self.by_grading[select_grading(question)].grade(
-            question.text, str(question.answer), prediction
-        )
+        judge = self.by_grading[select_grading(question)]
+        return judge.grade(question.text, str(question.answer), prediction)
 
 
 def parse_verdict(text: str) -> Verdict:

@@ -11,16 +11,12 @@ HELD_OUT_SHARE = 0.25
 """The share of open-class words that no training world ever contains."""
 
 
-def _word_tuple(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-_ONSETS = _word_tuple("b d f g h j k l m n p r s t v w z br dr gr kr tr pl fl gl kl sh th st sk sn sv")
-_VOWELS = _word_tuple("a e i o u a e i o u ai ei ou")
-_CODAS = ("", "", "", *_word_tuple("n r l s m k t"))
-_CLOSES = ("", "", *_word_tuple("n r l m x d v th sh nd rk"))
-_PERSON_ENDS = _word_tuple("a o i us an el in ek or is ia un ette ard ois ael")
-_PLACE_ENDS = _word_tuple(
+_ONSETS = lists.word_tuple("b d f g h j k l m n p r s t v w z br dr gr kr tr pl fl gl kl sh th st sk sn sv")
+_VOWELS = lists.word_tuple("a e i o u a e i o u ai ei ou")
+_CODAS = ("", "", "", *lists.word_tuple("n r l s m k t"))
+_CLOSES = ("", "", *lists.word_tuple("n r l m x d v th sh nd rk"))
+_PERSON_ENDS = lists.word_tuple("a o i us an el in ek or is ia un ette ard ois ael")
+_PLACE_ENDS = lists.word_tuple(
     "vik ton burg mere stad holm ford dal nova sund gard by minster haven field ora isk"
 )
 _TRIES = 60

@@ -1,11 +1,12 @@
 """Real words that the world is furnished with; names are mostly made up (see ``vocabulary``)."""
 
 
-def _words(text: str) -> tuple[str, ...]:
+def word_tuple(text: str) -> tuple[str, ...]:
+    """Split a text into its words."""
     return tuple(text.split())
 
 
-FIRST_NAMES = _words("""
+FIRST_NAMES = word_tuple("""
     Aaron Abigail Adele Agnes Ahmed Aisha Albert Alicia Amelia Anders Andrea Anita Anton Arthur Beatrice
     Benjamin Bernard Bianca Bruno Camila Carlos Carmen Cecilia Chiara Clara Claude Connor Cyrus Daniela Darius
     Diego Dimitri Dmitri Edith Edmund Eleanor Elias Emilia Enrico Esther Fatima Felix Fiona Francesca Gabriel
@@ -17,7 +18,7 @@ FIRST_NAMES = _words("""
     Vera Viktor Walter Wilhelm Yasmin Yusuf Zoltan
 """)
 
-TOWNS = _words("""
+TOWNS = word_tuple("""
     Aarhus Adelaide Antwerp Athens Auckland Baltimore Bamberg Bergen Bilbao Bogota Bologna Bremen Brisbane
     Bristol Bucharest Budapest Calgary Cardiff Cork Dakar Denver Dresden Dublin Dundee Edinburgh Ghent Girona
     Glasgow Granada Graz Halifax Hamburg Hanoi Helsinki Houston Innsbruck Jakarta Kampala Kathmandu Krakow
@@ -27,13 +28,13 @@ TOWNS = _words("""
     Vilnius Warsaw Wellington Zagreb Zurich
 """)
 
-MODIFIERS = _words("""
+MODIFIERS = word_tuple("""
     red blue green yellow white black brown gray purple pink silver golden wooden metal ceramic leather woolen
     striped spotted round square tiny large heavy light shiny rusty antique vintage folding portable painted
     carved polished broken handmade borrowed cheap fancy simple plain sturdy
 """)
 
-THINGS = _words("""
+THINGS = word_tuple("""
     accordion anchor anvil apron aquarium armchair backpack bagpipe balloon banjo barometer barrel basket
     bathtub beanbag bell bench bicycle birdhouse blanket blender bookend bookshelf bottle bowl bracelet
     briefcase broom brooch bucket buckle cabinet cage calculator camcorder camera candle candlestick canoe
@@ -59,7 +60,7 @@ THINGS = _words("""
     wheelbarrow whisk whistle wig windmill workbench wreath wrench xylophone yoyo zither
 """)
 
-INGREDIENTS = _words("""
+INGREDIENTS = word_tuple("""
     almond anchovy anise apple apricot artichoke arugula asparagus avocado bacon banana barley basil bean beet
     blackberry blueberry broccoli buckwheat butter cabbage caper caramel caraway cardamom carrot cashew
     cauliflower caviar celery cheddar cherry chestnut chickpea chicory chili chive chocolate cinnamon clam
@@ -74,12 +75,12 @@ INGREDIENTS = _words("""
     vinegar walnut wasabi yam yogurt zucchini
 """)
 
-DISH_FORMS = _words("""
+DISH_FORMS = word_tuple("""
     soup stew pie curry salad tart pudding casserole risotto omelet gratin dumplings pancakes noodles chowder
     bread loaf fritters lasagna sorbet muffins skewers
 """)
 
-JOBS = _words("""
+JOBS = word_tuple("""
     accountant acrobat actuary analyst animator archaeologist archer architect archivist artist astronomer
     auctioneer auditor baker barber barista beekeeper biologist blacksmith bookbinder bookseller botanist
     brewer bricklayer broker builder butcher butler carpenter cartographer cashier chauffeur chef chemist
@@ -96,7 +97,7 @@ JOBS = _words("""
     zoologist
 """)
 
-HOBBIES = _words("""
+HOBBIES = word_tuple("""
     angling backpacking baking beekeeping birdwatching blogging boating bowling boxing brewing camping
     canoeing canyoning carpentry caving climbing composting crocheting cycling dancing drawing embroidering
     fishing foraging gardening geocaching gliding golfing hiking hitchhiking hunting jogging journaling
@@ -107,7 +108,7 @@ HOBBIES = _words("""
     weightlifting whittling windsurfing winemaking woodcarving woodworking wrestling yodeling
 """)
 
-CRAFTS = _words("""
+CRAFTS = word_tuple("""
     acrobatics aikido archery badminton ballet basketball breakdance calligraphy capoeira ceramics chess
     cricket croquet curling fencing flamenco football gymnastics handball handstands hockey improv jazz judo
     karate karaoke lacrosse magic meditation mime opera origami parkour pilates poetry polka polo pottery
@@ -115,7 +116,7 @@ CRAFTS = _words("""
     tennis trapeze ventriloquism volleyball waltz yoga zumba
 """)
 
-TITLE_NOUNS = _words("""
+TITLE_NOUNS = word_tuple("""
     Bridges Children Clouds Echoes Embers Footsteps Gardens Ghosts Harbors Keepers Lanterns Letters Lovers
     Mountains Nights Orphans Pilgrims Riddles Rivers Roads Secrets Shadows Songs Stones Storms Towers Voices
     Whispers Winters Wolves
@@ -125,15 +126,15 @@ COMPANY_SUFFIXES = ("Labs", "Works", "Systems", "Foods", "Motors", "Bank", "Pres
 BAND_SUFFIXES = ("Trio", "Quartet", "Choir", "Orchestra", "Ensemble", "Brothers", "Sisters", "Collective")
 
 # Closed classes: a model may know these by heart, so none of them is ever held out.
-ANIMALS = _words("""
+ANIMALS = word_tuple("""
     dog cat parrot rabbit hamster goldfish tortoise pony goat hedgehog ferret canary gecko iguana goose donkey
 """)
 ROOMS = ("attic", "garage", "basement", "kitchen", "hallway", "bedroom", "office", "shed", "balcony", "car")
-RELATIONS = _words("""
+RELATIONS = word_tuple("""
     sister brother mother father cousin aunt uncle grandmother grandfather boss neighbor roommate mentor
     landlord niece nephew
 """)
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-MONTHS = _words("""
+MONTHS = word_tuple("""
     January February March April May June July August September October November December
 """)

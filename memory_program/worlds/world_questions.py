@@ -137,10 +137,8 @@ class _FactQuestions:
             category = Category.MULTI_HOP if len(facts) > 1 else Category.SINGLE_HOP
             if probes[key].answer in (WHEN, "{birthday}"):
                 category = Category.TEMPORAL
-            text = self._rng.choice(probes[key].texts)
-            yield QuestionCandidate(
-                fill_template(text, _question_values(facts[0])), category, answer, tuple(facts)
-            )
+            text = fill_template(self._rng.choice(probes[key].texts), _question_values(facts[0]))
+            yield QuestionCandidate(text, category, answer, tuple(facts))
             other = self._swapped.get(facts[0].subject)
             if other and _answer_group(facts[0], probes[key], other) not in self._ever:
                 text = self._rng.choice(probes[key].texts)
@@ -157,11 +155,9 @@ class _FactQuestions:
                 answer = _gold_answer(bridge, [fact])
                 role = next(role.role for role in fact.schema.about if role.schema == parent.schema.name)
                 values = {**_question_values(fact), "role": parent.slots[role]}
-                text = self._rng.choice(bridge.texts)
+                text = fill_template(self._rng.choice(bridge.texts), values)
                 if answer is not None:
-                    yield QuestionCandidate(
-                        fill_template(text, values), Category.MULTI_HOP, answer, (parent, fact)
-                    )
+                    yield QuestionCandidate(text, Category.MULTI_HOP, answer, (parent, fact))
 
 
 def _answer_group(fact: Fact, probe: QuestionTemplate, subject: str) -> tuple[str, ...]:
