@@ -32,7 +32,12 @@ def run_with_exit_status(
         interrupted: what is said when the user stops it.
     """
     try:
-        _run_and_flush(run)
+        try:
+            run()
+        except SystemExit:  # after help
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()  # a reader of the output that has gone shows here, and not when Python ends
     except deliberate as error:
         if isinstance(error, BrokenPipeError) and _is_stdout_closed():
             return BROKEN_PIPE
@@ -42,16 +47,6 @@ def run_with_exit_status(
         print(interrupted, file=sys.stderr)
         return INTERRUPTED
     return 0
-
-
-def _run_and_flush(run: Callable[[], None]) -> None:
-    """Run something; a reader of its output that has gone shows here, and not when Python ends."""
-    try:
-        run()
-    except SystemExit:  # after help
-        sys.stdout.flush()
-        raise
-    sys.stdout.flush()
 
 
 def _is_stdout_closed() -> bool:

@@ -96,7 +96,12 @@ def read_json(path: Path) -> tuple[object, str]:
     Raises:
         DatasetError: the file is missing, or not JSON (see ``decode_json``).
     """
-    content = _read_bytes(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DatasetError(
+            f"cannot read the data file {str(path)!r} ({error.strerror}); name a readable JSON file"
+        ) from error
     return decode_json(content, path.name), hashlib.sha256(content).hexdigest()
 
 
@@ -139,12 +144,3 @@ def decode_json(content: bytes, source: str) -> object:
         raise
     except ValueError as error:  # a number of thousands of digits
         raise DatasetError(f"{source}: cannot be decoded ({error}); correct the file") from error
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DatasetError(
-            f"cannot read the data file {str(path)!r} ({error.strerror}); name a readable JSON file"
-        ) from error

@@ -44,7 +44,11 @@ def _conversation(sample: JsonAt) -> Conversation:
     speakers = (talk.required("speaker_a").name(), talk.required("speaker_b").name())
     if speakers[0] == speakers[1]:
         raise talk.error(f"calls both speakers {speakers[0]!r}", "tell them apart by their names")
-    sessions = _sessions(talk, speakers)
+    # A date without a session, which the official file has, is no session.
+    numbered = sorted((int(key[1]), key[0]) for key in map(_SESSION_KEY.fullmatch, talk.members()) if key)
+    if not numbered:
+        raise talk.error("is empty: it has no session_1", "add the sessions, or remove the conversation")
+    sessions = [_session(talk, number, key, speakers) for number, key in numbered]
     turn_ids = [turn.turn_id for session in sessions for turn in session.turns]
     reject_duplicates(turn_ids, talk, "dia_id")
     asked = sample.optional("qa")
@@ -57,87 +61,66 @@ def _conversation(sample: JsonAt) -> Conversation:
     )
 
 
-def _sessions(talk: JsonAt, speakers: tuple[str, str]) -> list[Session]:
-    """Sessions by their numbers. A date without a session, which the official file has, is no session."""
-    numbered = sorted((int(key[1]), key[0]) for key in map(_SESSION_KEY.fullmatch, talk.members()) if key)
-    if not numbered:
-        raise talk.error("is empty: it has no session_1", "add the sessions, or remove the conversation")
-    return [_session(talk, number, key, speakers) for number, key in numbered]
-
-
 def _session(talk: JsonAt, number: int, key: str, speakers: tuple[str, str]) -> Session:
     listed = talk.required(key)
-    turns = [_turn(turn, speakers) for turn in listed.elements("turn")]
+    turns: list[Turn] = []
+    for turn in listed.elements("turn"):
+        speaker = turn.required("speaker")
+        if speaker.text() not in speakers:
+            known = " or ".join(map(repr, speakers))
+            raise speaker.error(
+                f"is an unknown speaker, not {known}", "correct it, or speaker_a and speaker_b"
+            )
+        links = turn.optional("img_url")
+        link = links.elements("link")[:1] if links else []
+        turns.append(
+            Turn(
+                turn_id=turn.required("dia_id").name(),
+                speaker=speaker.text(),
+                text=turn.required("text").text(),
+                caption=turn.optional_text("blip_caption"),
+                image_url=link[0].text() if link else None,
+                image_query=turn.optional_text("query"),
+            )
+        )
     if not turns:
         raise listed.error("has no turns", "add its turns, or remove the session")
-    return Session(number, _date_time(talk.required(f"{key}_date_time")), tuple(turns))
-
-
-def _date_time(written: JsonAt) -> datetime:
+    written = talk.required(f"{key}_date_time")
     text = written.text()
     try:
-        return datetime.strptime(text, LOCOMO_DATE_FORMAT).replace(tzinfo=UTC)
+        moment = datetime.strptime(text, LOCOMO_DATE_FORMAT).replace(tzinfo=UTC)
     except ValueError as error:
         raise written.error("is not a date", "write it like '1:56 pm on 8 May, 2023'") from error
-
-
-def _turn(turn: JsonAt, speakers: tuple[str, str]) -> Turn:
-    speaker = turn.required("speaker")
-    if speaker.text() not in speakers:
-        known = " or ".join(map(repr, speakers))
-        raise speaker.error(f"is an unknown speaker, not {known}", "correct it, or speaker_a and speaker_b")
-    links = turn.optional("img_url")
-    link = links.elements("link")[:1] if links else []
-    return Turn(
-        turn_id=turn.required("dia_id").name(),
-        speaker=speaker.text(),
-        text=turn.required("text").text(),
-        caption=turn.optional_text("blip_caption"),
-        image_url=link[0].text() if link else None,
-        image_query=turn.optional_text("query"),
-    )
+    return Session(number, moment, tuple(turns))
 
 
 def _question(asked: JsonAt, conversation_id: str, index: int, turn_ids: Collection[str]) -> Question:
-    category = _category(asked.required("category"))
-    return Question(
-        conversation_id=conversation_id,
-        index=index,
-        text=asked.required("question").name(),
-        category=category,
-        answer=_answer(asked, category),
-        evidence=_evidence(asked, turn_ids),
-        adversarial_answer=asked.optional_text("adversarial_answer"),
-    )
-
-
-def _category(written: JsonAt) -> Category:
+    written = asked.required("category")
     known = {category.value: category for category in Category}
-    if type(written.value) is int and written.value in known:  # True is an int, but not a category
-        return known[written.value]
-    named = ", ".join(f"{value} ({category.label})" for value, category in known.items())
-    raise written.error("is an unknown category", f"choose from {named}")
-
-
-def _answer(asked: JsonAt, category: Category) -> str | int | None:
+    if type(written.value) is not int or written.value not in known:  # True is an int, but not a category
+        named = ", ".join(f"{value} ({category.label})" for value, category in known.items())
+        raise written.error("is an unknown category", f"choose from {named}")
+    category = known[written.value]
+    text = asked.required("question").name()
     is_answerable = category in ANSWERABLE_CATEGORIES
     given = asked.required("answer") if is_answerable else asked.optional("answer")
     answer = None if given is None else given.text_or_number()
     if given is not None and answer == "" and is_answerable:
         raise given.error("is empty", "fill it in")
-    return answer
-
-
-def _evidence(asked: JsonAt, turn_ids: Collection[str]) -> tuple[str, ...]:
-    """List the turns that hold the answer, repaired: split, normalised, without doubles and dead links.
-
-    The official file has several ids in one string, ``D:11:26``, ``D30:05``, a bare ``D``, and ids of turns
-    that do not exist; one rule covers them all.
-    """
+    # The official file has several ids in one string, ``D:11:26``, ``D30:05``, a bare ``D``, and ids of turns
+    # that do not exist. One rule repairs them all: split, normalise, drop doubles and dead links.
     listed = asked.optional("evidence")
-    found: list[str] = []
+    evidence: list[str] = []
     for entry in listed.elements("entry") if listed else []:
-        text = entry.text()
-        ids = [f"D{int(session)}:{int(turn)}" for session, turn in _EVIDENCE_ID.findall(text)]
-        found += [text] if text in turn_ids else ids  # your own conversations may name turns otherwise
-    return tuple(dict.fromkeys(turn_id for turn_id in found if turn_id in turn_ids))
+        named = entry.text()
+        ids = [f"D{int(session)}:{int(turn)}" for session, turn in _EVIDENCE_ID.findall(named)]
+        evidence += [named] if named in turn_ids else ids  # your own conversations may name turns otherwise
+    return Question(
+        conversation_id=conversation_id,
+        index=index,
+        text=text,
+        category=category,
+        answer=answer,
+        evidence=tuple(dict.fromkeys(turn_id for turn_id in evidence if turn_id in turn_ids)),
+        adversarial_answer=asked.optional_text("adversarial_answer"),
+    )

@@ -51,12 +51,21 @@ def load_longmemeval(
     """
     path = path or download(url, None, cache_dir, alternative="Name a copy with --data PATH")
     document, sha256 = read_json(path)
-    instances = JsonAt(document, path.name).elements("instance")
-    conversations = tuple(_conversation(instance) for instance in instances)
+    conversations: list[Conversation] = []
+    for listed in JsonAt(document, path.name).elements("instance"):
+        identity = listed.required("question_id").name()
+        instance = listed.at(identity)
+        # Temporal questions have evidence in sessions after the question, so nothing is cut off there.
+        told = _history(instance)
+        if not told:
+            raise instance.error("has an empty history", "add its sessions, or remove it")
+        sessions = tuple(one.session for one in told)
+        question = _question(instance, identity, told)
+        conversations.append(Conversation(identity, (USER, ASSISTANT), sessions, (question,)))
     if not conversations:
         raise DatasetError(f"{path.name}: holds no instance; name another file")
     reject_duplicates([c.conversation_id for c in conversations], JsonAt(document, path.name), "question_id")
-    return Dataset(conversations, sha256, False, name="longmemeval", benchmark=Benchmark.LONGMEMEVAL)
+    return Dataset(tuple(conversations), sha256, False, name="longmemeval", benchmark=Benchmark.LONGMEMEVAL)
 
 
 def load_membuilder_split(
@@ -94,21 +103,6 @@ class _LabelledSession:
     answer_turn_ids: tuple[str, ...]
 
 
-def _conversation(instance: JsonAt) -> Conversation:
-    """Read one question with its history: sessions by date, those after the question too.
-
-    Temporal questions have evidence in sessions that are dated after the question, so nothing is cut off
-    there. Sessions without a word are left out.
-    """
-    identity = instance.required("question_id").name()
-    instance = instance.at(identity)
-    told = _history(instance)
-    if not told:
-        raise instance.error("has an empty history", "add its sessions, or remove it")
-    sessions = tuple(one.session for one in told)
-    return Conversation(identity, (USER, ASSISTANT), sessions, (_question(instance, identity, told),))
-
-
 def _history(instance: JsonAt) -> list[_LabelledSession]:
     """List the sessions that say something, numbered in order of their dates."""
     names = ("haystack_session_ids", "haystack_dates", "haystack_sessions")
@@ -123,25 +117,22 @@ def _history(instance: JsonAt) -> list[_LabelledSession]:
     for date_time, name, listed in sorted(dated, key=lambda session: session[0]):
         number = len(told) + 1
         turns = listed.elements("turn")
-        spoken = [_turn(turn, f"D{number}:{place}") for place, turn in enumerate(turns, start=1)]
-        answering = [
-            t.turn_id
-            for t, turn in zip(spoken, turns, strict=True)
-            if turn.members().get("has_answer") is True and t.text
-        ]
+        spoken: list[Turn] = []
+        answering: list[str] = []
+        for place, turn in enumerate(turns, start=1):
+            role, content = turn.required("role"), turn.required("content")
+            if role.text() not in (USER, ASSISTANT):
+                raise role.error("is an unknown role", f"choose from {USER}, {ASSISTANT}")
+            if not isinstance(content.value, str):
+                raise content.wrong_type("a string")
+            # Text from all over the web: one odd character in 250,000 turns is no reason to refuse them.
+            text = INVALID_CHARACTERS.sub("", content.value).strip()
+            spoken.append(Turn(f"D{number}:{place}", role.text(), text))
+            if text and turn.members().get("has_answer") is True:
+                answering.append(f"D{number}:{place}")
         if kept := tuple(turn for turn in spoken if turn.text):
             told.append(_LabelledSession(name.name(), Session(number, date_time, kept), tuple(answering)))
     return told
-
-
-def _turn(turn: JsonAt, turn_id: str) -> Turn:
-    role, content = turn.required("role"), turn.required("content")
-    if role.text() not in (USER, ASSISTANT):
-        raise role.error("is an unknown role", f"choose from {USER}, {ASSISTANT}")
-    if not isinstance(content.value, str):
-        raise content.wrong_type("a string")
-    # Text from all over the web: one odd character in 250,000 turns is no reason to refuse them.
-    return Turn(turn_id, role.text(), INVALID_CHARACTERS.sub("", content.value).strip())
 
 
 def _question(instance: JsonAt, identity: str, told: Sequence[_LabelledSession]) -> Question:
@@ -151,24 +142,22 @@ def _question(instance: JsonAt, identity: str, told: Sequence[_LabelledSession])
     listed = instance.optional("answer_session_ids")
     named = {entry.name() for entry in listed.elements("entry")} if listed else set[str]()
     asked_at = instance.optional("question_date")
+    text, written = instance.required("question").name(), instance.required("question_type")
+    try:
+        question_type = LongMemEvalType(written.text())
+    except ValueError as error:
+        raise written.error("is an unknown type", f"choose from {', '.join(LongMemEvalType)}") from error
     return Question(
         conversation_id=identity,
         index=0,
-        text=instance.required("question").name(),
-        category=_question_type(instance.required("question_type")),
+        text=text,
+        category=question_type,
         answer=instance.required("answer").text_or_number(),
         evidence=tuple(turn_id for one in holding for turn_id in one.answer_turn_ids),
         labelled_groups=tuple(f"D{one.session.number}" for one in holding if one.name in named),
         asked_at=_date_time(asked_at) if asked_at else None,
         must_abstain=must_abstain,
     )
-
-
-def _question_type(written: JsonAt) -> LongMemEvalType:
-    try:
-        return LongMemEvalType(written.text())
-    except ValueError as error:
-        raise written.error("is an unknown type", f"choose from {', '.join(LongMemEvalType)}") from error
 
 
 def _date_time(written: JsonAt) -> datetime:

@@ -7,7 +7,7 @@ the user, never shipped).
 import html
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -94,75 +94,60 @@ class _MemoryEntry:
 
 def _parse_protagonist(name: str, person: JsonAt, asked: Sequence[JsonAt]) -> Conversation:
     """Read one person. What has no time comes first, at the time of the first thing that has one."""
-    background = _MemoryEntry((*_profile(name, person), *_relationships(name, person)))
-    entries = [background, *_events(name, person), *_dialogues(name, person)]
+    section = person.optional("profile")
+    facts = {field: str(value) for field, value in section.members().items()} if section else {}
+    if description := person.optional_text("profile_description"):
+        facts["description"] = description
+    background: list[Turn] = []  # a turn for each field of the profile, and for each person known
+    for field, value in facts.items():
+        if value.strip():
+            background += _note_turns(_profile_group_id(field), name, [field, value])
+    for memory_id, entry in _list_memories(person, PerltqaType.RELATIONSHIP):
+        written = [entry.optional_text(field) for field in ("Supporting Characters", "Relationship")]
+        known = ", ".join(part for part in written if part)
+        background += _note_turns(memory_id, name, [known, entry.optional_text("Description")])
+    entries = [_MemoryEntry(tuple(background)), *_events_and_dialogues(name, person)]
     entries = [entry for entry in entries if entry.turns]
     if not entries:
         raise person.error("tells nothing", "fill it in, or remove the questions about it")
     first = min((e.happened_at for e in entries if e.happened_at is not None), default=_DEFAULT_DATE)
     ordered = sorted(entries, key=lambda e: (e.happened_at or first, e.happened_at is not None))
-    sessions = tuple(
-        Session(number, entry.happened_at or first, entry.turns)
-        for number, entry in enumerate(ordered, start=1)
-    )
+    sessions = tuple(Session(i, e.happened_at or first, e.turns) for i, e in enumerate(ordered, start=1))
     others = Counter(turn.speaker for s in sessions for turn in s.turns if turn.speaker != name)
     partner = others.most_common(1)[0][0] if others else "nobody"
     return Conversation(name, (name, partner), sessions, tuple(_questions(name, asked, sessions)))
 
 
-def _profile(name: str, person: JsonAt) -> list[Turn]:
-    """The fields of the profile, one turn each, and its description."""
-    section = person.optional("profile")
-    facts = {field: str(value) for field, value in section.members().items()} if section else {}
-    if description := person.optional_text("profile_description"):
-        facts["description"] = description
-    told = {field: value for field, value in facts.items() if value.strip()}
-    return [
-        turn
-        for field, value in told.items()
-        for turn in _note_turns(_profile_group_id(field), name, [field, value])
-    ]
-
-
-def _relationships(name: str, person: JsonAt) -> Iterator[Turn]:
-    """The people that the protagonist knows, one turn each."""
-    for memory_id, entry in _list_memories(person, PerltqaType.RELATIONSHIP):
-        written = [entry.optional_text(field) for field in ("Supporting Characters", "Relationship")]
-        known = ", ".join(part for part in written if part)
-        yield from _note_turns(memory_id, name, [known, entry.optional_text("Description")])
-
-
-def _events(name: str, person: JsonAt) -> Iterator[_MemoryEntry]:
-    """The events, each with its time as it is written.
+def _events_and_dialogues(name: str, person: JsonAt) -> Iterator[_MemoryEntry]:
+    """The events and dialogues, each with its time as it is written.
 
     Many times are no dates ("Mid-Autumn Festival night"): then the first dialogue about the event dates it.
+    A dialogue is one entry for each time at which it was held; its turns are counted through.
     """
     talked: dict[str, list[datetime]] = {}
-    for _, dialogue in _list_memories(person, PerltqaType.DIALOGUE):
-        held = [
-            time
-            for written in _dialogue_contents(dialogue)
-            if (time := parse_event_time(written)) is not None
-        ]
-        talked.setdefault(_group_id(PerltqaType.EVENT, dialogue.optional_text("events") or ""), []).extend(
-            held
-        )
+    dialogues = _list_memories(person, PerltqaType.DIALOGUE)
+    for _, dialogue in dialogues:
+        times = [parse_event_time(written) for written in dialogue.required("contents").members()]
+        about = _group_id(PerltqaType.EVENT, dialogue.optional_text("events") or "")
+        talked.setdefault(about, []).extend(time for time in times if time is not None)
     for memory_id, event in _list_memories(person, PerltqaType.EVENT):
         noted = event.optional("Creation Time")
         written = str(noted.text_or_number()) if noted else ""
         parts = [event.optional_text(field) for field in ("Theme", "summary", "content")]
-        turns = _note_turns(memory_id, name, [f"Time: {written}" if written else None, *parts])
-        yield _MemoryEntry(turns, parse_event_time(written) or min(talked.get(memory_id, ()), default=None))
-
-
-def _dialogues(name: str, person: JsonAt) -> Iterator[_MemoryEntry]:
-    """The dialogues, one entry for each time at which one was held; turns are counted through a dialogue."""
-    for memory_id, dialogue in _list_memories(person, PerltqaType.DIALOGUE):
+        noted_turns = _note_turns(memory_id, name, [f"Time: {written}" if written else None, *parts])
+        when = parse_event_time(written) or min(talked.get(memory_id, ()), default=None)
+        yield _MemoryEntry(noted_turns, when)
+    for memory_id, dialogue in dialogues:
         said = 0
-        for written, lines in _dialogue_contents(dialogue).items():
-            spoken = [_split_speaker(line, name) for line in lines.elements("line")]
-            turns = [Turn(f"{memory_id}:{said + i}", *speech) for i, speech in enumerate(spoken, start=1)]
-            said += len(turns)
+        contents = dialogue.required("contents")
+        for written in contents.members():
+            turns: list[Turn] = []
+            for line in contents.required(written).elements("line"):
+                said += 1
+                text = _unescape_html(line.text())
+                spoken = _SPEECH.fullmatch(text)  # a line without a name is the protagonist's
+                speaker, text = (spoken[1], spoken[2]) if spoken else (name, text)
+                turns.append(Turn(f"{memory_id}:{said}", speaker, text))
             yield _MemoryEntry(tuple(turn for turn in turns if turn.text), parse_event_time(written))
 
 
@@ -196,7 +181,17 @@ def _questions(name: str, asked: Sequence[JsonAt], sessions: Sequence[Session]) 
     turns: dict[str, list[str]] = {}
     for turn in (turn for session in sessions for turn in session.turns):
         turns.setdefault(evidence_group(turn.turn_id), []).append(turn.turn_id)
-    items = (item for sections in asked for item in _iterate_questions(sections))
+    items: list[tuple[PerltqaType, str, JsonAt]] = []  # each after its kind and the group it stands under
+    for sections in asked:
+        for category in PerltqaType:
+            section = sections.optional(category.value)
+            for entry in section.elements("entry") if section else []:
+                if category is PerltqaType.PROFILE:  # a flat list
+                    items.append((category, "", entry))
+                    continue
+                for memory_id in entry.members():
+                    group, listed = _group_id(category, memory_id), entry.required(memory_id)
+                    items += [(category, group, item) for item in listed.elements("question")]
     for index, (category, stands_under, item) in enumerate(items):
         written = item.optional_text("Reference Memory") or ""
         if category is PerltqaType.PROFILE:
@@ -214,42 +209,18 @@ def _questions(name: str, asked: Sequence[JsonAt], sessions: Sequence[Session]) 
         )
 
 
-def _iterate_questions(asked: JsonAt) -> Iterator[tuple[PerltqaType, str, JsonAt]]:
-    """List the questions: those about the profile are a flat list, the others stand under a memory's id."""
-    for category in PerltqaType:
-        section = asked.optional(category.value)
-        for entry in section.elements("entry") if section else []:
-            if category is PerltqaType.PROFILE:
-                yield category, "", entry
-                continue
-            for memory_id in entry.members():
-                for item in entry.required(memory_id).elements("question"):
-                    yield category, _group_id(category, memory_id), item
-
-
 def _list_memories(person: JsonAt, category: PerltqaType) -> list[tuple[str, JsonAt]]:
     """The memories of a kind, each after the group that its turns belong to."""
     section = person.optional(category.value)
-    names = section.members() if section else {}
-    return [(_group_id(category, name), section.required(name)) for name in names] if section else []
-
-
-def _dialogue_contents(dialogue: JsonAt) -> Mapping[str, JsonAt]:
-    contents = dialogue.required("contents")
-    return {written: contents.required(written) for written in contents.members()}
+    if section is None:
+        return []
+    return [(_group_id(category, name), section.required(name)) for name in section.members()]
 
 
 def _note_turns(group: str, name: str, parts: Sequence[str | None]) -> tuple[Turn, ...]:
     """Make the turn of a person's written profile; none if nothing is written."""
     text = _unescape_html(". ".join(part.strip().rstrip(".") for part in parts if part and part.strip()))
     return (Turn(f"{group}:1", name, text),) if text else ()
-
-
-def _split_speaker(line: JsonAt, name: str) -> tuple[str, str]:
-    """Split ``Name: text``; a line without a name is the protagonist's."""
-    text = _unescape_html(line.text())
-    spoken = _SPEECH.fullmatch(text)
-    return (spoken[1], spoken[2]) if spoken else (name, text)
 
 
 def _group_id(category: PerltqaType, memory_id: str) -> str:
@@ -261,5 +232,4 @@ def _profile_group_id(name: str) -> str:
 
 
 def _unescape_html(text: str) -> str:
-    """Text without the HTML entities that the file has in places."""
-    return html.unescape(text).strip()
+    return html.unescape(text).strip()  # the file has HTML entities in places

@@ -137,9 +137,8 @@ def verify_splits(dataset: Dataset, folder: Path) -> None:
         held = _content_identities(written[other])
         shared = [name for content, name in _content_identities(written[one]).items() if content in held]
         if shared:
-            raise _verification_error(
-                folder, f"{one} and {other} share {shared[0]} and {len(shared) - 1} more"
-            )
+            complaint = f"{one} and {other} share {shared[0]} and {len(shared) - 1} more"
+            raise _verification_error(folder, complaint)
     for split, conversations in written.items():
         expected = select_split(dataset.conversations, split)
         if conversations != expected:
@@ -167,22 +166,21 @@ def _content_identities(conversations: Sequence[Conversation]) -> dict[str, str]
 def _manifest(dataset: Dataset, folder: Path) -> dict[str, object]:
     """Describe the files of the splits as they lie in the folder."""
     source = {"name": dataset.name, "sha256": dataset.sha256, "is_modified": dataset.is_modified}
-    return {"source": source, "splits": {split: _manifest_entry(dataset, folder, split) for split in SPLITS}}
-
-
-def _manifest_entry(dataset: Dataset, folder: Path, split: Split) -> dict[str, object]:
-    conversations = select_split(dataset.conversations, split)
-    questions = all_questions(conversations)
-    by_category = Counter(question.category for question in questions)
-    return {
-        "file": _split_file(folder, split).name,
-        "sha256": hashlib.sha256(_read_bytes(_split_file(folder, split))).hexdigest(),
-        "conversations": [conversation.conversation_id for conversation in conversations],
-        "sessions": sum(len(conversation.sessions) for conversation in conversations),
-        "turns": sum(len(conversation.turns) for conversation in conversations),
-        "questions": len(questions),
-        "questions_by_category": {category.label: by_category[category] for category in Category},
-    }
+    entries: dict[Split, dict[str, object]] = {}
+    for split in SPLITS:
+        conversations = select_split(dataset.conversations, split)
+        questions = all_questions(conversations)
+        by_category = Counter(question.category for question in questions)
+        entries[split] = {
+            "file": _split_file(folder, split).name,
+            "sha256": hashlib.sha256(_read_bytes(_split_file(folder, split))).hexdigest(),
+            "conversations": [conversation.conversation_id for conversation in conversations],
+            "sessions": sum(len(conversation.sessions) for conversation in conversations),
+            "turns": sum(len(conversation.turns) for conversation in conversations),
+            "questions": len(questions),
+            "questions_by_category": {category.label: by_category[category] for category in Category},
+        }
+    return {"source": source, "splits": entries}
 
 
 def _split_file(folder: Path, split: Split) -> Path:

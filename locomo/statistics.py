@@ -109,7 +109,16 @@ def paired_comparison(
         )
     differences = np.subtract(scores_a, scores_b).tolist()
     interval = clustered_interval(differences, clusters, rng=rng, resamples=resamples, level=level)
-    p_value = _sign_flip_p_value(_sum_by_cluster(differences, clusters).sums_C, rng, resamples)
+    sums_C = _sum_by_cluster(differences, clusters).sums_C
+    count, observed = len(sums_C), abs(sums_C.sum())
+    slack = 1e-9 * np.abs(sums_C).sum()  # sums in another order differ in their last digits
+    if count <= _MAX_EXACT_CLUSTERS:
+        signs_R_C = 1 - 2 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
+        p_value = float(np.mean(np.abs(signs_R_C @ sums_C) >= observed - slack))
+    else:
+        signs_R_C = rng.choice((-1, 1), size=(resamples, count))
+        as_large = np.count_nonzero(np.abs(signs_R_C @ sums_C) >= observed - slack)
+        p_value = float((as_large + 1) / (resamples + 1))
     return PairedComparison(interval.value, interval.low, interval.high, p_value, interval.n)
 
 
@@ -158,15 +167,3 @@ def _sum_by_cluster(
         sums_C=np.bincount(cluster_Q, weights=scores_Q * weights_Q).astype(np.float64),
         sizes_C=np.bincount(cluster_Q, weights=weights_Q).astype(np.float64),
     )
-
-
-def _sign_flip_p_value(sums_C: NDArray[np.float64], rng: np.random.Generator, resamples: int) -> float:
-    observed = abs(sums_C.sum())
-    slack = 1e-9 * np.abs(sums_C).sum()  # sums in another order differ in their last digits
-    count = len(sums_C)
-    if count <= _MAX_EXACT_CLUSTERS:
-        signs_R_C = 1 - 2 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
-        return float(np.mean(np.abs(signs_R_C @ sums_C) >= observed - slack))
-    signs_R_C = rng.choice((-1, 1), size=(resamples, count))
-    as_large = np.count_nonzero(np.abs(signs_R_C @ sums_C) >= observed - slack)
-    return float((as_large + 1) / (resamples + 1))

@@ -7,29 +7,13 @@ Source: M. F. Porter, "An algorithm for suffix stripping", Program 14(3), 1980, 
 extensions are described at https://www.nltk.org/api/nltk.stem.porter.html.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 _VOWELS = frozenset("aeiou")
-_IRREGULAR = {
-    "skies": "sky",
-    "sky": "sky",
-    "dying": "die",
-    "lying": "lie",
-    "tying": "tie",
-    "news": "news",
-    "innings": "inning",
-    "inning": "inning",
-    "outings": "outing",
-    "outing": "outing",
-    "cannings": "canning",
-    "canning": "canning",
-    "howe": "howe",
-    "proceed": "proceed",
-    "exceed": "exceed",
-    "succeed": "succeed",
-}
+_UNCHANGED = ("sky", "news", "inning", "outing", "canning", "howe", "proceed", "exceed", "succeed")
+_IRREGULAR = {"skies": "sky", "dying": "die", "lying": "lie", "tying": "tie"}
+_IRREGULAR |= {"innings": "inning", "outings": "outing", "cannings": "canning"}
 
 
 @lru_cache(maxsize=1 << 16)
@@ -43,17 +27,28 @@ def stem(word: str) -> str:
     lowered = word.lower()
     if lowered in _IRREGULAR:
         return _IRREGULAR[lowered]
-    if len(word) <= 2:
+    if len(word) <= 2 or lowered in _UNCHANGED:
         return lowered
-    return _strip_final_letters(_strip_suffixes(_replace_final_y(_strip_participle(_strip_plural(lowered)))))
-
-
-def _strip_plural(word: str) -> str:
+    word = lowered
     if word.endswith("ies"):
-        return word[:-1] if len(word) == 4 else word[:-2]
-    if word.endswith("sses"):
-        return word[:-2]
-    return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
+        word = word[:-1] if len(word) == 4 else word[:-2]
+    elif word.endswith("sses"):
+        word = word[:-2]
+    elif word.endswith("s") and not word.endswith("ss"):
+        word = word[:-1]
+    word = _strip_participle(word)
+    if word.endswith("y") and len(word) > 2 and _consonant_vowel_pattern(word[:-1])[-1] == "c":
+        word = f"{word[:-1]}i"
+    if word.endswith("alli") and _measure(word[:-4]):
+        word = word[:-2]  # and what is left may end in another double suffix
+    for rules in (_DOUBLE, _DERIVED, _DROPPED):
+        # The first rule whose ending the word has applies, and no other, even if it does not change the word.
+        word = next((rule.apply_to(word) for rule in rules if word.endswith(rule.ending)), word)
+    if word.endswith("e"):
+        measure = _measure(word[:-1])
+        if measure > 1 or (measure == 1 and not _is_short(word[:-1])):
+            word = word[:-1]
+    return word[:-1] if word.endswith("ll") and _measure(word[:-1]) > 1 else word
 
 
 def _strip_participle(word: str) -> str:
@@ -64,22 +59,13 @@ def _strip_participle(word: str) -> str:
     for ending in ("ed", "ing"):
         left = word.removesuffix(ending)
         if left != word and "v" in _consonant_vowel_pattern(left):
-            return _restore_ending(left)
+            # Give back what a participle took: ``conflat`` gets its e, ``hopp`` its single p.
+            if left.endswith(("at", "bl", "iz")):
+                return left + "e"
+            if len(left) >= 2 and left[-1] == left[-2] and _consonant_vowel_pattern(left)[-1] == "c":
+                return left if left[-1] in "lsz" else left[:-1]
+            return left + "e" if _measure(left) == 1 and _is_short(left) else left
     return word
-
-
-def _restore_ending(left: str) -> str:
-    """Give back what a participle took from a word: ``conflat`` its e, ``hopp`` its single p."""
-    if left.endswith(("at", "bl", "iz")):
-        return left + "e"
-    if len(left) >= 2 and left[-1] == left[-2] and _consonant_vowel_pattern(left)[-1] == "c":
-        return left if left[-1] in "lsz" else left[:-1]
-    return left + "e" if _measure(left) == 1 and _is_short(left) else left
-
-
-def _replace_final_y(word: str) -> str:
-    is_after_consonant = len(word) > 2 and _consonant_vowel_pattern(word[:-1])[-1] == "c"
-    return f"{word[:-1]}i" if word.endswith("y") and is_after_consonant else word
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,25 +108,6 @@ _DROPPED = (
     _Rule("ion", "", 2, after="st"),
     *_rules(2, "ou: ism: ate: iti: ous: ive: ize:"),
 )
-
-
-def _strip_suffixes(word: str) -> str:
-    if word.endswith("alli") and _measure(word[:-4]):
-        word = word[:-2]  # and what is left may end in another double suffix
-    return _apply_first_rule(_apply_first_rule(_apply_first_rule(word, _DOUBLE), _DERIVED), _DROPPED)
-
-
-def _apply_first_rule(word: str, rules: Sequence[_Rule]) -> str:
-    """Apply the first rule whose ending the word has, and no other, even if that one does not change it."""
-    return next((rule.apply_to(word) for rule in rules if word.endswith(rule.ending)), word)
-
-
-def _strip_final_letters(word: str) -> str:
-    if word.endswith("e"):
-        measure = _measure(word[:-1])
-        if measure > 1 or (measure == 1 and not _is_short(word[:-1])):
-            word = word[:-1]
-    return word[:-1] if word.endswith("ll") and _measure(word[:-1]) > 1 else word
 
 
 def _measure(text: str) -> int:

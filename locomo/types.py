@@ -28,12 +28,7 @@ class Category(IntEnum):
         return self.name.lower().replace("_", "-")
 
 
-ANSWERABLE_CATEGORIES = (
-    Category.MULTI_HOP,
-    Category.TEMPORAL,
-    Category.OPEN_DOMAIN,
-    Category.SINGLE_HOP,
-)
+ANSWERABLE_CATEGORIES = (Category.MULTI_HOP, Category.TEMPORAL, Category.OPEN_DOMAIN, Category.SINGLE_HOP)
 """The headline categories: 1,540 questions. Category 5 is reported apart, as abstention."""
 
 

@@ -76,10 +76,7 @@ class Judge(dspy.Module):
     """
 
     def __init__(
-        self,
-        rubric: Rubric = Rubric.LENIENT,
-        lm: dspy.LM | None = None,
-        grading: Grading = Grading.LOCOMO,
+        self, rubric: Rubric = Rubric.LENIENT, lm: dspy.LM | None = None, grading: Grading = Grading.LOCOMO
     ) -> None:
         super().__init__()
         self.rubric = rubric
@@ -137,9 +134,8 @@ class Judges(dspy.Module):
         Raises:
             dspy.LMError: the model could not be asked, which is neither a verdict nor an unparsed reply.
         """
-        return self.by_grading[select_grading(question)].grade(
-            question.text, str(question.answer), prediction
-        )
+        judge = self.by_grading[select_grading(question)]
+        return judge.grade(question.text, str(question.answer), prediction)
 
 
 def parse_verdict(text: str) -> Verdict:

@@ -16,7 +16,6 @@ from memory_program.worlds.generator import (
     MAX_SESSIONS,
     MIN_SESSIONS,
     QUESTIONS_PER_SESSION,
-    World,
     generate_worlds,
 )
 from memory_program.worlds.locomo_export import as_locomo_json
@@ -57,40 +56,33 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m memory_p
 def _generate_and_write(config: WorldConfig) -> None:
     if config.out.is_dir():
         raise WorldError(f"out={config.out.as_posix()!r} is a folder: name a file")
+    match = re.fullmatch(r"(\d+)-(\d+)", config.sessions)
+    if match is None:
+        raise WorldError(
+            f"sessions={config.sessions!r} is not a range: write it like {MIN_SESSIONS}-{MAX_SESSIONS}"
+        )
     worlds = generate_worlds(
         config.seed,
         config.conversations,
-        sessions=_parse_range(config.sessions),
+        sessions=(int(match[1]), int(match[2])),
         turns=config.turns,
         questions_per_session=config.questions_per_session,
         held_out=config.held_out,
     )
-    _write_worlds(worlds, config.out)
     conversations = [world.conversation for world in worlds]
+    try:
+        document = as_locomo_json(conversations)
+        atomic_write_text(config.out, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
+    except OSError as error:
+        raise WorldError(
+            f"cannot write {str(config.out)!r} ({error.strerror}); name another file by --out"
+        ) from error
     print(
         f"{config.out}  conversations: {len(conversations)}"
         f"  sessions: {sum(len(c.sessions) for c in conversations)}"
         f"  turns: {sum(len(c.turns) for c in conversations)}"
         f"  questions: {sum(len(c.questions) for c in conversations)}"
     )
-
-
-def _parse_range(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)-(\d+)", text)
-    if match is None:
-        raise WorldError(f"sessions={text!r} is not a range: write it like {MIN_SESSIONS}-{MAX_SESSIONS}")
-    return int(match[1]), int(match[2])
-
-
-def _write_worlds(worlds: Sequence[World], path: Path) -> None:
-    """Write the whole file or none of it."""
-    document = as_locomo_json([world.conversation for world in worlds])
-    try:
-        atomic_write_text(path, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
-    except OSError as error:
-        raise WorldError(
-            f"cannot write {str(path)!r} ({error.strerror}); name another file by --out"
-        ) from error
 
 
 if __name__ == "__main__":

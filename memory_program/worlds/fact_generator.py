@@ -1,7 +1,6 @@
 """Generate the next facts and changes. They never contradict a fact that is still true."""
 
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -45,9 +44,26 @@ class FactInventor:
         weights = _FIRST_KIND_WEIGHTS if number <= _PROFILE_SESSIONS else _KIND_WEIGHTS
         for kind in self._rng.choices(KINDS, weights, k=_KIND_TRIES):
             for _ in range(_TRIES):
-                fact = self._try_fact(SCHEMAS_BY_KIND[kind], number, today)
-                if fact is not None:
-                    return fact
+                schemas = SCHEMAS_BY_KIND[kind]
+                schema = self._rng.choices(schemas, [schema.weight for schema in schemas])[0]
+                speaker, parent, subject = self._rng.choice(self._speakers), None, None
+                if schema.about:
+                    role = self._rng.choice(schema.about)
+                    parent = self.choose_from(self._timeline.parents.get((role.schema, speaker)))
+                    if parent is None:
+                        continue
+                    subject = parent.slots[role.subject]
+                subject = subject or speaker
+                slots = self._draw_slots(schema, subject)
+                if slots is None or not self._timeline.allows(schema, subject, slots):
+                    continue
+                implied = SCHEMAS[schema.implied_schema] if schema.implied_schema else None
+                if implied and not self._timeline.allows(implied, speaker, slots):
+                    continue
+                draw = past_mention if schema.tense == "past" else future_mention
+                when = draw(self._rng, today) if schema.tense else None
+                parent_id = parent.fact_id if parent else None
+                return Fact(schema, speaker, slots, when, number, subject, parent_id)
         return None
 
     def plan_change(self, old: Fact, told: date, number: int, today: date) -> PlannedChange | None:
@@ -56,10 +72,23 @@ class FactInventor:
         slots = self._redraw_slots(old, change.replaced_slots)
         if slots is None or (change.becomes and old.when and old.when.first > today):
             return None  # what is planned for later has not come true
-        when = self._draw_change_time(change, told, today) if change.tense else None
-        event = self._make_event(old, change, slots, when, number)
-        if change.event and event is None:
-            return None
+        when = None
+        # The bank keeps the old day of a memory that is updated without one: a change of date is exact.
+        if change.tense == "future":
+            when = future_mention(self._rng, today, is_exact=not change.event)
+        elif change.tense:
+            when = mention_since(told, self._rng, today, is_exact=not change.event)
+        event = None
+        if change.event is not None:
+            schema = SCHEMAS[change.event]
+            known = {**slots, **{f"old_{slot}": old.slots[slot] for slot in change.replaced_slots}}
+            filled = {
+                slot: known.get(slot) or self._vocabulary.draw(schema.slots[slot]) for slot in schema.slots
+            }
+            values = {slot: value for slot, value in filled.items() if value is not None}
+            if len(values) < len(filled) or not self._timeline.allows(schema, old.speaker, values):
+                return None
+            event = Fact(schema, old.speaker, values, when, number, old.speaker)
         new = None
         if not change.is_ending:
             schema = SCHEMAS[change.becomes] if change.becomes else old.schema
@@ -89,33 +118,16 @@ class FactInventor:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _try_fact(self, schemas: Sequence[FactSchema], number: int, today: date) -> Fact | None:
-        """Invent a fact; None if what came to mind would contradict another, or nothing came."""
-        schema = self._rng.choices(schemas, [schema.weight for schema in schemas])[0]
-        speaker, parent, subject = self._rng.choice(self._speakers), None, None
-        if schema.about:
-            role = self._rng.choice(schema.about)
-            parent = self.choose_from(self._timeline.parents.get((role.schema, speaker)))
-            if parent is None:
-                return None
-            subject = parent.slots[role.subject]
-        slots = self._draw_slots(schema, subject or speaker)
-        if slots is None or not self._timeline.allows(schema, subject or speaker, slots):
-            return None
-        if schema.implied_schema and not self._timeline.allows(
-            SCHEMAS[schema.implied_schema], speaker, slots
-        ):
-            return None
-        draw = past_mention if schema.tense == "past" else future_mention
-        when = draw(self._rng, today) if schema.tense else None
-        return Fact(
-            schema, speaker, slots, when, number, subject or speaker, parent.fact_id if parent else None
-        )
-
     def _draw_slots(self, schema: FactSchema, subject: str) -> dict[str, str] | None:
         slots: dict[str, str] = {}
         for slot, vocabulary in schema.slots.items():
-            value = self._reuse_earlier_value(schema, subject, slot) if slot == schema.reused_slot else None
+            value = None
+            if slot == schema.reused_slot:
+                # Reuse the place or person of an earlier fact, so that some answers get several parts.
+                earlier = [fact.slots[slot] for fact in self._timeline.latest_facts(schema, subject)]
+                if earlier and self._rng.random() >= 0.2:
+                    value = self._rng.choice(earlier)
+                    value = value if earlier.count(value) < 3 else None
             value = value or self._vocabulary.draw(vocabulary)
             if value is None:
                 return None
@@ -130,32 +142,3 @@ class FactInventor:
                 return None
             slots[slot] = value
         return slots
-
-    def _reuse_earlier_value(self, schema: FactSchema, subject: str, slot: str) -> str | None:
-        """Take up the place or person of an earlier fact, so that some answers get several parts."""
-        earlier = [fact.slots[slot] for fact in self._timeline.latest_facts(schema, subject)]
-        if not earlier or self._rng.random() < 0.2:
-            return None
-        value = self._rng.choice(earlier)
-        return value if earlier.count(value) < 3 else None
-
-    def _make_event(
-        self, old: Fact, change: FactChange, slots: Mapping[str, str], when: TimeMention | None, number: int
-    ) -> Fact | None:
-        """Make the event of a change; what it needs besides the fact's own slots is drawn."""
-        if change.event is None:
-            return None
-        schema = SCHEMAS[change.event]
-        known = {**slots, **{f"old_{slot}": old.slots[slot] for slot in change.replaced_slots}}
-        filled = {slot: known.get(slot) or self._vocabulary.draw(schema.slots[slot]) for slot in schema.slots}
-        values = {slot: value for slot, value in filled.items() if value is not None}
-        if len(values) < len(filled) or not self._timeline.allows(schema, old.speaker, values):
-            return None
-        return Fact(schema, old.speaker, values, when, number, old.speaker)
-
-    def _draw_change_time(self, change: FactChange, told: date, today: date) -> TimeMention:
-        # The bank keeps the old day of a memory that is updated without one: a change of date is exact.
-        is_exact = not change.event
-        if change.tense == "future":
-            return future_mention(self._rng, today, is_exact=is_exact)
-        return mention_since(told, self._rng, today, is_exact=is_exact)

@@ -136,46 +136,32 @@ def _generate_world(
     assert second is not None
     speakers = (first, second)
     teller = StoryTeller(speakers, vocabulary, rng)
-    told = _tell_sessions(teller, speakers, rng, rng.randint(*sessions), turns, facts_per_session)
+    # Session after session, until there are enough of them, or enough turns where ``turns`` is given.
+    session_count, turn_count = rng.randint(*sessions), 0
+    day = _FIRST_DAY + timedelta(rng.randrange(_START_DAYS))
+    is_long = max(session_count, (turns or 0) // _TYPICAL_TURNS) > _MAX_SPACED_SESSIONS
+    told: list[Session] = []
+    while turn_count < turns if turns is not None else len(told) < session_count:
+        moment = datetime.combine(day, time(rng.randint(8, 21), rng.randrange(60)), tzinfo=UTC)
+        book = SessionBuilder(len(told) + 1, moment, speakers, rng)
+        teller.tell_session(book, rng.randint(*facts_per_session))
+        told.append(book.session())
+        turn_count += len(book.turns)
+        day += timedelta(rng.randint(1, 3) if is_long else rng.randint(2, 18))
     found = list_question_candidates(teller.timeline, speakers, vocabulary, rng, told[-1].date_time.date())
     chosen = sample_questions(found, questions_per_session * len(told), rng)
     questions = tuple(to_question(candidate, name, number) for number, candidate in enumerate(chosen))
     return World(
-        conversation=Conversation(name, speakers, told, questions),
+        conversation=Conversation(name, speakers, tuple(told), questions),
         facts=teller.timeline.facts,
-        operations=tuple(sorted(teller.timeline.operations, key=_session_and_kind)),
+        operations=tuple(
+            sorted(teller.timeline.operations, key=lambda o: (o.session_number, KINDS.index(o.kind)))
+        ),
         answers=tuple(
             GoldAnswer(question.question_id, () if question.answer is None else candidate.fact_ids)
             for question, candidate in zip(questions, chosen, strict=True)
         ),
     )
-
-
-def _tell_sessions(
-    teller: StoryTeller,
-    speakers: tuple[str, str],
-    rng: random.Random,
-    sessions: int,
-    turns: int | None,
-    facts_per_session: tuple[int, int],
-) -> tuple[Session, ...]:
-    """Tell session after session until there are enough sessions, or turns where these are given."""
-    day = _FIRST_DAY + timedelta(rng.randrange(_START_DAYS))
-    is_long = max(sessions, (turns or 0) // _TYPICAL_TURNS) > _MAX_SPACED_SESSIONS
-    told: list[Session] = []
-    count = 0
-    while count < turns if turns is not None else len(told) < sessions:
-        moment = datetime.combine(day, time(rng.randint(8, 21), rng.randrange(60)), tzinfo=UTC)
-        book = SessionBuilder(len(told) + 1, moment, speakers, rng)
-        teller.tell_session(book, rng.randint(*facts_per_session))
-        told.append(book.session())
-        count += len(book.turns)
-        day += timedelta(rng.randint(1, 3) if is_long else rng.randint(2, 18))
-    return tuple(told)
-
-
-def _session_and_kind(operation: GoldOperation) -> tuple[int, int]:
-    return operation.session_number, KINDS.index(operation.kind)
 
 
 def _require_at_least(name: str, value: int, least: int) -> None:

@@ -26,9 +26,8 @@ def implied_questions(
         match fact.schema.name:
             case "allergy":
                 food = slots["ingredient"]
-                yield ImpliedQuestion(
-                    f"Could {name} safely eat {food}?", f"No; {name} is allergic to {food}", fact
-                )
+                text = f"Could {name} safely eat {food}?"
+                yield ImpliedQuestion(text, f"No; {name} is allergic to {food}", fact)
             case "dislike":
                 food = slots["ingredient"]
                 text = f"Would {name} likely be happy to get {food} for dinner?"
@@ -49,9 +48,8 @@ def implied_questions(
                     yield ImpliedQuestion(text, slots["hobby"], fact)
             case "sold":
                 thing = slots["thing"]
-                yield ImpliedQuestion(
-                    f"Does {name} still own the {thing}?", f"No; {name} sold the {thing}", fact
-                )
+                text = f"Does {name} still own the {thing}?"
+                yield ImpliedQuestion(text, f"No; {name} sold the {thing}", fact)
             case "keeps":
                 thing, room = slots["thing"], slots["room"]
                 text = f"Does {name} still own the {thing}?"
@@ -64,5 +62,3 @@ def implied_questions(
                 craft, weekday = slots["craft"], slots["weekday"]
                 text = f"Would {name} likely have time for a movie during {craft} practice on a {weekday}?"
                 yield ImpliedQuestion(text, f"No; {name} practices {craft} every {weekday}", fact)
-            case _:
-                pass

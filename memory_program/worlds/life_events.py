@@ -1,10 +1,13 @@
 """Events (episodic facts). Most are dated relative to the session's day."""
 
-from memory_program.worlds.world_schema import FactSchema, QuestionTemplate, date_question
+from functools import partial
 
-VISIT = FactSchema(
+from memory_program.worlds.world_schema import FactSchema, date_question, question
+
+_event = partial(FactSchema, kind="episodic", tense="past")
+
+VISIT = _event(
     name="visit",
-    kind="episodic",
     text="{name} visited {place}{when}.",
     slots={"place": "place"},
     statements=(
@@ -17,15 +20,13 @@ VISIT = FactSchema(
     shown=(("Here is what I visited {when}.", "a photo of a sign that says Welcome to {place}"),),
     question_templates=(
         date_question("When did {name} visit {place}?", "On which day was {name} visiting {place}?"),
-        QuestionTemplate(("Which towns has {name} visited?", "What places has {name} visited?"), "{place}"),
+        question("{place}", "Which towns has {name} visited?", "What places has {name} visited?"),
     ),
     key=("place",),
-    tense="past",
     correctable_slot="place",
 )
-BOUGHT = FactSchema(
+BOUGHT = _event(
     name="bought",
-    kind="episodic",
     text="{name} bought {a_thing} from {company}{when}.",
     slots={"thing": "thing", "company": "company"},
     statements=(
@@ -40,29 +41,23 @@ BOUGHT = FactSchema(
     ),
     question_templates=(
         date_question("When did {name} buy the {thing}?", "On what date was the {thing} bought by {name}?"),
-        QuestionTemplate(
-            ("What did {name} buy from {company}?", "What was bought from {company} by {name}?"), "{thing}"
+        question(
+            "{thing}", "What did {name} buy from {company}?", "What was bought from {company} by {name}?"
         ),
-        QuestionTemplate(
-            (
-                "Which company did {name} buy the {thing} from?",
-                "From which company was the {thing} bought by {name}?",
-            ),
+        question(
             "{company}",
+            "Which company did {name} buy the {thing} from?",
+            "From which company was the {thing} bought by {name}?",
         ),
-        QuestionTemplate(
-            ("Which things has {name} bought?", "What are the things that {name} bought?"), "{thing}"
-        ),
+        question("{thing}", "Which things has {name} bought?", "What are the things that {name} bought?"),
     ),
     key=("thing",),
-    tense="past",
     reused_slot="company",
     correctable_slot="thing",
     weight=1.4,
 )
-GIFT = FactSchema(
+GIFT = _event(
     name="gift",
-    kind="episodic",
     text="{name} received {a_thing} from {person}{when}.",
     slots={"thing": "thing", "person": "person"},
     statements=(
@@ -74,27 +69,27 @@ GIFT = FactSchema(
     shown=(("Look what {person} gave me {when}!", "a photo of {a_thing} with a ribbon"),),
     question_templates=(
         date_question("When did {name} receive the {thing}?", "On what date did {name} receive the {thing}?"),
-        QuestionTemplate(
-            ("What did {name} receive from {person}?", "Which present did {name} receive from {person}?"),
+        question(
             "{thing}",
+            "What did {name} receive from {person}?",
+            "Which present did {name} receive from {person}?",
         ),
-        QuestionTemplate(
-            ("Who did {name} receive the {thing} from?", "From whom did {name} receive the {thing}?"),
+        question(
             "{person}",
+            "Who did {name} receive the {thing} from?",
+            "From whom did {name} receive the {thing}?",
         ),
-        QuestionTemplate(
-            ("Which presents did {name} receive?", "What are the things that {name} received?"), "{thing}"
+        question(
+            "{thing}", "Which presents did {name} receive?", "What are the things that {name} received?"
         ),
     ),
     key=("thing",),
-    tense="past",
     reused_slot="person",
     correctable_slot="thing",
     weight=1.4,
 )
-READ = FactSchema(
+READ = _event(
     name="read",
-    kind="episodic",
     text="{name} finished the book {title} by {person}{when}.",
     slots={"title": "title", "person": "person"},
     statements=(
@@ -109,24 +104,21 @@ READ = FactSchema(
             "When did {name} finish the book {title}?",
             "On what date was the book {title} finished by {name}?",
         ),
-        QuestionTemplate(
-            ("Which book by {person} did {name} finish?", "What books by {person} has {name} finished?"),
+        question(
             "{title}",
+            "Which book by {person} did {name} finish?",
+            "What books by {person} has {name} finished?",
         ),
-        QuestionTemplate(("Who is the author of {title}, the book that {name} finished?",), "{person}"),
-        QuestionTemplate(
-            ("Which books has {name} finished?", "What are the books that {name} finished?"), "{title}"
-        ),
+        question("{person}", "Who is the author of {title}, the book that {name} finished?"),
+        question("{title}", "Which books has {name} finished?", "What are the books that {name} finished?"),
     ),
     key=("title",),
-    tense="past",
     reused_slot="person",
     correctable_slot="title",
     weight=1.2,
 )
-CONCERT = FactSchema(
+CONCERT = _event(
     name="concert",
-    kind="episodic",
     text="{name} saw {band} play live{when}.",
     slots={"band": "band"},
     statements=(
@@ -140,17 +132,13 @@ CONCERT = FactSchema(
         date_question(
             "When did {name} see {band} play?", "On which day was {name} at the live show of {band}?"
         ),
-        QuestionTemplate(
-            ("Which bands did {name} see play live?", "What bands has {name} seen live?"), "{band}"
-        ),
+        question("{band}", "Which bands did {name} see play live?", "What bands has {name} seen live?"),
     ),
     key=("band",),
-    tense="past",
     correctable_slot="band",
 )
-MET = FactSchema(
+MET = _event(
     name="met",
-    kind="episodic",
     text="{name} met {person} for lunch{when}.",
     slots={"person": "person"},
     statements=(
@@ -161,17 +149,13 @@ MET = FactSchema(
     ),
     question_templates=(
         date_question("When did {name} meet {person}?", "On which day did {name} meet {person} for lunch?"),
-        QuestionTemplate(
-            ("Who did {name} meet for lunch?", "Which people did {name} meet for lunch?"), "{person}"
-        ),
+        question("{person}", "Who did {name} meet for lunch?", "Which people did {name} meet for lunch?"),
     ),
     key=("person",),
-    tense="past",
     correctable_slot="person",
 )
-ADOPTED = FactSchema(
+ADOPTED = _event(
     name="adopted",
-    kind="episodic",
     text="{name} adopted {a_animal} named {pet}{when}.",
     slots={"animal": "animal", "pet": "pet"},
     statements=(
@@ -184,13 +168,11 @@ ADOPTED = FactSchema(
         date_question("When did {name} adopt {pet}?", "On what date did {name} adopt {pet}?"),
     ),
     key=("animal",),
-    tense="past",
     implied_schema="pet",
     weight=0.7,
 )
-COURSE = FactSchema(
+COURSE = _event(
     name="course",
-    kind="episodic",
     text="{name} started a course in {craft}{when}.",
     slots={"craft": "craft"},
     statements=(
@@ -204,18 +186,14 @@ COURSE = FactSchema(
             "When did {name} start the course in {craft}?",
             "On what date was the start of {name}'s course in {craft}?",
         ),
-        QuestionTemplate(
-            ("Which courses did {name} start?", "In what did {name} start a course?"), "{craft}"
-        ),
+        question("{craft}", "Which courses did {name} start?", "In what did {name} start a course?"),
     ),
     key=("craft",),
-    tense="past",
     correctable_slot="craft",
     weight=0.6,
 )
-LENT = FactSchema(
+LENT = _event(
     name="lent",
-    kind="episodic",
     text="{name} lent {a_thing} to {person}{when}.",
     slots={"thing": "thing", "person": "person"},
     statements=(
@@ -228,25 +206,17 @@ LENT = FactSchema(
         date_question(
             "When did {name} lend out the {thing}?", "On what date was the {thing} lent out by {name}?"
         ),
-        QuestionTemplate(
-            ("Who did {name} lend the {thing} to?", "Who was the {thing} lent to by {name}?"), "{person}"
-        ),
-        QuestionTemplate(
-            ("What did {name} lend to {person}?", "What was lent to {person} by {name}?"), "{thing}"
-        ),
-        QuestionTemplate(
-            ("Which things has {name} lent out?", "What are the things that {name} lent out?"), "{thing}"
-        ),
+        question("{person}", "Who did {name} lend the {thing} to?", "Who was the {thing} lent to by {name}?"),
+        question("{thing}", "What did {name} lend to {person}?", "What was lent to {person} by {name}?"),
+        question("{thing}", "Which things has {name} lent out?", "What are the things that {name} lent out?"),
     ),
     key=("thing",),
-    tense="past",
     reused_slot="person",
     correctable_slot="person",
     weight=0.9,
 )
-COOKED = FactSchema(
+COOKED = _event(
     name="cooked",
-    kind="episodic",
     text="{name} cooked {dish} for {person}{when}.",
     slots={"dish": "dish", "person": "person"},
     statements=(
@@ -257,20 +227,15 @@ COOKED = FactSchema(
     shown=(("I cooked this for {person} {when}.", "a photo of {dish} on a plate"),),
     question_templates=(
         date_question("When did {name} cook {dish}?", "On which day did {name} cook {dish} for somebody?"),
-        QuestionTemplate(
-            ("What did {name} cook for {person}?", "Which dish did {name} cook for {person}?"), "{dish}"
-        ),
-        QuestionTemplate(("Who did {name} cook {dish} for?", "For whom did {name} cook {dish}?"), "{person}"),
-        QuestionTemplate(
-            (
-                "Which dishes has {name} cooked for guests?",
-                "What are the dishes that {name} cooked for guests?",
-            ),
+        question("{dish}", "What did {name} cook for {person}?", "Which dish did {name} cook for {person}?"),
+        question("{person}", "Who did {name} cook {dish} for?", "For whom did {name} cook {dish}?"),
+        question(
             "{dish}",
+            "Which dishes has {name} cooked for guests?",
+            "What are the dishes that {name} cooked for guests?",
         ),
     ),
     key=("dish",),
-    tense="past",
     reused_slot="person",
     correctable_slot="dish",
     weight=1.2,

@@ -1,7 +1,6 @@
 """Days as people mention them, and what they mean on the day of the session."""
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, timedelta
 
@@ -41,8 +40,9 @@ def format_gold_day(day: date) -> str:
 def mention_date(day: date, rng: random.Random, today: date) -> TimeMention:
     """Mention a day by its date, without the year where the session's own year is meant."""
     month = MONTHS[day.month - 1]
+    ending = "th" if 10 < day.day < 14 else {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10, "th")
     said = rng.choice(
-        (f"on {day.day} {month}", f"on {month} {day.day}", f"on the {_ordinal(day.day)} of {month}")
+        (f"on {day.day} {month}", f"on {month} {day.day}", f"on the {day.day}{ending} of {month}")
     )
     return _exact_mention(said if day.year == today.year else f"{said}, {day.year}", day)
 
@@ -56,8 +56,37 @@ def shift_mention(mention: TimeMention, rng: random.Random, today: date) -> Time
 def past_mention(rng: random.Random, today: date, *, is_exact: bool = False) -> TimeMention:
     """Mention a day up to four weeks back, or now and then, unless ``is_exact``, a coarser stretch."""
     if not is_exact and rng.random() < 0.2:
-        return rng.choice(_COARSE_PAST)(today)
-    return rng.choice(_PAST)(rng, today)
+        match rng.choice(("week", "weekend", "month", "year")):
+            case "week":
+                return _week("last week", today - timedelta(7), f"the week before {format_gold_day(today)}")
+            case "weekend":
+                saturday = today - timedelta(today.weekday() + 2)
+                gold = f"the weekend before {format_gold_day(today)}"
+                return TimeMention("last weekend", gold, saturday, saturday + timedelta(1), f" {gold}")
+            case "month":
+                return _month("last month", today, -1)
+            case _:
+                return _year("last year", today.year - 1)
+    match rng.choice(("today", "yesterday", "yesterday", "days", "weeks", "weekday", "weekday", "date")):
+        case "today":
+            return _exact_mention(rng.choice(("today", "this morning")), today)
+        case "yesterday":
+            said = rng.choice(("yesterday", "yesterday", "yesterday evening", "last night"))
+            return _exact_mention(said, today - timedelta(1))
+        case "days":
+            days = rng.randint(2, 10)
+            forms = [f"{_SMALL_NUMBERS[days]} days ago", f"{days} days ago"]
+            said = rng.choice([*forms, "the day before yesterday"] if days == 2 else forms)
+            return _exact_mention(said, today - timedelta(days))
+        case "weeks":
+            weeks = rng.randint(1, 4)
+            said = "a week ago" if weeks == 1 else f"{_SMALL_NUMBERS[weeks]} weeks ago"
+            return _exact_mention(said, today - timedelta(weeks=weeks))
+        case "weekday":  # the latest day of that name before today
+            day = today - timedelta(rng.randint(1, 7))
+            return _exact_mention(f"last {WEEKDAYS[day.weekday()]}", day)
+        case _:
+            return mention_date(today - timedelta(rng.randint(2, 28)), rng, today)
 
 
 def mention_since(told: date, rng: random.Random, today: date, *, is_exact: bool = False) -> TimeMention:
@@ -74,96 +103,39 @@ def mention_since(told: date, rng: random.Random, today: date, *, is_exact: bool
 def future_mention(rng: random.Random, today: date, *, is_exact: bool = False) -> TimeMention:
     """Mention a day up to eight weeks ahead, or now and then, unless ``is_exact``, a coarser stretch."""
     if not is_exact and rng.random() < 0.2:
-        return rng.choice(_COARSE_FUTURE)(today)
-    return rng.choice(_FUTURE)(rng, today)
-
-
-def _ordinal(number: int) -> str:
-    ending = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
+        match rng.choice(("week", "month", "year")):
+            case "week":
+                return _week("next week", today + timedelta(1), f"the week after {format_gold_day(today)}")
+            case "month":
+                return _month("next month", today, 1)
+            case _:
+                return _year("next year", today.year + 1)
+    match rng.choice(("tomorrow", "days", "weeks", "weekday", "weekday", "date")):
+        case "tomorrow":
+            days = rng.randint(1, 2)
+            said = "tomorrow" if days == 1 else "the day after tomorrow"
+            return _exact_mention(said, today + timedelta(days))
+        case "days":
+            days = rng.randint(2, 10)
+            said = rng.choice((f"in {_SMALL_NUMBERS[days]} days", f"in {days} days"))
+            return _exact_mention(said, today + timedelta(days))
+        case "weeks":
+            weeks = rng.randint(1, 4)
+            said = "in a week" if weeks == 1 else f"in {_SMALL_NUMBERS[weeks]} weeks"
+            return _exact_mention(said, today + timedelta(weeks=weeks))
+        case "weekday":  # the next day of that name after today
+            day = today + timedelta(rng.randint(1, 6))
+            return _exact_mention(f"this {rng.choice(('', 'coming '))}{WEEKDAYS[day.weekday()]}", day)
+        case _:
+            return mention_date(today + timedelta(rng.randint(3, 56)), rng, today)
 
 
 def _exact_mention(expression: str, day: date) -> TimeMention:
     return TimeMention(expression, format_gold_day(day), day, day)
 
 
-def _today(rng: random.Random, today: date) -> TimeMention:
-    return _exact_mention(rng.choice(("today", "this morning")), today)
-
-
-def _yesterday(rng: random.Random, today: date) -> TimeMention:
-    said = rng.choice(("yesterday", "yesterday", "yesterday evening", "last night"))
-    return _exact_mention(said, today - timedelta(1))
-
-
-def _days_ago(rng: random.Random, today: date) -> TimeMention:
-    days = rng.randint(2, 10)
-    said = [f"{_SMALL_NUMBERS[days]} days ago", f"{days} days ago"]
-    return _exact_mention(
-        rng.choice([*said, "the day before yesterday"] if days == 2 else said), today - timedelta(days)
-    )
-
-
-def _weeks_ago(rng: random.Random, today: date) -> TimeMention:
-    weeks = rng.randint(1, 4)
-    said = "a week ago" if weeks == 1 else f"{_SMALL_NUMBERS[weeks]} weeks ago"
-    return _exact_mention(said, today - timedelta(weeks=weeks))
-
-
-def _last_weekday(rng: random.Random, today: date) -> TimeMention:
-    """The latest day of that name before today."""
-    day = today - timedelta(rng.randint(1, 7))
-    return _exact_mention(f"last {WEEKDAYS[day.weekday()]}", day)
-
-
-def _dated_past(rng: random.Random, today: date) -> TimeMention:
-    return mention_date(today - timedelta(rng.randint(2, 28)), rng, today)
-
-
-def _tomorrow(rng: random.Random, today: date) -> TimeMention:
-    days = rng.randint(1, 2)
-    return _exact_mention("tomorrow" if days == 1 else "the day after tomorrow", today + timedelta(days))
-
-
-def _in_days(rng: random.Random, today: date) -> TimeMention:
-    days = rng.randint(2, 10)
-    return _exact_mention(
-        rng.choice((f"in {_SMALL_NUMBERS[days]} days", f"in {days} days")), today + timedelta(days)
-    )
-
-
-def _in_weeks(rng: random.Random, today: date) -> TimeMention:
-    weeks = rng.randint(1, 4)
-    said = "in a week" if weeks == 1 else f"in {_SMALL_NUMBERS[weeks]} weeks"
-    return _exact_mention(said, today + timedelta(weeks=weeks))
-
-
-def _this_weekday(rng: random.Random, today: date) -> TimeMention:
-    """The next day of that name after today."""
-    day = today + timedelta(rng.randint(1, 6))
-    return _exact_mention(f"this {rng.choice(('', 'coming '))}{WEEKDAYS[day.weekday()]}", day)
-
-
-def _dated_future(rng: random.Random, today: date) -> TimeMention:
-    return mention_date(today + timedelta(rng.randint(3, 56)), rng, today)
-
-
 def _week(expression: str, first: date, gold: str) -> TimeMention:
     return TimeMention(expression, gold, first, first + timedelta(6), f" {gold}")
-
-
-def _last_week(today: date) -> TimeMention:
-    return _week("last week", today - timedelta(7), f"the week before {format_gold_day(today)}")
-
-
-def _next_week(today: date) -> TimeMention:
-    return _week("next week", today + timedelta(1), f"the week after {format_gold_day(today)}")
-
-
-def _last_weekend(today: date) -> TimeMention:
-    saturday = today - timedelta(today.weekday() + 2)
-    gold = f"the weekend before {format_gold_day(today)}"
-    return TimeMention("last weekend", gold, saturday, saturday + timedelta(1), f" {gold}")
 
 
 def _month(expression: str, today: date, offset: int) -> TimeMention:
@@ -172,31 +144,5 @@ def _month(expression: str, today: date, offset: int) -> TimeMention:
     return TimeMention(expression, gold, first, first + relativedelta(months=1, days=-1), f" in {gold}")
 
 
-def _last_month(today: date) -> TimeMention:
-    return _month("last month", today, -1)
-
-
-def _next_month(today: date) -> TimeMention:
-    return _month("next month", today, 1)
-
-
 def _year(expression: str, year: int) -> TimeMention:
     return TimeMention(expression, year, date(year, 1, 1), date(year, 12, 31), f" in {year}")
-
-
-def _last_year(today: date) -> TimeMention:
-    return _year("last year", today.year - 1)
-
-
-def _next_year(today: date) -> TimeMention:
-    return _year("next year", today.year + 1)
-
-
-_PAST: tuple[Callable[[random.Random, date], TimeMention], ...] = (
-    _today, _yesterday, _yesterday, _days_ago, _weeks_ago, _last_weekday, _last_weekday, _dated_past,
-)  # fmt: skip
-_FUTURE: tuple[Callable[[random.Random, date], TimeMention], ...] = (
-    _tomorrow, _in_days, _in_weeks, _this_weekday, _this_weekday, _dated_future,
-)  # fmt: skip
-_COARSE_PAST: tuple[Callable[[date], TimeMention], ...] = (_last_week, _last_weekend, _last_month, _last_year)
-_COARSE_FUTURE: tuple[Callable[[date], TimeMention], ...] = (_next_week, _next_month, _next_year)

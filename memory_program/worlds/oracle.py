@@ -96,18 +96,29 @@ class Oracle:
         if signature is Consolidate:
             return Exchange(system, user, render_reply(signature, tool_calls=[]))
         if signature in (AnswerQuestion, AnswerOrSearch):
-            answer, evidence = self._answer(fields)
+            known = self._questions.get(fields["question"])
+            if known is None:
+                raise OracleError(f"no known world asks {fields['question']!r}")
+            shown = _VisibleLines.parse(fields)
+            answers = (shown.answer(*asked) for asked in known)
+            answer, evidence = next((found for found in answers if found), (NOT_MENTIONED, ()))
             calls = {"tool_calls": []} if signature is AnswerOrSearch else {}
             return Exchange(system, user, render_reply(signature, **calls, answer=answer), evidence)
         kinds: list[Kind] = [kind for kind in KINDS if signature in (WriteAll, SPECIALISTS[kind])]
         told = list(self._gold_calls(kinds, fields, names_kind=signature is WriteAll))
-        changes = [(turn, _changed_line(call, fields)) for call, turns in told for turn in turns]
+        changes: list[tuple[str, str]] = []
+        for call, turns in told:
+            memory_id, line = call["args"].get("memory_id"), call["args"].get("old_text")
+            if memory_id is not None:
+                related = fields["related_memories"].splitlines()
+                line = next(line for line in related if line.endswith(f" [{memory_id}]"))
+            changes += [(turn, line) for turn in turns if line]
         return Exchange(
             system,
             user,
             render_reply(signature, tool_calls=[call for call, _ in told]),
             tuple(dict.fromkeys(turn for _, turns in told for turn in turns)),
-            tuple((turn, line) for turn, line in changes if line),
+            tuple(changes),
         )
 
     def find_conversation_id(self, user: str) -> str:
@@ -138,22 +149,18 @@ class Oracle:
             for operation in world.session_operations(session.number, kind):
                 if self._overlooks(world, operation):
                     continue
-                done = _core_calls(operation, core) if kind == "core" else _memory_calls(operation, ids)
+                if kind != "core":
+                    done = list(_memory_calls(operation, ids))
+                elif operation.action is Action.REPLACE_CORE and operation.old_text in core:
+                    old = operation.old_text
+                    done = [_call("edit_core", action="replace", old_text=old, text=operation.text)]
+                else:
+                    is_new = operation.text not in core
+                    done = [_call("edit_core", action="append", text=operation.text)] if is_new else []
                 for call in done:
                     if names_kind and call["args"].get("action") == "create":
                         call["args"]["kind"] = kind
                     yield call, [escape_prompt_markers(turns[turn_id].line) for turn_id in operation.sources]
-
-    # -- reading ---------------------------------------------------------------------------------
-
-    def _answer(self, fields: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-        """Give the answer, and the lines that it is from."""
-        known = self._questions.get(fields["question"])
-        if known is None:
-            raise OracleError(f"no known world asks {fields['question']!r}")
-        shown = _VisibleLines.parse(fields)
-        answers = (shown.answer(*asked) for asked in known)
-        return next((found for found in answers if found), (NOT_MENTIONED, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +174,8 @@ class _VisibleLines:
     def parse(cls, fields: Mapping[str, str]) -> "_VisibleLines":
         lines = [*fields["core_memory"].splitlines(), *fields["memories"].splitlines()]
         memories = [(at, line, _MEMORY_LINE.fullmatch(line)) for at, line in enumerate(lines)]
-        said = [
-            (at, line, _EXCERPT_LINE.fullmatch(line))
-            for at, line in enumerate(fields["excerpts"].splitlines())
-        ]
+        excerpts = enumerate(fields["excerpts"].splitlines())
+        said = [(at, line, _EXCERPT_LINE.fullmatch(line)) for at, line in excerpts]
         return cls(
             {(m["text"], m["day"]): (at, line) for at, line, m in memories if m},
             {m["text"]: (at, line) for at, line, m in said if m},
@@ -187,9 +192,8 @@ class _VisibleLines:
             return None
         parts = str(question.answer).split(", ")
         if len(parts) == len(found) > 1:
-            told = sorted(
-                (lines[0][0], part, lines) for lines, part in zip(found, parts, strict=True) if lines
-            )
+            pairs = zip(found, parts, strict=True)
+            told = sorted((lines[0][0], part, lines) for lines, part in pairs if lines)
             evidence = tuple(line for _, _, lines in told for _, line in lines)
             return (", ".join(part for _, part, _ in told), evidence) if told else None
         if not all(found):
@@ -210,10 +214,9 @@ class _VisibleLines:
 
 
 def _memory_calls(operation: GoldOperation, ids: Mapping[str, str]) -> Iterator[_Call]:
-    """Write an operation on single memories; one that needs a memory which is not shown does what is left.
+    """Write an operation on single memories; without the memory that it needs, it does what is left.
 
-    A call names its memory last: who has just said what is true now, or what no longer is, can tell which
-    memory it was.
+    A call names its memory last: after the text, the model can tell which memory it was.
     """
     old = ids.get(operation.old_text)
     when = {"happened_at": operation.time_expression} if operation.time_expression else {}
@@ -225,21 +228,6 @@ def _memory_calls(operation: GoldOperation, ids: Mapping[str, str]) -> Iterator[
         yield _call("manage_memory", action="update", text=operation.text_without_time, **when, memory_id=old)
     elif operation.text not in ids:
         yield _call("manage_memory", action="create", text=operation.text_without_time, **when)
-
-
-def _core_calls(operation: GoldOperation, core: Sequence[str]) -> Iterator[_Call]:
-    if operation.action is Action.REPLACE_CORE and operation.old_text in core:
-        yield _call("edit_core", action="replace", old_text=operation.old_text, text=operation.text)
-    elif operation.text not in core:
-        yield _call("edit_core", action="append", text=operation.text)
-
-
-def _changed_line(call: _Call, fields: Mapping[str, str]) -> str:
-    """Give the line of the prompt that a call changes; "" for what is new."""
-    memory_id = call["args"].get("memory_id")
-    if memory_id is None:
-        return call["args"].get("old_text", "")
-    return next(line for line in fields["related_memories"].splitlines() if line.endswith(f" [{memory_id}]"))
 
 
 def _call(name: str, **arguments: str) -> _Call:

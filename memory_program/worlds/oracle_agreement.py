@@ -112,9 +112,12 @@ def operation_agreement(
     tallies: dict[tuple[Kind, str], OperationCounts] = {}
     for kind, written, gold in _operation_pairs(exchanges, gold_reply):
         for does in sorted({operation.action for operation, _ in (*written, *gold)}):
-            tally = _count_matches(
-                [w for w in written if w[0].action == does], [g for g in gold if g[0].action == does]
-            )
+            did = [pair for pair in written if pair[0].action == does]
+            due = [pair for pair in gold if pair[0].action == does]
+            right = Counter(operation for operation, _ in did) & Counter(operation for operation, _ in due)
+            dated = [pair for pair in due if pair[0] in right and pair[1]]
+            right_dates = (Counter(did) & Counter(dated)).total()
+            tally = OperationCounts(right.total(), len(did), len(due), len(dated), right_dates)
             tallies[kind, does] = tallies.get((kind, does), OperationCounts()) + tally
     return tallies
 
@@ -168,41 +171,40 @@ def _operation_pairs(
         if signature in kinds:
             fields = parse_input_fields(exchange.user)
             written, gold = (
-                [(_operation(call, fields), _day(call, fields)) for call in _calls(signature, reply)]
+                _parse_operations(signature, reply, fields)
                 for reply in (exchange.reply, gold_reply(exchange.system, exchange.user))
             )
             yield kinds[signature], written, gold
 
 
-def _count_matches(written: Sequence[_Dated], gold: Sequence[_Dated]) -> OperationCounts:
-    right = Counter(operation for operation, _ in written) & Counter(operation for operation, _ in gold)
-    dated = [pair for pair in gold if pair[0] in right and pair[1]]
-    days_right = Counter(written) & Counter(dated)
-    return OperationCounts(right.total(), len(written), len(gold), len(dated), days_right.total())
-
-
-def _calls(signature: type[dspy.Signature], reply: str) -> Sequence[dspy.ToolCalls.ToolCall]:
+def _parse_operations(signature: type[dspy.Signature], reply: str, fields: Mapping[str, str]) -> list[_Dated]:
+    """List the operations of a reply, each with its day, counted from the session's date as the tool does."""
     try:
-        return ADAPTER.parse(signature, reply)["tool_calls"].tool_calls
+        calls: Sequence[dspy.ToolCalls.ToolCall] = ADAPTER.parse(signature, reply)["tool_calls"].tool_calls
     except AdapterParseError:
-        return ()
-
-
-def _operation(call: dspy.ToolCalls.ToolCall, fields: Mapping[str, str]) -> NormalizedOperation:
-    arguments: dict[str, Any] = call.args  # Any: whatever a model wrote
-    given = {name: str(value) for name, value in arguments.items() if value not in (None, "")}
-    said = given.get("text", "")
-    text = normalize_operation_text(said)
-    action = given.get("action", "")
-    if call.name == "manage_memory" and action in ("create", "update"):
-        target, _ = _resolve_target(given["memory_id"], fields) if "memory_id" in given else ("", "")
-        return NormalizedOperation(action, target, text, said)
-    if call.name == "delete_memory":
-        target, told = _resolve_target(given.get("memory_id", ""), fields)
-        return NormalizedOperation("delete", target, "", told)
-    if call.name == "edit_core" and action in ("append", "replace"):
-        return NormalizedOperation(action, normalize_operation_text(given.get("old_text", "")), text, said)
-    return NormalizedOperation(f"{call.name} {action}".strip(), repr(sorted(given.items())), text, said)
+        return []
+    operations: list[_Dated] = []
+    anchor = _ISO_DAY.search(fields.get("session_date", ""))
+    for call in calls:
+        arguments: dict[str, Any] = call.args  # Any: whatever a model wrote
+        given = {name: str(value) for name, value in arguments.items() if value not in (None, "")}
+        action, said = given.get("action", ""), given.get("text", "")
+        text, target = normalize_operation_text(said), ""
+        if call.name == "manage_memory" and action in ("create", "update"):
+            if "memory_id" in given:
+                target, _ = _resolve_target(given["memory_id"], fields)
+        elif call.name == "delete_memory":
+            target, said = _resolve_target(given.get("memory_id", ""), fields)
+            action, text = "delete", ""
+        elif call.name == "edit_core" and action in ("append", "replace"):
+            target = normalize_operation_text(given.get("old_text", ""))
+        else:
+            action, target = f"{call.name} {action}".strip(), repr(sorted(given.items()))
+        written_day = str(arguments.get("happened_at") or "")
+        day = resolve_date(written_day, date.fromisoformat(anchor[0])) if written_day and anchor else None
+        operation = NormalizedOperation(action, target, text, said)
+        operations.append((operation, day.isoformat() if day else written_day))
+    return operations
 
 
 def _resolve_target(memory_id: str, fields: Mapping[str, str]) -> tuple[str, str]:
@@ -210,14 +212,6 @@ def _resolve_target(memory_id: str, fields: Mapping[str, str]) -> tuple[str, str
     text = parse_stored_memories(fields).get(memory_id)
     unknown = f"<{memory_id}>"
     return (unknown, unknown) if text is None else (normalize_operation_text(text), text)
-
-
-def _day(call: dspy.ToolCalls.ToolCall, fields: Mapping[str, str]) -> str:
-    """The day that a call gives, counted from the session's date as the tool does."""
-    said = str(call.args.get("happened_at") or "")
-    anchor = _ISO_DAY.search(fields.get("session_date", ""))
-    day = resolve_date(said, date.fromisoformat(anchor[0])) if said and anchor else None
-    return day.isoformat() if day else said
 
 
 def normalize_operation_text(text: str) -> str:

@@ -1,6 +1,6 @@
 """People whom a speaker knows (semantic), and what is true of them."""
 
-from memory_program.worlds.world_schema import FactChange, FactSchema, QuestionTemplate, RoleReference
+from memory_program.worlds.world_schema import FactSchema, RoleReference, question, slot_change
 
 _PEOPLE = (RoleReference("relation", "person", "relation"), RoleReference("child", "person", "child"))
 
@@ -18,9 +18,7 @@ RELATION = FactSchema(
     ),
     asked=(("What is your {relation} called?", "My {relation} is called {person}."),),
     question_templates=(
-        QuestionTemplate(
-            ("Who is {name}'s {relation}?", "What is the name of {name}'s {relation}?"), "{person}"
-        ),
+        question("{person}", "Who is {name}'s {relation}?", "What is the name of {name}'s {relation}?"),
     ),
     key=("relation",),
     correctable_slot="person",
@@ -39,23 +37,18 @@ PERSON_HOME = FactSchema(
     ),
     asked=(("Where does {subject} live?", "{subject} lives in {place}."),),
     question_templates=(
-        QuestionTemplate(("Where does {subject} live?", "In which town does {subject} live?"), "{place}"),
+        question("{place}", "Where does {subject} live?", "In which town does {subject} live?"),
     ),
     bridge_templates=(
-        QuestionTemplate(
-            ("Where does {name}'s {role} live?", "In which town does {name}'s {role} live?"),
-            "{place}",
-        ),
+        question("{place}", "Where does {name}'s {role} live?", "In which town does {name}'s {role} live?"),
     ),
     changes=(
-        FactChange(
-            statements=(
-                "{subject} no longer lives in {old_place} but in {place}",
-                "{subject} moved away from {old_place} and lives in {place} now",
-                "{subject} left {old_place} for {place}",
-            ),
-            reason="moved",
-            replaced_slots=("place",),
+        slot_change(
+            "place",
+            "moved",
+            "{subject} no longer lives in {old_place} but in {place}",
+            "{subject} moved away from {old_place} and lives in {place} now",
+            "{subject} left {old_place} for {place}",
         ),
     ),
     about=_PEOPLE,
@@ -74,22 +67,16 @@ PERSON_JOB = FactSchema(
         "I admire {subject}, who works as {a_job}",
     ),
     asked=(("What does {subject} do for a living?", "{subject} works as {a_job}."),),
-    question_templates=(
-        QuestionTemplate(("What does {subject} work as?", "What work does {subject} do?"), "{job}"),
-    ),
+    question_templates=(question("{job}", "What does {subject} work as?", "What work does {subject} do?"),),
     bridge_templates=(
-        QuestionTemplate(
-            ("What does {name}'s {role} work as?", "What work does {name}'s {role} do?"), "{job}"
-        ),
+        question("{job}", "What does {name}'s {role} work as?", "What work does {name}'s {role} do?"),
     ),
     changes=(
-        FactChange(
-            statements=(
-                "{subject} is no longer {a_old_job} but works as {a_job}",
-                "{subject} gave up being {a_old_job} and works as {a_job} now",
-            ),
-            reason="changed jobs",
-            replaced_slots=("job",),
+        slot_change(
+            "job",
+            "changed jobs",
+            "{subject} is no longer {a_old_job} but works as {a_job}",
+            "{subject} gave up being {a_old_job} and works as {a_job} now",
         ),
     ),
     about=_PEOPLE,
@@ -108,13 +95,10 @@ PERSON_LOVES = FactSchema(
         "nothing makes {subject} happier than {dish}",
     ),
     question_templates=(
-        QuestionTemplate(("What dish does {subject} love?", "Which food does {subject} love?"), "{dish}"),
+        question("{dish}", "What dish does {subject} love?", "Which food does {subject} love?"),
     ),
     bridge_templates=(
-        QuestionTemplate(
-            ("What dish does {name}'s {role} love?", "Which food does {name}'s {role} love?"),
-            "{dish}",
-        ),
+        question("{dish}", "What dish does {name}'s {role} love?", "Which food does {name}'s {role} love?"),
     ),
     about=_PEOPLE,
     correctable_slot="dish",

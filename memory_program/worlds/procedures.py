@@ -1,6 +1,6 @@
 """Procedural facts: routines, recipes, methods."""
 
-from memory_program.worlds.world_schema import FactChange, FactSchema, QuestionTemplate
+from memory_program.worlds.world_schema import FactChange, FactSchema, question, slot_change
 
 ROUTINE = FactSchema(
     name="routine",
@@ -15,31 +15,25 @@ ROUTINE = FactSchema(
     ),
     asked=(("On which day do you practice {craft}?", "I practice {craft} every {weekday}."),),
     question_templates=(
-        QuestionTemplate(
-            (
-                "On which day does {name} practice {craft}?",
-                "Which day of the week does {name} practice {craft}?",
-            ),
+        question(
             "{weekday}",
+            "On which day does {name} practice {craft}?",
+            "Which day of the week does {name} practice {craft}?",
         ),
-        QuestionTemplate(("What does {name} practice every {weekday}?",), "{craft}"),
-        QuestionTemplate(
-            (
-                "What does {name} practice every week?",
-                "What are the things that {name} practices every week?",
-            ),
+        question("{craft}", "What does {name} practice every {weekday}?"),
+        question(
             "{craft}",
+            "What does {name} practice every week?",
+            "What are the things that {name} practices every week?",
         ),
     ),
     key=("craft",),
     changes=(
-        FactChange(
-            statements=(
-                "I moved my {craft} practice from {old_weekday} to {weekday}",
-                "my {craft} practice is every {weekday} now, not every {old_weekday}",
-            ),
-            reason="another day",
-            replaced_slots=("weekday",),
+        slot_change(
+            "weekday",
+            "another day",
+            "I moved my {craft} practice from {old_weekday} to {weekday}",
+            "my {craft} practice is every {weekday} now, not every {old_weekday}",
         ),
         FactChange(
             statements=("I do not practice {craft} anymore", "I quit practicing {craft} for good"),
@@ -62,28 +56,25 @@ RECIPE = FactSchema(
     ),
     asked=(("How do you make {dish}?", "I make {dish} with {first}, {second} and {third}."),),
     question_templates=(
-        QuestionTemplate(
-            ("What does {name} make {dish} with?", "Which ingredients does {name} make {dish} with?"),
+        question(
             "{first}, {second}, {third}",
+            "What does {name} make {dish} with?",
+            "Which ingredients does {name} make {dish} with?",
         ),
-        QuestionTemplate(("What does {name} make with {first}, {second} and {third}?",), "{dish}"),
-        QuestionTemplate(
-            (
-                "Which dishes did {name} say how to make?",
-                "What are the dishes that {name} said how to make?",
-            ),
+        question("{dish}", "What does {name} make with {first}, {second} and {third}?"),
+        question(
             "{dish}",
+            "Which dishes did {name} say how to make?",
+            "What are the dishes that {name} said how to make?",
         ),
     ),
     key=("dish",),
     changes=(
-        FactChange(
-            statements=(
-                "I now make {dish} with {first}, {second} and {third}, without {old_third}",
-                "in my {dish} I replaced {old_third}, so it takes {first}, {second} and {third}",
-            ),
-            reason="another recipe",
-            replaced_slots=("third",),
+        slot_change(
+            "third",
+            "another recipe",
+            "I now make {dish} with {first}, {second} and {third}, without {old_third}",
+            "in my {dish} I replaced {old_third}, so it takes {first}, {second} and {third}",
         ),
     ),
     correctable_slot="third",
@@ -102,24 +93,24 @@ SOAKING = FactSchema(
     ),
     asked=(("How long do you soak {ingredient}?", "I soak {ingredient} for {minutes}."),),
     question_templates=(
-        QuestionTemplate(
-            ("How long does {name} soak {ingredient}?", "For how long does {name} soak {ingredient}?"),
+        question(
             "{minutes}",
+            "How long does {name} soak {ingredient}?",
+            "For how long does {name} soak {ingredient}?",
         ),
-        QuestionTemplate(
-            ("What does {name} soak for {minutes}?", "Which food does {name} soak for {minutes}?"),
+        question(
             "{ingredient}",
+            "What does {name} soak for {minutes}?",
+            "Which food does {name} soak for {minutes}?",
         ),
     ),
     key=("ingredient",),
     changes=(
-        FactChange(
-            statements=(
-                "I soak {ingredient} for {minutes} now, {old_minutes} was not right",
-                "my {ingredient} turns out better after {minutes} of soaking than after {old_minutes}",
-            ),
-            reason="another time",
-            replaced_slots=("minutes",),
+        slot_change(
+            "minutes",
+            "another time",
+            "I soak {ingredient} for {minutes} now, {old_minutes} was not right",
+            "my {ingredient} turns out better after {minutes} of soaking than after {old_minutes}",
         ),
     ),
     correctable_slot="minutes",
@@ -138,24 +129,24 @@ CALLING = FactSchema(
     ),
     asked=(("On which day do you call {person}?", "I call {person} every {weekday}."),),
     question_templates=(
-        QuestionTemplate(
-            ("On which day does {name} call {person}?", "Which day of the week does {name} call {person}?"),
+        question(
             "{weekday}",
+            "On which day does {name} call {person}?",
+            "Which day of the week does {name} call {person}?",
         ),
-        QuestionTemplate(
-            ("Who does {name} call every {weekday}?", "Who gets a call from {name} every {weekday}?"),
+        question(
             "{person}",
+            "Who does {name} call every {weekday}?",
+            "Who gets a call from {name} every {weekday}?",
         ),
     ),
     key=("person",),
     changes=(
-        FactChange(
-            statements=(
-                "I call {person} every {weekday} now, not every {old_weekday}",
-                "my call with {person} moved from {old_weekday} to {weekday}",
-            ),
-            reason="another day",
-            replaced_slots=("weekday",),
+        slot_change(
+            "weekday",
+            "another day",
+            "I call {person} every {weekday} now, not every {old_weekday}",
+            "my call with {person} moved from {old_weekday} to {weekday}",
         ),
     ),
     correctable_slot="weekday",
@@ -173,13 +164,11 @@ CLEANING = FactSchema(
     ),
     asked=(("How do you clean the {thing}?", "I clean the {thing} with {ingredient}."),),
     question_templates=(
-        QuestionTemplate(
-            ("What does {name} clean the {thing} with?", "How does {name} clean the {thing}?"), "{ingredient}"
+        question(
+            "{ingredient}", "What does {name} clean the {thing} with?", "How does {name} clean the {thing}?"
         ),
-        QuestionTemplate(("What does {name} clean with {ingredient}?",), "{thing}"),
-        QuestionTemplate(
-            ("Which things does {name} clean?", "What are the things that {name} cleans?"), "{thing}"
-        ),
+        question("{thing}", "What does {name} clean with {ingredient}?"),
+        question("{thing}", "Which things does {name} clean?", "What are the things that {name} cleans?"),
     ),
     key=("thing",),
     correctable_slot="ingredient",
@@ -197,16 +186,14 @@ RISING = FactSchema(
     ),
     elliptical_exchanges=(("What time do you get up?", "At {clock}."),),
     question_templates=(
-        QuestionTemplate(("What time does {name} get up?", "At what time does {name} get up?"), "{clock}"),
+        question("{clock}", "What time does {name} get up?", "At what time does {name} get up?"),
     ),
     changes=(
-        FactChange(
-            statements=(
-                "I get up at {clock} now instead of {old_clock}",
-                "I changed my alarm from {old_clock} to {clock} and get up then",
-            ),
-            reason="another time",
-            replaced_slots=("clock",),
+        slot_change(
+            "clock",
+            "another time",
+            "I get up at {clock} now instead of {old_clock}",
+            "I changed my alarm from {old_clock} to {clock} and get up then",
         ),
     ),
     correctable_slot="clock",

@@ -1,6 +1,6 @@
 """Profile facts (core): home, work, family, and what else rarely changes."""
 
-from memory_program.worlds.world_schema import FactChange, FactSchema, QuestionTemplate
+from memory_program.worlds.world_schema import FactSchema, question, slot_change
 
 HOME = FactSchema(
     name="home",
@@ -21,23 +21,22 @@ HOME = FactSchema(
         ("Where is your apartment?", "It is in {place}."),
     ),
     question_templates=(
-        QuestionTemplate(
-            ("Where does {name} live?", "In which town does {name} live?", "Where is {name} living now?"),
+        question(
             "{place}",
+            "Where does {name} live?",
+            "In which town does {name} live?",
+            "Where is {name} living now?",
         ),
     ),
     changes=(
-        FactChange(
-            statements=(
-                "I moved from {old_place} to {place} {when}",
-                "{when} I left {old_place} and moved to {place}",
-                "I packed up in {old_place} and settled in {place} {when}",
-                "my move from {old_place} to {place} was {when}",
-            ),
-            reason="moved",
-            replaced_slots=("place",),
+        slot_change(
+            "place",
+            "moved",
+            "I moved from {old_place} to {place} {when}",
+            "{when} I left {old_place} and moved to {place}",
+            "I packed up in {old_place} and settled in {place} {when}",
+            "my move from {old_place} to {place} was {when}",
             event="moved",
-            tense="past",
         ),
     ),
     correctable_slot="place",
@@ -59,23 +58,19 @@ JOB = FactSchema(
         ("What is your job, by the way?", "I work as {a_job}."),
     ),
     question_templates=(
-        QuestionTemplate(
-            ("What does {name} work as?", "What is {name}'s job?", "What does {name} do for a living?"),
-            "{job}",
+        question(
+            "{job}", "What does {name} work as?", "What is {name}'s job?", "What does {name} do for a living?"
         ),
     ),
     changes=(
-        FactChange(
-            statements=(
-                "I stopped working as {a_old_job} and became {a_job} {when}",
-                "{when} I quit as {a_old_job} and started as {a_job}",
-                "I changed careers {when}, from {old_job} to {job}",
-                "no more work as {a_old_job} for me, I became {a_job} {when}",
-            ),
-            reason="changed jobs",
-            replaced_slots=("job",),
+        slot_change(
+            "job",
+            "changed jobs",
+            "I stopped working as {a_old_job} and became {a_job} {when}",
+            "{when} I quit as {a_old_job} and started as {a_job}",
+            "I changed careers {when}, from {old_job} to {job}",
+            "no more work as {a_old_job} for me, I became {a_job} {when}",
             event="changed_job",
-            tense="past",
         ),
     ),
     correctable_slot="job",
@@ -96,20 +91,20 @@ EMPLOYER = FactSchema(
         ("Who is your employer?", "It is {company}."),
     ),
     question_templates=(
-        QuestionTemplate(
-            ("Which company employs {name}?", "Who is {name} employed by?", "Who is {name}'s employer?"),
+        question(
             "{company}",
+            "Which company employs {name}?",
+            "Who is {name} employed by?",
+            "Who is {name}'s employer?",
         ),
     ),
     changes=(
-        FactChange(
-            statements=(
-                "I left {old_company} and am employed by {company} now",
-                "my employer is no longer {old_company} but {company}",
-                "I switched from {old_company} to {company}",
-            ),
-            reason="changed employers",
-            replaced_slots=("company",),
+        slot_change(
+            "company",
+            "changed employers",
+            "I left {old_company} and am employed by {company} now",
+            "my employer is no longer {old_company} but {company}",
+            "I switched from {old_company} to {company}",
         ),
     ),
     correctable_slot="company",
@@ -128,7 +123,7 @@ HOMETOWN = FactSchema(
     asked=(("Where were you raised?", "I grew up in {place}."),),
     elliptical_exchanges=(("Where did you grow up?", "In {place}."),),
     question_templates=(
-        QuestionTemplate(("Where did {name} grow up?", "In which town did {name} grow up?"), "{place}"),
+        question("{place}", "Where did {name} grow up?", "In which town did {name} grow up?"),
     ),
     correctable_slot="place",
 )
@@ -148,8 +143,8 @@ PARTNER = FactSchema(
         ("What is your spouse called?", "{person}."),
     ),
     question_templates=(
-        QuestionTemplate(
-            ("Who is {name} married to?", "What is the name of the person {name} is married to?"), "{person}"
+        question(
+            "{person}", "Who is {name} married to?", "What is the name of the person {name} is married to?"
         ),
     ),
     correctable_slot="person",
@@ -167,9 +162,7 @@ CHILD = FactSchema(
     ),
     asked=(("What is your {child} called?", "My {child} is called {person}."),),
     question_templates=(
-        QuestionTemplate(
-            ("What is the name of {name}'s {child}?", "What is {name}'s {child} named?"), "{person}"
-        ),
+        question("{person}", "What is the name of {name}'s {child}?", "What is {name}'s {child} named?"),
     ),
     key=("child",),
     correctable_slot="person",
@@ -188,7 +181,7 @@ BIRTHDAY = FactSchema(
     asked=(("When were you born?", "My birthday is on {birthday}."),),
     elliptical_exchanges=(("When is your birthday?", "On {birthday}."),),
     question_templates=(
-        QuestionTemplate(("When is {name}'s birthday?", "On which day is {name}'s birthday?"), "{birthday}"),
+        question("{birthday}", "When is {name}'s birthday?", "On which day is {name}'s birthday?"),
     ),
     correctable_slot="birthday",
     weight=0.7,
@@ -206,9 +199,7 @@ ALLERGY = FactSchema(
     ),
     asked=(("Do you have any food allergy?", "Yes, I am allergic to {ingredient}."),),
     question_templates=(
-        QuestionTemplate(
-            ("What is {name} allergic to?", "Which food is {name} allergic to?"), "{ingredient}"
-        ),
+        question("{ingredient}", "What is {name} allergic to?", "Which food is {name} allergic to?"),
     ),
     key=("ingredient",),
     max_live_facts=3,

@@ -5,20 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 
+from memory_program.worlds import small_talk
 from memory_program.worlds.catalogue import SCHEMAS
 from memory_program.worlds.fact_generator import FactInventor
 from memory_program.worlds.facts import Fact, FactPool, Timeline
-from memory_program.worlds.mentions import TimeMention, mention_date, shift_mention
-from memory_program.worlds.small_talk import (
-    CONFIRMATIONS,
-    CORRECTION_OPENERS,
-    DISTRACTORS,
-    LATE_CORRECTION_OPENERS,
-    RECALLS,
-    REMINDERS,
-    build_sentence,
-    to_second_person,
-)
+from memory_program.worlds.mentions import mention_date, shift_mention
+from memory_program.worlds.small_talk import build_sentence, to_second_person
 from memory_program.worlds.vocabulary import Vocabulary
 from memory_program.worlds.world_schema import fill_template
 from memory_program.worlds.world_sessions import SessionBuilder
@@ -48,23 +40,24 @@ class StoryTeller:
         self._days[book.number] = book.today
         book.greet()
         for _ in range(facts):
-            told = self._tell_one(book)
+            step = self._rng.random()
+            told = None
+            if step < 0.24:
+                told = self._tell_change(book)
+            elif step < 0.32:
+                told = self._tell_correction(book)
+            told = told or self._tell_new(book, has_slip=step > 0.93)
             if told is not None:
                 book.react(told.main_value)
             if self._rng.random() < 0.14:
-                self._distract(book)
+                # A distractor sounds like a fact about a speaker and is none.
+                vocabulary, text = self._rng.choice(small_talk.DISTRACTORS)
+                value = self._vocabulary.draw(vocabulary)
+                if value is not None:
+                    book.say(book.other(book.turns[-1].speaker), fill_template(text, {vocabulary: value}))
             if self._rng.random() < 0.12:
                 self._restate(book)
         book.say_goodbye()
-
-    def _tell_one(self, book: SessionBuilder) -> Fact | None:
-        step = self._rng.random()
-        told = None
-        if step < 0.24:
-            told = self._tell_change(book)
-        elif step < 0.32:
-            told = self._tell_correction(book)
-        return told or self._tell_new(book, has_slip=step > 0.93)
 
     # -- something new ---------------------------------------------------------------------------
 
@@ -73,9 +66,16 @@ class StoryTeller:
         if fact is None:
             return None
         wrong = self._inventor.invent_wrong_value(fact) if has_slip and fact.schema.correctable_slot else None
-        sources, evidence = (
-            self._say_slip_and_correction(book, fact, wrong) if wrong else self._say_fact(book, fact)
-        )
+        if wrong:
+            # Said wrong, and right a moment later: only the right one is to be remembered.
+            body = self._rng.choice(fact.schema.statements)
+            values = {**fact.utterance_values, fact.schema.correctable_slot or "": wrong}
+            slipped = book.state(fact.speaker, fill_template(body, values))
+            body = self._undated_statement(fact)
+            sources = (slipped, self._say_correction(book, fact, small_talk.CORRECTION_OPENERS, body, wrong))
+            evidence = sources
+        else:
+            sources, evidence = self._say_fact(book, fact)
         fact = self.timeline.begin(replace(fact, evidence=evidence), sources)
         if fact.schema.implied_schema:
             also = Fact(
@@ -104,41 +104,26 @@ class StoryTeller:
 
     # -- something wrong, set right --------------------------------------------------------------
 
-    def _say_slip_and_correction(
-        self, book: SessionBuilder, fact: Fact, wrong: str
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Let a fact be said wrong and right a moment later: only the right one is to be remembered."""
-        body = self._rng.choice(fact.schema.statements)
-        values = {**fact.utterance_values, fact.schema.correctable_slot or "": wrong}
-        slipped = book.state(fact.speaker, fill_template(body, values))
-        turns = (
-            slipped,
-            self._say_correction(book, fact, CORRECTION_OPENERS, self._undated_statement(fact), wrong),
-        )
-        return turns, turns
-
     def _tell_correction(self, book: SessionBuilder) -> Fact | None:
         """Let a fact of an earlier session be set right."""
         old = self._choose_earlier_fact(self.timeline.live_pool, book)
         if old is None or not old.schema.correctable_slot or self.timeline.is_uncorrectable(old):
             return None
         if old.when and old.when.day and old.schema.tense == "past" and self._rng.random() < 0.5:
-            return self._tell_date_correction(book, old, old.when)
+            right = shift_mention(old.when, self._rng, book.today)
+            wrong = mention_date(old.when.day, self._rng, book.today).expression
+            new = replace(old, when=right, session_number=book.number)
+            body = f"{self._undated_statement(new)} {right.expression}"
+            turn = self._say_correction(book, new, small_talk.LATE_CORRECTION_OPENERS, body, wrong)
+            return self.timeline.replace(old, replace(new, evidence=(turn,)), (turn,), "corrected")
         new = self._inventor.invent_correction(old, book.number)
         if new is None:
             return None
         wrong = old.slots[old.schema.correctable_slot]
-        turn = self._say_correction(book, new, LATE_CORRECTION_OPENERS, self._undated_statement(new), wrong)
+        body = self._undated_statement(new)
+        turn = self._say_correction(book, new, small_talk.LATE_CORRECTION_OPENERS, body, wrong)
         evidence = (*old.evidence, turn) if old.when else (turn,)
         return self.timeline.replace(old, replace(new, evidence=evidence), (turn,), "corrected")
-
-    def _tell_date_correction(self, book: SessionBuilder, old: Fact, when: TimeMention) -> Fact:
-        right = shift_mention(when, self._rng, book.today)
-        wrong = mention_date(when.day or book.today, self._rng, book.today)
-        new = replace(old, when=right, session_number=book.number)
-        body = f"{self._undated_statement(new)} {right.expression}"
-        turn = self._say_correction(book, new, LATE_CORRECTION_OPENERS, body, wrong.expression)
-        return self.timeline.replace(old, replace(new, evidence=(turn,)), (turn,), "corrected")
 
     def _say_correction(
         self, book: SessionBuilder, fact: Fact, openers: Sequence[str], body: str, wrong: str
@@ -179,26 +164,21 @@ class StoryTeller:
             return
         body = self._undated_statement(fact)
         if self._rng.random() < 0.5:
-            book.say(fact.speaker, build_sentence(self._rng.choice(REMINDERS), body))
+            book.say(fact.speaker, build_sentence(self._rng.choice(small_talk.REMINDERS), body))
             return
         listener = book.other(fact.speaker)
-        book.say(listener, self._rng.choice(RECALLS).format(body=to_second_person(body)), is_news=False)
-        book.say(fact.speaker, self._rng.choice(CONFIRMATIONS).format(other=listener), is_news=False)
-
-    def _distract(self, book: SessionBuilder) -> None:
-        """Let something be said that sounds like a fact about a speaker and is none."""
-        vocabulary, text = self._rng.choice(DISTRACTORS)
-        value = self._vocabulary.draw(vocabulary)
-        if value is not None:
-            book.say(book.other(book.turns[-1].speaker), fill_template(text, {vocabulary: value}))
+        book.say(
+            listener, self._rng.choice(small_talk.RECALLS).format(body=to_second_person(body)), is_news=False
+        )
+        book.say(
+            fact.speaker, self._rng.choice(small_talk.CONFIRMATIONS).format(other=listener), is_news=False
+        )
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _choose_earlier_fact(self, pool: FactPool, book: SessionBuilder) -> Fact | None:
-        """Choose a live fact that was told in an earlier session."""
         fact = self._inventor.choose_from(pool)
         return fact if fact and fact.session_number < book.number else None
 
     def _undated_statement(self, fact: Fact) -> str:
-        """Say a fact without its date."""
         return fill_template(self._rng.choice(fact.schema.statements), {**fact.utterance_values, "when": ""})

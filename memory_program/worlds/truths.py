@@ -1,6 +1,6 @@
 """Semantic facts, true beyond the day: pets, possessions, likes."""
 
-from memory_program.worlds.world_schema import FactChange, FactSchema, QuestionTemplate, RoleReference
+from memory_program.worlds.world_schema import FactChange, FactSchema, RoleReference, question, slot_change
 
 PET = FactSchema(
     name="pet",
@@ -16,13 +16,9 @@ PET = FactSchema(
     asked=(("What is your {animal} called?", "My {animal} is called {pet}."),),
     shown=(("This is {pet}, who lives with me.", "a photo of {a_animal} on a sofa"),),
     question_templates=(
-        QuestionTemplate(
-            ("What is the name of {name}'s {animal}?", "What is {name}'s {animal} named?"), "{pet}"
-        ),
-        QuestionTemplate(
-            ("What are the names of the pets that {name} has?", "What are {name}'s pets named?"), "{pet}"
-        ),
-        QuestionTemplate(("What kind of animal is {pet}, the pet that {name} has?",), "{animal}"),
+        question("{pet}", "What is the name of {name}'s {animal}?", "What is {name}'s {animal} named?"),
+        question("{pet}", "What are the names of the pets that {name} has?", "What are {name}'s pets named?"),
+        question("{animal}", "What kind of animal is {pet}, the pet that {name} has?"),
     ),
     key=("animal",),
     max_live_facts=3,
@@ -53,14 +49,15 @@ PET_LOVES = FactSchema(
         "the best treat for {subject} is {ingredient}",
     ),
     question_templates=(
-        QuestionTemplate(
-            ("What does {subject} love to eat?", "Which food does {subject} love to eat?"), "{ingredient}"
+        question(
+            "{ingredient}", "What does {subject} love to eat?", "Which food does {subject} love to eat?"
         ),
     ),
     bridge_templates=(
-        QuestionTemplate(
-            ("What does {name}'s {role} love to eat?", "Which food does {name}'s {role} love to eat?"),
+        question(
             "{ingredient}",
+            "What does {name}'s {role} love to eat?",
+            "Which food does {name}'s {role} love to eat?",
         ),
     ),
     about=(RoleReference("pet", "pet", "animal"),),
@@ -82,11 +79,11 @@ KEEPS = FactSchema(
         ("A look into my {room}, this is what I keep there.", "a photo of {a_thing} in the corner of a room"),
     ),
     question_templates=(
-        QuestionTemplate(
-            ("What does {name} keep in the {room}?", "Which thing does {name} keep in the {room}?"), "{thing}"
+        question(
+            "{thing}", "What does {name} keep in the {room}?", "Which thing does {name} keep in the {room}?"
         ),
-        QuestionTemplate(
-            ("Where does {name} keep the {thing}?", "In which room does {name} keep the {thing}?"), "{room}"
+        question(
+            "{room}", "Where does {name} keep the {thing}?", "In which room does {name} keep the {thing}?"
         ),
     ),
     key=("thing",),
@@ -101,13 +98,11 @@ KEEPS = FactSchema(
             event="sold",
             tense="past",
         ),
-        FactChange(
-            statements=(
-                "the {thing} is now in the {room}, not in the {old_room} anymore",
-                "I carried the {thing} from the {old_room} to the {room}",
-            ),
-            reason="put elsewhere",
-            replaced_slots=("room",),
+        slot_change(
+            "room",
+            "put elsewhere",
+            "the {thing} is now in the {room}, not in the {old_room} anymore",
+            "I carried the {thing} from the {old_room} to the {room}",
         ),
     ),
     correctable_slot="thing",
@@ -127,7 +122,7 @@ HOBBY = FactSchema(
     ),
     asked=(("What do you like to do in your free time?", "I enjoy {hobby}."),),
     question_templates=(
-        QuestionTemplate(("What hobbies does {name} enjoy?", "Which hobbies does {name} enjoy?"), "{hobby}"),
+        question("{hobby}", "What hobbies does {name} enjoy?", "Which hobbies does {name} enjoy?"),
     ),
     key=("hobby",),
     max_live_facts=4,
@@ -157,9 +152,7 @@ DISLIKE = FactSchema(
     ),
     asked=(("Is there any food that you cannot stand?", "Yes, I dislike {ingredient}."),),
     question_templates=(
-        QuestionTemplate(
-            ("What food does {name} dislike?", "Which foods does {name} dislike?"), "{ingredient}"
-        ),
+        question("{ingredient}", "What food does {name} dislike?", "Which foods does {name} dislike?"),
     ),
     key=("ingredient",),
     max_live_facts=3,
@@ -182,18 +175,16 @@ def _favorite(topic: str, vocabulary: str) -> FactSchema:
         ),
         elliptical_exchanges=((f"What is your favorite {topic}?", "That is {item}."),),
         question_templates=(
-            QuestionTemplate(
-                (f"What is {{name}}'s favorite {topic}?", f"Which {topic} is {{name}}'s favorite?"), "{item}"
+            question(
+                "{item}", f"What is {{name}}'s favorite {topic}?", f"Which {topic} is {{name}}'s favorite?"
             ),
         ),
         changes=(
-            FactChange(
-                statements=(
-                    f"my favorite {topic} is now {{item}}, not {{old_item}} anymore",
-                    f"I used to like {{old_item}} best, but {{item}} is my favorite {topic} now",
-                ),
-                reason="changed taste",
-                replaced_slots=("item",),
+            slot_change(
+                "item",
+                "changed taste",
+                f"my favorite {topic} is now {{item}}, not {{old_item}} anymore",
+                f"I used to like {{old_item}} best, but {{item}} is my favorite {topic} now",
             ),
         ),
         correctable_slot="item",

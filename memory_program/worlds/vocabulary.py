@@ -2,43 +2,21 @@
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 
-from memory_program.worlds.word_lists import (
-    ANIMALS,
-    BAND_SUFFIXES,
-    COMPANY_SUFFIXES,
-    CRAFTS,
-    DISH_FORMS,
-    FIRST_NAMES,
-    HOBBIES,
-    INGREDIENTS,
-    JOBS,
-    MODIFIERS,
-    MONTHS,
-    RELATIONS,
-    ROOMS,
-    THINGS,
-    TITLE_NOUNS,
-    TOWNS,
-    WEEKDAYS,
-)
+from memory_program.worlds import word_lists as lists
 
 HELD_OUT_SHARE = 0.25
 """The share of open-class words that no training world ever contains."""
 
 
-def _word_tuple(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-_ONSETS = _word_tuple("b d f g h j k l m n p r s t v w z br dr gr kr tr pl fl gl kl sh th st sk sn sv")
-_VOWELS = _word_tuple("a e i o u a e i o u ai ei ou")
-_CODAS = ("", "", "", *_word_tuple("n r l s m k t"))
-_CLOSES = ("", "", *_word_tuple("n r l m x d v th sh nd rk"))
-_PERSON_ENDS = _word_tuple("a o i us an el in ek or is ia un ette ard ois ael")
-_PLACE_ENDS = _word_tuple(
+_ONSETS = lists.word_tuple("b d f g h j k l m n p r s t v w z br dr gr kr tr pl fl gl kl sh th st sk sn sv")
+_VOWELS = lists.word_tuple("a e i o u a e i o u ai ei ou")
+_CODAS = ("", "", "", *lists.word_tuple("n r l s m k t"))
+_CLOSES = ("", "", *lists.word_tuple("n r l m x d v th sh nd rk"))
+_PERSON_ENDS = lists.word_tuple("a o i us an el in ek or is ia un ette ard ois ael")
+_PLACE_ENDS = lists.word_tuple(
     "vik ton burg mere stad holm ford dal nova sund gard by minster haven field ora isk"
 )
 _TRIES = 60
@@ -56,82 +34,81 @@ def _syllable(rng: random.Random) -> str:
     return rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS)
 
 
-def _invent_person(rng: random.Random) -> str:
-    if rng.random() < 0.2:
-        return rng.choice(FIRST_NAMES)
-    return (_syllable(rng) + rng.choice(_ONSETS) + rng.choice(_PERSON_ENDS)).capitalize()
-
-
-def _invent_place(rng: random.Random) -> str:
-    if rng.random() < 0.15:
-        return rng.choice(TOWNS)
-    middle = _syllable(rng) if rng.random() < 0.3 else ""
-    return (_syllable(rng) + middle + rng.choice(_PLACE_ENDS)).capitalize()
-
-
 def _invent_name(rng: random.Random) -> str:
     return (_syllable(rng) + rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CLOSES)).capitalize()
 
 
-def _invent_pet(rng: random.Random) -> str:
-    ending = rng.choice(("o", "y", "i", "ie", "a"))
-    return (rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_ONSETS) + ending).capitalize()
+def _generate_parts(name: str, rng: random.Random) -> tuple[str, str, str]:
+    """Generate an entry: its beginning, the open word that identifies it, and its end."""
+    match name:
+        case "person" if rng.random() < 0.2:
+            return "", rng.choice(lists.FIRST_NAMES), ""
+        case "person":
+            return "", (_syllable(rng) + rng.choice(_ONSETS) + rng.choice(_PERSON_ENDS)).capitalize(), ""
+        case "place" if rng.random() < 0.15:
+            return "", rng.choice(lists.TOWNS), ""
+        case "place":
+            middle = _syllable(rng) if rng.random() < 0.3 else ""
+            return "", (_syllable(rng) + middle + rng.choice(_PLACE_ENDS)).capitalize(), ""
+        case "pet":
+            ending = rng.choice(("o", "y", "i", "ie", "a"))
+            word = rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_ONSETS) + ending
+            return "", word.capitalize(), ""
+        case "company":
+            return "", _invent_name(rng), f" {rng.choice(lists.COMPANY_SUFFIXES)}"
+        case "band":
+            return "", _invent_name(rng), f" {rng.choice(lists.BAND_SUFFIXES)}"
+        case "title":
+            return f"The {rng.choice(lists.TITLE_NOUNS)} of ", _invent_name(rng), ""
+        case "thing":
+            return f"{rng.choice(lists.MODIFIERS)} ", rng.choice(lists.THINGS), ""
+        case _:
+            return "", rng.choice(lists.INGREDIENTS), f" {rng.choice(lists.DISH_FORMS)}"
 
 
-def _title_before_name(rng: random.Random) -> str:
-    return f"The {rng.choice(TITLE_NOUNS)} of "
-
-
-# An entry is (what stands before, the word that identifies it, what stands after). Only that word is open.
-_Entry = tuple[str, str, str]
-_GENERATORS: dict[str, Callable[[random.Random], _Entry]] = {
-    "person": lambda rng: ("", _invent_person(rng), ""),
-    "place": lambda rng: ("", _invent_place(rng), ""),
-    "pet": lambda rng: ("", _invent_pet(rng), ""),
-    "company": lambda rng: ("", _invent_name(rng), f" {rng.choice(COMPANY_SUFFIXES)}"),
-    "band": lambda rng: ("", _invent_name(rng), f" {rng.choice(BAND_SUFFIXES)}"),
-    "title": lambda rng: (_title_before_name(rng), _invent_name(rng), ""),
-    "thing": lambda rng: (f"{rng.choice(MODIFIERS)} ", rng.choice(THINGS), ""),
-    "dish": lambda rng: ("", rng.choice(INGREDIENTS), f" {rng.choice(DISH_FORMS)}"),
-}
+_INVENTED = ("person", "place", "pet", "company", "band", "title")
 _OPEN_LISTS: dict[str, tuple[str, ...]] = {
-    "ingredient": INGREDIENTS,
-    "job": JOBS,
-    "hobby": HOBBIES,
-    "craft": CRAFTS,
+    "ingredient": lists.INGREDIENTS,
+    "job": lists.JOBS,
+    "hobby": lists.HOBBIES,
+    "craft": lists.CRAFTS,
 }
 _CLOSED_LISTS: dict[str, tuple[str, ...]] = {
-    "animal": ANIMALS,
-    "room": ROOMS,
-    "relation": RELATIONS,
-    "weekday": WEEKDAYS,
+    "animal": lists.ANIMALS,
+    "room": lists.ROOMS,
+    "relation": lists.RELATIONS,
+    "weekday": lists.WEEKDAYS,
     "child": ("son", "daughter"),
     "minutes": tuple(f"{minutes} minutes" for minutes in range(5, 100, 5)),
     "clock": tuple(f"{hour}{past} am" for hour in range(4, 12) for past in ("", ":15", ":30", ":45")),
-    "birthday": tuple(f"{day} {month}" for month in MONTHS for day in range(1, 29)),
+    "birthday": tuple(f"{day} {month}" for month in lists.MONTHS for day in range(1, 29)),
 }
 _BLENDABLE_WORDS = tuple(
     word
-    for word in (*THINGS, *INGREDIENTS, *JOBS, *HOBBIES, *CRAFTS)
+    for word in (*lists.THINGS, *lists.INGREDIENTS, *lists.JOBS, *lists.HOBBIES, *lists.CRAFTS)
     if len(word) > 3 and not is_held_out(word)
 )
-VOCABULARIES = (*_GENERATORS, *_OPEN_LISTS, *_CLOSED_LISTS)
+VOCABULARIES = (*_INVENTED, "thing", "dish", *_OPEN_LISTS, *_CLOSED_LISTS)
 """The names of all vocabularies."""
 
-_GENERATED = ("person", "place", "pet", "company", "band", "title")
 _KNOWN_WORDS = frozenset(
     word.lower()
     for words in (
-        *(THINGS, INGREDIENTS, DISH_FORMS, JOBS, HOBBIES, CRAFTS, MODIFIERS, MONTHS, WEEKDAYS),
-        *(TITLE_NOUNS, ANIMALS, RELATIONS, ROOMS),
+        *(
+            lists.THINGS,
+            lists.INGREDIENTS,
+            lists.DISH_FORMS,
+            lists.JOBS,
+            lists.HOBBIES,
+            lists.CRAFTS,
+            lists.MODIFIERS,
+            lists.MONTHS,
+            lists.WEEKDAYS,
+        ),
+        *(lists.TITLE_NOUNS, lists.ANIMALS, lists.RELATIONS, lists.ROOMS),
     )
     for word in words
 )
-
-
-@lru_cache(maxsize=16)
-def _open_words(name: str, held_out: bool) -> tuple[str, ...]:
-    return tuple(word for word in _OPEN_LISTS[name] if is_held_out(word) == held_out)
 
 
 class Vocabulary:
@@ -160,25 +137,21 @@ class Vocabulary:
         if name in _CLOSED_LISTS:
             choices = [word for word in _CLOSED_LISTS[name] if word not in exclude]
             return self._rng.choice(choices) if choices else None
-        return self._draw_from_list(name) if name in _OPEN_LISTS else self._generate_entry(name)
-
-    def _draw_from_list(self, name: str) -> str | None:
-        if self._coined and self._rng.random() < self._coined:
-            return self._blend_words()
-        pool = self._pools.get(name)
-        if pool is None:
-            pool = self._pools[name] = list(_open_words(name, self._held_out))
-        if not pool:
-            return None
-        position = self._rng.randrange(len(pool))
-        pool[position], pool[-1] = pool[-1], pool[position]
-        return pool.pop()
-
-    def _generate_entry(self, name: str) -> str | None:
-        make = _GENERATORS[name]
+        if name in _OPEN_LISTS:
+            if self._coined and self._rng.random() < self._coined:
+                return self._blend_words()
+            if name not in self._pools:
+                words = _OPEN_LISTS[name]
+                self._pools[name] = [word for word in words if is_held_out(word) == self._held_out]
+            pool = self._pools[name]
+            if not pool:
+                return None
+            position = self._rng.randrange(len(pool))
+            pool[position], pool[-1] = pool[-1], pool[position]
+            return pool.pop()
+        is_invented = name in _INVENTED
         for _ in range(_TRIES):
-            before, word, after = make(self._rng)
-            is_invented = name in _GENERATED
+            before, word, after = _generate_parts(name, self._rng)
             if not is_invented and self._coined and self._rng.random() < self._coined:
                 word = self._blend_words() or word
             if is_held_out(word) != self._held_out or (
@@ -193,10 +166,7 @@ class Vocabulary:
         return None
 
     def _blend_words(self) -> str | None:
-        """Join the beginning of one word to the end of another: "parsnip" and "conductor" make "parsctor".
-
-        A few are joined by a hyphen, as they are: "sewing-marimba".
-        """
+        """Join the start of one word to the end of another ("parsctor"), or two words by a hyphen."""
         for _ in range(_TRIES):
             first, second = self._rng.choices(_BLENDABLE_WORDS, k=2)
             word, longest = f"{first}-{second}", 17

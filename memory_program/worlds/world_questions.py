@@ -91,7 +91,7 @@ def to_question(candidate: QuestionCandidate, conversation_id: str, index: int) 
         text=candidate.text,
         category=candidate.category,
         answer=None if is_trap else candidate.answer,
-        evidence=tuple(sorted(turns, key=_turn_order)),
+        evidence=tuple(sorted(turns, key=lambda turn_id: [int(part) for part in turn_id[1:].split(":")])),
         adversarial_answer=str(candidate.answer) if is_trap else None,
     )
 
@@ -106,7 +106,13 @@ class _FactQuestions:
         self._overdue = {fact.fact_id for fact in timeline.live.values() if fact.is_overdue(today)}
         self._swapped = {speakers[0]: speakers[1], speakers[1]: speakers[0]}
         self._rng = rng
-        maybe = (fact for fact_id in self._overdue for fact in _fulfill_plan(timeline.facts[fact_id]))
+        plans = [timeline.facts[fact_id] for fact_id in self._overdue]
+        maybe = [  # what the plans would have become
+            replace(plan, schema=SCHEMAS[change.becomes])
+            for plan in plans
+            for change in plan.schema.changes
+            if change.becomes
+        ]
         self._ever = {
             _answer_group(fact, probe, fact.subject)
             for fact in (*timeline.facts.values(), *maybe)
@@ -128,11 +134,11 @@ class _FactQuestions:
                 probes[key].answer != WHEN and any(fact.fact_id in self._overdue for fact in facts)
             ):
                 continue
-            category = _question_category(probes[key], facts)
-            text = self._rng.choice(probes[key].texts)
-            yield QuestionCandidate(
-                fill_template(text, _question_values(facts[0])), category, answer, tuple(facts)
-            )
+            category = Category.MULTI_HOP if len(facts) > 1 else Category.SINGLE_HOP
+            if probes[key].answer in (WHEN, "{birthday}"):
+                category = Category.TEMPORAL
+            text = fill_template(self._rng.choice(probes[key].texts), _question_values(facts[0]))
+            yield QuestionCandidate(text, category, answer, tuple(facts))
             other = self._swapped.get(facts[0].subject)
             if other and _answer_group(facts[0], probes[key], other) not in self._ever:
                 text = self._rng.choice(probes[key].texts)
@@ -149,18 +155,9 @@ class _FactQuestions:
                 answer = _gold_answer(bridge, [fact])
                 role = next(role.role for role in fact.schema.about if role.schema == parent.schema.name)
                 values = {**_question_values(fact), "role": parent.slots[role]}
-                text = self._rng.choice(bridge.texts)
+                text = fill_template(self._rng.choice(bridge.texts), values)
                 if answer is not None:
-                    yield QuestionCandidate(
-                        fill_template(text, values), Category.MULTI_HOP, answer, (parent, fact)
-                    )
-
-
-def _fulfill_plan(plan: Fact) -> Iterator[Fact]:
-    """Give what a plan would have become."""
-    for change in plan.schema.changes:
-        if change.becomes:
-            yield replace(plan, schema=SCHEMAS[change.becomes])
+                    yield QuestionCandidate(text, Category.MULTI_HOP, answer, (parent, fact))
 
 
 def _answer_group(fact: Fact, probe: QuestionTemplate, subject: str) -> tuple[str, ...]:
@@ -187,14 +184,3 @@ def _gold_answer(probe: QuestionTemplate, facts: Sequence[Fact]) -> str | int | 
     if len(parts) > _MAX_ANSWER_PARTS or (is_list and "," in parts[0]):
         return None
     return ", ".join(parts)
-
-
-def _question_category(probe: QuestionTemplate, facts: Sequence[Fact]) -> Category:
-    if probe.answer in (WHEN, "{birthday}"):
-        return Category.TEMPORAL
-    return Category.MULTI_HOP if len(facts) > 1 else Category.SINGLE_HOP
-
-
-def _turn_order(turn_id: str) -> tuple[int, int]:
-    session, turn = turn_id[1:].split(":")
-    return int(session), int(turn)

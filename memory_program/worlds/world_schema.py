@@ -58,6 +58,12 @@ class FactChange:
         return not (self.replaced_slots or self.becomes or self.changes_date)
 
 
+def slot_change(slot: str, reason: str, *statements: str, event: str | None = None) -> FactChange:
+    """Make the change that gives one slot another value; one that leaves an event behind has a past date."""
+    tense = "past" if event else None
+    return FactChange(statements, reason, replaced_slots=(slot,), event=event, tense=tense)
+
+
 @dataclass(frozen=True)
 class RoleReference:
     """A person's role for a speaker: the fact of ``schema`` that introduced them, by its two slots."""
@@ -101,6 +107,11 @@ class FactSchema:
     reused_slot: str | None = None
     correctable_slot: str | None = None
     weight: float = 1.0
+
+
+def question(answer: str, *texts: str) -> QuestionTemplate:
+    """Make a question from its answer's template and its phrasings."""
+    return QuestionTemplate(texts, answer)
 
 
 def date_question(*texts: str) -> QuestionTemplate:

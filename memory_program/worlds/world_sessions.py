@@ -4,18 +4,8 @@ import random
 from datetime import date, datetime
 
 from locomo.types import Session, Turn
-from memory_program.worlds.small_talk import (
-    CLOSERS,
-    CLOSINGS,
-    CLOSINGS_BACK,
-    ECHOES,
-    GREETINGS,
-    GREETINGS_BACK,
-    OPENERS,
-    PROMPTS,
-    REACTIONS,
-    build_sentence,
-)
+from memory_program.worlds import small_talk
+from memory_program.worlds.small_talk import build_sentence
 
 
 class SessionBuilder:
@@ -45,38 +35,39 @@ class SessionBuilder:
         ``is_news`` says that there is something in it to react to.
         """
         if self.turns and self.turns[-1].speaker == speaker:
-            fillers = REACTIONS if self._is_news else PROMPTS
+            fillers = small_talk.REACTIONS if self._is_news else small_talk.PROMPTS
             self._add_turn(self.other(speaker), self._choose_line(fillers, self.other(speaker)))
         self._is_news = is_news
         return self._add_turn(speaker, text, caption)
 
     def state(self, speaker: str, body: str) -> str:
         """Say a statement, often between an opener and a closer."""
-        opener = self._rng.choice(OPENERS) if self._rng.random() < 0.45 else ""
-        closer = self._rng.choice(CLOSERS) if self._rng.random() < 0.2 else ""
+        opener = self._rng.choice(small_talk.OPENERS) if self._rng.random() < 0.45 else ""
+        closer = self._rng.choice(small_talk.CLOSERS) if self._rng.random() < 0.2 else ""
         return self.say(speaker, build_sentence(opener, body, closer))
 
     def greet(self) -> None:
         """Open the talk."""
         first = self._rng.choice(self._speakers)
-        self.say(first, self._choose_line(GREETINGS, first), is_news=False)
-        self.say(self.other(first), self._choose_line(GREETINGS_BACK, self.other(first)), is_news=False)
+        second = self.other(first)
+        self.say(first, self._choose_line(small_talk.GREETINGS, first), is_news=False)
+        self.say(second, self._choose_line(small_talk.GREETINGS_BACK, second), is_news=False)
 
     def react(self, value: str) -> None:
         """Let the listener react now and then, or repeat what was said in a word."""
         listener = self.other(self.turns[-1].speaker)
         chance = self._rng.random()
         if chance < 0.12:
-            self.say(listener, self._rng.choice(ECHOES).format(value=value), is_news=False)
+            self.say(listener, self._rng.choice(small_talk.ECHOES).format(value=value), is_news=False)
         elif chance < 0.5:
-            self.say(listener, self._choose_line(REACTIONS, listener), is_news=False)
+            self.say(listener, self._choose_line(small_talk.REACTIONS, listener), is_news=False)
 
     def say_goodbye(self) -> None:
         """Close the talk, or let it break off."""
         if self._rng.random() < 0.4:
             first = self.other(self.turns[-1].speaker)
-            self.say(first, self._choose_line(CLOSINGS, first))
-            self.say(self.other(first), self._choose_line(CLOSINGS_BACK, self.other(first)))
+            self.say(first, self._choose_line(small_talk.CLOSINGS, first))
+            self.say(self.other(first), self._choose_line(small_talk.CLOSINGS_BACK, self.other(first)))
 
     def session(self) -> Session:
         """Close the book."""
