@@ -75,7 +75,7 @@ def test_an_episode_survives_as_json():
         ({"session": None}, "not an episode"),
         ({"session": {"number": 1, "date_time": "2023-05-08", "turns": []}}, "the session has no turns"),
         ({"operations": [{"kind": "create"}]}, "not a logged operation"),
-        ({"questions": []}, "it asks nothing"),
+        ({"questions": []}, "it has no questions"),
         ({"questions": [{"index": 0}]}, "'question' is missing"),
         ({"conversation_id": 7}, "conversation_id=7 is not a name"),
     ],
