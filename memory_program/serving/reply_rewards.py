@@ -42,7 +42,13 @@ class ReplyRewarder:
         """Take what a ``Grader`` takes."""
         self._grader = Grader(reader, metric, rule, threads=1)
         self._rule = rule
-        self._programs = {agent: _single_agent_program(agent) for agent in AGENTS}
+        self._programs: dict[str, MemoryProgram] = {}
+        for agent in AGENTS:  # each alone, and it never consolidates
+            mode = "generalist" if agent == GENERALIST else "specialists"
+            writer = MemoryWriter(mode, memory_budget=_UNLIMITED_TOKENS)
+            writer.agents = (agent,)
+            writer.set_lm(dspy.LM("reply", engine=_Replay(), cache=False, num_retries=0))
+            self._programs[agent] = MemoryProgram(writer)
 
     def reward(self, episode: Episode, agent: str, reply: str) -> ReplyReward:
         """Reward one agent's reply to an episode; safe from any thread. ``agent`` is one of ``AGENTS``."""
@@ -62,15 +68,6 @@ class ReplyRewarder:
 
 
 _current_reply: ContextVar[str] = ContextVar("replayed")
-
-
-def _single_agent_program(agent: str) -> MemoryProgram:
-    """Make a program whose writer has one agent, and never consolidates."""
-    mode = "generalist" if agent == GENERALIST else "specialists"
-    writer = MemoryWriter(mode, memory_budget=_UNLIMITED_TOKENS)
-    writer.agents = (agent,)
-    writer.set_lm(dspy.LM("reply", engine=_Replay(), cache=False, num_retries=0))
-    return MemoryProgram(writer)
 
 
 class _Replay:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,10 +83,33 @@ def write_verl(lines: Sequence[SessionLine], path: Path, by: VerlRowUnit = "sess
     Raises:
         RecordError: nothing is asked about any session, or an agent had several turns.
     """
-    _check_single_turn(lines)
-    rows = [
-        {**row, "extra_info": {"index": n, **row["extra_info"]}} for n, row in enumerate(_rows(lines, by))
-    ]
+    rows: list[dict[str, Any]] = []  # Any: JSON
+    for line in lines:
+        place = f"{line['episode']['conversation_id']}/session_{line['episode']['session']['number']}"
+        for agent, calls in Counter(call["agent"] for call in line["calls"]).items():
+            if calls > 1:
+                raise RecordError(
+                    f"{agent!r} has {calls} calls in {place}: a row of verl is one reply, so collect the "
+                    "trajectories with --max-turns 1"
+                )
+        questions = line["episode"]["questions"]
+        for part in [questions] if by == "session" else [[question] for question in questions]:
+            if not part:
+                continue
+            episode = {**line["episode"], "questions": part}
+            digest = hashlib.sha256(json.dumps(episode, sort_keys=True).encode()).hexdigest()[:8]
+            unit = f"s{episode['session']['number']}" if by == "session" else f"qa{part[0]['index']}"
+            gold = json.dumps([q["answer"] for q in part])
+            for call in line["calls"]:
+                extra_info = {
+                    "index": len(rows),
+                    "namespace": f"{episode['conversation_id']}-{unit}-{digest}",
+                    "agent": call["agent"],
+                    "episode": json.dumps(episode),
+                }
+                row = {"data_source": DATASET_NAME, "prompt": call["messages"], "ability": "memory"}
+                reward_model = {"style": "rule", "ground_truth": gold}
+                rows.append({**row, "reward_model": reward_model, "extra_info": extra_info})
     if not rows:
         raise RecordError(
             "nothing is asked about the sessions of these trajectories: nothing can be rewarded"
@@ -94,50 +117,6 @@ def write_verl(lines: Sequence[SessionLine], path: Path, by: VerlRowUnit = "sess
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), path)
     return len(rows)
-
-
-def _check_single_turn(lines: Sequence[SessionLine]) -> None:
-    """Refuse what was written in several turns: the reward is asked about one reply, and knows no others."""
-    for line in lines:
-        episode = line["episode"]
-        for agent, calls in Counter(call["agent"] for call in line["calls"]).items():
-            if calls > 1:
-                raise RecordError(
-                    f"{agent!r} has {calls} calls in {episode['conversation_id']}/session_"
-                    f"{episode['session']['number']}: a row of verl is one reply, so collect the "
-                    "trajectories with --max-turns 1"
-                )
-
-
-def _rows(lines: Sequence[SessionLine], by: VerlRowUnit) -> Iterator[dict[str, Any]]:  # Any: JSON
-    for line in lines:
-        questions = line["episode"]["questions"]
-        parts = [questions] if by == "session" else [[question] for question in questions]
-        for part in parts:
-            if not part:
-                continue
-            episode = {**line["episode"], "questions": part}
-            for call in line["calls"]:
-                yield {
-                    "data_source": DATASET_NAME,
-                    "prompt": call["messages"],
-                    "ability": "memory",
-                    "reward_model": {
-                        "style": "rule",
-                        "ground_truth": json.dumps([q["answer"] for q in part]),
-                    },
-                    "extra_info": {
-                        "namespace": _namespace(episode, by),
-                        "agent": call["agent"],
-                        "episode": json.dumps(episode),
-                    },
-                }
-
-
-def _namespace(episode: dict[str, Any], by: VerlRowUnit) -> str:  # Any: JSON
-    digest = hashlib.sha256(json.dumps(episode, sort_keys=True).encode()).hexdigest()[:8]
-    place = f"s{episode['session']['number']}" if by == "session" else f"qa{episode['questions'][0]['index']}"
-    return f"{episode['conversation_id']}-{place}-{digest}"
 
 
 def _message_text(call: dict[str, Any], role: str) -> str:  # Any: JSON

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from memory_program.inference.loading import load_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.rewards import build_answer_metric
-from memory_program.rl.training_data import TrainingSplits, load_synthesis_conversations, load_training_splits
+from memory_program.rl.training_data import load_synthesis_conversations, load_training_splits
 from memory_program.rl.training_models import reload_in_float32
 from memory_program.sft.exports import write_llamafactory, write_verl
 from memory_program.sft.question_synthesis import QuestionSynthesizer
@@ -61,7 +61,13 @@ def collect_trajectories(
     program = make_system(SystemName.MEMORY.value, config.system)
     assert isinstance(program, MemoryProgram)
     load_model_prompts(program, writer=config.model)
-    program.writer.set_lm(expert or _expert(config, splits))
+    if expert is None and config.model == ORACLE_EXPERT:
+        expert = oracle_lm(list(splits.worlds.values()))
+    elif expert is None:
+        limiter = AdaptiveLimiter(config.concurrency)
+        expert = language_model(config.model, api_base=config.api_base, limiter=limiter)
+        check_model(expert)
+    program.writer.set_lm(expert)
     with lock_run_folder(config.output_dir):
         found = record_trajectories(
             program,
@@ -79,12 +85,7 @@ def collect_trajectories(
     others = set(config.output_dir.glob("*.jsonl")) - files
     if others:
         say(f"and {len(others)} conversations of earlier commands, which sft and export take, too")
-    lost = [collected for collected in found if collected.failure is not None]
-    if lost:
-        raise ModelError(
-            f"{len(lost)} conversations are not finished, for calls failed (the first: {lost[0].failure}); "
-            "what is done is kept: the same command goes on from there"
-        )
+    _check_finished([collected.failure for collected in found])
 
 
 def synthesize_questions(config: SynthesizeConfig, console: Console | None = None) -> None:
@@ -114,12 +115,7 @@ def synthesize_questions(config: SynthesizeConfig, console: Console | None = Non
     rejected = sum((one.rejected for one in found), Counter[str]())
     told = ", ".join(f"{count} {reason}" for reason, count in sorted(rejected.items())) or "none"
     say(f"{kept:,} questions of {len(found)} conversations: {path}; rejected: {told}")
-    lost = [one for one in found if one.failure is not None]
-    if lost:
-        raise ModelError(
-            f"{len(lost)} conversations are not finished, for calls failed (the first: {lost[0].failure}); "
-            "what is done is kept: the same command goes on from there"
-        )
+    _check_finished([one.failure for one in found])
 
 
 def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> None:
@@ -134,6 +130,14 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
     lessons = split_by_conversation(
         read_trajectories(config.trajectories), config.held_out, config.optimizer.seed
     )
+
+    def report(entry: LogEntry) -> None:
+        told = f"loss {entry['loss']:.4f}"
+        if entry["kind"] == "validation":
+            say(f"validation after {entry['step']} steps: {told}")
+        else:
+            say(f"step {entry['step']}: {told}, {entry['tokens_per_s/trained']:,.0f} tokens/s")
+
     say(f"{len(lessons.train):,} examples to learn from, {len(lessons.val):,} to validate on")
     with lock_run_folder(config.output_dir):
         lm = language_model(config.model)
@@ -145,7 +149,7 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
             config.optimizer,
             epochs=config.epochs,
             batch=config.batch,
-            on_entry=partial(_report, say),
+            on_entry=report,
         )
         result, prompts = config.output_dir / "model", config.trajectories / "program.json"
 
@@ -182,22 +186,15 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
     say(f"saved: {write_verl(lines, path, config.by):,} rows in {path}")
 
 
-def _expert(config: TrajectoriesConfig, splits: TrainingSplits) -> dspy.LM:
-    if config.model == ORACLE_EXPERT:
-        return oracle_lm(list(splits.worlds.values()))
-    limiter = AdaptiveLimiter(config.concurrency)
-    lm = language_model(config.model, api_base=config.api_base, limiter=limiter)
-    check_model(lm)
-    return lm
+def _check_finished(failures: Sequence[str | None]) -> None:
+    lost = [failure for failure in failures if failure is not None]
+    if lost:
+        raise ModelError(
+            f"{len(lost)} conversations are not finished, for calls failed (the first: {lost[0]}); "
+            "what is done is kept: the same command goes on from there"
+        )
 
 
 def _make_printer(console: Console | None) -> Callable[[str], None]:
     shown = console or Console(width=120)
     return partial(shown.print, highlight=False, markup=False, soft_wrap=True)
-
-
-def _report(say: Callable[[str], None], entry: LogEntry) -> None:
-    if entry["kind"] == "validation":
-        say(f"validation after {entry['step']} steps: loss {entry['loss']:.4f}")
-    else:
-        say(f"step {entry['step']}: loss {entry['loss']:.4f}, {entry['tokens_per_s/trained']:,.0f} tokens/s")

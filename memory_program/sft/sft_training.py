@@ -109,7 +109,11 @@ def fine_tune(
             state.save(job.trainer, progress)
         if is_last:
             break
-        chosen = _batch(lessons.train, progress.step, steps, batch, training.seed)
+        epoch, place = divmod(progress.step, steps)  # every epoch has a shuffle of its own
+        order = random.Random(f"{training.seed}:{epoch}").sample(
+            range(len(lessons.train)), len(lessons.train)
+        )
+        chosen = [lessons.train[index] for index in order[place * batch : (place + 1) * batch]]
         report = job.step(chosen, TrainDataFormat.CHAT)
         assert report is not None, "examples always teach"
         progress.step += 1
@@ -127,13 +131,6 @@ def fine_tune(
         on_entry(entry)
     job.trainer.load_weights(state.best_weights_folder(progress.best_step))
     return job
-
-
-def _batch(examples: Sequence[SftExample], step: int, steps: int, batch: int, seed: int) -> list[SftExample]:
-    """Give the examples of a step: each pass shuffles them anew, as its number decides."""
-    epoch, place = divmod(step, steps)
-    order = random.Random(f"{seed}:{epoch}").sample(range(len(examples)), len(examples))
-    return [examples[index] for index in order[place * batch : (place + 1) * batch]]
 
 
 def _validate(

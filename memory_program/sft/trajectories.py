@@ -21,7 +21,7 @@ from memory_program.core.parallel import run_parallel
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.episode_json import episode_to_json
 from memory_program.rl.episodes import Episode, questions_by_session
-from memory_program.rl.rollouts import Rollout, chat_messages, get_policy_lm, run_rollout, sampling_program
+from memory_program.rl.rollouts import chat_messages, get_policy_lm, run_rollout, sampling_program
 from memory_program.sft.session_lines import (
     SessionLine,
     append_line,
@@ -112,53 +112,42 @@ def _collect(
     """Go on with one conversation until it is done or a call is lost."""
     path = session_file(folder, conversation.conversation_id)
     done = read_lines(path) if path.exists() else []
-    check_resumable(
-        path, done, [line["episode"]["session"] for line in done], conversation.sessions, expert.model
-    )
+    recorded = [line["episode"]["session"] for line in done]
+    check_resumable(path, done, recorded, conversation.sessions, expert.model)
     if any(line.get("prompts", expert.prompts) != expert.prompts for line in done):  # older lines do not say
         raise RecordError(f"{str(path)!r} holds what other prompts led to: name another folder")
-    space = _restore_space(done, conversation)
+    space = MemorySpace(conversation.conversation_id)
+    operations = [operation_from_json(record) for line in done for record in line["operations"]]
+    space.bank = MemoryBank.replay(space.namespace, operations)
     placed = questions_by_session(conversation)
     for session in conversation.sessions[len(done) :]:
-        rollout = run_rollout(
-            program, Episode(conversation, session, space, tuple(placed[session.session_id])), "expert"
-        )
+        episode = Episode(conversation, session, space, tuple(placed[session.session_id]))
+        rollout = run_rollout(program, episode, "expert")
         if rollout.call_errors:
             failure = rollout.call_errors[0]
-            return CollectionResult(
-                conversation.conversation_id, len(done), f"{failure.where}: {failure.message}"
-            )
-        line = _line(rollout, expert)
+            reason = f"{failure.where}: {failure.message}"
+            return CollectionResult(conversation.conversation_id, len(done), reason)
+        line = {
+            "episode": episode_to_json(rollout.episode),
+            "model": expert.model,
+            "prompts": expert.prompts,
+            "version": __version__,
+            "calls": [
+                {
+                    "agent": call.agent,
+                    "messages": chat_messages(call.request),
+                    "reply": call.response.text or "",
+                    "is_valid": rollout.agent_stats[call.agent].is_valid,
+                }
+                for call in rollout.calls
+            ],
+            "operations": [
+                operation_to_json(o)
+                for o in rollout.space.bank.operations(rollout.episode.before.bank.version)
+            ],
+        }
         append_line(path, line)
         done.append(line)
         space = rollout.space
         on_session(line)
     return CollectionResult(conversation.conversation_id, len(done))
-
-
-def _line(rollout: Rollout, expert: _Expert) -> SessionLine:
-    before = rollout.episode.before.bank.version
-    return {
-        "episode": episode_to_json(rollout.episode),
-        "model": expert.model,
-        "prompts": expert.prompts,
-        "version": __version__,
-        "calls": [
-            {
-                "agent": call.agent,
-                "messages": chat_messages(call.request),
-                "reply": call.response.text or "",
-                "is_valid": rollout.agent_stats[call.agent].is_valid,
-            }
-            for call in rollout.calls
-        ],
-        "operations": [operation_to_json(o) for o in rollout.space.bank.operations(before)],
-    }
-
-
-def _restore_space(done: Sequence[SessionLine], conversation: Conversation) -> MemorySpace:
-    """Build what was remembered after the sessions that are done."""
-    space = MemorySpace(conversation.conversation_id)
-    operations = [operation_from_json(record) for line in done for record in line["operations"]]
-    space.bank = MemoryBank.replay(space.namespace, operations)
-    return space

@@ -114,7 +114,15 @@ class ArborClient:
         answer = self._send("POST", f"{self.url}/{path}", body, timeout_s)
         if answer.status_code == 200:
             return answer.json()
-        kind, message = _error_details(answer)
+        try:
+            content = answer.json()
+        except ValueError:
+            content = {"message": answer.text[:500]}
+        detail = content.get("detail", content)
+        kind, message = content.get("type", ""), str(content.get("message", detail))
+        if isinstance(detail, list):  # FastAPI's error for a wrong key; Arbor's own has type and message
+            wrong = [f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in detail]
+            kind, message = "schema", "; ".join(wrong)
         if answer.status_code == 404 or kind == "KeyError":
             raise UnknownJobError(f"the Arbor server at {self.url} does not know {message}")
         raise ModelError(f"the Arbor server at {self.url} refuses {path} ({answer.status_code}): {message}")
@@ -133,15 +141,3 @@ class ArborClient:
             ) from error
         except httpx.HTTPError as error:
             raise ModelError(f"the call to the Arbor server at {self.url} broke off: {error!r}") from error
-
-
-def _error_details(answer: httpx.Response) -> tuple[str, str]:
-    """Read the kind of an error and its message: Arbor's own, or FastAPI's of a wrong key."""
-    try:
-        content = answer.json()
-    except ValueError:
-        return "", answer.text[:500]
-    if isinstance(content.get("detail"), list):
-        wrong = [f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in content["detail"]]
-        return "schema", "; ".join(wrong)
-    return content.get("type", ""), str(content.get("message", content.get("detail", content)))

@@ -57,21 +57,16 @@ class ArborEngine:
                 "vLLM gave no reply: the prompt may be longer than --max-prompt-tokens, or the server's "
                 "inference.log says why"
             )
-        return _response(request.model, answer)
-
-
-def _response(model: str, answer: Json) -> lm15.Response:
-    choice: dict[str, Any] = answer["choices"][0]  # Any: JSON
-    usage: dict[str, Any] = answer.get("usage") or {}  # Any: JSON
-    text = choice["message"].get("content") or ""
-    return lm15.Response(
-        id=answer.get("id"),
-        model=model,
-        message=lm15.Message.assistant([lm15.TextPart(text)]),
-        finish_reason="length" if choice.get("finish_reason") == "length" else "stop",
-        usage=lm15.Usage(
-            input_tokens=usage.get("prompt_tokens"),
-            output_tokens=usage.get("completion_tokens"),
-            total_tokens=usage.get("total_tokens"),
-        ),
-    )
+        choice: dict[str, Any] = answer["choices"][0]  # Any: JSON
+        usage: dict[str, Any] = answer.get("usage") or {}  # Any: JSON
+        return lm15.Response(
+            id=answer.get("id"),
+            model=request.model,
+            message=lm15.Message.assistant([lm15.TextPart(choice["message"].get("content") or "")]),
+            finish_reason="length" if choice.get("finish_reason") == "length" else "stop",
+            usage=lm15.Usage(
+                input_tokens=usage.get("prompt_tokens"),
+                output_tokens=usage.get("completion_tokens"),
+                total_tokens=usage.get("total_tokens"),
+            ),
+        )

@@ -79,7 +79,11 @@ def ensure_server_environment(
     if not mark.is_file() or mark.read_text(encoding="utf-8") != digest:
         say(f"installing {wanted[0]} with all that it needs into {folder}: this takes minutes, and once")
         mark.unlink(missing_ok=True)
-        _run([_find_python(), "-m", "venv", str(folder)])
+        found = next((path for name in _PYTHONS if (path := shutil.which(name)) is not None), None)
+        base = sys.executable if sys.version_info[:2] in ((3, 11), (3, 12)) else found
+        if base is None:
+            raise ConfigError("Arbor's server needs Python 3.11 or 3.12 beside this one: install python3.12")
+        _run([base, "-m", "venv", str(folder)])
         _run([str(python), "-m", "pip", "install", "--quiet", "--upgrade", "pip"])
         _run([str(python), "-m", "pip", "install", "--quiet", *wanted])
         mark.write_text(digest, encoding="utf-8")
@@ -102,15 +106,6 @@ def write_accelerate_config(python: Path) -> Path:
         path.parent.mkdir(exist_ok=True)
         path.write_text(_ACCELERATE, encoding="utf-8")
     return path
-
-
-def _find_python() -> str:
-    if sys.version_info[:2] in ((3, 11), (3, 12)):
-        return sys.executable
-    found = next((path for name in _PYTHONS if (path := shutil.which(name)) is not None), None)
-    if found is None:
-        raise ConfigError("Arbor's server needs Python 3.11 or 3.12 beside this one: install python3.12")
-    return found
 
 
 def _run(command: Sequence[str]) -> str:

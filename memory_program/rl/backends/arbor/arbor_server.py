@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -188,7 +189,8 @@ def stop_server(config: ArborConfig, *, patience_s: float = 60.0) -> bool:
     os.kill(running.pid, signal.SIGTERM)  # it ends what it started, on the whole
     until = time.monotonic() + patience_s
     while find_running_server(config) is not None and time.monotonic() < until:
-        _reap(running.pid)
+        with suppress(ChildProcessError):  # reaps a child, which else would stay in the process table
+            os.waitpid(running.pid, os.WNOHANG)
         time.sleep(_POLL_S)
     _kill_group(running.pid)  # a trainer whose launcher ended before it holds its GPU for ever
     (config.storage / _RECORD).unlink(missing_ok=True)
@@ -204,14 +206,6 @@ def _kill_group(group: int) -> None:
         except ProcessLookupError:
             return
         time.sleep(_POLL_S)
-
-
-def _reap(pid: int) -> None:
-    """Take note of the end of a child, which else would stay in the list of processes."""
-    try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return
 
 
 def _ensure_folder(folder: Path) -> Path:

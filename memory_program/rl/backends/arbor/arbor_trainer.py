@@ -77,12 +77,22 @@ class ArborTrainer:
             ConfigError: the server does not know the job any more, and groups were trained already.
             ModelError: the server refuses, or is not there.
         """
-        record = self._record()
+        noted: list[Path] = []
+        if self._folder is not None:  # the last checkpoint's record counts where there is no other
+            noted = [*sorted(self._folder.glob(f"checkpoints/*/{_RECORD}")), *self._folder.glob(_RECORD)]
+        record: Json | None = json.loads(noted[-1].read_text(encoding="utf-8")) if noted else None
         if record is not None and record.get("is_ended"):
             self.job_id, self.groups, self.is_ended = record["job_id"], record["groups"], True
             return
         self.client.check()
-        if record is None or not self._reattach_job(record):
+        if record is not None:
+            try:
+                self.job_id = self.client.status(record["job_id"]).job_id
+            except UnknownJobError as error:
+                if record["groups"]:
+                    raise ConfigError(_lost_job_message(record)) from error
+                record = None
+        if record is None:
             request = self.settings.initialize_request(self.model, run_name)
             self.job_id = self.client.initialize(request).job_id
             self._write_down()
@@ -173,15 +183,6 @@ class ArborTrainer:
 
     # -- the job -----------------------------------------------------------------------------------
 
-    def _reattach_job(self, record: Json) -> bool:
-        try:
-            self.job_id = self.client.status(record["job_id"]).job_id
-        except UnknownJobError as error:
-            if record["groups"]:
-                raise ConfigError(_lost_job_message(record)) from error
-            return False
-        return True
-
     def _wait_for_pending(self, number: int | None = None) -> tuple[int, ...]:
         """Wait until the trainer waits for groups, that of a number among them."""
         until = time.monotonic() + self._patience_s
@@ -207,13 +208,6 @@ class ArborTrainer:
             "url": self.client.url,
             "is_ended": self.is_ended,
         }
-
-    def _record(self) -> Json | None:
-        """Read what was written down, or else what the last checkpoint noted: it has no other job."""
-        if self._folder is None:
-            return None
-        noted = [*sorted(self._folder.glob(f"checkpoints/*/{_RECORD}")), *self._folder.glob(_RECORD)]
-        return json.loads(noted[-1].read_text(encoding="utf-8")) if noted else None
 
     def _write_down(self) -> None:
         if self._folder is not None:

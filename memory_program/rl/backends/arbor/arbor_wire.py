@@ -54,7 +54,11 @@ def to_arbor_group(group: Sequence[GroupItem], size: int) -> list[ArborItem] | N
             "the samples of a group have several prompts: Arbor's loss counts the tokens of prompts too, "
             "which cancel only where all have the same one; let every agent have one turn (--max-turns 1)"
         )
-    advantages = _advantages(group)
+    if any(item.get("advantage") is None for item in group):
+        advantages = group_advantages([item["reward"] for item in group])
+    else:
+        weights = [item.get("weight", 1.0) for item in group]
+        advantages = recenter_advantages([float(item["advantage"]) for item in group], weights)
     if advantages is None:
         return None
     sent: list[ArborItem] = [
@@ -63,12 +67,3 @@ def to_arbor_group(group: Sequence[GroupItem], size: int) -> list[ArborItem] | N
     ]
     shortest = min(sent, key=lambda item: len(item["completion"]["content"]))
     return [*sent, *({**shortest, "reward": 0.0} for _ in range(size - len(sent)))]
-
-
-def _advantages(group: Sequence[GroupItem]) -> list[float] | None:
-    given = [item.get("advantage") for item in group]
-    if None in given:
-        return group_advantages([item["reward"] for item in group])
-    return recenter_advantages(
-        [float(item["advantage"]) for item in group], [item.get("weight", 1.0) for item in group]
-    )
