@@ -1,6 +1,6 @@
-"""Rewards a reply that was sampled elsewhere, by the very code that rewards a rollout here.
+"""Rewards a reply that another trainer sampled, with the same code that rewards a rollout here.
 
-The writer is run with its one agent alone, and with the reply in the place of the agent's model.
+The writer runs with a single agent, and the reply replaces the agent's model.
 """
 
 from contextvars import ContextVar
@@ -19,9 +19,9 @@ from memory_program.rl.rollouts import Grader, run_rollout
 
 GENERALIST = "generalist"
 AGENTS = (*SPECIALISTS, GENERALIST)
-"""Whose replies can be rewarded."""
+"""The agents with rewards."""
 
-_UNLIMITED_TOKENS = 10**9  # tokens; what is over a budget is for a model to merge, and there is none here
+_UNLIMITED_TOKENS = 10**9  # over a budget, a model would have to merge memories
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ReplyReward:
 
 
 class ReplyRewarder:
-    """A frozen reader, a score and a rule: what a reply leads to is read, scored and rewarded."""
+    """Rewards replies with a frozen reader, an answer metric and a reward rule."""
 
     def __init__(self, reader: QAReader, metric: AnswerMetric, rule: RewardRule) -> None:
         """Take what a ``Grader`` takes."""
@@ -71,7 +71,7 @@ _current_reply: ContextVar[str] = ContextVar("replayed")
 
 
 class _Replay:
-    """An engine that says the reply that is being rewarded."""
+    """An engine that returns the reply that is being rewarded."""
 
     def __deepcopy__(self, memo: object) -> "_Replay":
         return self

@@ -1,9 +1,7 @@
-"""The reward over HTTP, for trainers that sample elsewhere.
+"""The reward over HTTP, for other trainers: ``python -m memory_program.serving.reward_server --help``.
 
-``python -m memory_program.serving.reward_server --help``.
-
-A request carries whole episodes and replies, and nothing that names a file: no path from a request is ever
-opened. One bad item of a batch is an error of that item; the others are rewarded.
+A request carries whole episodes and replies; no path from a request is ever opened. A bad item of a batch
+has its own error, and the others are rewarded.
 """
 
 import hmac
@@ -140,7 +138,7 @@ def make_app(rewarder: ReplyRewarder, limits: RequestLimits) -> FastAPI:
 
 
 def _reward_item(rewarder: ReplyRewarder, item: object) -> Json:
-    """Reward an item; what is wrong with it is its own error."""
+    """Reward an item, or return its error."""
     identity = item.get("id") if isinstance(item, dict) else None
     named = {"id": identity} if isinstance(identity, str | int) else {}
     try:
@@ -162,13 +160,8 @@ def _reward_item(rewarder: ReplyRewarder, item: object) -> Json:
         return {**named, "error": "the item is nested too deeply to be read"}
     if found.reward is None:
         return {**named, "error": f"no reward can be given: {found.reason}"}
-    return {
-        **named,
-        "reward": found.reward,
-        "score": found.score,
-        "length_penalty": found.length_penalty,
-        "is_valid": found.is_valid,
-    }
+    parts = {"score": found.score, "length_penalty": found.length_penalty, "is_valid": found.is_valid}
+    return {**named, "reward": found.reward, **parts}
 
 
 def _error_response(status: int, message: str) -> Response:
@@ -176,7 +169,7 @@ def _error_response(status: int, message: str) -> Response:
 
 
 def serve_rewards(config: RewardServerConfig) -> None:
-    """Make the models, and serve until the process is ended.
+    """Make the models, and serve until the process ends.
 
     Raises:
         ConfigError: the address is open to others, and there is no token.

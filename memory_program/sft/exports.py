@@ -19,48 +19,31 @@ DATASET_NAME = "memory_writer"
 VerlRowUnit = Literal["session", "question"]
 
 _MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+_EXTRA_INFO = pa.struct(
+    [("index", pa.int64()), *((name, pa.string()) for name in ("namespace", "agent", "episode"))]
+)
 _SCHEMA = pa.schema(
     [
         ("data_source", pa.string()),
         ("prompt", _MESSAGES),
         ("ability", pa.string()),
         ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
-        (
-            "extra_info",
-            pa.struct(
-                [
-                    ("index", pa.int64()),
-                    ("namespace", pa.string()),
-                    ("agent", pa.string()),
-                    ("episode", pa.string()),
-                ]
-            ),
-        ),
+        ("extra_info", _EXTRA_INFO),
     ]
 )
 
 
 def write_llamafactory(lines: Sequence[SessionLine], folder: Path) -> list[Path]:
-    """Write the valid exchanges as LLaMA-Factory reads them: ``sharegpt``, and ``dataset_info.json``.
+    """Write the valid exchanges for LLaMA-Factory; raise ``RecordError`` if there are none.
 
     Source: its data/README.md ("Sharegpt Format": conversations of human and gpt, and a system column).
-
-    Raises:
-        RecordError: no exchange is valid.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [
-        {
-            "conversations": [
-                {"from": "human", "value": _message_text(call, "user")},
-                {"from": "gpt", "value": call["reply"]},
-            ],
-            "system": _message_text(call, "system"),
-        }
-        for line in lines
-        for call in line["calls"]
-        if call["is_valid"]
-    ]
+    rows: list[dict[str, Any]] = []  # Any: JSON
+    for call in (call for line in lines for call in line["calls"] if call["is_valid"]):
+        human = {"from": "human", "value": _message_text(call, "user")}
+        turns = [human, {"from": "gpt", "value": call["reply"]}]
+        rows.append({"conversations": turns, "system": _message_text(call, "system")})
     if not rows:
         raise RecordError("no exchange of these trajectories is valid: there is nothing to learn from")
     columns = {"messages": "conversations", "system": "system"}
@@ -72,16 +55,13 @@ def write_llamafactory(lines: Sequence[SessionLine], folder: Path) -> list[Path]
 
 
 def write_verl(lines: Sequence[SessionLine], path: Path, by: VerlRowUnit = "session") -> int:
-    """Write what can be rolled out as verl's parquet, a row for each agent of each session or question.
+    """Write verl's parquet, one row per agent and session or question, and return the number of rows.
 
-    A row has all that ``verl_reward.compute_score`` sends to the reward server. Rows by question have a
-    namespace of their own each, for example ``conv-26-qa159-4f01449a``.
-
-    Returns:
-        how many rows were written.
+    A row has all that ``verl_reward.compute_score`` sends to the reward server. Each row by question has its
+    own namespace, for example ``conv-26-qa159-4f01449a``.
 
     Raises:
-        RecordError: nothing is asked about any session, or an agent had several turns.
+        RecordError: no session has questions, or an agent had several turns.
     """
     rows: list[dict[str, Any]] = []  # Any: JSON
     for line in lines:

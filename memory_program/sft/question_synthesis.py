@@ -1,8 +1,8 @@
-"""Questions for conversations that have none: a strong model writes them, and must be able to answer them.
+"""Synthetic questions for conversations without any: a strong model writes them and must answer them.
 
-MemBuilder (arXiv 2601.05488, section 4.1) trains on questions that a model wrote for each session. Deviation:
-theirs are taken as they come; here one is kept only if it names turns that exist, if the model, shown the
-session and not the answer, gives that answer, and if nothing alike was asked of the conversation before.
+MemBuilder (arXiv 2601.05488, section 4.1) trains on questions that a model wrote for each session. We
+differ: MemBuilder keeps all questions. Here a question is kept only if its evidence turns exist, if the model
+gives the same answer from the session alone, and if the conversation has no similar question yet.
 """
 
 import re
@@ -39,7 +39,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class SynthesisResult:
-    """Progress on one conversation: sessions done, and the reason why there are not more."""
+    """Progress on one conversation: the number of finished sessions, and the failure that stopped it."""
 
     conversation: Conversation
     sessions: int
@@ -53,10 +53,10 @@ class QuestionSynthesizer:
 
     Args:
         lm: the strong model.
-        score: what the model's own answer is compared with; 1 is equal.
-        wanted: questions asked for, for each session.
-        least_score: of the model's own answer, for a question to be kept.
-        least_new: share of a question's words that each earlier one must lack (1 - Jaccard).
+        score: the metric of the model's own answer; 1 is equal.
+        questions_per_session: the number of questions requested.
+        min_score: the lowest score of the model's own answer.
+        min_novelty: the lowest Jaccard distance between the words of a question and those of earlier ones.
     """
 
     lm: dspy.LM
@@ -68,15 +68,12 @@ class QuestionSynthesizer:
     def synthesize(
         self, conversations: Sequence[Conversation], folder: Path, *, threads: int
     ) -> list[SynthesisResult]:
-        """Write questions about every session, conversations side by side; what is there is gone on with.
+        """Write questions about every session, and resume from the files in the folder.
 
-        Args:
-            conversations: what is asked about; the questions that they have are left out.
-            folder: where each conversation has its file.
-            threads: conversations at once.
+        The conversations run in parallel, and their own questions are dropped.
 
         Raises:
-            RecordError: a file holds other sessions than its conversation, or what another model did.
+            RecordError: a file holds the sessions of another conversation, or another model's questions.
         """
         folder.mkdir(parents=True, exist_ok=True)
         return run_parallel([partial(self._conversation, c, folder) for c in conversations], threads)
@@ -116,7 +113,11 @@ class QuestionSynthesizer:
         kept: list[SessionLine] = []
         rejected: list[SessionLine] = []
         for one in reply.questions[: self.questions_per_session]:
-            draft = {"question": one.question.strip(), "answer": one.answer.strip(), "evidence": one.evidence}
+            draft: SessionLine = {
+                "question": one.question.strip(),
+                "answer": one.answer.strip(),
+                "evidence": one.evidence,
+            }
             reason = self._rejection_reason(draft, session, [*asked, *(other["question"] for other in kept)])
             if reason is None:
                 kept.append(draft)

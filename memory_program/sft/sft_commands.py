@@ -1,4 +1,4 @@
-"""Before reinforcement: an expert's trajectories, fine-tuning on them, and both for other tools."""
+"""The steps before RL: record an expert's trajectories, fine-tune on them, and export both."""
 
 import json
 import shutil
@@ -44,17 +44,12 @@ from memory_program.worlds.oracle import oracle_lm
 def collect_trajectories(
     config: TrajectoriesConfig, console: Console | None = None, *, expert: dspy.LM | None = None
 ) -> None:
-    """Let an expert remember conversations, and write down what it does.
-
-    Args:
-        config: what to do.
-        console: where progress goes; standard output by default.
-        expert: the expert's model; by default that of the config.
+    """Record an expert writing the memories of conversations; ``expert`` overrides the config's model.
 
     Raises:
         ConfigError: the config does not fit the data.
-        ModelError: the expert cannot be used, or calls were lost; what was written is kept.
-        RecordError: the folder holds something else.
+        ModelError: the expert cannot be used, or calls failed; finished sessions are kept.
+        RecordError: the folder holds other trajectories.
     """
     say = _make_printer(console)
     splits = load_training_splits(config.source, config.seed, config.num_train)
@@ -89,12 +84,12 @@ def collect_trajectories(
 
 
 def synthesize_questions(config: SynthesizeConfig, console: Console | None = None) -> None:
-    """Let a strong model write questions about conversations, and write those that hold.
+    """Let a strong model write questions about conversations, and save those that pass the checks.
 
     Raises:
         ConfigError: the config does not fit the data.
-        ModelError: the model cannot be used, or calls were lost; what was written is kept.
-        RecordError: the folder holds something else.
+        ModelError: the model cannot be used, or calls failed; finished sessions are kept.
+        RecordError: the folder holds other questions.
     """
     say = _make_printer(console)
     conversations = load_synthesis_conversations(config.source, config.seed, config.num_train)
@@ -119,7 +114,7 @@ def synthesize_questions(config: SynthesizeConfig, console: Console | None = Non
 
 
 def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> None:
-    """Teach a writer what an expert did, and save it.
+    """Fine-tune a writer on an expert's trajectories, and save it.
 
     Raises:
         ConfigError: the config does not fit the trajectories or the folder.
@@ -142,16 +137,11 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
     with lock_run_folder(config.output_dir):
         lm = language_model(config.model)
         lm = reload_in_float32(lm) if config.optimizer.tuning == "full" else lm
+        folder = config.output_dir
         job = fine_tune(
-            lm,
-            lessons,
-            config.output_dir,
-            config.optimizer,
-            epochs=config.epochs,
-            batch=config.batch,
-            on_entry=report,
+            lm, lessons, folder, config.optimizer, epochs=config.epochs, batch=config.batch, on_entry=report
         )
-        result, prompts = config.output_dir / "model", config.trajectories / "program.json"
+        result, prompts = folder / "model", config.trajectories / "program.json"
 
         def save(draft: Path) -> None:
             job.save_checkpoint(str(draft))
@@ -164,11 +154,11 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
 
 
 def export_to_format(config: ExportConfig, console: Console | None = None) -> None:
-    """Write trajectories, or a trained model, as another tool reads them.
+    """Export trajectories, or a trained model, in the format of another tool.
 
     Raises:
         ModelError: the model cannot be read.
-        RecordError: there are no trajectories, or nothing in them to write.
+        RecordError: there are no trajectories, or they have nothing to export.
     """
     say = _make_printer(console)
     folder = config.output_dir / config.format
