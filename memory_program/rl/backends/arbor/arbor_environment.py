@@ -88,11 +88,7 @@ def ensure_server_environment(
 
 
 def write_accelerate_config(python: Path) -> Path:
-    """Write the accelerate configuration of Arbor's trainer if it is missing.
-
-    Raises:
-        ModelError: the environment has no Arbor.
-    """
+    """Write the trainer's accelerate configuration if missing; raise ``ModelError`` without Arbor."""
     command = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     packages = Path(_run(command).strip())
     if not (packages / "arbor").is_dir():

@@ -99,11 +99,7 @@ class ArborTrainer:
         self._write_down()
 
     def submit_groups(self, groups: Sequence[Sequence[GroupItem]]) -> SubmittedGroups:
-        """Send groups one by one, and wait for their optimizer steps.
-
-        Raises:
-            ModelError: the server rejects a group, or does not finish in time.
-        """
+        """Send groups, and wait for their optimizer steps; raise ``ModelError`` if one is rejected or late."""
         ready = [(to_arbor_group(group, self.settings.num_generations), len(group)) for group in groups]
         known = [(group, size) for group, size in ready if group is not None]
         if self.groups + len(known) > self.settings.max_groups:
@@ -165,11 +161,7 @@ class ArborTrainer:
         self._best = json.loads((folder / _CHECKPOINT).read_text(encoding="utf-8"))
 
     def save_model(self, folder: Path) -> None:
-        """Export the result, or the current weights, as a model in the transformers format.
-
-        Raises:
-            ModelError: the server's folder is on another machine.
-        """
+        """Export the result, or the current weights, with ``export_checkpoint``."""
         record = self._best or self.checkpoint(_BEST)
         dtype = torch.bfloat16 if self.settings.optimizer.bf16 else torch.float32
         export_checkpoint(Path(record["checkpoint_dir"]), self.model, folder, dtype)
