@@ -99,7 +99,7 @@ class ArborTrainer:
         self._write_down()
 
     def submit_groups(self, groups: Sequence[Sequence[GroupItem]]) -> SubmittedGroups:
-        """Send groups, and wait for their optimizer steps; raise ``ModelError`` if one is rejected or late."""
+        """Send groups, and wait for their optimizer steps; raise ``ModelError`` if one fails or is late."""
         ready = [(to_arbor_group(group, self.settings.num_generations), len(group)) for group in groups]
         known = [(group, size) for group, size in ready if group is not None]
         if self.groups + len(known) > self.settings.max_groups:
