@@ -1,6 +1,6 @@
-"""Rewards a reply that was sampled elsewhere, by the very code that rewards a rollout here.
+"""Rewards a reply that another trainer sampled, with the same code that rewards a rollout here.
 
-The writer is run with its one agent alone, and with the reply in the place of the agent's model.
+The writer runs with a single agent, and the reply replaces the agent's model.
 """
 
 from contextvars import ContextVar
@@ -19,9 +19,9 @@ from memory_program.rl.rollouts import Grader, run_rollout
 
 GENERALIST = "generalist"
 AGENTS = (*SPECIALISTS, GENERALIST)
-"""Whose replies can be rewarded."""
+"""The agents with rewards."""
 
-_UNLIMITED_TOKENS = 10**9  # tokens; what is over a budget is for a model to merge, and there is none here
+_UNLIMITED_TOKENS = 10**9  # over a budget, a model would have to merge memories
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,19 @@ class ReplyReward:
 
 
 class ReplyRewarder:
-    """A frozen reader, a score and a rule: what a reply leads to is read, scored and rewarded."""
+    """Rewards replies with a frozen reader, an answer metric and a reward rule."""
 
     def __init__(self, reader: QAReader, metric: AnswerMetric, rule: RewardRule) -> None:
         """Take what a ``Grader`` takes."""
         self._grader = Grader(reader, metric, rule, threads=1)
         self._rule = rule
-        self._programs = {agent: _single_agent_program(agent) for agent in AGENTS}
+        self._programs: dict[str, MemoryProgram] = {}
+        for agent in AGENTS:  # each alone, and it never consolidates
+            mode = "generalist" if agent == GENERALIST else "specialists"
+            writer = MemoryWriter(mode, memory_budget=_UNLIMITED_TOKENS)
+            writer.agents = (agent,)
+            writer.set_lm(dspy.LM("reply", engine=_Replay(), cache=False, num_retries=0))
+            self._programs[agent] = MemoryProgram(writer)
 
     def reward(self, episode: Episode, agent: str, reply: str) -> ReplyReward:
         """Reward one agent's reply to an episode; safe from any thread. ``agent`` is one of ``AGENTS``."""
@@ -64,17 +70,8 @@ class ReplyRewarder:
 _current_reply: ContextVar[str] = ContextVar("replayed")
 
 
-def _single_agent_program(agent: str) -> MemoryProgram:
-    """Make a program whose writer has one agent, and never consolidates."""
-    mode = "generalist" if agent == GENERALIST else "specialists"
-    writer = MemoryWriter(mode, memory_budget=_UNLIMITED_TOKENS)
-    writer.agents = (agent,)
-    writer.set_lm(dspy.LM("reply", engine=_Replay(), cache=False, num_retries=0))
-    return MemoryProgram(writer)
-
-
 class _Replay:
-    """An engine that says the reply that is being rewarded."""
+    """An engine that returns the reply that is being rewarded."""
 
     def __deepcopy__(self, memo: object) -> "_Replay":
         return self

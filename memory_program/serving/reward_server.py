@@ -1,9 +1,7 @@
-"""The reward over HTTP, for trainers that sample elsewhere.
+"""The reward over HTTP, for other trainers: ``python -m memory_program.serving.reward_server --help``.
 
-``python -m memory_program.serving.reward_server --help``.
-
-A request carries whole episodes and replies, and nothing that names a file: no path from a request is ever
-opened. One bad item of a batch is an error of that item; the others are rewarded.
+A request carries whole episodes and replies; no path from a request is ever opened. A bad item of a batch
+has its own error, and the others are rewarded.
 """
 
 import hmac
@@ -105,19 +103,32 @@ def make_app(rewarder: ReplyRewarder, limits: RequestLimits) -> FastAPI:
         return {"status": "ok", "version": __version__}
 
     async def reward(request: Request) -> Response:
-        if not _is_authorized(request, limits.token):
+        given = request.headers.get("authorization", "").encode()
+        if limits.token is not None and not hmac.compare_digest(given, f"Bearer {limits.token}".encode()):
             return _error_response(
                 401, f"send the token as 'Authorization: Bearer ...'; the server has it from {TOKEN_VARIABLE}"
             )
-        body = await _body(request, limits.max_bytes)
-        if body is None:
-            return _error_response(
-                413, f"a request may have {limits.max_bytes:,} bytes: send fewer items at once"
-            )
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limits.max_bytes:
+                return _error_response(
+                    413, f"a request may have {limits.max_bytes:,} bytes: send fewer items at once"
+                )
         try:
-            items = _parse_items(body, limits.max_items)
-        except RecordError as error:
-            return _error_response(400, str(error))
+            document = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            return _error_response(400, f"the request is not JSON ({error}): send an object with 'items'")
+        items = document.get("items") if isinstance(document, dict) else None
+        if not isinstance(items, list) or not items:
+            return _error_response(
+                400, "the request has no items: send an object with a list of one or more under 'items'"
+            )
+        most = limits.max_items
+        if len(items) > most:
+            return _error_response(
+                400, f"{len(items)} items are more than the {most} that a request may have: send fewer"
+            )
         tasks = [partial(_reward_item, rewarder, item) for item in items]
         return JSONResponse({"items": await run_in_threadpool(run_parallel, tasks, limits.threads)})
 
@@ -126,47 +137,22 @@ def make_app(rewarder: ReplyRewarder, limits: RequestLimits) -> FastAPI:
     return app
 
 
-def _is_authorized(request: Request, token: str | None) -> bool:
-    if token is None:
-        return True
-    given = request.headers.get("authorization", "")
-    return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
-
-
-async def _body(request: Request, most: int) -> bytes | None:
-    """Read the body, but no more than the most; None if there is more."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            return None
-    return bytes(body)
-
-
-def _parse_items(body: bytes, most: int) -> Sequence[object]:
-    """Take the items out of a request.
-
-    Raises:
-        RecordError: it holds none, or too many.
-    """
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise RecordError(f"the request is not JSON ({error}): send an object with 'items'") from error
-    items = document.get("items") if isinstance(document, dict) else None
-    if not isinstance(items, list) or not items:
-        raise RecordError("the request has no items: send an object with a list of one or more under 'items'")
-    if len(items) > most:
-        raise RecordError(f"{len(items)} items are more than the {most} that a request may have: send fewer")
-    return items
-
-
 def _reward_item(rewarder: ReplyRewarder, item: object) -> Json:
-    """Reward an item; what is wrong with it is its own error."""
+    """Reward an item, or return its error."""
     identity = item.get("id") if isinstance(item, dict) else None
     named = {"id": identity} if isinstance(identity, str | int) else {}
     try:
-        agent, reply, episode = _parse_item(item)
+        if not isinstance(item, dict):
+            raise RecordError(
+                f"{item!r:.80} is not an item: expected an object with episode, agent and reply"
+            )
+        agent, reply, episode = (item.get(name) for name in ("agent", "reply", "episode"))
+        if agent not in AGENTS:
+            raise RecordError(f"unknown agent {agent!r:.80}: choose from {', '.join(AGENTS)}")
+        if not isinstance(reply, str) or len(reply) > _MAX_REPLY_CHARS:
+            raise RecordError(f"reply is no text of at most {_MAX_REPLY_CHARS:,} characters: {reply!r:.80}")
+        if not isinstance(episode, dict):
+            raise RecordError(f"episode={episode!r:.80} is not an object: write it with episode_to_json")
         found = rewarder.reward(episode_from_json(episode), agent, reply)
     except RecordError as error:
         return {**named, "error": str(error)}
@@ -174,26 +160,8 @@ def _reward_item(rewarder: ReplyRewarder, item: object) -> Json:
         return {**named, "error": "the item is nested too deeply to be read"}
     if found.reward is None:
         return {**named, "error": f"no reward can be given: {found.reason}"}
-    return {
-        **named,
-        "reward": found.reward,
-        "score": found.score,
-        "length_penalty": found.length_penalty,
-        "is_valid": found.is_valid,
-    }
-
-
-def _parse_item(item: object) -> tuple[str, str, Json]:
-    if not isinstance(item, dict):
-        raise RecordError(f"{item!r:.80} is not an item: expected an object with episode, agent and reply")
-    agent, reply, episode = (item.get(name) for name in ("agent", "reply", "episode"))
-    if agent not in AGENTS:
-        raise RecordError(f"unknown agent {agent!r:.80}: choose from {', '.join(AGENTS)}")
-    if not isinstance(reply, str) or len(reply) > _MAX_REPLY_CHARS:
-        raise RecordError(f"reply is no text of at most {_MAX_REPLY_CHARS:,} characters: {reply!r:.80}")
-    if not isinstance(episode, dict):
-        raise RecordError(f"episode={episode!r:.80} is not an object: write it with episode_to_json")
-    return agent, reply, episode
+    parts = {"score": found.score, "length_penalty": found.length_penalty, "is_valid": found.is_valid}
+    return {**named, "reward": found.reward, **parts}
 
 
 def _error_response(status: int, message: str) -> Response:
@@ -201,7 +169,7 @@ def _error_response(status: int, message: str) -> Response:
 
 
 def serve_rewards(config: RewardServerConfig) -> None:
-    """Make the models, and serve until the process is ended.
+    """Make the models, and serve until the process ends.
 
     Raises:
         ConfigError: the address is open to others, and there is no token.

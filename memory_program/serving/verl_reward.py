@@ -18,16 +18,16 @@ _TIMEOUT_S = 300.0
 def compute_score(
     data_source: str, solution_str: str, ground_truth: object, extra_info: dict[str, Any] | None = None
 ) -> float:
-    """Give the reward of a reply, as verl calls it.
+    """Return the reward of a reply; verl calls this function.
 
     Args:
-        data_source: not used; verl passes it.
+        data_source: unused.
         solution_str: the reply.
-        ground_truth: not used: the golds are in the episode.
-        extra_info: the row's: ``episode`` (as JSON text, or an object) and ``agent``.
+        ground_truth: unused, because the episode has the gold answers.
+        extra_info: the row's ``episode`` (JSON text or an object) and ``agent``.
 
     Raises:
-        RuntimeError: the server cannot be reached, or has no reward for this; none is made up.
+        RuntimeError: the server cannot be reached, or returns no reward.
     """
     if extra_info is None:
         raise RuntimeError("extra_info is missing: train on rows of train.py --mode export --format verl")

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,48 +19,31 @@ DATASET_NAME = "memory_writer"
 VerlRowUnit = Literal["session", "question"]
 
 _MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+_EXTRA_INFO = pa.struct(
+    [("index", pa.int64()), *((name, pa.string()) for name in ("namespace", "agent", "episode"))]
+)
 _SCHEMA = pa.schema(
     [
         ("data_source", pa.string()),
         ("prompt", _MESSAGES),
         ("ability", pa.string()),
         ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
-        (
-            "extra_info",
-            pa.struct(
-                [
-                    ("index", pa.int64()),
-                    ("namespace", pa.string()),
-                    ("agent", pa.string()),
-                    ("episode", pa.string()),
-                ]
-            ),
-        ),
+        ("extra_info", _EXTRA_INFO),
     ]
 )
 
 
 def write_llamafactory(lines: Sequence[SessionLine], folder: Path) -> list[Path]:
-    """Write the valid exchanges as LLaMA-Factory reads them: ``sharegpt``, and ``dataset_info.json``.
+    """Write the valid exchanges for LLaMA-Factory; raise ``RecordError`` if there are none.
 
     Source: its data/README.md ("Sharegpt Format": conversations of human and gpt, and a system column).
-
-    Raises:
-        RecordError: no exchange is valid.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [
-        {
-            "conversations": [
-                {"from": "human", "value": _message_text(call, "user")},
-                {"from": "gpt", "value": call["reply"]},
-            ],
-            "system": _message_text(call, "system"),
-        }
-        for line in lines
-        for call in line["calls"]
-        if call["is_valid"]
-    ]
+    rows: list[dict[str, Any]] = []  # Any: JSON
+    for call in (call for line in lines for call in line["calls"] if call["is_valid"]):
+        human = {"from": "human", "value": _message_text(call, "user")}
+        turns = [human, {"from": "gpt", "value": call["reply"]}]
+        rows.append({"conversations": turns, "system": _message_text(call, "system")})
     if not rows:
         raise RecordError("no exchange of these trajectories is valid: there is nothing to learn from")
     columns = {"messages": "conversations", "system": "system"}
@@ -72,21 +55,41 @@ def write_llamafactory(lines: Sequence[SessionLine], folder: Path) -> list[Path]
 
 
 def write_verl(lines: Sequence[SessionLine], path: Path, by: VerlRowUnit = "session") -> int:
-    """Write what can be rolled out as verl's parquet, a row for each agent of each session or question.
+    """Write verl's parquet, one row per agent and session or question, and return the number of rows.
 
-    A row has all that ``verl_reward.compute_score`` sends to the reward server. Rows by question have a
-    namespace of their own each, for example ``conv-26-qa159-4f01449a``.
-
-    Returns:
-        how many rows were written.
+    A row has all that ``verl_reward.compute_score`` sends to the reward server. Each row by question has its
+    own namespace, for example ``conv-26-qa159-4f01449a``.
 
     Raises:
-        RecordError: nothing is asked about any session, or an agent had several turns.
+        RecordError: no session has questions, or an agent had several turns.
     """
-    _check_single_turn(lines)
-    rows = [
-        {**row, "extra_info": {"index": n, **row["extra_info"]}} for n, row in enumerate(_rows(lines, by))
-    ]
+    rows: list[dict[str, Any]] = []  # Any: JSON
+    for line in lines:
+        place = f"{line['episode']['conversation_id']}/session_{line['episode']['session']['number']}"
+        for agent, calls in Counter(call["agent"] for call in line["calls"]).items():
+            if calls > 1:
+                raise RecordError(
+                    f"{agent!r} has {calls} calls in {place}: a row of verl is one reply, so collect the "
+                    "trajectories with --max-turns 1"
+                )
+        questions = line["episode"]["questions"]
+        for part in [questions] if by == "session" else [[question] for question in questions]:
+            if not part:
+                continue
+            episode = {**line["episode"], "questions": part}
+            digest = hashlib.sha256(json.dumps(episode, sort_keys=True).encode()).hexdigest()[:8]
+            unit = f"s{episode['session']['number']}" if by == "session" else f"qa{part[0]['index']}"
+            gold = json.dumps([q["answer"] for q in part])
+            for call in line["calls"]:
+                extra_info = {
+                    "index": len(rows),
+                    "namespace": f"{episode['conversation_id']}-{unit}-{digest}",
+                    "agent": call["agent"],
+                    "episode": json.dumps(episode),
+                }
+                row = {"data_source": DATASET_NAME, "prompt": call["messages"], "ability": "memory"}
+                reward_model = {"style": "rule", "ground_truth": gold}
+                rows.append({**row, "reward_model": reward_model, "extra_info": extra_info})
     if not rows:
         raise RecordError(
             "nothing is asked about the sessions of these trajectories: nothing can be rewarded"
@@ -94,50 +97,6 @@ def write_verl(lines: Sequence[SessionLine], path: Path, by: VerlRowUnit = "sess
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), path)
     return len(rows)
-
-
-def _check_single_turn(lines: Sequence[SessionLine]) -> None:
-    """Refuse what was written in several turns: the reward is asked about one reply, and knows no others."""
-    for line in lines:
-        episode = line["episode"]
-        for agent, calls in Counter(call["agent"] for call in line["calls"]).items():
-            if calls > 1:
-                raise RecordError(
-                    f"{agent!r} has {calls} calls in {episode['conversation_id']}/session_"
-                    f"{episode['session']['number']}: a row of verl is one reply, so collect the "
-                    "trajectories with --max-turns 1"
-                )
-
-
-def _rows(lines: Sequence[SessionLine], by: VerlRowUnit) -> Iterator[dict[str, Any]]:  # Any: JSON
-    for line in lines:
-        questions = line["episode"]["questions"]
-        parts = [questions] if by == "session" else [[question] for question in questions]
-        for part in parts:
-            if not part:
-                continue
-            episode = {**line["episode"], "questions": part}
-            for call in line["calls"]:
-                yield {
-                    "data_source": DATASET_NAME,
-                    "prompt": call["messages"],
-                    "ability": "memory",
-                    "reward_model": {
-                        "style": "rule",
-                        "ground_truth": json.dumps([q["answer"] for q in part]),
-                    },
-                    "extra_info": {
-                        "namespace": _namespace(episode, by),
-                        "agent": call["agent"],
-                        "episode": json.dumps(episode),
-                    },
-                }
-
-
-def _namespace(episode: dict[str, Any], by: VerlRowUnit) -> str:  # Any: JSON
-    digest = hashlib.sha256(json.dumps(episode, sort_keys=True).encode()).hexdigest()[:8]
-    place = f"s{episode['session']['number']}" if by == "session" else f"qa{episode['questions'][0]['index']}"
-    return f"{episode['conversation_id']}-{place}-{digest}"
 
 
 def _message_text(call: dict[str, Any], role: str) -> str:  # Any: JSON

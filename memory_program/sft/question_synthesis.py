@@ -1,8 +1,8 @@
-"""Questions for conversations that have none: a strong model writes them, and must be able to answer them.
+"""Synthetic questions for conversations without any: a strong model writes them and must answer them.
 
-MemBuilder (arXiv 2601.05488, section 4.1) trains on questions that a model wrote for each session. Deviation:
-theirs are taken as they come; here one is kept only if it names turns that exist, if the model, shown the
-session and not the answer, gives that answer, and if nothing alike was asked of the conversation before.
+MemBuilder (arXiv 2601.05488, section 4.1) trains on questions that a model wrote for each session. We
+differ: MemBuilder keeps all questions. Here a question is kept only if its evidence turns exist, if the model
+gives the same answer from the session alone, and if the conversation has no similar question yet.
 """
 
 import re
@@ -39,7 +39,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class SynthesisResult:
-    """Progress on one conversation: sessions done, and the reason why there are not more."""
+    """Progress on one conversation: the number of finished sessions, and the failure that stopped it."""
 
     conversation: Conversation
     sessions: int
@@ -53,10 +53,10 @@ class QuestionSynthesizer:
 
     Args:
         lm: the strong model.
-        score: what the model's own answer is compared with; 1 is equal.
-        wanted: questions asked for, for each session.
-        least_score: of the model's own answer, for a question to be kept.
-        least_new: share of a question's words that each earlier one must lack (1 - Jaccard).
+        score: the metric of the model's own answer; 1 is equal.
+        questions_per_session: the number of questions requested.
+        min_score: the lowest score of the model's own answer.
+        min_novelty: the lowest Jaccard distance between the words of a question and those of earlier ones.
     """
 
     lm: dspy.LM
@@ -68,15 +68,12 @@ class QuestionSynthesizer:
     def synthesize(
         self, conversations: Sequence[Conversation], folder: Path, *, threads: int
     ) -> list[SynthesisResult]:
-        """Write questions about every session, conversations side by side; what is there is gone on with.
+        """Write questions about every session, and resume from the files in the folder.
 
-        Args:
-            conversations: what is asked about; the questions that they have are left out.
-            folder: where each conversation has its file.
-            threads: conversations at once.
+        The conversations run in parallel, and their own questions are dropped.
 
         Raises:
-            RecordError: a file holds other sessions than its conversation, or what another model did.
+            RecordError: a file holds the sessions of another conversation, or another model's questions.
         """
         folder.mkdir(parents=True, exist_ok=True)
         return run_parallel([partial(self._conversation, c, folder) for c in conversations], threads)
@@ -84,13 +81,8 @@ class QuestionSynthesizer:
     def _conversation(self, conversation: Conversation, folder: Path) -> SynthesisResult:
         path = session_file(folder, conversation.conversation_id)
         done = read_lines(path) if path.exists() else []
-        check_resumable(
-            path,
-            done,
-            [line["session"] for line in done],
-            conversation.sessions,
-            model_fingerprint(self.lm.model),
-        )
+        recorded, model = [line["session"] for line in done], model_fingerprint(self.lm.model)
+        check_resumable(path, done, recorded, conversation.sessions, model)
         failure = None
         for session in conversation.sessions[len(done) :]:
             try:
@@ -101,18 +93,32 @@ class QuestionSynthesizer:
             append_line(path, line)
             done.append(line)
         rejected = Counter(one["reason"] for line in done for one in line["rejected"])
-        return SynthesisResult(_with_synthetic_questions(conversation, done), len(done), rejected, failure)
+        drafts = [kept for line in done for kept in line["questions"]]
+        name = conversation.conversation_id
+        questions = tuple(_question(name, n, draft) for n, draft in enumerate(drafts))
+        return SynthesisResult(replace(conversation, questions=questions), len(done), rejected, failure)
 
     def _session(self, session: Session, asked: Sequence[str]) -> SessionLine:
-        """Ask for questions about a session, and check each.
-
-        Raises:
-            CallFailedError: the questions cannot be had.
-        """
+        """Ask for questions about a session, and check each; raises ``CallFailedError``."""
+        write = dspy.Predict(WriteQuestions)
+        write.lm = self.lm
+        reply = predict(
+            "synthesize.write",
+            write,
+            session_date=format_session_date(session),
+            session="\n".join(f"{turn.turn_id} {turn.line}" for turn in session.turns),
+            asked="\n".join(asked) or EMPTY_PLACEHOLDER,
+            count=self.questions_per_session,
+        )
         kept: list[SessionLine] = []
         rejected: list[SessionLine] = []
-        for draft in self._drafts(session, asked):
-            reason = self._rejection_reason(draft, session, [*asked, *(one["question"] for one in kept)])
+        for one in reply.questions[: self.questions_per_session]:
+            draft: SessionLine = {
+                "question": one.question.strip(),
+                "answer": one.answer.strip(),
+                "evidence": one.evidence,
+            }
+            reason = self._rejection_reason(draft, session, [*asked, *(other["question"] for other in kept)])
             if reason is None:
                 kept.append(draft)
             else:
@@ -125,70 +131,32 @@ class QuestionSynthesizer:
             "rejected": rejected,
         }
 
-    def _drafts(self, session: Session, asked: Sequence[str]) -> list[SessionLine]:
-        write = dspy.Predict(WriteQuestions)
-        write.lm = self.lm
-        reply = predict(
-            "synthesize.write",
-            write,
-            session_date=format_session_date(session),
-            session="\n".join(f"{turn.turn_id} {turn.line}" for turn in session.turns),
-            asked="\n".join(asked) or EMPTY_PLACEHOLDER,
-            count=self.questions_per_session,
-        )
-        return [
-            {"question": one.question.strip(), "answer": one.answer.strip(), "evidence": one.evidence}
-            for one in reply.questions[: self.questions_per_session]
-        ]
-
     def _rejection_reason(self, draft: SessionLine, session: Session, asked: Sequence[str]) -> str | None:
         """Say what is wrong with a question; None if it is kept."""
         if not draft["question"] or not draft["answer"]:
             return "empty"
         if not draft["evidence"] or not set(draft["evidence"]) <= {turn.turn_id for turn in session.turns}:
             return "no such turn"
-        if any(_jaccard(draft["question"], other) > 1 - self.min_novelty for other in asked):
-            return "asked before"
-        found = self.score(_question("", 0, draft), self._answer_from_session(draft["question"], session))
-        return None if found is not None and found >= self.min_score else "not answerable"
-
-    def _answer_from_session(self, question: str, session: Session) -> Answer:
-        """Let the model answer from the session alone; a reply that cannot be read is no answer.
-
-        Raises:
-            CallFailedError: the call is lost.
-        """
+        words = set(_WORD.findall(draft["question"].casefold()))
+        for other in asked:
+            others = set(_WORD.findall(other.casefold()))
+            if len(words & others) / max(1, len(words | others)) > 1 - self.min_novelty:  # Jaccard
+                return "asked before"
         answer = dspy.Predict(AnswerQuestion)
         answer.lm = self.lm
         excerpts = f"{format_session_date(session)}\n{session.transcript}"
-        inputs = ReaderContext(excerpts=excerpts).inputs(question)
+        inputs = ReaderContext(excerpts=excerpts).inputs(draft["question"])
         try:
-            return Answer(predict("synthesize.check", answer, **inputs).answer.strip())
+            given = Answer(predict("synthesize.check", answer, **inputs).answer.strip())
         except CallFailedError as error:
             if error.failure.outcome is Outcome.ERROR:
                 raise
-            return Answer("", error.failure.outcome)
-
-
-def _with_synthetic_questions(conversation: Conversation, done: Sequence[SessionLine]) -> Conversation:
-    """Give the conversation with the questions that were kept, in the place of its own."""
-    drafts = [kept for line in done for kept in line["questions"]]
-    name = conversation.conversation_id
-    return replace(conversation, questions=tuple(_question(name, n, draft) for n, draft in enumerate(drafts)))
+            given = Answer("", error.failure.outcome)  # an unreadable reply is no answer
+        found = self.score(_question("", 0, draft), given)
+        return None if found is not None and found >= self.min_score else "not answerable"
 
 
 def _question(conversation_id: str, index: int, draft: SessionLine) -> Question:
     category = Category.TEMPORAL if _YEAR.search(draft["answer"]) else Category.SINGLE_HOP
     evidence = tuple(dict.fromkeys(draft["evidence"]))
     return Question(conversation_id, index, draft["question"], category, draft["answer"], evidence)
-
-
-def _jaccard(one: str, other: str) -> float:
-    """Give the share of common words among all words of both (Jaccard).
-
-    Example:
-        >>> _jaccard("Where does Nate live?", "where does nate live")
-        1.0
-    """
-    first, second = (set(_WORD.findall(text.casefold())) for text in (one, other))
-    return len(first & second) / max(1, len(first | second))

@@ -1,4 +1,4 @@
-"""Files with a line for each session of a conversation, written one by one: whole lines survive a kill."""
+"""Files with one line per session of a conversation; complete lines survive a kill."""
 
 import json
 import os
@@ -19,11 +19,7 @@ def session_file(folder: Path, conversation_id: str) -> Path:
 
 
 def read_lines(path: Path) -> list[SessionLine]:
-    """Read the whole lines of a file; a last one that was being written is left out.
-
-    Raises:
-        RecordError: a whole line cannot be read.
-    """
+    """Read the complete lines of a file; raise ``RecordError`` if one is not JSON."""
     try:
         return [json.loads(text) for text in path.read_text(encoding="utf-8").split("\n")[:-1]]
     except ValueError as error:
@@ -39,17 +35,14 @@ def check_resumable(
     sessions: Sequence[Session],
     model: str,
 ) -> None:
-    """Check that what a file holds was made of the first sessions of a conversation, by a model.
+    """Raise ``RecordError`` unless a file's lines are this model's, for a conversation's first sessions.
 
     Args:
-        path: of the file.
-        done: its lines.
+        path: the file's path.
+        done: the file's lines.
         recorded: the session of each line, as JSON.
-        sessions: of the conversation.
-        model: that goes on.
-
-    Raises:
-        RecordError: it is of other sessions, or another model's.
+        sessions: the sessions of the conversation.
+        model: the model that resumes.
     """
     if list(recorded) != [session_json(session) for session in sessions[: len(done)]]:
         raise RecordError(f"{str(path)!r} holds sessions of other data: name another folder")
@@ -66,7 +59,7 @@ def session_json(session: Session) -> SessionLine:
 
 
 def append_line(path: Path, line: SessionLine) -> None:
-    """Add a line, after cutting off what a killed process, or a full disk, left half written."""
+    """Append a line, after removing an incomplete last one."""
     with path.open("a+b") as file:
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)

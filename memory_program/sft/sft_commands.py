@@ -1,9 +1,9 @@
-"""Before reinforcement: an expert's trajectories, fine-tuning on them, and both for other tools."""
+"""The steps before RL: record an expert's trajectories, fine-tune on them, and export both."""
 
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from memory_program.inference.loading import load_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.rewards import build_answer_metric
-from memory_program.rl.training_data import TrainingSplits, load_synthesis_conversations, load_training_splits
+from memory_program.rl.training_data import load_synthesis_conversations, load_training_splits
 from memory_program.rl.training_models import reload_in_float32
 from memory_program.sft.exports import write_llamafactory, write_verl
 from memory_program.sft.question_synthesis import QuestionSynthesizer
@@ -44,24 +44,25 @@ from memory_program.worlds.oracle import oracle_lm
 def collect_trajectories(
     config: TrajectoriesConfig, console: Console | None = None, *, expert: dspy.LM | None = None
 ) -> None:
-    """Let an expert remember conversations, and write down what it does.
-
-    Args:
-        config: what to do.
-        console: where progress goes; standard output by default.
-        expert: the expert's model; by default that of the config.
+    """Record an expert writing the memories of conversations; ``expert`` overrides the config's model.
 
     Raises:
         ConfigError: the config does not fit the data.
-        ModelError: the expert cannot be used, or calls were lost; what was written is kept.
-        RecordError: the folder holds something else.
+        ModelError: the expert cannot be used, or calls failed; finished sessions are kept.
+        RecordError: the folder holds other trajectories.
     """
     say = _make_printer(console)
     splits = load_training_splits(config.source, config.seed, config.num_train)
     program = make_system(SystemName.MEMORY.value, config.system)
     assert isinstance(program, MemoryProgram)
     load_model_prompts(program, writer=config.model)
-    program.writer.set_lm(expert or _expert(config, splits))
+    if expert is None and config.model == ORACLE_EXPERT:
+        expert = oracle_lm(list(splits.worlds.values()))
+    elif expert is None:
+        limiter = AdaptiveLimiter(config.concurrency)
+        expert = language_model(config.model, api_base=config.api_base, limiter=limiter)
+        check_model(expert)
+    program.writer.set_lm(expert)
     with lock_run_folder(config.output_dir):
         found = record_trajectories(
             program,
@@ -79,21 +80,16 @@ def collect_trajectories(
     others = set(config.output_dir.glob("*.jsonl")) - files
     if others:
         say(f"and {len(others)} conversations of earlier commands, which sft and export take, too")
-    lost = [collected for collected in found if collected.failure is not None]
-    if lost:
-        raise ModelError(
-            f"{len(lost)} conversations are not finished, for calls failed (the first: {lost[0].failure}); "
-            "what is done is kept: the same command goes on from there"
-        )
+    _check_finished([collected.failure for collected in found])
 
 
 def synthesize_questions(config: SynthesizeConfig, console: Console | None = None) -> None:
-    """Let a strong model write questions about conversations, and write those that hold.
+    """Let a strong model write questions about conversations, and save those that pass the checks.
 
     Raises:
         ConfigError: the config does not fit the data.
-        ModelError: the model cannot be used, or calls were lost; what was written is kept.
-        RecordError: the folder holds something else.
+        ModelError: the model cannot be used, or calls failed; finished sessions are kept.
+        RecordError: the folder holds other questions.
     """
     say = _make_printer(console)
     conversations = load_synthesis_conversations(config.source, config.seed, config.num_train)
@@ -114,16 +110,11 @@ def synthesize_questions(config: SynthesizeConfig, console: Console | None = Non
     rejected = sum((one.rejected for one in found), Counter[str]())
     told = ", ".join(f"{count} {reason}" for reason, count in sorted(rejected.items())) or "none"
     say(f"{kept:,} questions of {len(found)} conversations: {path}; rejected: {told}")
-    lost = [one for one in found if one.failure is not None]
-    if lost:
-        raise ModelError(
-            f"{len(lost)} conversations are not finished, for calls failed (the first: {lost[0].failure}); "
-            "what is done is kept: the same command goes on from there"
-        )
+    _check_finished([one.failure for one in found])
 
 
 def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> None:
-    """Teach a writer what an expert did, and save it.
+    """Fine-tune a writer on an expert's trajectories, and save it.
 
     Raises:
         ConfigError: the config does not fit the trajectories or the folder.
@@ -134,20 +125,23 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
     lessons = split_by_conversation(
         read_trajectories(config.trajectories), config.held_out, config.optimizer.seed
     )
+
+    def report(entry: LogEntry) -> None:
+        told = f"loss {entry['loss']:.4f}"
+        if entry["kind"] == "validation":
+            say(f"validation after {entry['step']} steps: {told}")
+        else:
+            say(f"step {entry['step']}: {told}, {entry['tokens_per_s/trained']:,.0f} tokens/s")
+
     say(f"{len(lessons.train):,} examples to learn from, {len(lessons.val):,} to validate on")
     with lock_run_folder(config.output_dir):
         lm = language_model(config.model)
         lm = reload_in_float32(lm) if config.optimizer.tuning == "full" else lm
+        folder = config.output_dir
         job = fine_tune(
-            lm,
-            lessons,
-            config.output_dir,
-            config.optimizer,
-            epochs=config.epochs,
-            batch=config.batch,
-            on_entry=partial(_report, say),
+            lm, lessons, folder, config.optimizer, epochs=config.epochs, batch=config.batch, on_entry=report
         )
-        result, prompts = config.output_dir / "model", config.trajectories / "program.json"
+        result, prompts = folder / "model", config.trajectories / "program.json"
 
         def save(draft: Path) -> None:
             job.save_checkpoint(str(draft))
@@ -160,11 +154,11 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
 
 
 def export_to_format(config: ExportConfig, console: Console | None = None) -> None:
-    """Write trajectories, or a trained model, as another tool reads them.
+    """Export trajectories, or a trained model, in the format of another tool.
 
     Raises:
         ModelError: the model cannot be read.
-        RecordError: there are no trajectories, or nothing in them to write.
+        RecordError: there are no trajectories, or they have nothing to export.
     """
     say = _make_printer(console)
     folder = config.output_dir / config.format
@@ -182,22 +176,15 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
     say(f"saved: {write_verl(lines, path, config.by):,} rows in {path}")
 
 
-def _expert(config: TrajectoriesConfig, splits: TrainingSplits) -> dspy.LM:
-    if config.model == ORACLE_EXPERT:
-        return oracle_lm(list(splits.worlds.values()))
-    limiter = AdaptiveLimiter(config.concurrency)
-    lm = language_model(config.model, api_base=config.api_base, limiter=limiter)
-    check_model(lm)
-    return lm
+def _check_finished(failures: Sequence[str | None]) -> None:
+    lost = [failure for failure in failures if failure is not None]
+    if lost:
+        raise ModelError(
+            f"{len(lost)} conversations are not finished, for calls failed (the first: {lost[0]}); "
+            "what is done is kept: the same command goes on from there"
+        )
 
 
 def _make_printer(console: Console | None) -> Callable[[str], None]:
     shown = console or Console(width=120)
     return partial(shown.print, highlight=False, markup=False, soft_wrap=True)
-
-
-def _report(say: Callable[[str], None], entry: LogEntry) -> None:
-    if entry["kind"] == "validation":
-        say(f"validation after {entry['step']} steps: loss {entry['loss']:.4f}")
-    else:
-        say(f"step {entry['step']}: loss {entry['loss']:.4f}, {entry['tokens_per_s/trained']:,.0f} tokens/s")

@@ -1,6 +1,6 @@
-"""Supervised fine-tuning: a writer learns the replies of an expert, with the job that also reinforces.
+"""Supervised fine-tuning of a writer on an expert's replies, with the training job that RL also uses.
 
-The examples are exchanges of trajectories, as they were; only the tokens of the replies are learned.
+The examples are the recorded exchanges; the loss covers the tokens of the replies only.
 """
 
 import random
@@ -25,14 +25,14 @@ SftExample = dict[str, Any]  # Any: a JSON object, ``{"messages": [...]}``
 
 @dataclass(frozen=True, slots=True)
 class SftSplit:
-    """The examples to learn from, and those on which the loss is measured."""
+    """The training and the validation examples."""
 
     train: list[SftExample]
     val: list[SftExample]
 
 
 def sft_examples(lines: Sequence[SessionLine]) -> list[SftExample]:
-    """Make an example of each valid reply; an expert's faults are not taught."""
+    """Make an example of each valid reply; invalid ones are not taught."""
     return [
         {"messages": [*call["messages"], {"role": "assistant", "content": call["reply"]}]}
         for line in lines
@@ -42,11 +42,7 @@ def sft_examples(lines: Sequence[SessionLine]) -> list[SftExample]:
 
 
 def split_by_conversation(lines: Sequence[SessionLine], held_out_share: float, seed: int) -> SftSplit:
-    """Split trajectories into examples to learn from and to validate on, by conversation.
-
-    Raises:
-        ConfigError: there are fewer than two conversations.
-    """
+    """Split trajectories by conversation; raise ``ConfigError`` if there are fewer than two."""
     names = sorted({line["episode"]["conversation_id"] for line in lines})
     if len(names) < 2:
         raise ConfigError(
@@ -71,20 +67,23 @@ def fine_tune(
     save_every: int = 50,
     on_entry: Callable[[LogEntry], None] = lambda entry: None,
 ) -> LocalReinforceJob:
-    """Train a model of this process on examples; goes on from the last checkpoint in the folder.
+    """Train a local model on examples, and resume from the last checkpoint in the folder.
+
+    Each epoch begins with a validation, and the last one ends with it. At the end, ``lm`` has the weights
+    with the lowest validation loss.
 
     Args:
-        lm: the model; what is learned stays in it, the best by the loss on validation.
+        lm: the model, which is trained in place.
         lessons: the examples.
-        folder: of checkpoints and log.
-        training: how weights are changed.
-        epochs: passes over the examples; after each the loss on validation is measured.
-        batch: examples of a step.
+        folder: the folder of checkpoints and log.
+        training: the optimizer's settings.
+        epochs: passes over the training examples.
+        batch: examples per step.
         save_every: steps between checkpoints.
-        on_entry: told every line of the log.
+        on_entry: called with every log entry.
 
     Raises:
-        ConfigError: there is nothing to learn, or the folder holds another training.
+        ConfigError: there are no examples, or the folder holds another run.
         ModelError: the weights cannot be trained, or the training diverges.
     """
     if not lessons.train or not lessons.val:
@@ -92,13 +91,9 @@ def fine_tune(
     lm.provider = LocalProvider()
     alone = ReinforceSettings(optimizer=training, beta=0.0)  # replies need no reference model
     job = cast(LocalReinforceJob, lm.reinforce(alone.model_dump()))
-    lasting = {
-        "model": model_fingerprint(lm.model),
-        "epochs": epochs,
-        "batch": batch,
-        "data": content_hash(lessons.train)[:16],
-    }
-    state = RunState(folder, {**lasting, **training.model_dump(mode="json")})
+    lasting = {"model": model_fingerprint(lm.model), "epochs": epochs, "batch": batch}
+    digest = content_hash(lessons.train)[:16]
+    state = RunState(folder, {**lasting, "data": digest, **training.model_dump(mode="json")})
     progress = state.resume(job.trainer)
     steps = -(-len(lessons.train) // batch)
     while True:
@@ -109,7 +104,11 @@ def fine_tune(
             state.save(job.trainer, progress)
         if is_last:
             break
-        chosen = _batch(lessons.train, progress.step, steps, batch, training.seed)
+        epoch, place = divmod(progress.step, steps)  # every epoch has a shuffle of its own
+        order = random.Random(f"{training.seed}:{epoch}").sample(
+            range(len(lessons.train)), len(lessons.train)
+        )
+        chosen = [lessons.train[index] for index in order[place * batch : (place + 1) * batch]]
         report = job.step(chosen, TrainDataFormat.CHAT)
         assert report is not None, "examples always teach"
         progress.step += 1
@@ -129,13 +128,6 @@ def fine_tune(
     return job
 
 
-def _batch(examples: Sequence[SftExample], step: int, steps: int, batch: int, seed: int) -> list[SftExample]:
-    """Give the examples of a step: each pass shuffles them anew, as its number decides."""
-    epoch, place = divmod(step, steps)
-    order = random.Random(f"{seed}:{epoch}").sample(range(len(examples)), len(examples))
-    return [examples[index] for index in order[place * batch : (place + 1) * batch]]
-
-
 def _validate(
     job: LocalReinforceJob,
     examples: Sequence[SftExample],
@@ -144,7 +136,7 @@ def _validate(
     progress: CheckpointProgress,
     on_entry: Callable[[LogEntry], None],
 ) -> None:
-    """Measure the mean loss of a reply's token, and keep the weights if it is the lowest so far."""
+    """Measure the mean loss per reply token, and save the weights if it is the lowest so far."""
     batches = [examples[first : first + batch] for first in range(0, len(examples), batch)]
     with job.trainer.ema_weights():
         losses = [job.eval_nll(part) for part in batches]

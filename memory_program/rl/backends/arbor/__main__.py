@@ -12,17 +12,17 @@ from memory_program.rl.backends.arbor import arbor_server as server
 
 
 def serve_command(config: Path = ARBOR_YAML, allow_remote: bool = False) -> None:
-    """Start the server in an environment of its own, made at the first time, and wait until it answers.
+    """Start the server and wait until it answers; the first start installs its own environment.
 
     Args:
         config: Host, port, storage and GPUs; deploy/arbor.yaml is an example.
-        allow_remote: Listen on an address that other machines reach. Arbor asks nobody for a password.
+        allow_remote: Listen on an address that other machines reach. Arbor has no authentication.
     """
     server.ensure_server_running(read_arbor_config(config), _say, allow_remote=allow_remote)
 
 
 def status_command(config: Path = ARBOR_YAML) -> None:
-    """Say whether the server answers, and which GPUs it has.
+    """Print the state of the server and its GPUs.
 
     Args:
         config: Host, port, storage and GPUs.
@@ -31,33 +31,26 @@ def status_command(config: Path = ARBOR_YAML) -> None:
 
 
 def stop_command(config: Path = ARBOR_YAML) -> None:
-    """End the server that was started here, with its jobs; their checkpoints stay.
+    """Stop the server and its jobs; checkpoints are kept.
 
     Args:
         config: Host, port, storage and GPUs.
     """
     found = read_arbor_config(config)
-    _say(
-        "stopped"
-        if server.stop_server(found)
-        else f"no server runs that was started from {str(found.storage)!r}"
-    )
+    is_stopped = server.stop_server(found)
+    _say("stopped" if is_stopped else f"no server runs that was started from {str(found.storage)!r}")
 
 
 def main(arguments: list[str] | None = None, prog: str = "python -m memory_program.rl.backends.arbor") -> int:
-    """Run a command and give its exit status."""
+    """Run a command and return its exit status."""
     commands: dict[str, Callable[..., None]] = {
         "serve": serve_command,
         "status": status_command,
         "stop": stop_command,
     }
+    quiet = (tyro.conf.HelptextFromCommentsOff,)
     return run_script(
-        lambda: tyro.extras.subcommand_cli_from_dict(
-            commands,
-            args=arguments,
-            prog=prog,
-            config=(tyro.conf.HelptextFromCommentsOff,),
-        )
+        lambda: tyro.extras.subcommand_cli_from_dict(commands, args=arguments, prog=prog, config=quiet)
     )
 
 

@@ -1,4 +1,4 @@
-"""DSPy's training interface over an Arbor server: ``lm.reinforce()`` gives a job that takes steps there."""
+"""DSPy's training interface to an Arbor server: ``lm.reinforce()`` returns a job that trains there."""
 
 import uuid
 from collections.abc import Sequence
@@ -32,8 +32,7 @@ _STATUS = {
 class ArborReinforceJob(ReinforceJob):
     """Trains a model on an Arbor server.
 
-    After ``initialize`` the language model is an alias of the job, ``openai/arbor:JOB``: it samples from the
-    weights as they are trained.
+    After ``initialize``, the language model ``openai/arbor:JOB`` samples from the job's current weights.
     """
 
     trainer: ArborTrainer
@@ -50,14 +49,14 @@ class ArborReinforceJob(ReinforceJob):
         """Check the settings.
 
         Args:
-            lm: whose weights are trained: ``arbor_model`` makes one.
-            train_kwargs: those of ``ArborJobSettings``.
-            client: of the server.
-            folder: where the job is written down, to be found again.
-            patience_s: how long the server may take for what it was sent.
+            lm: the model to train; ``arbor_model`` makes one.
+            train_kwargs: the fields of ``ArborJobSettings``.
+            client: the client of the server.
+            folder: the folder with the job record, which resuming needs.
+            patience_s: the longest wait for one step.
 
         Raises:
-            ConfigError: a setting is unknown, out of range, or one that Arbor cannot be told.
+            ConfigError: a setting is unknown, out of range or unsupported by Arbor.
         """
         super().__init__(lm, train_kwargs)
         settings = ArborJobSettings(**self.train_kwargs)
@@ -66,15 +65,15 @@ class ArborReinforceJob(ReinforceJob):
 
     @property
     def is_ended(self) -> bool:
-        """True if an earlier process ended the job: its result exists, and it takes no more steps."""
+        """True if an earlier process ended the job: its result can be exported, but it cannot train."""
         return self.trainer.is_ended
 
     def initialize(self) -> None:
-        """Start the job, or find it again where it was written down.
+        """Start the job, or resume the recorded one.
 
         Raises:
-            ConfigError: the server does not know it any more.
-            ModelError: no server answers, or it refuses.
+            ConfigError: the server has lost the job.
+            ModelError: no server answers, or it rejects the request.
         """
         self.trainer.start_or_resume_job(run_name=uuid.uuid4().hex[:8])
         self.lm.model = f"{_ALIAS}{self.trainer.job_id}"
@@ -84,18 +83,18 @@ class ArborReinforceJob(ReinforceJob):
         train_data: Sequence[GroupItem],
         train_data_format: TrainDataFormat | str | None = TrainDataFormat.GRPO_CHAT,
     ) -> SubmittedGroups | None:
-        """Train on groups of samples; returns when the policy has learned from them.
+        """Train on groups of samples; block until the optimizer step is done.
 
         Args:
-            train_data: ``[{"group": [{"messages", "completion", "reward"}]}]``; an item may say its
-                ``advantage`` and the ``weight`` in it. The samples of a group must have one prompt.
+            train_data: ``[{"group": [{"messages", "completion", "reward"}]}]``; an item may have an
+                ``advantage`` and its ``weight``. All samples of a group share one prompt.
             train_data_format: ``grpo_chat``.
 
         Returns:
-            what was sent; None where no group has an advantage.
+            the number of groups and samples sent; None if no group has an advantage.
 
         Raises:
-            ModelError: another format, or the server refuses.
+            ModelError: the format is another one, or the server rejects a group.
         """
         if train_data_format != TrainDataFormat.GRPO_CHAT:
             raise ModelError(
@@ -106,7 +105,7 @@ class ArborReinforceJob(ReinforceJob):
         return sent if sent.groups else None
 
     def get_status(self) -> Json:
-        """Give the status as DSPy's own GRPO asks for it."""
+        """Return the status in the format of DSPy's own GRPO."""
         status = self.trainer.client.status(self.trainer.job_id)
         return {
             "job_id": status.job_id,
@@ -120,38 +119,32 @@ class ArborReinforceJob(ReinforceJob):
     def save_checkpoint(
         self, checkpoint_name: str, score: float | None = None, metadata: Json | None = None
     ) -> None:
-        """Write the weights on the server's machine."""
+        """Save the weights on the server's machine."""
         record = self.trainer.checkpoint(checkpoint_name, metadata)
         self.checkpoints[checkpoint_name] = record if score is None else {**record, "score": score}
         self.last_checkpoint = checkpoint_name
 
     def terminate(self) -> None:
-        """End the job, with its last weights as ``checkpoint_final``, and give its GPUs back."""
+        """Save the last weights as ``checkpoint_final``, end the job and free its GPUs."""
         self.trainer.close()
 
     def cancel(self) -> None:
-        """End the job without saving, and give its GPUs back."""
+        """End the job without saving, and free its GPUs."""
         self.trainer.client.cancel(self.trainer.job_id)
 
     def status(self) -> TrainingStatus:
-        """Ask how the job is."""
+        """Ask the server for the job's status."""
         found = self.trainer.client.status(self.trainer.job_id).status
         return _STATUS.get(found, TrainingStatus.pending)
 
 
 class ArborProvider(Provider):
-    """Says that a model on an Arbor server can be trained."""
+    """Offers reinforcement learning on an Arbor server to DSPy."""
 
     def __init__(
         self, client: ArborClient, folder: Path | None = None, *, patience_s: float = 3600.0
     ) -> None:
-        """Offer reinforcement.
-
-        Args:
-            client: of the server.
-            folder: where a job is written down, to be found again.
-            patience_s: how long the server may take for what it was sent.
-        """
+        """Keep the arguments for ``ArborReinforceJob``."""
         super().__init__()
         self.reinforceable = True
         self.ReinforceJob = partial(  # pyright: ignore[reportAttributeAccessIssue]  # called like the class
@@ -165,14 +158,14 @@ class ArborProvider(Provider):
 def arbor_model(
     name: str, url: str, folder: Path | None = None, *, max_tokens: int = 512, threads: int = 48
 ) -> dspy.LM:
-    """Make the language model that an Arbor server trains and samples from.
+    """Make a language model that an Arbor server trains and samples.
 
     Args:
-        name: as everywhere: "local:" and a hub id, or a folder that the server sees too; "pocket-base".
-        url: of the server, with ``/v1``.
-        folder: where the job is written down.
-        max_tokens: of a reply.
-        threads: calls that run at once at most.
+        name: "local:" and a hub id or a folder that the server can read, or "pocket-base".
+        url: the server's address, with ``/v1``.
+        folder: the folder with the job record.
+        max_tokens: the longest reply.
+        threads: the most concurrent calls.
     """
     client = ArborClient(url, connections=threads + 1)
     engine = RateLimitedEngine(ArborEngine(client), AdaptiveLimiter(threads), RetryPolicy(), api_base=url)

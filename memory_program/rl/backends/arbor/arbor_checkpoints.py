@@ -1,4 +1,4 @@
-"""Checkpoints of an Arbor server, brought into the folder of a run as a model that loads anywhere."""
+"""Export of an Arbor checkpoint to a run's folder in the transformers format."""
 
 import shutil
 from pathlib import Path
@@ -15,16 +15,16 @@ _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 
 
 def export_checkpoint(checkpoint: Path, base: str, folder: Path, dtype: torch.dtype) -> None:
-    """Write a checkpoint in the format of transformers, adapters merged; ``adapter`` holds those apart.
+    """Export a checkpoint in the transformers format; merge LoRA adapters, and copy them to ``adapter``.
 
     Args:
         checkpoint: the folder that the server wrote.
-        base: what the adapters were trained on, a folder or a hub id.
-        folder: where to.
-        dtype: of what is written; adapters are merged in float32.
+        base: the model under the adapters, a folder or a hub id.
+        folder: the output folder.
+        dtype: the output dtype; adapters are merged in float32.
 
     Raises:
-        ModelError: the folder is on another machine, or cannot be read.
+        ModelError: the checkpoint is on another machine, or cannot be read.
     """
     if not checkpoint.is_dir():
         raise ModelError(

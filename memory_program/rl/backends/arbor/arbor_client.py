@@ -1,4 +1,4 @@
-"""Arbor's HTTP interface, as its routers have it: one method for each request, errors that say what to do."""
+"""A client of Arbor's HTTP interface: one method for each route."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,21 +10,19 @@ from memory_program.core.errors import ModelError
 from memory_program.core.json_files import Json
 
 START_COMMAND = "python -m memory_program.rl.backends.arbor serve --config arbor.yaml"
-"""What starts a server."""
+"""The command that starts a server."""
 
 _SHORT_TIMEOUT_S = 60.0
-_LONG_TIMEOUT_S = (
-    1800.0  # a job that starts loads the model twice; a checkpoint of a large one is many gigabytes
-)
+_LONG_TIMEOUT_S = 1800.0  # a new job loads the model twice, and a checkpoint can be many gigabytes
 
 
 class UnknownJobError(ModelError):
-    """The server does not know the job: it was started anew since."""
+    """The server does not know the job, because it was restarted."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """The server's status of a job. ``pending_batch_ids`` are the groups that its trainer waits for."""
+    """The server's status of a job. Its trainer waits for the groups ``pending_batch_ids``."""
 
     job_id: str
     status: str
@@ -45,18 +43,13 @@ class JobStatus:
 
 
 class ArborClient:
-    """Talks to one server; any thread may call. Nothing is tried twice: Arbor counts what it is sent."""
+    """Calls one server; thread-safe. It never retries, because Arbor counts the groups it receives."""
 
     def __init__(self, url: str, *, connections: int = 64) -> None:
-        """Prepare; nothing is connected before the first request.
-
-        Args:
-            url: of the server, with ``/v1``.
-            connections: requests that run at once at most.
-        """
+        """Take the address with ``/v1``, and the most concurrent requests; the first request connects."""
         self.url = url.rstrip("/")
-        # A connection for each request: uvicorn closes one after an error inside Arbor, and one that idles,
-        # and a request that was under way on it is lost.
+        # One connection per request: uvicorn closes idle connections, and those on which Arbor failed. A
+        # request in flight on a closed connection would be lost.
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=0)
         self._http = httpx.Client(limits=limits)
 
@@ -65,11 +58,7 @@ class ArborClient:
         self._http.close()
 
     def check(self) -> None:
-        """Find out whether an Arbor server answers.
-
-        Raises:
-            ModelError: none does, or something else.
-        """
+        """Raise ``ModelError`` unless an Arbor server answers."""
         answer = self._send("GET", self.url.removesuffix("/v1") + "/openapi.json", None, _SHORT_TIMEOUT_S)
         content = answer.json() if answer.headers.get("content-type") == "application/json" else {}
         if "/v1/fine_tuning/grpo/initialize" not in content.get("paths", {}):
@@ -78,33 +67,33 @@ class ArborClient:
             )
 
     def initialize(self, request: Json) -> JobStatus:
-        """Start a job; returns when its trainer is ready."""
+        """Start a job, and wait until its trainer is ready."""
         return self._job("initialize", request, _LONG_TIMEOUT_S)
 
     def status(self, job_id: str) -> JobStatus:
-        """Ask how far a job is."""
+        """Ask for the status of a job."""
         return self._job("status", {"job_id": job_id}, _SHORT_TIMEOUT_S)
 
     def step(self, job_id: str, number: int, group: list[Json]) -> JobStatus:
-        """Send a group. The server counts for itself: ``number`` is only told."""
+        """Send a group. The server ignores ``number`` and keeps its own count."""
         body = {"job_id": job_id, "model": job_id, "batch_id": number, "batch": group}
         return self._job("step", body, _SHORT_TIMEOUT_S)
 
     def checkpoint(self, job_id: str, name: str, metadata: Json | None = None) -> JobStatus:
-        """Write the weights on the server's machine, under a name that may be there already."""
+        """Save the weights on the server's machine; an existing checkpoint is overwritten."""
         told = {} if metadata is None else {"metadata": metadata}
         return self._job("checkpoint", {"job_id": job_id, "checkpoint_name": name, **told}, _LONG_TIMEOUT_S)
 
     def terminate(self, job_id: str) -> JobStatus:
-        """Write the last weights as ``checkpoint_final``, and end the trainer; vLLM goes on."""
+        """Save the last weights as ``checkpoint_final`` and end the trainer; vLLM keeps running."""
         return self._job("terminate", {"job_id": job_id}, _LONG_TIMEOUT_S)
 
     def cancel(self, job_id: str) -> JobStatus:
-        """End trainer and vLLM, and give their GPUs back."""
+        """End the trainer and vLLM, and free their GPUs."""
         return self._job("cancel", {"job_id": job_id}, _LONG_TIMEOUT_S)
 
     def chat(self, body: Json, timeout_s: float) -> Json | None:
-        """Ask for a chat completion; None where vLLM gave none, of which Arbor says no more."""
+        """Ask for a chat completion; None if vLLM failed, for which Arbor gives no reason."""
         return cast(Json | None, self._post("chat/completions", body, timeout_s))
 
     def _job(self, action: str, body: Json, timeout_s: float) -> JobStatus:
@@ -114,7 +103,16 @@ class ArborClient:
         answer = self._send("POST", f"{self.url}/{path}", body, timeout_s)
         if answer.status_code == 200:
             return answer.json()
-        kind, message = _error_details(answer)
+        try:
+            content = answer.json()
+        except ValueError:
+            content = {"message": answer.text[:500]}
+        kind, message = content.get("type", ""), str(content.get("message", content.get("detail", content)))
+        if isinstance(
+            content.get("detail"), list
+        ):  # FastAPI's error for a wrong key; Arbor's own has type and message
+            wrong = [f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in content["detail"]]
+            kind, message = "schema", "; ".join(wrong)
         if answer.status_code == 404 or kind == "KeyError":
             raise UnknownJobError(f"the Arbor server at {self.url} does not know {message}")
         raise ModelError(f"the Arbor server at {self.url} refuses {path} ({answer.status_code}): {message}")
@@ -133,15 +131,3 @@ class ArborClient:
             ) from error
         except httpx.HTTPError as error:
             raise ModelError(f"the call to the Arbor server at {self.url} broke off: {error!r}") from error
-
-
-def _error_details(answer: httpx.Response) -> tuple[str, str]:
-    """Read the kind of an error and its message: Arbor's own, or FastAPI's of a wrong key."""
-    try:
-        content = answer.json()
-    except ValueError:
-        return "", answer.text[:500]
-    if isinstance(content.get("detail"), list):
-        wrong = [f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in content["detail"]]
-        return "schema", "; ".join(wrong)
-    return content.get("type", ""), str(content.get("message", content.get("detail", content)))

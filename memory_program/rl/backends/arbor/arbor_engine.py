@@ -1,4 +1,4 @@
-"""The policy as Arbor serves it: DSPy's engine contract over the server's chat completions."""
+"""A DSPy engine that samples the policy through the chat completions of an Arbor server."""
 
 from typing import Any
 
@@ -10,36 +10,32 @@ from memory_program.rl.backends.arbor.arbor_client import ArborClient
 from memory_program.rl.rollouts import chat_messages
 
 OPENAI_PREFIX = "openai/"
-"""What DSPy puts before the name of a model that speaks OpenAI's API."""
+"""DSPy's prefix for models with OpenAI's API."""
 
 _SAMPLING = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-"""The distribution as it is. Untold, vLLM takes what the model's authors recommend (top_p 0.8, say), and the
-samples would not be those of the policy that is trained."""
+"""Unmodified sampling. Otherwise vLLM uses the model's recommended settings (such as top_p 0.8), and the
+samples would be off-policy."""
 
 _TIMEOUT_S = 600.0
 
 
 class ArborEngine:
-    """Samples from the weights of a job, trying once."""
+    """Samples from the current weights of a job, without retries."""
 
     def __init__(self, client: ArborClient) -> None:
-        """Take the server."""
+        """Take the client of the server."""
         self.client = client
 
     @property
     def api_base(self) -> str:
-        """Where the server is."""
+        """The server's address."""
         return self.client.url
 
     def __deepcopy__(self, memo: object) -> "ArborEngine":
         return self
 
     def complete(self, request: lm15.Request) -> lm15.Response:
-        """Answer a request.
-
-        Raises:
-            lm15.ServerError: the server is gone, or gives no reply.
-        """
+        """Sample a reply; raise ``lm15.ServerError`` if the server sends none."""
         config = request.config
         body: Json = {
             "model": request.model.removeprefix(OPENAI_PREFIX),
@@ -57,21 +53,16 @@ class ArborEngine:
                 "vLLM gave no reply: the prompt may be longer than --max-prompt-tokens, or the server's "
                 "inference.log says why"
             )
-        return _response(request.model, answer)
-
-
-def _response(model: str, answer: Json) -> lm15.Response:
-    choice: dict[str, Any] = answer["choices"][0]  # Any: JSON
-    usage: dict[str, Any] = answer.get("usage") or {}  # Any: JSON
-    text = choice["message"].get("content") or ""
-    return lm15.Response(
-        id=answer.get("id"),
-        model=model,
-        message=lm15.Message.assistant([lm15.TextPart(text)]),
-        finish_reason="length" if choice.get("finish_reason") == "length" else "stop",
-        usage=lm15.Usage(
-            input_tokens=usage.get("prompt_tokens"),
-            output_tokens=usage.get("completion_tokens"),
-            total_tokens=usage.get("total_tokens"),
-        ),
-    )
+        choice: dict[str, Any] = answer["choices"][0]  # Any: JSON
+        usage: dict[str, Any] = answer.get("usage") or {}  # Any: JSON
+        return lm15.Response(
+            id=answer.get("id"),
+            model=request.model,
+            message=lm15.Message.assistant([lm15.TextPart(choice["message"].get("content") or "")]),
+            finish_reason="length" if choice.get("finish_reason") == "length" else "stop",
+            usage=lm15.Usage(
+                input_tokens=usage.get("prompt_tokens"),
+                output_tokens=usage.get("completion_tokens"),
+                total_tokens=usage.get("total_tokens"),
+            ),
+        )

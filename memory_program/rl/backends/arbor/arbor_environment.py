@@ -1,4 +1,4 @@
-"""The server's own environment: what Arbor needs cannot be installed beside what this program needs."""
+"""The server's own environment, because Arbor's dependencies conflict with those of this package."""
 
 import hashlib
 import shutil
@@ -39,15 +39,11 @@ rdzv_backend: static
 same_network: true
 use_cpu: false
 """
-"""What Arbor's wheel should bring and does not: its trainer is started with this file."""
+"""The configuration that Arbor's trainer needs, and that its wheel lacks."""
 
 
 def server_requirements(pyproject: Path | None = None) -> list[str]:
-    """Read what the server needs, pinned, from the checkout's pyproject.toml.
-
-    Raises:
-        ConfigError: there is no such file, or it lacks the group.
-    """
+    """Read the server's pinned requirements from pyproject.toml; raise ``ConfigError`` if there are none."""
     path = pyproject or Path(__file__).parents[4] / "pyproject.toml"
     try:
         groups = tomllib.loads(path.read_text(encoding="utf-8"))["dependency-groups"]
@@ -62,16 +58,16 @@ def server_requirements(pyproject: Path | None = None) -> list[str]:
 def ensure_server_environment(
     folder: Path, say: Callable[[str], None], wanted: Sequence[str] | None = None
 ) -> Path:
-    """Make the server's environment, or bring it up to date, and give its Python; it takes 8 GB.
+    """Create or update the server's environment, and return its Python; it takes 8 GB.
 
     Args:
-        folder: of the environment.
-        say: told what takes long.
-        wanted: requirements; by default those of the dependency group.
+        folder: the folder of the environment.
+        say: called with progress.
+        wanted: the requirements; by default those of the dependency group.
 
     Raises:
-        ConfigError: no fitting Python is installed.
-        ModelError: something cannot be installed.
+        ConfigError: no supported Python is installed.
+        ModelError: a requirement cannot be installed.
     """
     wanted = server_requirements() if wanted is None else wanted
     digest = hashlib.sha256("\n".join(wanted).encode()).hexdigest()
@@ -79,7 +75,11 @@ def ensure_server_environment(
     if not mark.is_file() or mark.read_text(encoding="utf-8") != digest:
         say(f"installing {wanted[0]} with all that it needs into {folder}: this takes minutes, and once")
         mark.unlink(missing_ok=True)
-        _run([_find_python(), "-m", "venv", str(folder)])
+        found = next((path for name in _PYTHONS if (path := shutil.which(name)) is not None), None)
+        base = sys.executable if sys.version_info[:2] in ((3, 11), (3, 12)) else found
+        if base is None:
+            raise ConfigError("Arbor's server needs Python 3.11 or 3.12 beside this one: install python3.12")
+        _run([base, "-m", "venv", str(folder)])
         _run([str(python), "-m", "pip", "install", "--quiet", "--upgrade", "pip"])
         _run([str(python), "-m", "pip", "install", "--quiet", *wanted])
         mark.write_text(digest, encoding="utf-8")
@@ -88,13 +88,9 @@ def ensure_server_environment(
 
 
 def write_accelerate_config(python: Path) -> Path:
-    """Write the accelerate configuration that Arbor's trainer is started with, where it is missing.
-
-    Raises:
-        ModelError: the environment has no Arbor.
-    """
-    found = _run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])
-    packages = Path(found.strip())
+    """Write the trainer's accelerate configuration if missing; raise ``ModelError`` without Arbor."""
+    command = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    packages = Path(_run(command).strip())
     if not (packages / "arbor").is_dir():
         raise ModelError(f"{str(python)!r} has no Arbor: remove its folder, and it is made anew")
     path = packages / "configs" / "deepspeed_config.yaml"
@@ -102,15 +98,6 @@ def write_accelerate_config(python: Path) -> Path:
         path.parent.mkdir(exist_ok=True)
         path.write_text(_ACCELERATE, encoding="utf-8")
     return path
-
-
-def _find_python() -> str:
-    if sys.version_info[:2] in ((3, 11), (3, 12)):
-        return sys.executable
-    found = next((path for name in _PYTHONS if (path := shutil.which(name)) is not None), None)
-    if found is None:
-        raise ConfigError("Arbor's server needs Python 3.11 or 3.12 beside this one: install python3.12")
-    return found
 
 
 def _run(command: Sequence[str]) -> str:

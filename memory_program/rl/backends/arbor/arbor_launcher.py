@@ -1,7 +1,7 @@
-"""Starts Arbor, inside Arbor's own environment: run as a file, it imports nothing of memory_program.
+"""Starts Arbor in its own environment, as a script; it imports nothing from memory_program.
 
-It does what Arbor 0.2.17 has no setting for: GPUs by number, and more than 90 seconds for several training
-processes to load a model.
+It changes two things that Arbor 0.2.17 has no settings for: it selects GPUs by number, and it gives several
+training processes more than 90 seconds to load a model.
 """
 
 import argparse
@@ -12,7 +12,7 @@ _LOADING_S = 1800.0
 
 
 def main() -> None:
-    """Serve until the process is ended."""
+    """Serve until the process ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--host", required=True, help="address to listen on")
     parser.add_argument("--port", required=True, help="port to listen on")
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def _gpu_manager_class(gpus: list[int]) -> type:
-    """Make Arbor's GPU manager hand out these GPUs in their order, instead of the lowest that are idle."""
+    """Make a GPU manager that allocates these GPUs in order; Arbor's own takes the lowest idle ones."""
     module: Any = importlib.import_module("arbor.server.services.managers.gpu_manager")
 
     class ChosenGPUs(module.GPUManager):

@@ -1,4 +1,4 @@
-"""An Arbor server on this machine: started in its own environment, watched, and stopped."""
+"""Starts, checks and stops an Arbor server on this machine."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +23,12 @@ _LAUNCHER = Path(__file__).with_name("arbor_launcher.py")
 _RECORD = "server.json"
 _LOG = "server.log"
 _POLL_S = 0.5
-_KILL_TIMEOUT_S = 10.0  # how long the killed may take to let go of their memory
+_KILL_TIMEOUT_S = 10.0  # time for killed processes to free their memory
 
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """A server that was started from here."""
+    """A server that this package started."""
 
     pid: int
     url: str
@@ -36,16 +37,16 @@ class ServerProcess:
 def ensure_server_running(
     config: ArborConfig, say: Callable[[str], None], *, allow_remote: bool = False
 ) -> ServerProcess:
-    """Prepare the environment, start the server, and wait until it answers; one that runs already stays.
+    """Start the server unless it runs already, and wait until it answers.
 
     Args:
-        config: of the server.
-        say: told what happens.
-        allow_remote: listen on an address that other machines reach.
+        config: the server's settings.
+        say: called with progress.
+        allow_remote: allow an address that other machines reach.
 
     Raises:
-        ConfigError: there is no GPU, or not those that are named; or the address is open to others.
-        ModelError: the environment cannot be made, or the server does not start.
+        ConfigError: a GPU is missing, or the address is open to other machines.
+        ModelError: the environment cannot be created, or the server does not start.
     """
     if config.host not in LOOPBACK and not allow_remote:
         raise ConfigError(
@@ -56,15 +57,14 @@ def ensure_server_running(
     with FileLock(_ensure_folder(config.storage) / "server.lock"):
         running = find_running_server(config)
         if running is None:
-            running = launch_server(
-                config, ensure_server_environment(config.storage / "environment", say), say
-            )
+            python = ensure_server_environment(config.storage / "environment", say)
+            running = launch_server(config, python, say)
     say(f"Arbor serves at {running.url} (process {running.pid}, log {config.storage / _LOG})")
     return running
 
 
 def list_gpus() -> list[int]:
-    """List the GPUs of this machine, as the driver counts them; empty where there is none."""
+    """List the indices of this machine's GPUs, in the driver's order; empty without a GPU."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
@@ -75,11 +75,7 @@ def list_gpus() -> list[int]:
 
 
 def check_gpus(config: ArborConfig, found: list[int]) -> None:
-    """Compare the GPUs of the config with those of the machine.
-
-    Raises:
-        ConfigError: one is missing.
-    """
+    """Raise ``ConfigError`` if a GPU of the config is not on this machine."""
     if not found:
         raise ConfigError(
             "this machine has no NVIDIA GPU (nvidia-smi names none), and Arbor trains on nothing else: rent "
@@ -98,17 +94,17 @@ def launch_server(
     environment: Mapping[str, str] | None = None,
     patience_s: float = 600.0,
 ) -> ServerProcess:
-    """Start the server in an environment that is ready, and wait until it answers.
+    """Start the server with the Python of its environment, and wait until it answers.
 
     Args:
-        config: of the server.
-        python: of the environment.
-        say: told what happens.
-        environment: variables beside those of this process.
-        patience_s: how long the server may take to answer.
+        config: the server's settings.
+        python: the interpreter of the server's environment.
+        say: called with progress.
+        environment: environment variables in addition to those of this process.
+        patience_s: the longest wait for the first answer.
 
     Raises:
-        ModelError: another one answers at its address; or it ends, or does not answer in time.
+        ModelError: the address is in use, or the server exits or does not answer in time.
     """
     if is_healthy(config):
         raise ModelError(
@@ -121,7 +117,7 @@ def launch_server(
     gpus = ",".join(map(str, (*config.inference.gpu_ids, *config.training.gpu_ids)))
     command = [str(python), "-P", str(_LAUNCHER), "--host", config.host, "--port", str(config.port)]
     command += ["--arbor-config", str(own), "--gpus", gpus]
-    # NVML, by which Arbor finds idle GPUs, counts them by their slots; CUDA by their speed, unless told.
+    # Arbor finds idle GPUs with NVML, which orders them by slot. CUDA's default order is by speed.
     variables = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **(environment or {})}
     say(f"starting Arbor on GPUs {gpus}")
     with (storage / _LOG).open("ab") as log:
@@ -134,7 +130,7 @@ def launch_server(
     until = time.monotonic() + patience_s
     while True:
         is_up = is_healthy(config)
-        if process.poll() is not None:  # what answers then is another one
+        if process.poll() is not None:  # then another server answers
             raise ModelError(f"the server ended while it started: {_log_tail(storage / _LOG)}")
         if is_up:
             return running
@@ -145,7 +141,7 @@ def launch_server(
 
 
 def find_running_server(config: ArborConfig) -> ServerProcess | None:
-    """Find the server that was started from here, if its process still runs."""
+    """Return the recorded server if its process still runs."""
     path = config.storage / _RECORD
     if not path.is_file():
         return None
@@ -158,7 +154,7 @@ def find_running_server(config: ArborConfig) -> ServerProcess | None:
 
 
 def is_healthy(config: ArborConfig) -> bool:
-    """Tell if an Arbor server answers at the address."""
+    """Return True if an Arbor server answers at the address."""
     client = ArborClient(config.url)
     try:
         client.check()
@@ -170,7 +166,7 @@ def is_healthy(config: ArborConfig) -> bool:
 
 
 def describe_server(config: ArborConfig) -> str:
-    """Say in a line how the server is."""
+    """Describe the server's state in one line."""
     running, healthy = find_running_server(config), is_healthy(config)
     if running is None and not healthy:
         return f"no Arbor server at {config.url}: start one with: {START_COMMAND}"
@@ -181,37 +177,30 @@ def describe_server(config: ArborConfig) -> str:
 
 
 def stop_server(config: ArborConfig, *, patience_s: float = 60.0) -> bool:
-    """End the server with its jobs; their checkpoints stay. False where none runs that was started here."""
+    """Stop the server and its jobs; checkpoints are kept. Return False if no recorded server runs."""
     running = find_running_server(config)
     if running is None:
         return False
-    os.kill(running.pid, signal.SIGTERM)  # it ends what it started, on the whole
+    os.kill(running.pid, signal.SIGTERM)  # it usually ends its own children
     until = time.monotonic() + patience_s
     while find_running_server(config) is not None and time.monotonic() < until:
-        _reap(running.pid)
+        with suppress(ChildProcessError):  # reap a child, which would stay a zombie
+            os.waitpid(running.pid, os.WNOHANG)
         time.sleep(_POLL_S)
-    _kill_group(running.pid)  # a trainer whose launcher ended before it holds its GPU for ever
+    _kill_group(running.pid)  # an orphaned trainer would hold its GPU forever
     (config.storage / _RECORD).unlink(missing_ok=True)
     return True
 
 
 def _kill_group(group: int) -> None:
-    """Kill who is left of a group of processes, and wait until they are gone and hold nothing any more."""
+    """Kill the remaining processes of a group, and wait until they are gone."""
     until = time.monotonic() + _KILL_TIMEOUT_S
-    while time.monotonic() < until:  # who is dead and not taken note of by a parent counts as left
+    while time.monotonic() < until:  # a zombie still counts as a member
         try:
             os.killpg(group, signal.SIGKILL)
         except ProcessLookupError:
             return
         time.sleep(_POLL_S)
-
-
-def _reap(pid: int) -> None:
-    """Take note of the end of a child, which else would stay in the list of processes."""
-    try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return
 
 
 def _ensure_folder(folder: Path) -> Path:

@@ -1,8 +1,7 @@
-"""A job on an Arbor server, as a training uses it: groups go there, weights stay there.
+"""A training job on an Arbor server: this module sends groups, and the weights stay on the server.
 
-One group is one step of the server's optimiser. vLLM gets the weights of a step when the next group has
-arrived: what is sampled lacks the last group's step, and nothing more, since a step here ends only when
-the trainer waits for more.
+One group is one optimizer step. vLLM receives the new weights when the next group arrives. A step here
+returns only when the server waits for more groups, so sampling is at most one optimizer step behind.
 """
 
 import json
@@ -25,19 +24,19 @@ from memory_program.rl.backends.arbor.arbor_wire import GroupItem, to_arbor_grou
 _RECORD = "arbor.json"
 _CHECKPOINT = "checkpoint.json"
 _BEST = "best"
-_POLL_S = 0.5  # as often as the server asks its trainer
+_POLL_S = 0.5  # the server polls its trainer at this interval
 
 
 @dataclass(frozen=True, slots=True)
 class SubmittedGroups:
-    """The groups that a step submitted. Loss and KL are only in the server's log."""
+    """The number of groups and samples of a step. Loss and KL are only in the server's log."""
 
     groups: int
     samples: int
 
 
 class ArborTrainer:
-    """Sends groups to one job, counts them as the server does, and knows its checkpoints."""
+    """Sends groups to one job, counts them as the server does, and tracks its checkpoints."""
 
     def __init__(
         self,
@@ -51,11 +50,11 @@ class ArborTrainer:
         """Prepare; ``start_or_resume_job`` starts the job.
 
         Args:
-            client: of the server.
-            settings: what the server is told.
-            model: what is trained, a hub id or a folder on the server's machine.
-            folder: where the job is written down, so that a killed training finds it again; None forgets.
-            patience_s: how long the server may take for what it was sent.
+            client: the client of the server.
+            settings: the job's settings.
+            model: the model to train, a hub id or a folder on the server's machine.
+            folder: the folder with the job record, which resuming needs; None keeps no record.
+            patience_s: the longest wait for one step.
         """
         self.client = client
         self.settings = settings
@@ -63,26 +62,36 @@ class ArborTrainer:
         self.job_id = ""
         self.groups = 0
         self.is_ended = False
-        """True if the job has ended: its result can still be exported, and it takes no more steps."""
+        """True if the job has ended: its result can be exported, but it cannot train."""
         self._folder = folder
         self._patience_s = patience_s
         self._best: Json | None = None
 
     def start_or_resume_job(self, run_name: str) -> None:
-        """Take up the job that is written down, or start one; returns when it waits for groups.
+        """Resume the recorded job or start a new one, and wait until it accepts groups.
 
-        For a job that has ended, only its record on disk is read; no server is needed.
+        A job that has ended needs no server: only its record on disk is read.
 
         Raises:
-            ConfigError: the server does not know the job any more, and groups were trained already.
-            ModelError: the server refuses, or is not there.
+            ConfigError: the server has lost a job that was already trained.
+            ModelError: no server answers, or it rejects the request.
         """
-        record = self._record()
+        noted: list[Path] = []
+        if self._folder is not None:  # the last checkpoint's record counts where there is no other
+            noted = [*sorted(self._folder.glob(f"checkpoints/*/{_RECORD}")), *self._folder.glob(_RECORD)]
+        record: Json | None = json.loads(noted[-1].read_text(encoding="utf-8")) if noted else None
         if record is not None and record.get("is_ended"):
             self.job_id, self.groups, self.is_ended = record["job_id"], record["groups"], True
             return
         self.client.check()
-        if record is None or not self._reattach_job(record):
+        if record is not None:
+            try:
+                self.job_id = self.client.status(record["job_id"]).job_id
+            except UnknownJobError as error:
+                if record["groups"]:
+                    raise ConfigError(_lost_job_message(record)) from error
+                record = None
+        if record is None:
             request = self.settings.initialize_request(self.model, run_name)
             self.job_id = self.client.initialize(request).job_id
             self._write_down()
@@ -90,11 +99,7 @@ class ArborTrainer:
         self._write_down()
 
     def submit_groups(self, groups: Sequence[Sequence[GroupItem]]) -> SubmittedGroups:
-        """Send groups, one by one, and wait until the policy has learned from them.
-
-        Raises:
-            ModelError: the server refuses a group, or does not come to an end.
-        """
+        """Send groups, and wait for their optimizer steps; raise ``ModelError`` if one fails or is late."""
         ready = [(to_arbor_group(group, self.settings.num_generations), len(group)) for group in groups]
         known = [(group, size) for group, size in ready if group is not None]
         if self.groups + len(known) > self.settings.max_groups:
@@ -111,7 +116,7 @@ class ArborTrainer:
         return SubmittedGroups(len(known), sum(size for _, size in known))
 
     def checkpoint(self, name: str, metadata: Json | None = None) -> Json:
-        """Write the weights on the server's machine, and give Arbor's record of it (``checkpoint_dir``)."""
+        """Save the weights on the server's machine; return Arbor's record with ``checkpoint_dir``."""
         status = self.client.checkpoint(self.job_id, name, metadata)
         found = dict(status.checkpoints.get(name, {}))
         if "checkpoint_dir" not in found:
@@ -121,69 +126,48 @@ class ArborTrainer:
         return found
 
     def close(self) -> None:
-        """End the job, and give its GPUs back; a job that the server does not know is at an end."""
+        """End the job and free its GPUs; a job that the server does not know has ended."""
         if self.is_ended:
             return
         with suppress(UnknownJobError):
             self.client.terminate(self.job_id)
-            self.client.cancel(self.job_id)  # terminate alone leaves vLLM and both shares of GPUs taken
+            self.client.cancel(self.job_id)  # terminate alone leaves vLLM running and all GPUs allocated
         self.is_ended = True
         self._write_down()
 
-    # -- what a run's state keeps ------------------------------------------------------------------
-
     def save_state(self, folder: Path) -> None:
-        """Record the job and its number of groups; the current weights stay on the server."""
+        """Record the job and its number of groups; the weights stay on the server."""
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / _RECORD, self._state())
 
     def load_state(self, folder: Path) -> None:
-        """Check that this is the job that ``save_state`` noted. It cannot go back: it is where it is.
-
-        Raises:
-            ConfigError: it is another job.
-        """
+        """Raise ``ConfigError`` unless ``save_state`` recorded this job. The job cannot be rewound."""
         noted: Json = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         if noted["job_id"] != self.job_id:
             raise ConfigError(_lost_job_message(noted))
 
     def ema_weights(self) -> AbstractContextManager[None]:
-        """Change nothing: a server has only the current weights."""
+        """Do nothing, because a server has only the current weights."""
         return nullcontext()
 
     def save_weights(self, folder: Path) -> None:
-        """Write a checkpoint on the server, in the place of the best one before, and note where it is."""
+        """Overwrite the best checkpoint on the server, and record its location."""
         folder.mkdir(parents=True, exist_ok=True)
         self._best = self.checkpoint(_BEST, {"groups": self.groups})
         _write(folder / _CHECKPOINT, self._best)
 
     def load_weights(self, folder: Path) -> None:
-        """Make the checkpoint that ``save_weights`` noted the result; the server's weights stay."""
+        """Select the checkpoint that ``save_weights`` recorded; the server's weights do not change."""
         self._best = json.loads((folder / _CHECKPOINT).read_text(encoding="utf-8"))
 
     def save_model(self, folder: Path) -> None:
-        """Export the result, or the current weights, as a model in the transformers format.
-
-        Raises:
-            ModelError: the server's folder is on another machine.
-        """
+        """Export the result, or the current weights, with ``export_checkpoint``."""
         record = self._best or self.checkpoint(_BEST)
         dtype = torch.bfloat16 if self.settings.optimizer.bf16 else torch.float32
         export_checkpoint(Path(record["checkpoint_dir"]), self.model, folder, dtype)
 
-    # -- the job -----------------------------------------------------------------------------------
-
-    def _reattach_job(self, record: Json) -> bool:
-        try:
-            self.job_id = self.client.status(record["job_id"]).job_id
-        except UnknownJobError as error:
-            if record["groups"]:
-                raise ConfigError(_lost_job_message(record)) from error
-            return False
-        return True
-
     def _wait_for_pending(self, number: int | None = None) -> tuple[int, ...]:
-        """Wait until the trainer waits for groups, that of a number among them."""
+        """Wait until the trainer accepts groups, including the one with this number."""
         until = time.monotonic() + self._patience_s
         while True:
             status = self.client.status(self.job_id)
@@ -201,19 +185,8 @@ class ArborTrainer:
             time.sleep(_POLL_S)
 
     def _state(self) -> Json:
-        return {
-            "job_id": self.job_id,
-            "groups": self.groups,
-            "url": self.client.url,
-            "is_ended": self.is_ended,
-        }
-
-    def _record(self) -> Json | None:
-        """Read what was written down, or else what the last checkpoint noted: it has no other job."""
-        if self._folder is None:
-            return None
-        noted = [*sorted(self._folder.glob(f"checkpoints/*/{_RECORD}")), *self._folder.glob(_RECORD)]
-        return json.loads(noted[-1].read_text(encoding="utf-8")) if noted else None
+        state: Json = {"job_id": self.job_id, "groups": self.groups, "url": self.client.url}
+        return {**state, "is_ended": self.is_ended}
 
     def _write_down(self) -> None:
         if self._folder is not None:

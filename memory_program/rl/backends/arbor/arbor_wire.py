@@ -1,7 +1,7 @@
-"""Groups as Arbor takes them. Its wire has no place for advantages: rewards carry them.
+"""Groups in Arbor's format, which has no field for advantages: the reward field carries them.
 
-The server takes the mean of a group's rewards away, and nothing else when ``scale_rewards`` is off. Numbers
-that sum to zero pass through unchanged.
+With ``scale_rewards`` off, the server only subtracts the mean of a group's rewards. Advantages that sum to
+zero therefore pass through unchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ ArborItem = dict[str, Any]  # Any: JSON
 
 
 def recenter_advantages(advantages_G: Sequence[float], weights_G: Sequence[float]) -> list[float]:
-    """Move the baseline of weighted advantages so that they sum to zero.
+    """Shift the baseline of weighted advantages so that they sum to zero.
 
-    Of w * (R - mean) / s it makes w * (R - b) / s, with b the mean of the rewards weighted by w: the same
-    spread and weights, compared with what the group's weighted part achieved. Unweighted, nothing changes.
+    It turns w * (R - mean) / s into w * (R - b) / s, where b is the w-weighted mean reward. The scale s and
+    the weights w stay the same. With equal weights, nothing changes.
 
     Example:
         >>> recenter_advantages([0.5, -0.5], [1.0, 1.0])
@@ -34,18 +34,18 @@ def recenter_advantages(advantages_G: Sequence[float], weights_G: Sequence[float
 
 
 def to_arbor_group(group: Sequence[GroupItem], size: int) -> list[ArborItem] | None:
-    """Write one group of DSPy's training data as Arbor takes it; None where nobody is better than the rest.
+    """Convert one group of DSPy's training data to Arbor's format; None if all rewards are equal.
 
-    An item may say its ``advantage`` and the ``weight`` in it; one that does not has (reward - mean) /
-    (deviation + 1e-4). A group that lost samples is filled up to the size that Arbor insists on by copies of
-    its shortest one that are worth 0, so that they change no gradient of the policy.
+    An item may have an ``advantage`` and its ``weight``. Otherwise its advantage is (reward - mean) /
+    (deviation + 1e-4). Arbor requires full groups: copies of the shortest sample replace lost ones. Their
+    advantage is 0, so they do not change the policy gradient.
 
     Args:
         group: items with messages, completion and reward.
-        size: the samples that a group must have.
+        size: the number of samples that Arbor requires.
 
     Raises:
-        ModelError: too many samples, or several prompts.
+        ModelError: the group has too many samples, or several prompts.
     """
     if len(group) > size:
         raise ModelError(f"a group has {len(group)} samples, and the job takes {size}")
@@ -54,7 +54,11 @@ def to_arbor_group(group: Sequence[GroupItem], size: int) -> list[ArborItem] | N
             "the samples of a group have several prompts: Arbor's loss counts the tokens of prompts too, "
             "which cancel only where all have the same one; let every agent have one turn (--max-turns 1)"
         )
-    advantages = _advantages(group)
+    if any(item.get("advantage") is None for item in group):
+        advantages = group_advantages([item["reward"] for item in group])
+    else:
+        weights = [item.get("weight", 1.0) for item in group]
+        advantages = recenter_advantages([float(item["advantage"]) for item in group], weights)
     if advantages is None:
         return None
     sent: list[ArborItem] = [
@@ -63,12 +67,3 @@ def to_arbor_group(group: Sequence[GroupItem], size: int) -> list[ArborItem] | N
     ]
     shortest = min(sent, key=lambda item: len(item["completion"]["content"]))
     return [*sent, *({**shortest, "reward": 0.0} for _ in range(size - len(sent)))]
-
-
-def _advantages(group: Sequence[GroupItem]) -> list[float] | None:
-    given = [item.get("advantage") for item in group]
-    if None in given:
-        return group_advantages([item["reward"] for item in group])
-    return recenter_advantages(
-        [float(item["advantage"]) for item in group], [item.get("weight", 1.0) for item in group]
-    )
