@@ -12,8 +12,10 @@ from functools import lru_cache
 
 _VOWELS = frozenset("aeiou")
 _UNCHANGED = ("sky", "news", "inning", "outing", "canning", "howe", "proceed", "exceed", "succeed")
-_IRREGULAR = {"skies": "sky", "dying": "die", "lying": "lie", "tying": "tie"}
-_IRREGULAR |= {"innings": "inning", "outings": "outing", "cannings": "canning"}
+_IRREGULAR = {
+    **{"skies": "sky", "dying": "die", "lying": "lie", "tying": "tie"},
+    **{"innings": "inning", "outings": "outing", "cannings": "canning"},
+}
 
 
 @lru_cache(maxsize=1 << 16)

@@ -46,7 +46,10 @@ def load_agent_prompts(module: dspy.Module, part: Literal["writer", "reader"], m
         ConfigError: as of ``load_model_prompts``.
     """
     saved = read_model_prompts(model)
-    for name, predictor in module.named_predictors():
+    predictors: list[tuple[str, Any]] = (
+        module.named_predictors()
+    )  # Any: DSPy types a signature as its instance
+    for name, predictor in predictors:
         state = saved.get(f"{part}.{name}")
         if state is None:
             continue
@@ -95,10 +98,12 @@ def saved_signature(
             f"{list(by_prefix)}: keep these fields in signatures.py, or train the model again"
         )
     names = [by_prefix[prefix] for prefix in saved]
-    same = dspy.Signature({name: deepcopy(fields[name]) for name in names}, "")
+    make: Any = dspy.Signature  # called with fields, the class makes a class
+    same = make({name: deepcopy(fields[name]) for name in names}, "")
     return same.load_state(state["signature"])
 
 
 def _names_read_tools(signature: type[dspy.Signature]) -> bool:
-    described = [field.json_schema_extra["desc"] for field in signature.output_fields.values()]
+    outputs: dict[str, Any] = signature.output_fields  # Any: pydantic's
+    described: list[str] = [field.json_schema_extra["desc"] for field in outputs.values()]
     return any(f"\n- {name}(" in text for text in described for name in READ_TOOLS)

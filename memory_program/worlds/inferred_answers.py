@@ -62,3 +62,5 @@ def implied_questions(
                 craft, weekday = slots["craft"], slots["weekday"]
                 text = f"Would {name} likely have time for a movie during {craft} practice on a {weekday}?"
                 yield ImpliedQuestion(text, f"No; {name} practices {craft} every {weekday}", fact)
+            case _:
+                pass  # other facts imply no question

@@ -113,7 +113,10 @@ def _init_weights(model: LlamaForCausalLM, random: torch.Generator) -> None:
             _copy_through_head(look_back, head, compressed[rows], token, target, 1.0, width)
     for head in range(6):
         here, there = (_orthogonal(_SLOW_DIMS, _CONTEXT, random) for _ in range(2))
-        pairs = [(token, before, here, compressed), (before, earlier, there, None)]
+        pairs: list[tuple[slice, slice, Tensor, Tensor | None]] = [
+            (token, before, here, compressed),
+            (before, earlier, there, None),
+        ]
         _match_context(induce, head, pairs, width)
         rows = slice(head % 3 * _HEAD, (head % 3 + 1) * _HEAD)
         target = torch.arange(token.start, token.stop)[rows]
