@@ -76,7 +76,7 @@ def write_verl(lines: Sequence[SessionLine], path: Path, by: VerlRowUnit = "sess
         for part in [questions] if by == "session" else [[question] for question in questions]:
             if not part:
                 continue
-            episode = {**line["episode"], "questions": part}
+            episode: dict[str, Any] = {**line["episode"], "questions": part}  # Any: a JSON object
             digest = hashlib.sha256(json.dumps(episode, sort_keys=True).encode()).hexdigest()[:8]
             unit = f"s{episode['session']['number']}" if by == "session" else f"qa{part[0]['index']}"
             gold = json.dumps([q["answer"] for q in part])

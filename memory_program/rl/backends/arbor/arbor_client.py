@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import httpx
 
@@ -108,10 +108,9 @@ class ArborClient:
         except ValueError:
             content = {"message": answer.text[:500]}
         kind, message = content.get("type", ""), str(content.get("message", content.get("detail", content)))
-        if isinstance(
-            content.get("detail"), list
-        ):  # FastAPI's error for a wrong key; Arbor's own has type and message
-            wrong = [f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in content["detail"]]
+        detail: Any = content.get("detail")  # Any: a list in FastAPI's own error, which names a wrong key
+        if isinstance(detail, list):
+            wrong = [f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in cast(list[Any], detail)]
             kind, message = "schema", "; ".join(wrong)
         if answer.status_code == 404 or kind == "KeyError":
             raise UnknownJobError(f"the Arbor server at {self.url} does not know {message}")
