@@ -1,7 +1,7 @@
 """Data of version 0.1.0 (commit c575cb2) still opens: a run folder, its banks, and a saved program.
 
-``tests/data/run-0.1.0`` is what ``evaluate.py --systems memory,rag --num-test 6`` left of one conversation of the
-sample, and ``program-0.1.0.json`` what ``optimize.py --optimizer bootstrap`` saved.
+``tests/data/run-0.1.0`` is the folder of ``evaluate.py --systems memory,rag --num-test 6`` for one
+conversation of the sample. ``program-0.1.0.json`` was saved by ``optimize.py --optimizer bootstrap``.
 """
 
 import io
