@@ -1,4 +1,4 @@
-"""What large banks cost: opening, searching, adding, forking, consolidating; and beside other stores.
+"""Cost of large banks: open, search, add, fork and consolidate, compared with other stores.
 
 python benchmarks/banks.py [--memories 1000000] [--namespaces 10000] [--seconds-per-store 25] [--check]
 

@@ -1,4 +1,4 @@
-"""How near a run comes to what its model's latency allows, in order and in two phases, judged and not.
+"""Compare the time of a run with the bound set by its model's latency, sequential and two-phase.
 
 python benchmarks/concurrency.py --data locomo10.json    # all of LoCoMo, a few minutes on two cores
 python benchmarks/concurrency.py --conversations 2       # the first two of the bundled sample
@@ -65,7 +65,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came of a row; times in seconds."""
+    """The measurements of a row; times in seconds."""
 
     setting: Setting
     calls: int

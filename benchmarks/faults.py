@@ -1,4 +1,4 @@
-"""What faults cost: processes killed at random points, full disks, locked databases, bad servers.
+"""Cost of faults: processes killed at random points, full disks, locked databases, bad servers.
 
 Each fault strikes real processes or a real server on loopback, and what is left is compared with what an
 undisturbed run left. A table says what was promised and what was found: operations that were lost, doubled or

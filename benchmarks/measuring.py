@@ -1,4 +1,4 @@
-"""What every store under measurement is given, and how its time and memory are taken."""
+"""Input of every measured store, and the measurement of its time and memory."""
 
 import itertools
 import multiprocessing

@@ -1,4 +1,4 @@
-"""What a writer is shown of the bank: the memories that its session changes, and how many others.
+"""Related memories shown to a writer: recall of the memories that its session changes, and distractors.
 
 In made-up worlds it is known which memory each update or deletion is about. The oracle writes; before each
 session the bank is searched, once with the whole session as one query and once with each of its turns (a
@@ -52,7 +52,7 @@ class Related(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a search before a session found, best first, and the texts that the session is going to change."""
+    """Results of a search before a session, best first, and the texts that the session will change."""
 
     conversation: str
     found: Sequence[ScoredMemory]

@@ -1,4 +1,4 @@
-"""How large the report of big runs is, and how long a browser takes to open it.
+"""Size of the report of large runs, and the time a browser takes to open it.
 
 python benchmarks/report.py [--data locomo10.json] [--chromium /usr/bin/chromium] [--check]
 

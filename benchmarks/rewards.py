@@ -1,4 +1,4 @@
-"""What each reward gives: trainings of equal length, several seeds each, on the same held-out questions.
+"""Compare reward rules: trainings of equal length, several seeds each, on the same held-out questions.
 
 Each training is ``train.py`` as anybody runs it, in a process of its own. One that is done is not done again,
 and one that was stopped goes on; so the command can be stopped and given again, with more seeds or more
@@ -95,17 +95,17 @@ class Training:
 
     @property
     def gain(self) -> float:
-        """What the best weights have on validation beyond the first."""
+        """The validation score of the best weights minus that of the first."""
         validation = self.results["validation"]
         return float(validation["best"]["score"]) - float(validation["first"]["score"])
 
     @property
     def held_out(self) -> float:
-        """What the trained model has on the held-out questions beyond the base."""
+        """The held-out score of the trained model minus that of the base."""
         return float(self.results["comparisons"]["all five"]["difference"])
 
 
-def folder_of(out: Path, rule: str, seed: str) -> Path:
+def run_folder_path(out: Path, rule: str, seed: str) -> Path:
     """Say where a training lies."""
     return out / f"{rule}-{seed}"
 
@@ -121,7 +121,7 @@ def train(config: Benchmark, console: Console) -> None:
     failed: list[str] = []
 
     def run(rule: str, seed: str) -> None:
-        folder = folder_of(config.out, rule, seed)
+        folder = run_folder_path(config.out, rule, seed)
         if failed or (folder / "results.json").exists():
             return
         printed = folder.with_suffix(".txt")
@@ -152,7 +152,7 @@ def done(config: Benchmark) -> list[Training]:
     found: list[Training] = []
     for rule in split_list(config.rules):
         for seed in split_list(config.seeds):
-            folder = folder_of(config.out, rule, seed)
+            folder = run_folder_path(config.out, rule, seed)
             if (folder / "results.json").exists():
                 results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
                 entries = [entry for entry in read_log(folder) if entry["kind"] == "validation"]

@@ -95,7 +95,7 @@ class ProgramStep:
 
 @dataclass(frozen=True)
 class Speed:
-    """What steps on given prompts took: sampling, training and all, in seconds, and the tokens sampled."""
+    """Seconds of the steps on given prompts (sampling, training, total), and the tokens sampled."""
 
     sampling_s: float
     training_s: float

@@ -58,16 +58,16 @@ class Example:
 
     @property
     def kind(self) -> AnswerType:
-        """What the question asks for."""
+        """The answer type that the question asks for."""
         return self.evidence.clues.answer_type
 
     @property
     def teaches(self) -> bool:
-        """Whether some candidate is right in part."""
+        """True if some candidate is partly right."""
         return bool(self.values.max(initial=0.0) > 0)
 
 
-def examples_of(conversation: Conversation, rng: np.random.Generator) -> Iterator[Example]:
+def make_examples(conversation: Conversation, rng: np.random.Generator) -> Iterator[Example]:
     """Find the turns for every question of a conversation, and score the candidates in them."""
     archive = Archive()
     for session in conversation.sessions:
@@ -171,7 +171,7 @@ def fit_ranking(examples: Sequence[Example]) -> ExtractorWeights:
     )
 
 
-def doubts_of(examples: Sequence[Example], weights: ExtractorWeights) -> Matrix:
+def measure_no_answer_features(examples: Sequence[Example], weights: ExtractorWeights) -> Matrix:
     """Measure the doubt features of every example: shape (examples, doubt features)."""
     rows: list[Matrix] = []
     for example in examples:
@@ -194,7 +194,7 @@ class HeldOut:
 
     @property
     def has_answer(self) -> bool:
-        """Whether the question is of the categories 1 to 4."""
+        """True for questions of categories 1 to 4."""
         return self.example.question.category is not Category.ADVERSARIAL
 
 
@@ -205,7 +205,7 @@ def hold_out(examples: Sequence[Example]) -> list[HeldOut]:
         inside = [e for e in examples if e.question.conversation_id == conversation_id]
         weights = fit_ranking([e for e in examples if e.question.conversation_id != conversation_id])
         doubtful = [e for e in inside if e.kind in SPAN_KINDS and e.evidence.excerpts.spans.size]
-        rows = dict(zip(map(id, doubtful), doubts_of(doubtful, weights), strict=True))
+        rows = dict(zip(map(id, doubtful), measure_no_answer_features(doubtful, weights), strict=True))
         for example in inside:
             evidence = example.evidence
             text = extract_answer(
@@ -270,7 +270,7 @@ def main(arguments: Sequence[str]) -> int:
     dataset = load_locomo(options.data)
     rng = np.random.default_rng(options.seed)
     train = select_split(dataset.conversations, "train")
-    examples = [example for conversation in train for example in examples_of(conversation, rng)]
+    examples = [example for conversation in train for example in make_examples(conversation, rng)]
     tried = hold_out(examples)
     doubts = held_out_doubts(tried)
     limit = choose_limit(tried, doubts)

@@ -58,6 +58,7 @@ TEXTS = [*PYTHON, *(path for path in _tracked("*.md", "*.j2", "*.js") if not _na
 PACKAGES = [
     path for path in _tracked("*.py") if _name(path).startswith(("locomo/", "memory_program/", "recipes/"))
 ]
+DOCUMENTED = [*PACKAGES, *_tracked("benchmarks/*.py", "examples/*.py")]
 
 
 def test_no_file_has_a_banned_phrase():
@@ -73,7 +74,7 @@ def test_no_file_has_a_banned_phrase():
 
 def test_no_docstring_begins_with_a_question_word():
     found = []
-    for path in PACKAGES:
+    for path in DOCUMENTED:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 first = (ast.get_docstring(node) or "").partition("\n")[0]
@@ -85,7 +86,7 @@ def test_no_docstring_begins_with_a_question_word():
 def test_no_public_function_is_named_with_of_at_its_end():
     found = [
         f"{_name(path)}:{node.lineno}: {node.name}"
-        for path in PACKAGES
+        for path in DOCUMENTED
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.name.endswith("_of")
