@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from memory_program.core.errors import ConfigError
 
 _EXTRAS = {
-    "accelerate": "train",
-    "datasets": "train",
     "fastapi": "serve",
     "matplotlib": "local",
     "peft": "local",
@@ -17,9 +15,7 @@ _EXTRAS = {
     "safetensors": "local",
     "torch": "local",
     "transformers": "local",
-    "trl": "train",
     "uvicorn": "serve",
-    "vllm": "gpu",
 }
 """The extra of ``pyproject.toml`` that installs a library."""
 
