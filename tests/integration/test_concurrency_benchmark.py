@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from memory_program.configs.evaluate_config import EvaluateConfig
-from memory_program.evaluation.datasets import DATASET_LOADERS
+from memory_program.evaluation.datasets import load_dataset
 from tests.conftest import CHECKOUT
 
 
@@ -27,9 +27,8 @@ def benchmark(name: str) -> ModuleType:
 
 def test_a_run_is_measured_by_its_calls_its_chain_and_what_a_cache_could_serve() -> None:
     concurrency = benchmark("concurrency")
-    conversation = min(
-        DATASET_LOADERS["sample"](EvaluateConfig()).conversations, key=lambda talk: len(talk.sessions)
-    )
+    sample = load_dataset(EvaluateConfig().source, 0).conversations
+    conversation = min(sample, key=lambda talk: len(talk.sessions))
     setting = concurrency.Setting(
         "quick", "two-phase", 16, [conversation], is_judged=True, rule=concurrency.OWN_SERVER_RULE
     )
@@ -54,7 +53,7 @@ def test_a_run_is_measured_by_its_calls_its_chain_and_what_a_cache_could_serve()
 
 def test_the_ideal_is_the_chain_or_what_the_concurrency_allows_whichever_is_more() -> None:
     concurrency = benchmark("concurrency")
-    conversations = DATASET_LOADERS["sample"](EvaluateConfig()).conversations
+    conversations = load_dataset(EvaluateConfig().source, 0).conversations
     longest = max(len(conversation.sessions) for conversation in conversations)
     in_order, in_two_phases, judged, *_ = concurrency.settings(conversations)
     assert (in_order.chain, in_two_phases.chain, judged.chain) == (longest + 1, 3, longest + 2)

@@ -527,7 +527,7 @@ def tracked(folder: Path, artifacts: str | None = None) -> tuple[mlflow.MlflowCl
 
 # -- a whole run -----------------------------------------------------------------------------------
 
-README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+PRIVACY = (CHECKOUT / "docs/privacy.md").read_text(encoding="utf-8")
 KEY = "sk-secret-0123456789abcdef"
 FAULTS = (
     Behaviour.RATE_LIMIT,
@@ -613,7 +613,7 @@ def test_a_conversation_is_erased_from_everything_that_a_run_leaves(run, capsys)
     spans = put_spans_in_files(place / "runs" / "mlflow.db", gone + kept)
     before = {path.name for path in files_with(place, gone)}
     assert {"banks.sqlite", "answers.jsonl", "report.html", "mlflow.db", spans} <= before
-    (command,) = re.findall(r"^python -m memory_program.forget (.*)$", README, re.MULTILINE)
+    command, *_ = re.findall(r"^memory-program forget (.*)$", PRIVACY, re.MULTILINE)
     arguments = command.replace("conv-26", "codes-1").replace("runs/evaluate", str(folder)).split()
     assert forget_command(arguments) == 0
     said = capsys.readouterr().out

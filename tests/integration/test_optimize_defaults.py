@@ -86,20 +86,14 @@ def test_without_flags_demos_are_found_on_the_sample_and_gain_on_its_test_split(
     assert stage["comparison"]["low"] > 0.2
     assert stage["examples"] == {"train": 32, "val": 41}  # all questions of two conversations
     assert "sample: 4 conversations for training, 2 for validation, 2 left for the test" in output
-    assert "estimated cost: about $0.0000" in output
-    estimated = sum(
-        int(line.partition(": ")[2].partition(" calls")[0].replace(",", ""))
-        for line in output.splitlines()
-        if " calls to pocket" in line
-    )
-    assert model.calls <= estimated < 2 * model.calls
+    assert "estimated cost" not in output  # a model in this process costs nothing
 
     evaluated, report = evaluate_saved(tmp_path, model, systems="memory", split="test")
     assert evaluated["dataset"]["conversations"] == results["dataset"]["test"]
     (compared,) = evaluated["comparisons"]
     assert (compared["a"], compared["b"]) == ("memory", "optimized")
     assert compared["high"] < -0.2  # memory minus optimized
-    assert "its prompts were made and chosen on" not in report
+    assert "its prompts were optimised on" not in report
 
 
 def test_an_evaluation_on_the_conversations_of_the_optimisation_says_so(tmp_path: Path) -> None:
@@ -107,5 +101,5 @@ def test_an_evaluation_on_the_conversations_of_the_optimisation_says_so(tmp_path
     run(config(tmp_path, optimizer="bootstrap", **few), maker(Careless()))
     evaluated, report = evaluate_saved(tmp_path, Careless(), systems="optimized", num_test=30)
     assert evaluated["systems"]["optimized"]["chosen_on"] == evaluated["dataset"]["conversations"]
-    note = "optimized: its prompts were made and chosen on 2 of these conversations: quote --split test"
+    note = "optimized: its prompts were optimised on 2 of these conversations: quote --split test"
     assert note in report

@@ -77,7 +77,7 @@ def test_a_better_instruction_is_found_and_the_judge_errs_less_on_the_test_split
     assert quality["untouched"]["false_accept"]["n"] < quality["false_accept"]["n"]
     assert better["judge"]["name"].startswith("openai/judge+strict@")
     assert "strict, 2 questions untouched" in report
-    assert "were made and chosen on the answers to these questions" in report
+    assert "prompts were optimised on the answers to these questions" in report
     assert all(question in " ".join(report.split()) for question in told["dataset"]["train"])
 
 
@@ -138,6 +138,7 @@ def test_verdicts_by_optimised_prompts_are_stored_apart_and_named(tmp_path: Path
         assert server.traffic.requests.total() == 2 * judged
         evaluated(server, tmp_path, **settings, mode="judge", judge_program=judge)
         assert server.traffic.requests.total() == 2 * judged  # both are stored
-    name = results["systems"]["extractive"]["calibration"]["judge"]
+    system = results["systems"]["extractive"]
+    name = system["calibration"]["judge"]
     assert name.startswith("openai/judge+strict@")
-    assert f"|judge:{name}|calibration:none|" in output
+    assert f"|judge:{name}|calibration:none|" in system["signature"]

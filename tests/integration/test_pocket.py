@@ -89,7 +89,7 @@ def test_memory_shows_the_reader_a_quarter_of_the_tokens(default_run):
 
 def test_the_oracle_ceiling_is_printed_beside_the_scores(default_run):
     assert default_run["ceiling"]["locomo_f1"]["all"]["value"] > 0.95
-    assert "ceiling (oracle)" in default_run["printed"]
+    assert "oracle (upper bound)" in default_run["printed"]
 
 
 def test_the_report_opens_offline_and_leads_from_a_question_to_its_evidence(default_run, browser):

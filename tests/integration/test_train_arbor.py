@@ -116,7 +116,7 @@ def test_a_training_that_is_done_begins_no_other_job_and_does_not_go_on(model, t
         for _ in range(2):  # as if the first process had died in the evaluation
             run(server, model, talks, tmp_path, "--minutes", "0.0001")
             assert server.calls == ["initialize", "checkpoint best", "terminate", "cancel"]
-        with pytest.raises(ConfigError, match=r"the job of '.*' is at an end and cannot go on"):
+        with pytest.raises(ConfigError, match=r"the job of '.*' has ended and cannot go on"):
             run(server, model, talks, tmp_path)
 
 
