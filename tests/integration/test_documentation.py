@@ -25,7 +25,7 @@ from memory_program.serving.reward_server import RewardServerConfig
 from memory_program.worlds.__main__ import main as world_command
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
-from tests.optimization_samples import Steerable, impatient, quick, write_conversations
+from tests.optimization_samples import Steerable, impatient, quick
 
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
 

@@ -132,7 +132,7 @@ def test_verdicts_by_optimised_prompts_are_stored_apart_and_named(tmp_path: Path
     judge = write_judge(tmp_path / "judge.json", instruction="\nBe careful.")
     settings = {"dataset": str(data), "systems": "extractive", "num_test": 4}
     with ModelServer() as server:
-        results, output = evaluated(server, tmp_path, **settings, judge_program=judge)
+        results, _output = evaluated(server, tmp_path, **settings, judge_program=judge)
         judged = server.traffic.requests.total()
         evaluated(server, tmp_path, **settings, mode="judge")
         assert server.traffic.requests.total() == 2 * judged
