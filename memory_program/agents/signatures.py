@@ -11,6 +11,7 @@ from typing import Any
 import dspy
 from pydantic import BaseModel
 
+from memory_program.agents.tool_schema import describe_tool
 from memory_program.agents.tools import ALL_TOOLS, CORE_TOOLS, MEMORY_TOOLS, READ_TOOLS
 
 NOT_MENTIONED = "Not mentioned in the conversation"
@@ -20,46 +21,9 @@ EMPTY_PLACEHOLDER = "(none)"
 """The text of a field without content."""
 
 
-TOOLS = {
-    "search_memory": (
-        'search_memory(query: str, top_k: int = 10, kind: "episodic" | "semantic" | "procedural" | "" = ""): '
-        "Look for memories by keywords."
-    ),
-    "manage_memory": (
-        'manage_memory(action: "create" | "update", text: str, kind: "episodic" | "semantic" | "procedural" | "" = "", '
-        'memory_id: str = "", happened_at: str = ""): '
-        "Store one new memory, or replace the one of that memory_id by a corrected text. "
-        "happened_at is the time of the event, as YYYY-MM-DD or as it was said (yesterday, last Friday, next month): "
-        "it is counted from the session's date. Empty if it has none."
-    ),
-    "delete_memory": (
-        "delete_memory(memory_id: str, reason: str): End a memory that was wrong or no longer holds."
-    ),
-    "sample_memory": (
-        'sample_memory(mode: "random" | "diverse" | "recent", count: int = 5, '
-        'kind: "episodic" | "semantic" | "procedural" | "" = ""): Show some of the memories.'
-    ),
-    "merge_memory": (
-        'merge_memory(memory_ids: list[str], mode: "summarize" | "concatenate" | "extract_common", text: str = ""): '
-        "Replace two to five memories about the same thing by one. text is the one that stays; concatenate joins "
-        "the old texts and needs none."
-    ),
-    "split_memory": (
-        'split_memory(memory_id: str, by: "temporal" | "thematic" | "speaker", parts: list[str]): '
-        "Replace a memory that says several things by two to five that say one each; parts are their texts."
-    ),
-    "edit_core": (
-        'edit_core(action: "append" | "replace" | "rewrite", text: str, old_text: str = ""): '
-        "Change the profile: append a line, replace old_text (copied exactly) by text, or rewrite the whole. "
-        "It holds at most 5,000 characters."
-    ),
-}
-"""The description of each tool for a model: its signature and a sentence."""
-
-
 def describe_tools(names: tuple[str, ...]) -> str:
     """List tools for a model, one a line."""
-    return "calls of these tools:\n" + "\n".join(f"- {TOOLS[name]}" for name in names)
+    return "calls of these tools:\n" + "\n".join(f"- {describe_tool(name)}" for name in names)
 
 
 class WriteCore(dspy.Signature):

@@ -2,7 +2,7 @@
 
 Six tools and ``edit_core``, bound to a space, a session and that session's date. A bad call returns an error
 that the model can act on and is counted; it never raises through the agent and never applies in part.
-``signatures.TOOLS`` describes the tools to a model.
+The docstring of a tool is what a model reads of it, and a golden file pins it; ``tool_schema`` renders it.
 """
 
 import random
@@ -87,7 +87,7 @@ class MemoryTools:
 
     @_validate_arguments
     def search_memory(self, query: str, top_k: int = 10, kind: KindArgument = "") -> str:
-        """Search live memories by keywords."""
+        """Look for memories by keywords."""
         if not 1 <= top_k <= 50:
             raise MemoryOperationError(f"top_k={top_k} must be from 1 to 50")
         self._indexed = self._space.bank.fork()
@@ -103,7 +103,11 @@ class MemoryTools:
         memory_id: str = "",
         happened_at: str = "",
     ) -> str:
-        """Store one new memory, or replace the one of ``memory_id`` by a corrected text."""
+        """Store one new memory, or replace the one of that memory_id by a corrected text.
+
+        happened_at is the time of the event, as YYYY-MM-DD or as it was said (yesterday, last Friday, next
+        month): it is counted from the session's date. Empty if it has none.
+        """
         wanted = self._resolve_kind(kind)
         if wanted is None and memory_id:
             wanted = self._space.bank.get(memory_id).kind
@@ -131,7 +135,7 @@ class MemoryTools:
 
     @_validate_arguments
     def delete_memory(self, memory_id: str, reason: str) -> str:
-        """End a memory that was wrong or no longer holds, with a reason."""
+        """End a memory that was wrong or no longer holds."""
         self._get_writable(memory_id)
         return self._record_operation(self._space.bank.delete(memory_id, self._provenance(reason)))
 
@@ -139,7 +143,7 @@ class MemoryTools:
     def sample_memory(
         self, mode: Literal["random", "diverse", "recent"], count: int = 5, kind: KindArgument = ""
     ) -> str:
-        """Show some live memories: random ones, the most diverse, or the newest."""
+        """Show some of the memories."""
         if not 1 <= count <= 50:
             raise MemoryOperationError(f"count={count} must be from 1 to 50")
         memories = self._space.bank.live(self._resolve_kind(kind))
@@ -157,16 +161,16 @@ class MemoryTools:
         mode: Literal["summarize", "concatenate", "extract_common"],
         text: str = "",
     ) -> str:
-        """Replace two to five memories about the same thing by one; ``concatenate`` needs no text.
+        """Replace two to five memories about the same thing by one.
 
-        A memory has one date, so different days are written into the text.
+        text is the one that stays; concatenate joins the old texts and needs none.
         """
         if not 2 <= len(memory_ids) <= MAX_MERGED:
             raise MemoryOperationError(f"{len(memory_ids)} memory_ids: a merge takes 2 to {MAX_MERGED}")
         old = [self._get_writable(memory_id) for memory_id in memory_ids]
         if len({memory.kind for memory in old}) != 1:
             raise MemoryOperationError("the memories to merge must all be of one kind")
-        days = {memory.happened_at for memory in old if memory.happened_at}
+        days = {memory.happened_at for memory in old if memory.happened_at}  # a memory has one date
         if mode == "concatenate":
             text = " ".join(format_with_date(memory) if len(days) > 1 else memory.text for memory in old)
         elif text.strip() and len(days) > 1:
@@ -180,7 +184,7 @@ class MemoryTools:
     def split_memory(
         self, memory_id: str, by: Literal["temporal", "thematic", "speaker"], parts: list[str]
     ) -> str:
-        """Replace a memory that says several things by two to five that say one each."""
+        """Replace a memory that says several things by two to five that say one each; parts are their texts."""
         if not 2 <= len(parts) <= MAX_MERGED:
             raise MemoryOperationError(f"{len(parts)} parts: a split makes 2 to {MAX_MERGED}")
         kind = self._get_writable(memory_id).kind
@@ -191,7 +195,10 @@ class MemoryTools:
     def edit_core(
         self, action: Literal["append", "replace", "rewrite"], text: str, old_text: str = ""
     ) -> str:
-        """Append a line to the core block, replace a part of it, or rewrite it."""
+        """Change the profile: append a line, replace old_text (copied exactly) by text, or rewrite the whole.
+
+        It holds at most 5,000 characters.
+        """
         lines = [" ".join(line.split()) for line in INVALID_CHARACTERS.sub(" ", text).splitlines()]
         text, core = "\n".join(line for line in lines if line), self._space.bank.core
         if action == "append":

@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from memory_program.agents.signatures import TOOLS
+from memory_program.agents.tool_schema import describe_tool
 from memory_program.agents.tools import ALL_TOOLS, MEMORY_LIMIT_CHARS, MEMORY_TOOLS, MemoryTools
 from memory_program.bank.memory import MemoryKind
 from memory_program.bank.space import MemorySpace
@@ -303,7 +303,7 @@ def test_a_superseded_id_is_refused_with_the_version(space):
 
 @pytest.mark.parametrize("name", ALL_TOOLS)
 def test_a_tools_description_matches_its_signature(name):
-    told = re.match(rf"{name}\((.*?)\): [A-Z]", TOOLS[name])
+    told = re.match(rf"{name}\((.*?)\): [A-Z]", describe_tool(name))
     assert told is not None
     names = re.findall(r"(\w+): ", told[1])
     real = inspect.signature(getattr(MemoryTools, name)).parameters

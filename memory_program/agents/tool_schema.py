@@ -1,0 +1,186 @@
+"""One definition of each tool, as a line of a prompt, as a JSON schema, and for native function calling.
+
+A tool is a method of ``MemoryTools``: its docstring is its description, its annotations are its arguments.
+
+Schemas keep to the subset that OpenAI's strict mode, vLLM's xgrammar and llguidance share: every property is
+required, none may be added, the root is an object. ``uniqueItems`` is not among it (vLLM refuses it); the
+writer makes equal calls of a reply once instead. Servers that refuse limits of length get a schema without.
+"""
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, get_args, get_origin
+
+import dspy
+
+from memory_program.agents.tools import DATE_LIMIT_CHARS, MAX_MERGED, MemoryTools
+from memory_program.bank.memory import MemoryKind
+
+JsonSchema = dict[str, Any]  # Any: JSON
+Branch = tuple[str, JsonSchema]
+"""A tool and its arguments in one of its forms."""
+
+MAX_CALLS = 16
+"""The most calls of a reply: LoCoMo's authors noted at most 16 facts in one of its 272 sessions."""
+
+MAX_QUESTIONS = 16
+"""The most questions of a reply."""
+
+_LIMITS_CHARS = {"text": 400, "old_text": 400, "happened_at": DATE_LIMIT_CHARS, "reason": 120, "query": 120}
+_LIMIT_CHARS = 400  # twice the longest of LoCoMo's 2,541 facts; a text without a limit may never end
+_PROFILE_LIMIT_CHARS = 2000
+
+
+@cache
+def tool_arguments(name: str) -> Mapping[str, inspect.Parameter]:
+    """Return the arguments of a tool; empty if there is no such tool."""
+    method = getattr(MemoryTools, name, None) if name.endswith(("_memory", "_core")) else None
+    if method is None:
+        return {}
+    return {key: value for key, value in inspect.signature(method).parameters.items() if key != "self"}
+
+
+@cache
+def describe_tool(name: str) -> str:
+    """Describe a tool to a model in one line: its arguments and its docstring."""
+    return f"{name}({', '.join(map(_describe_argument, tool_arguments(name).values()))}): {_description(name)}"
+
+
+def native_tools(names: Sequence[str], kind: MemoryKind | None = None) -> list[dspy.Tool]:
+    """Make the tools of native function calling; an agent of one ``kind`` need not name it."""
+    tools: list[dspy.Tool] = []
+    for name in names:
+        parameters = {k: v for k, v in tool_arguments(name).items() if k != "kind" or kind is None}
+        arguments = {
+            key: _argument_schema(parameter)
+            | ({} if parameter.default is parameter.empty else {"default": parameter.default})
+            for key, parameter in parameters.items()
+        }
+        tools.append(dspy.Tool(getattr(MemoryTools, name), name, _description(name), arguments))
+    return tools
+
+
+def reply_schema(
+    signature: type[dspy.Signature],
+    tools: Sequence[str] = (),
+    kind: MemoryKind | None = None,
+    shown_ids: Sequence[str] = (),
+    *,
+    has_profile: bool = True,
+) -> JsonSchema:
+    """Make the JSON schema of an agent's reply to one call.
+
+    A reader that may search has to give both fields, one of them empty: the root of a strict schema has no
+    alternatives.
+
+    Args:
+        signature: its output fields are the properties.
+        tools: the names of the agent's tools.
+        kind: the one kind of memory of the agent; None if its calls name a kind.
+        shown_ids: the memories that the agent was shown, or the turns that a question may cite. Only these
+            can be updated, deleted, merged or split.
+        has_profile: false if there is no profile of which a part could be replaced.
+    """
+    properties: JsonSchema = {}
+    outputs: dict[str, Any] = signature.output_fields  # Any: pydantic's
+    for name, field in outputs.items():
+        if field.annotation is dspy.ToolCalls:
+            branches = [branch for tool in tools for branch in _branches(tool, kind, shown_ids, has_profile)]
+            calls = [_object({"name": _one_of([tool]), "args": _object(args)}) for tool, args in branches]
+            limit = MAX_CALLS if len(outputs) == 1 else 1  # a reader searches for one thing at a time
+            properties[name] = {"type": "array", "items": {"anyOf": calls}, "maxItems": limit}
+        elif field.annotation is str:
+            least = 1 if len(outputs) == 1 else 0
+            properties[name] = _text(least)
+        else:
+            question = {"question": _text(1), "answer": _text(1), "evidence": _list_of(shown_ids, 0)}
+            properties[name] = {"type": "array", "items": _object(question), "maxItems": MAX_QUESTIONS}
+    return _object(properties)
+
+
+def without_limits(schema: Any) -> Any:  # Any: JSON
+    """Leave out limits of length and number, which some providers refuse."""
+    if isinstance(schema, list):
+        return [without_limits(element) for element in schema]
+    if not isinstance(schema, dict):
+        return schema
+    limits = ("minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum")
+    return {key: without_limits(value) for key, value in schema.items() if key not in limits}
+
+
+def _branches(tool: str, kind: MemoryKind | None, ids: Sequence[str], has_profile: bool) -> list[Branch]:
+    """List the forms of a call: one for each action, and none that has nothing to act on."""
+    arguments = {key: _argument_schema(parameter) for key, parameter in tool_arguments(tool).items()}
+    if kind is not None:
+        arguments.pop("kind", None)
+    if "memory_id" in arguments:
+        if tool != "manage_memory" and not ids:
+            return []
+        arguments["memory_id"] = _one_of(ids)
+    if "memory_ids" in arguments:
+        if len(ids) < 2:
+            return []
+        arguments["memory_ids"] = _list_of(ids, 2, MAX_MERGED)
+    if "action" not in arguments:
+        return [(tool, arguments)]
+    branches: list[Branch] = []
+    for action in arguments["action"]["enum"]:
+        unused = {"create": {"memory_id"}, "update": {"kind"}, "append": {"old_text"}, "rewrite": {"old_text"}}
+        form = {key: value for key, value in arguments.items() if key not in unused.get(action, ())}
+        form["action"] = _one_of([action])
+        if action == "create" and "kind" in form:
+            form["kind"] = _one_of([name for name in form["kind"]["enum"] if name])
+        if action == "replace":
+            form |= {"text": _text(0), "old_text": _text(1)}
+        if action == "rewrite":
+            form["text"] = _text(1, _PROFILE_LIMIT_CHARS)
+        if (action != "update" or ids) and (action != "replace" or has_profile):
+            branches.append((tool, form))
+    return branches
+
+
+def _argument_schema(parameter: inspect.Parameter) -> JsonSchema:
+    annotation = parameter.annotation
+    if get_origin(annotation) is Literal:
+        return _one_of(get_args(annotation))
+    least = 1 if parameter.default is parameter.empty else 0
+    if annotation is str:
+        return _text(least, _LIMITS_CHARS.get(parameter.name, _LIMIT_CHARS))
+    if annotation is int:
+        return {"type": "integer", "minimum": 1, "maximum": 50}
+    assert annotation == list[str], f"{parameter}: add its schema here"
+    return {"type": "array", "items": _text(1), "minItems": 2, "maxItems": MAX_MERGED}
+
+
+def _describe_argument(parameter: inspect.Parameter) -> str:
+    annotation = parameter.annotation
+    if get_origin(annotation) is Literal:
+        said = " | ".join(map(json.dumps, get_args(annotation)))
+    else:
+        said = annotation.__name__ if get_origin(annotation) is None else str(annotation)
+    default = "" if parameter.default is parameter.empty else f" = {json.dumps(parameter.default)}"
+    return f"{parameter.name}: {said}{default}"
+
+
+def _description(name: str) -> str:
+    return " ".join((getattr(MemoryTools, name).__doc__ or "").split())
+
+
+def _object(properties: JsonSchema) -> JsonSchema:
+    required = list(properties)
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _one_of(values: Sequence[str]) -> JsonSchema:
+    return {"type": "string", "enum": list(values)}
+
+
+def _text(least: int, most: int = _LIMIT_CHARS) -> JsonSchema:
+    return {"type": "string", **({"minLength": least} if least else {}), "maxLength": most}
+
+
+def _list_of(values: Sequence[str], least: int, most: int = MAX_MERGED) -> JsonSchema:
+    items = _one_of(values) if values else _text(1)
+    return {"type": "array", "items": items, "minItems": least, "maxItems": most}
