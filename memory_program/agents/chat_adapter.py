@@ -1,8 +1,9 @@
-"""The program's reply format: DSPy's ChatAdapter, made strict.
+"""The program's reply format ``chat``: DSPy's ChatAdapter, made strict where a memory could be lost.
 
-Three things differ from the library's adapter. A reply whose tool calls were cut off is refused, not repaired
-into half a memory. A reply whose calls can be read in two ways is refused, not read in part. Text in an input
-field cannot pose as a field marker or as a turn of the chat. There is no second call in another format.
+A reply whose tool calls were cut off is refused, not repaired into half a memory. A reply that can be read in
+two ways is refused, not read in part. What can only mean one thing is read, and counted as repaired: see
+``reply_repair``. Text in an input field cannot pose as a field marker or as a turn of the chat. There is no
+second call in another format.
 """
 
 import json
@@ -11,15 +12,32 @@ from typing import Any, NoReturn, cast
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
+from pydantic import TypeAdapter, ValidationError
 
 from locomo.json_at import INVALID_CHARACTERS
 from locomo.prompt_markers import escape_prompt_markers
+from locomo.thinking import strip_thinking
+from memory_program.agents.reply_repair import (
+    DECODER,
+    AmbiguousReplyError,
+    DuplicateKeyError,
+    ReplyJson,
+    is_no_calls,
+    read_calls,
+)
+
+COMPLETION_MARKER = "[[ ## completed ## ]]"
+"""The end of a reply."""
 
 _HEADER = re.compile(r"^[^\S\n]*\[\[ ## (\w+) ## \]\]", re.MULTILINE)
-_CALLS_BEGIN = re.compile(r'\{\s*"(?:tool_calls|name|id|type|function)"|\[\s*[{\]]')
+_CALLS_BEGIN = re.compile(r'\{\s*"(?:tool_calls|name|id|type|function|tool|tool_name)"|\[\s*[{\]]')
 _CALL_NAME = re.compile(r"""["']name["']\s*:""")
-
-ReplyJson = Any  # Any: a decoded JSON value
+_JSON_BEGINS = re.compile(r"\{|\[\s*[{\]]")
+# Special tokens of chat templates: what stands before the reply, and what ends it.
+_ROLE_TOKENS = re.compile(r"\s*(?:<[|｜][^<>\n|｜]{1,40}[|｜]>\s*(?:assistant\s*)?)+")
+_END_TOKEN = re.compile(r"<[|｜][^<>\n|｜]{1,40}[|｜]>|</s>|<end_of_turn>|<eos>")
+_FENCED = re.compile(r"\s*```[a-z]*[^\S\n]*\n((?:(?!```).)*?)\s*```\s*", re.DOTALL)
+_OPEN_FENCE = re.compile(r"\s*```[a-z]*\s*(?=\{|\[\s*[{\]])")
 
 
 class TruncatedReplyError(AdapterParseError):
@@ -27,11 +45,15 @@ class TruncatedReplyError(AdapterParseError):
 
 
 class StrictChatAdapter(dspy.ChatAdapter):
-    """ChatAdapter without JSON fallback or repair of cut replies, safe against its own markers."""
+    """ChatAdapter without JSON fallback or repair of cut replies, safe against its own markers.
+
+    ``is_repaired`` tells if the last reply that it read was not in the program's form.
+    """
 
     def __init__(self) -> None:
         """Make the adapter. It has no settings, so that rollouts and training text cannot differ."""
         super().__init__(use_json_adapter_fallback=False)
+        self.is_repaired = False
 
     def format_user_message_content(
         self,
@@ -48,96 +70,228 @@ class StrictChatAdapter(dspy.ChatAdapter):
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
         """Read a reply into the signature's output fields.
 
-        No call is lost in silence: either all calls of the reply are read, or none.
+        No call is lost in silence: either all calls of the reply are read, or none. A reader that may search
+        gives an answer or a search, and need not name the other. Thoughts are no output.
 
         Raises:
             TruncatedReplyError: neither the tool calls nor the reply are closed.
             AdapterParseError: a field is missing or does not have its type, or the calls are ambiguous.
         """
         completion = _replace_invalid_characters(completion)
-        named: dict[str, int] = {}
-        for name, field in signature.output_fields.items():
-            if field.annotation is dspy.ToolCalls:
-                completion, named[name] = _normalize_calls(signature, completion, name)
+        text = _unwrap(completion)
+        self.is_repaired = text.strip() != completion.strip()
+        outputs: dict[str, Any] = signature.output_fields  # Any: pydantic's
+        calls_field = next((n for n, field in outputs.items() if field.annotation is dspy.ToolCalls), None)
         try:
-            parsed = super().parse(signature, completion)
+            parsed = self._read_json(signature, text, calls_field) if _JSON_BEGINS.match(text) else None
+            if parsed is None:
+                parsed = self._read_sections(signature, text, calls_field)
+        except DuplicateKeyError as error:
+            _raise_parse_error(signature, completion, f"an object has the key {error.args[0]!r} twice")
+        except AmbiguousReplyError as error:
+            _raise_parse_error(signature, completion, str(error))
         except RecursionError:
             _raise_parse_error(signature, completion, "the reply is nested too deeply")
-        for name, count in named.items():
-            if len(parsed[name].tool_calls) < count:
-                _raise_parse_error(signature, completion, f"some of {count} calls in `{name}` are unreadable")
-            for call in parsed[name].tool_calls:
-                call.args = _replace_invalid_characters(call.args)
+        if parsed.keys() != outputs.keys():
+            missing = ", ".join(name for name in outputs if name not in parsed)
+            _raise_parse_error(signature, completion, f"the reply lacks {missing}")
         return parsed
 
+    def _read_json(
+        self, signature: type[dspy.Signature], text: str, calls_field: str | None
+    ) -> dict[str, Any] | None:
+        """Read a reply that is one JSON object of the output fields; None if it may be bare calls."""
+        outputs: dict[str, Any] = signature.output_fields  # Any: pydantic's
+        begins_with_calls = calls_field == next(iter(outputs))
+        try:
+            value, end = DECODER.raw_decode(text)
+        except json.JSONDecodeError:
+            if begins_with_calls:
+                return None
+            if not _is_closed(text):
+                _raise_truncated(signature, text, "the middle of a JSON object")
+            raise AmbiguousReplyError("the reply is no valid JSON") from None
+        is_whole = not _JSON_BEGINS.search(text, end) and not _HEADER.search(text, end)
+        if not is_whole or not isinstance(value, dict) or not outputs.keys() & value.keys():
+            if begins_with_calls:
+                return None
+            raise AmbiguousReplyError("the reply is not one object of the output fields")
+        self.is_repaired |= self._is_repaired_json(text, end)
+        parsed: dict[str, Any] = {}
+        for name in outputs.keys() & value.keys():
+            if name == calls_field:
+                inner = value[name]
+                is_nested = isinstance(inner, dict) and "tool_calls" in inner  # as DSPy's JSON has it
+                read = read_calls([inner if is_nested else value])
+                self.is_repaired |= read.is_repaired
+                parsed[name] = dspy.ToolCalls.from_dict_list(read.calls)
+            elif outputs[name].annotation is str:
+                parsed[name] = _read_text(name, value[name])
+            else:
+                try:
+                    parsed[name] = TypeAdapter(outputs[name].annotation).validate_python(value[name])
+                except ValidationError as error:
+                    raise AmbiguousReplyError(f"{name}: {error.errors()[0]['msg']}") from error
+        return _fill_empty(parsed, outputs, calls_field)
 
-def _normalize_calls(signature: type[dspy.Signature], completion: str, field: str) -> tuple[str, int]:
-    """Replace a field's text by the JSON of its calls, without prose and code fences.
+    def _is_repaired_json(self, text: str, end: int) -> bool:
+        return True  # this format has field markers
 
-    Returns:
-        the reply, and the number of calls in the field.
-    """
-    header = next((found for found in _HEADER.finditer(completion) if found[1] == field), None)
-    if header is None:
-        return completion, 0
-    values: list[ReplyJson] = []
-    end = header.end()
-    try:
-        # Only where calls begin is decoded: in a list that was cut, the first calls are whole too, and taking
-        # them alone would lose the others. A marker inside a string of a call is text.
-        while begin := _CALLS_BEGIN.search(completion, end):
-            marker = _HEADER.search(completion, end)
-            if marker is not None and marker.start() < begin.start():
-                break
-            value, end = _DECODER.raw_decode(completion, begin.start())
-            values.append(value)
-    except _DuplicateKeyError as error:
-        _raise_parse_error(
-            signature, completion, f"an object in `{field}` has the key {error.args[0]!r} twice"
-        )
-    except RecursionError:
-        _raise_parse_error(signature, completion, f"`{field}` is nested too deeply")
-    except ValueError:  # not quite JSON: the library's repair of commas and quotes is welcome
-        values, end = [], header.end()
-    following = list(_HEADER.finditer(completion, end))
-    names = [marker[1] for marker in following]
-    is_completed = "completed" in names
-    if field in (names[: names.index("completed")] if is_completed else names):  # only one would be read
-        _raise_parse_error(signature, completion, f"the reply has `{field}` more than once")
-    rest_start = following[0].start() if following else len(completion)
-    section = completion[end:rest_start]
-    is_open = section.rfind("{") > section.rfind("}") if values else "{" in section
-    if is_open and not is_completed:
-        raise TruncatedReplyError(
-            adapter_name="StrictChatAdapter",
-            signature=signature,  # pyright: ignore[reportArgumentType]  # DSPy means the class
-            lm_response=completion,
-            message=f"the reply ends in the middle of `{field}`",
-        )
-    if not values:
-        return completion, len(_CALL_NAME.findall(section))  # the repair must find as many
-    calls = _extract_calls(values)
-    if calls is None:
-        _raise_parse_error(signature, completion, f"`{field}` holds more than one list of calls")
-    # in ASCII: DSPy reads line by line, and also breaks at characters that may stand in a JSON string
-    text = f"{completion[: header.end()]}\n{json.dumps({'tool_calls': calls})}\n\n{completion[rest_start:]}"
-    return text, len(calls)
+    def _read_sections(
+        self, signature: type[dspy.Signature], text: str, calls_field: str | None
+    ) -> dict[str, Any]:
+        """Read a reply whose fields stand after their markers, on lines of their own or glued to the text."""
+        outputs: dict[str, Any] = signature.output_fields  # Any: pydantic's
+        marker, count, filled = _marker_pattern([*outputs, "completed"]), 0, None
+        if calls_field is not None:
+            text, count = self._normalize_calls(signature, text, calls_field, marker)
+            present = {found[1] for found in _HEADER.finditer(text)}
+            filled = next((name for name in outputs if name not in present), None)
+            if filled == calls_field and len(present - {"completed"}) == 1:
+                text = f'[[ ## {filled} ## ]]\n{{"tool_calls": []}}\n\n{text}'
+            elif filled and count:
+                text = f"{text}\n\n[[ ## {filled} ## ]]\n"
+        elif all(field.annotation is str for field in outputs.values()):
+            text = self._separate_markers(text, marker)
+        parsed = super().parse(signature, text)
+        for name, value in parsed.items():
+            if name == calls_field:
+                if len(value.tool_calls) < count:
+                    raise AmbiguousReplyError(f"some of {count} calls in `{name}` are unreadable")
+                for call in value.tool_calls:
+                    call.args = _replace_invalid_characters(call.args)
+            elif isinstance(value, str) and (fenced := _FENCED.fullmatch(value)):
+                parsed[name], self.is_repaired = fenced[1].strip(), True
+        if filled == calls_field is not None and not any(parsed[n] for n in outputs if n != filled):
+            raise AmbiguousReplyError(f"the reply has neither {' nor '.join(outputs)}")
+        return parsed
+
+    def _normalize_calls(
+        self, signature: type[dspy.Signature], text: str, field: str, marker: re.Pattern[str]
+    ) -> tuple[str, int]:
+        """Replace a field's text by the JSON of its calls, without prose and code fences.
+
+        Returns:
+            the reply, its other markers on lines of their own, and the number of calls in the field.
+        """
+        own = _marker_pattern([field])
+        header = next((found for found in _HEADER.finditer(text) if found[1] == field), own.search(text))
+        if header is None:
+            if not _JSON_BEGINS.match(text):
+                return self._separate_markers(text, marker), 0
+            text, self.is_repaired = f"[[ ## {field} ## ]]\n{text}", True
+            header = own.search(text)
+            assert header is not None
+        before = self._separate_markers(text[: header.end()], marker).rstrip()
+        values: list[ReplyJson] = []
+        start = end = header.end()
+        is_broken = False
+        try:
+            # Only where calls begin is decoded: in a list that was cut, the first calls are whole too, and
+            # taking them alone would lose the others. A marker inside a string of a call is text.
+            while begin := _CALLS_BEGIN.search(text, end):
+                other = marker.search(text, end)
+                if other is not None and other.start() < begin.start():
+                    break
+                value, end = DECODER.raw_decode(text, begin.start())
+                values.append(value)
+        except json.JSONDecodeError:  # not quite JSON: the library's repair of commas and quotes is welcome
+            values, end, is_broken = [], start, True
+        rest = text[end:] if is_broken else self._separate_markers(text[end:], marker, is_line_begun=True)
+        following = list(_HEADER.finditer(rest))
+        names = [found[1] for found in following]
+        is_completed = "completed" in names
+        if field in (names[: names.index("completed")] if is_completed else names):  # only one would be read
+            raise AmbiguousReplyError(f"the reply has `{field}` more than once")
+        rest_start = following[0].start() if following else len(rest)
+        section, rest = text[start:end] + rest[:rest_start], rest[rest_start:]
+        if is_no_calls(section):
+            values = [{"tool_calls": []}]
+            self.is_repaired = True
+        is_open = section.rfind("{") > section.rfind("}") if values else not _is_closed(section)
+        if is_open and not is_completed:
+            _raise_truncated(signature, text, f"the middle of `{field}`")
+        if not values:
+            self.is_repaired = True
+            return f"{before}\n{section}\n\n{rest}", len(
+                _CALL_NAME.findall(section)
+            )  # as many must be repaired
+        read = read_calls(values)
+        self.is_repaired |= read.is_repaired or len(section.strip()) != len(text[start:end].strip())
+        # in ASCII: DSPy reads line by line, and also breaks at characters that may stand in a JSON string
+        return f"{before}\n{json.dumps({'tool_calls': read.calls})}\n\n{rest}", len(read.calls)
+
+    def _separate_markers(self, text: str, marker: re.Pattern[str], *, is_line_begun: bool = False) -> str:
+        """Put the markers of fields on lines of their own, and end the text at a token that ends a turn."""
+        end = _END_TOKEN.search(text)
+        whole = text[: end.start()] if end else text
+        for found in marker.finditer(whole):
+            above = whole[: found.start()]
+            is_alone = above.endswith("\n") or not (above or is_line_begun)
+            is_plain = found[0] == f"[[ ## {found[1]} ## ]]"
+            self.is_repaired |= not (is_alone and is_plain and whole[found.end() :][:1] in ("", "\n", "\r"))
+        self.is_repaired |= end is not None
+        return marker.sub(lambda found: f"\n[[ ## {found[1].lower()} ## ]]\n", whole)
 
 
-def _extract_calls(values: list[ReplyJson]) -> list[ReplyJson] | None:
-    """Return the calls of one list, or bare calls that follow each other; None if there is more than that."""
-    if len(values) > 1:
-        are_bare = all(isinstance(value, dict) and "tool_calls" not in value for value in values)
-        return values if are_bare else None
-    (value,) = values
-    if isinstance(value, list):
-        return cast(list[ReplyJson], value)
-    if "tool_calls" not in value:
-        return [value]
-    others = [other for name, other in value.items() if name != "tool_calls"]
-    is_alone = not any(isinstance(other, (list, dict)) and other for other in others)
-    calls = value["tool_calls"]
-    return cast(list[ReplyJson], calls) if is_alone and isinstance(calls, list) else None
+def _unwrap(completion: str) -> str:
+    """Take a reply out of its thinking block, its code fence and the tokens of a chat template."""
+    text = strip_thinking(completion)
+    if (roles := _ROLE_TOKENS.match(text)) and roles.end():
+        text = text[roles.end() :]
+    if fenced := _FENCED.fullmatch(text):
+        text = fenced[1]
+    elif opened := _OPEN_FENCE.match(text):
+        text = text[opened.end() :]
+    return text.lstrip()
+
+
+def _marker_pattern(names: list[str]) -> re.Pattern[str]:
+    blank = r"[^\S\n]*"
+    return re.compile(
+        rf"{blank}\[\[{blank}##{blank}({'|'.join(names)}){blank}##{blank}\]\]{blank}", re.IGNORECASE
+    )
+
+
+def _is_closed(text: str) -> bool:
+    """Tell if all brackets outside of strings are closed."""
+    depth, in_string, is_escaped = 0, False, False
+    for character in text:
+        if in_string:
+            in_string = is_escaped or character != '"'
+            is_escaped = character == "\\" and not is_escaped
+        elif character == '"':
+            in_string = True
+        elif character in "{[":
+            depth += 1
+        elif character in "}]":
+            depth -= 1
+    return depth == 0 and not in_string
+
+
+def _read_text(name: str, value: ReplyJson) -> str:
+    """Read a text of a JSON reply: also a number, a list of texts, and null for an empty one."""
+    if isinstance(value, list) and all(isinstance(element, str) for element in value):
+        return ", ".join(value)
+    if isinstance(value, bool | list | dict):
+        raise AmbiguousReplyError(f"{name}={value!r:.40} is no text")
+    return "" if value is None else str(value).strip()
+
+
+def _fill_empty(parsed: dict[str, Any], outputs: dict[str, Any], calls_field: str | None) -> dict[str, Any]:
+    """Fill in the other field of a reply that has only an answer or only a search."""
+    if (
+        calls_field is not None
+        and len(parsed) < len(outputs)
+        and any(_has_content(v) for v in parsed.values())
+    ):
+        empty = {name: "" for name, field in outputs.items() if field.annotation is str}
+        return {calls_field: dspy.ToolCalls(tool_calls=[]), **empty, **parsed}
+    return parsed
+
+
+def _has_content(value: object) -> bool:
+    return bool(value.tool_calls) if isinstance(value, dspy.ToolCalls) else bool(value)
 
 
 def _replace_invalid_characters(value: ReplyJson) -> ReplyJson:
@@ -163,20 +317,14 @@ def _raise_parse_error(signature: type[dspy.Signature], completion: str, message
     ) from None
 
 
-class _DuplicateKeyError(Exception):
-    """An object has a key twice: its first value would be lost."""
+def _raise_truncated(signature: type[dspy.Signature], completion: str, place: str) -> NoReturn:
+    raise TruncatedReplyError(
+        adapter_name="StrictChatAdapter",
+        signature=signature,  # pyright: ignore[reportArgumentType]  # DSPy means the class
+        lm_response=completion,
+        message=f"the reply ends in {place}",
+    ) from None
 
-
-def _reject_duplicate_keys(pairs: list[tuple[str, ReplyJson]]) -> dict[str, ReplyJson]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _DuplicateKeyError(next(name for name in names if names.count(name) > 1))
-    return members
-
-
-# Not strict: models write line ends inside strings, which does no harm.
-_DECODER = json.JSONDecoder(object_pairs_hook=_reject_duplicate_keys, strict=False)
 
 ADAPTER = StrictChatAdapter()
 """The program's only adapter, for rollouts, evaluation and training text."""

@@ -18,7 +18,8 @@ import dspy
 from memory_program.agents.tools import DATE_LIMIT_CHARS, MAX_MERGED, MemoryTools
 from memory_program.bank.memory import MemoryKind
 
-JsonSchema = dict[str, Any]  # Any: JSON
+Json = Any  # Any: a JSON value
+JsonSchema = dict[str, Json]
 Branch = tuple[str, JsonSchema]
 """A tool and its arguments in one of its forms."""
 
@@ -45,7 +46,9 @@ def tool_arguments(name: str) -> Mapping[str, inspect.Parameter]:
 @cache
 def describe_tool(name: str) -> str:
     """Describe a tool to a model in one line: its arguments and its docstring."""
-    return f"{name}({', '.join(map(_describe_argument, tool_arguments(name).values()))}): {_description(name)}"
+    return (
+        f"{name}({', '.join(map(_describe_argument, tool_arguments(name).values()))}): {_description(name)}"
+    )
 
 
 def native_tools(names: Sequence[str], kind: MemoryKind | None = None) -> list[dspy.Tool]:
@@ -100,7 +103,7 @@ def reply_schema(
     return _object(properties)
 
 
-def without_limits(schema: Any) -> Any:  # Any: JSON
+def without_limits(schema: Json) -> Json:
     """Leave out limits of length and number, which some providers refuse."""
     if isinstance(schema, list):
         return [without_limits(element) for element in schema]
@@ -127,7 +130,12 @@ def _branches(tool: str, kind: MemoryKind | None, ids: Sequence[str], has_profil
         return [(tool, arguments)]
     branches: list[Branch] = []
     for action in arguments["action"]["enum"]:
-        unused = {"create": {"memory_id"}, "update": {"kind"}, "append": {"old_text"}, "rewrite": {"old_text"}}
+        unused = {
+            "create": {"memory_id"},
+            "update": {"kind"},
+            "append": {"old_text"},
+            "rewrite": {"old_text"},
+        }
         form = {key: value for key, value in arguments.items() if key not in unused.get(action, ())}
         form["action"] = _one_of([action])
         if action == "create" and "kind" in form:

@@ -59,7 +59,7 @@ def test_complete_calls_of_a_cut_list_are_refused():
         ADAPTER.parse(WriteCore, f"[[ ## tool_calls ## ]]\n{two[:-20]}")
 
 
-@pytest.mark.parametrize("completion", ["", "I cannot help with that.", fields(tool_calls="none")])
+@pytest.mark.parametrize("completion", ["", "I cannot help with that.", fields(tool_calls="nothing")])
 def test_a_reply_without_calls_is_unparsed_not_empty(completion):
     with pytest.raises(AdapterParseError):
         ADAPTER.parse(WriteCore, completion)

@@ -1,0 +1,137 @@
+"""Variants of a tool call that can be read in one way only; every other reply is refused as a whole.
+
+Models write the arguments beside ``args``, under another name, or as a string of JSON. They are read as what
+they can only mean, and the reply counts as repaired. Two values for one argument are ambiguous.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, cast
+
+from memory_program.agents.tool_schema import tool_arguments
+
+ReplyJson = Any  # Any: a decoded JSON value
+
+_NAMES = ("name", "tool", "tool_name", "function")
+_ARGUMENTS = ("args", "arguments", "parameters", "params", "input")
+_NO_CALLS = {"", "none", "null", "[]", "{}", "n/a", "no calls", "no tool calls", "empty"}
+
+
+class AmbiguousReplyError(ValueError):
+    """A reply can be read in two ways, or in none."""
+
+
+class DuplicateKeyError(AmbiguousReplyError):
+    """An object has a key twice: its first value would be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCalls:
+    """The calls of a reply in the program's form, and whether the model wrote them in another."""
+
+    calls: list[dict[str, ReplyJson]]
+    is_repaired: bool
+
+
+def _reject_duplicate_keys(pairs: list[tuple[str, ReplyJson]]) -> dict[str, ReplyJson]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise DuplicateKeyError(next(name for name in names if names.count(name) > 1))
+    return members
+
+
+# Not strict: models write line ends inside strings, which does no harm.
+DECODER = json.JSONDecoder(object_pairs_hook=_reject_duplicate_keys, strict=False)
+
+
+def is_no_calls(text: str) -> bool:
+    r"""Tell if a text says that there are no calls: blank, ``none``, ``null`` or ``{}``, also in a fence.
+
+    Example:
+        >>> is_no_calls("(none)"), is_no_calls("```json\n{}\n```"), is_no_calls("none of them")
+        (True, True, False)
+    """
+    return text.replace("```json", "").strip("`()'\".\\ \n\t").lower() in _NO_CALLS
+
+
+def read_calls(values: list[ReplyJson]) -> ReadCalls:
+    """Read the calls of a reply from its JSON values: one list of calls, or calls that follow each other.
+
+    Raises:
+        AmbiguousReplyError: there is more than one list, or a call can be read in two ways or in none.
+    """
+    is_repaired = True
+    if len(values) > 1:
+        if any(not isinstance(value, dict) or "tool_calls" in value for value in values):
+            raise AmbiguousReplyError("more than one list of calls")
+        written = values
+    else:
+        written, is_repaired = _list_calls(values[0])
+    calls = [_read_call(call) for call in written]
+    # an id and a type beside the name are the provider's own form of a call
+    plain = [{key: call[key] for key in call if key not in ("id", "type")} for call in written]
+    return ReadCalls(calls, is_repaired or calls != plain)
+
+
+def _list_calls(value: ReplyJson) -> tuple[list[ReplyJson], bool]:
+    if isinstance(value, list):
+        return cast(list[ReplyJson], value), False
+    if not isinstance(value, dict):
+        raise AmbiguousReplyError(f"{value!r:.40} is no call")
+    members = cast(dict[str, ReplyJson], value)
+    if "tool_calls" not in members:
+        return [members], True
+    calls = members["tool_calls"]
+    if any(
+        isinstance(other, (list, dict)) and other for key, other in members.items() if key != "tool_calls"
+    ):
+        raise AmbiguousReplyError("more than one list of calls")
+    if isinstance(calls, list):
+        return cast(list[ReplyJson], calls), False
+    if isinstance(calls, dict) and calls:
+        return [calls], True
+    if calls is None or calls == {} or (isinstance(calls, str) and is_no_calls(calls)):
+        return [], True
+    raise AmbiguousReplyError(f"tool_calls={calls!r:.40} is no list of calls")
+
+
+def _read_call(value: ReplyJson) -> dict[str, ReplyJson]:
+    """Read one call into its name and its arguments."""
+    if not isinstance(value, dict):
+        raise AmbiguousReplyError(f"{value!r:.40} is no call")
+    call = dict(cast(dict[str, ReplyJson], value))
+    if isinstance(call.get("function"), dict):  # as OpenAI writes it
+        call = {"name": call.get("name"), **call["function"]}
+    names = {call[key] for key in _NAMES if isinstance(call.get(key), str)}
+    if len(names) != 1:
+        raise AmbiguousReplyError(f"a call has the names {sorted(names)}")
+    (name,) = names
+    given = [_read_arguments(call[key]) for key in _ARGUMENTS if key in call]
+    filled = [arguments for arguments in given if arguments]
+    if any(arguments != filled[0] for arguments in filled):
+        raise AmbiguousReplyError(f"a call of {name} has its arguments twice")
+    arguments = dict(filled[0]) if filled else {}
+    for key in tool_arguments(name):
+        if key in call and key not in _NAMES:
+            if key in arguments and arguments[key] != call[key]:
+                raise AmbiguousReplyError(f"a call of {name} has two values for {key}")
+            arguments[key] = call[key]
+    return {"name": name, "args": arguments}
+
+
+def _read_arguments(value: ReplyJson) -> dict[str, ReplyJson]:
+    if isinstance(value, str):
+        if is_no_calls(value):
+            return {}
+        try:
+            value = DECODER.decode(value)
+        except RecursionError:
+            raise AmbiguousReplyError("the arguments are nested too deeply") from None
+        except json.JSONDecodeError as error:
+            raise AmbiguousReplyError(f"args={value!r:.40} is no JSON") from error
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise AmbiguousReplyError(f"args={value!r:.40} is no object")
+    return cast(dict[str, ReplyJson], value)
