@@ -11,13 +11,13 @@ _OUTPUT_BEGINS = re.compile(r"\[\[ ?##|\{|\[\s*[{\]]|```|\Z")
 
 
 def strip_thinking(reply: str) -> str:
-    """Leave out what a model thought before its reply; of a block that is never closed, nothing is output.
+    r"""Leave out what a model thought before its reply; of a block that is never closed, nothing is output.
 
     Example:
-        >>> strip_thinking("<think>Is it Rome?</think>\\n\\nLisbon")
+        >>> strip_thinking("<think>Is it Rome?</think>\n\nLisbon")
         'Lisbon'
-        >>> strip_thinking("Is it Rome?\\n</think>\\n[[ ## answer ## ]]\\nLisbon")
-        '[[ ## answer ## ]]\\nLisbon'
+        >>> strip_thinking("Is it Rome?\n</think>\n[[ ## answer ## ]]\nLisbon")
+        '[[ ## answer ## ]]\nLisbon'
         >>> strip_thinking("<think>Is it Rome? It must be")
         ''
         >>> strip_thinking("Lisbon")

@@ -8,6 +8,8 @@ The docstring of a tool is what a model reads of it, and a golden file pins it; 
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from inspect import Parameter, signature
 from typing import Any, Literal
 
 from pydantic import ConfigDict, ValidationError, validate_call
@@ -15,6 +17,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 from locomo.json_at import INVALID_CHARACTERS
 from locomo.types import Session
 from memory_program.agents.citations import find_source_turns
+from memory_program.agents.grounding import is_grounded, is_placeholder
 from memory_program.agents.memory_lines import format_with_date, render_memories
 from memory_program.bank.dates.date_span import format_day
 from memory_program.bank.dates.resolve import find_dates, resolve_date_span
@@ -37,13 +40,36 @@ KindArgument = Literal["episodic", "semantic", "procedural", ""]
 _validate_arguments = validate_call(config=ConfigDict(strict=True, extra="forbid"))
 
 
+class Refusal(StrEnum):
+    """The reason of a refused call: not from the session, the prompt's example, or malformed."""
+
+    INVENTED = "invented"
+    COPIED = "copied"
+    MALFORMED = "malformed"
+
+
+class _UngroundedError(MemoryOperationError):
+    def __init__(self, refusal: Refusal, message: str) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+
+
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The result of a call: its text for the model, and if it was refused."""
+    """The result of a call: its text for the model, and why it was refused, if it was.
+
+    ``is_repaired`` tells that an empty optional argument was written as ``none`` or null.
+    """
 
     tool: str
     text: str
-    is_error: bool
+    refusal: Refusal | None = None
+    is_repaired: bool = False
+
+    @property
+    def is_error(self) -> bool:
+        """True if the call was refused."""
+        return self.refusal is not None
 
 
 class MemoryTools:
@@ -54,13 +80,20 @@ class MemoryTools:
     """
 
     def __init__(
-        self, space: MemorySpace, session: Session, actor: str, kind: MemoryKind | None = None
+        self,
+        space: MemorySpace,
+        session: Session,
+        actor: str,
+        kind: MemoryKind | None = None,
+        *,
+        checks_grounding: bool = False,
     ) -> None:
-        """Bind the tools."""
+        """Bind the tools; with ``checks_grounding`` texts that are not from the session are refused."""
         self._space = space
         self._session = session
         self._actor = actor
         self._kind = kind
+        self._checks_grounding = checks_grounding
         self._indexed = space.bank.fork()  # the bank as of the index's last update
         self.operations: list[Operation] = []
 
@@ -73,15 +106,21 @@ class MemoryTools:
             allowed: the names of this agent's tools.
         """
         if name not in allowed:
-            return ToolResult(name, f"there is no tool {name!r}: use one of {', '.join(allowed)}", True)
+            text = f"there is no tool {name!r}: use one of {', '.join(allowed)}"
+            return ToolResult(name, text, Refusal.MALFORMED)
         tool: Callable[..., str] = getattr(self, name)
+        given = {key: value for key, value in arguments.items() if not _is_left_out(tool, key, value)}
+        is_repaired = len(given) < len(arguments)
         try:
-            return ToolResult(name, tool(**arguments), False)
+            return ToolResult(name, tool(**given), None, is_repaired)
         except ValidationError as error:
             wrong = [(".".join(map(str, entry["loc"])), entry["msg"]) for entry in error.errors()]
-            return ToolResult(name, "; ".join(f"{where}: {message}" for where, message in wrong), True)
+            text, refusal = "; ".join(f"{where}: {message}" for where, message in wrong), Refusal.MALFORMED
+        except _UngroundedError as error:
+            text, refusal = str(error), error.refusal
         except MemoryOperationError as error:
-            return ToolResult(name, str(error), True)
+            text, refusal = str(error), Refusal.MALFORMED
+        return ToolResult(name, text, refusal, is_repaired)
 
     # -- the tools -------------------------------------------------------------------------------
 
@@ -119,7 +158,7 @@ class MemoryTools:
         if action == "update":
             if not memory_id:
                 raise MemoryOperationError("an update needs the memory_id of the memory that it replaces")
-            self._get_writable(memory_id)
+            self._check_grounded(text, [self._get_writable(memory_id).text])
             by, keeps_date = self._provenance("update"), not happened_at.strip()
             return self._record_operation(
                 self._space.bank.update(memory_id, draft, by, keeps_date=keeps_date)
@@ -128,6 +167,7 @@ class MemoryTools:
             raise MemoryOperationError(
                 f"a create takes no memory_id, got {memory_id!r}: use update to replace it"
             )
+        self._check_grounded(text)
         twin = self._find_duplicate(draft)
         if twin is not None:
             return f"already stored as {twin.memory_id}"
@@ -178,17 +218,20 @@ class MemoryTools:
             missing = sorted(days - {mention.date_span.first for mention in mentions})
             text += f" [{', '.join(format_day(day) for day in missing)}]" if missing else ""
         draft = self._draft(text, old[0].kind)
+        self._check_grounded(text, [memory.text for memory in old])
         return self._record_operation(self._space.bank.merge(memory_ids, draft, self._provenance(mode)))
 
     @_validate_arguments
     def split_memory(
         self, memory_id: str, by: Literal["temporal", "thematic", "speaker"], parts: list[str]
     ) -> str:
-        """Replace a memory that says several things by two to five that say one each; parts are their texts."""
+        """Replace a memory that says several things by two to five that say one each; parts are their texts."""  # noqa: E501
         if not 2 <= len(parts) <= MAX_MERGED:
             raise MemoryOperationError(f"{len(parts)} parts: a split makes 2 to {MAX_MERGED}")
-        kind = self._get_writable(memory_id).kind
-        drafts = [self._draft(part, kind) for part in parts]
+        whole = self._get_writable(memory_id)
+        drafts = [self._draft(part, whole.kind) for part in parts]
+        for part in parts:
+            self._check_grounded(part, [whole.text])
         return self._record_operation(self._space.bank.split(memory_id, drafts, self._provenance(by)))
 
     @_validate_arguments
@@ -220,6 +263,8 @@ class MemoryTools:
             raise MemoryOperationError("text is empty: give the whole profile, not a part of it")
         else:
             core = text
+        if text:
+            self._check_grounded(text, [self._space.bank.core])
         return self._record_operation(self._space.bank.edit_core(core, self._provenance(action)))
 
     # -- inside ----------------------------------------------------------------------------------
@@ -243,6 +288,17 @@ class MemoryTools:
                 f"{memory_id!r} is a {memory.kind} memory: you may only change {self._kind} ones"
             )
         return memory
+
+    def _check_grounded(self, text: str, replaced: Sequence[str] = ()) -> None:
+        if is_placeholder(text):
+            raise _UngroundedError(
+                Refusal.COPIED, f"text={text!r:.80} is the example of the prompt: write what the session says"
+            )
+        if self._checks_grounding and not is_grounded(text, self._session, replaced):
+            raise _UngroundedError(
+                Refusal.INVENTED,
+                f"text={text!r:.80} is not from the session: write what was said there, in its words",
+            )
 
     def _resolve_kind(self, kind: str) -> MemoryKind | None:
         return MemoryKind(kind) if kind else self._kind
@@ -291,6 +347,15 @@ class MemoryTools:
             if is_same and is_live and draft.happened_at in (None, memory.happened_at):
                 return memory
         return None
+
+
+def _is_left_out(tool: Callable[..., str], name: str, value: object) -> bool:
+    """Tell if a model wrote an optional argument only to say that it has none."""
+    parameter = signature(tool).parameters.get(name)
+    if parameter is None or parameter.default is Parameter.empty:
+        return False
+    said = value.strip().lower() if isinstance(value, str) else value
+    return said is None or said == {} or said in ("none", "null")
 
 
 READ_TOOLS = ("search_memory", "sample_memory")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from locomo.types import Session
 from memory_program.agents.program import MemoryProgram
-from memory_program.agents.tools import READ_TOOLS, MemoryTools, ToolResult
+from memory_program.agents.tools import READ_TOOLS, MemoryTools, Refusal, ToolResult
 from memory_program.agents.writer import MemoryWriter, Proposal, specialist_memory_kind
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Memory, Operation
@@ -262,7 +262,9 @@ def _replay_calls(
         created = [m.memory_id for operation in tools.operations[before:] for m in operation.created]
         is_alike = len(created) == len(call.created)  # false if only one of the banks knew the memory
         own |= dict(zip(call.created, created if is_alike else [None] * len(call.created), strict=True))
-    results = [ToolResult(call.name, "", call.is_refused) for call in proposal.calls]
+    results = [
+        ToolResult(call.name, "", Refusal.MALFORMED if call.is_refused else None) for call in proposal.calls
+    ]
     return _ReplayResult(replace(proposal, operations=tools.operations, results=results), misfits)
 
 

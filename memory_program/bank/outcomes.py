@@ -23,6 +23,24 @@ class CallFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplyCounts:
+    """Flaws of replies and calls that did no harm, or that a check found.
+
+    ``repaired``: replies that were not in the program's form but could mean only one thing. ``duplicates``:
+    calls that repeat another one of their reply; they are not made. ``invented`` and ``copied``: memories that
+    were refused because they are not from the session, or are the prompt's example.
+    """
+
+    repaired: int = 0
+    duplicates: int = 0
+    invented: int = 0
+    copied: int = 0
+
+    def __add__(self, other: "ReplyCounts") -> "ReplyCounts":
+        return ReplyCounts(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
 class RankedItem:
     """One retrieved memory or turn: the ids of its source turns, and its number of tokens."""
 
@@ -41,6 +59,7 @@ class SessionRecord:
     tool_errors: tuple[str, ...] = ()
     failures: tuple[CallFailure, ...] = ()
     left_out: tuple[str, ...] = ()
+    counts: ReplyCounts = ReplyCounts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +68,7 @@ class Answer:
 
     ``ranked`` is the whole retrieved ranking (at most 50 items), None for a system without retrieval.
     ``shown`` has the ids of the items that fit the reader's budget, ``context_tokens`` their tokens, without
-    the fixed prompt around them.
+    the fixed prompt around them. ``repaired`` counts replies as ``ReplyCounts`` does.
     """
 
     text: str
@@ -59,3 +78,4 @@ class Answer:
     shown: tuple[str, ...] = ()
     context_tokens: int = 0
     searches: int = 0
+    repaired: int = 0

@@ -11,7 +11,7 @@ from typing import Any, cast
 from locomo.types import Session, Turn
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import operation_from_json, operation_to_json
-from memory_program.bank.outcomes import CallFailure, Outcome, SessionRecord
+from memory_program.bank.outcomes import CallFailure, Outcome, ReplyCounts, SessionRecord
 from memory_program.bank.space import IngestedSession, MemorySpace
 from memory_program.core.errors import StoreError
 
@@ -55,6 +55,7 @@ def record_from_json(document: str) -> SessionRecord:
         CallFailure(failure["where"], Outcome(failure["outcome"]), failure["message"])
         for failure in record["failures"]
     ]
+    counts = record.get("counts", {})  # older versions had none
     return SessionRecord(
         session_id=record["session_id"],
         operations=_read_int(record, "operations"),
@@ -62,6 +63,7 @@ def record_from_json(document: str) -> SessionRecord:
         tool_errors=_read_strings(record, "tool_errors"),
         failures=tuple(failures),
         left_out=_read_strings(record, "left_out"),
+        counts=ReplyCounts(**{name: _read_int(counts, name) for name in counts}),
     )
 
 

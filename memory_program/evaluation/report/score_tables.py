@@ -128,11 +128,33 @@ def result_warnings(name: str, system: Json) -> list[str]:
             )
         if counts["missing"]:
             lines.append(f"{name}: {counts['missing']} missing in {stage}: run the same with --mode full")
+    lines += [f"{name}: {line}" for line in _reply_flaws(system)]
     if system.get("chosen_on"):
         lines.append(
             f"{name}: its prompts were optimised on {len(system['chosen_on'])} of these conversations: "
             "quote --split test"
         )
+    return lines
+
+
+def _reply_flaws(system: Json) -> list[str]:
+    """Say how many calls were refused, and how many replies were repaired; older results may not know."""
+    memory: Mapping[str, int] = system.get("memory", {})
+    names = {
+        "invented": "not from the session",
+        "copied": "copied from the prompt",
+    }
+    found = [f"{memory[key]} {meaning}" for key, meaning in names.items() if memory.get(key)]
+    lines: list[str] = []
+    if memory.get("tool_errors"):
+        reasons = f" ({', '.join(found)})" if found else ""
+        lines.append(f"{memory['tool_errors']} of {memory['tool_calls']} tool calls were refused{reasons}")
+    repaired = memory.get("repaired", 0) + system.get("repaired_answers", 0)
+    flaws = {
+        "replies in another form were read": repaired,
+        "repeated calls were left out": memory.get("duplicates"),
+    }
+    lines += [f"{count} {meaning}" for meaning, count in flaws.items() if count]
     return lines
 
 

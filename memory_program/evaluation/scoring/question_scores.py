@@ -17,7 +17,7 @@ from locomo.judge.rubrics import Verdict
 from locomo.metrics import bleu1, evidence_recall, evidence_recall_under_budget, locomo_f1, set_f1
 from locomo.statistics import clustered_interval, cohen_kappa, paired_comparison
 from locomo.types import HEADLINE_TYPES, Benchmark, Category, Question, QuestionType
-from memory_program.bank.outcomes import Outcome
+from memory_program.bank.outcomes import Outcome, ReplyCounts
 from memory_program.core.json_files import Json
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, JudgeRecord, Record
 from memory_program.evaluation.scoring.recall import RETRIEVAL_KEYS, retrieval_scores
@@ -216,6 +216,7 @@ def summarize_system(
         },
         "tokens_per_question": fmean(tokens) if tokens else None,
         "memory": summarize_builds(builds),
+        "repaired_answers": sum(item.record.answer.repaired for item in scored if item.record is not None),
         "calls": total.calls,
         "cost_usd": total.cost_usd,
         "seconds": sum(record.elapsed_s for record in records),
@@ -298,6 +299,7 @@ def summarize_builds(builds: Sequence[BuildRecord | None]) -> Json:
         "tool_calls": sum(record.tool_calls for record in records),
         "tool_errors": sum(len(record.tool_errors) for record in records),
         "left_out": sum(len(record.left_out) for record in records),
+        **asdict(sum((record.counts for record in records), ReplyCounts())),
     }
 
 

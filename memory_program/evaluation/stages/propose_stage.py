@@ -4,12 +4,12 @@ import contextvars
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from memory_program.agents.two_phase import ProposalRequest
 from memory_program.agents.writer import MemoryWriter, Proposal, ProposedCall
-from memory_program.bank.outcomes import CallFailure
+from memory_program.bank.outcomes import CallFailure, ReplyCounts
 from memory_program.core.hashing import content_hash
 from memory_program.core.journal import Journal
 from memory_program.evaluation.stages.workers import Workers
@@ -29,6 +29,7 @@ class ProposalRecord:
     failures: tuple[CallFailure, ...]
     usage: Usage
     elapsed_s: float
+    counts: ReplyCounts = field(default_factory=ReplyCounts)
 
     @property
     def proposal(self) -> Proposal:
@@ -38,6 +39,7 @@ class ProposalRecord:
             list(self.calls),
             tool_errors=list(self.tool_errors),
             failures=list(self.failures),
+            counts=self.counts,
         )
 
 
@@ -138,6 +140,7 @@ class Proposer:
             tuple(proposal.failures),
             meter.usage,
             time.perf_counter() - began,
+            proposal.counts,
         )
         self._made += meter.calls
         self._journal.add(record)
