@@ -24,6 +24,7 @@ PLACEHOLDERS = {
     "memory_id": "<id>",
     "answer": "<a short answer>",
     "question": "<a question>",
+    "turn_id": "<id>",
 }
 """The texts of the examples in prompts: nothing that could be taken for a fact."""
 

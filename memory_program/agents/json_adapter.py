@@ -1,0 +1,109 @@
+"""The reply format ``json``: the reply is one JSON object of the output fields, held to a schema by the server.
+
+The prompt is short: no schema is printed, and the example holds placeholders. A weak model copies a plausible
+example word for word, so nothing in it could be taken for a fact, and the checks refuse it (``grounding``).
+"""
+
+import json
+import re
+from typing import Any
+
+import dspy
+
+from memory_program.agents.chat_adapter import StrictChatAdapter
+from memory_program.agents.grounding import PLACEHOLDERS
+from memory_program.agents.tool_schema import tool_arguments
+
+_TOOL_LINE = re.compile(r"^- (\w+)\(", re.MULTILINE)
+
+
+class JsonReplyAdapter(StrictChatAdapter):
+    """Renders short prompts for replies of one JSON object, and reads them as strictly as chat."""
+
+    def format_system_message(self, signature: type[dspy.Signature]) -> str:
+        """Write the instruction, the input fields, the output fields and one example."""
+        inputs: dict[str, Any] = signature.input_fields  # Any: pydantic's
+        outputs: dict[str, Any] = signature.output_fields
+        lines = [self.format_task_description(signature), "", "You are given:"]
+        lines += [f"- {name}: {_description(field)}".removesuffix(": ") for name, field in inputs.items()]
+        lines += ["", "Reply with one JSON object on one line, and nothing else. Its fields:"]
+        lines += [f"- {name}: {_description(field)}".removesuffix(": ") for name, field in outputs.items()]
+        lines += ["The form of a reply, without its content:", _example(outputs)]
+        if any(field.annotation is dspy.ToolCalls for field in outputs.values()):
+            lines.append(f"Without calls: {_compact({name: _empty(field) for name, field in outputs.items()})}")
+        return "\n".join(lines)
+
+    def format_task_description(self, signature: type[dspy.Signature]) -> str:
+        """Write the instruction as it stands in the signature."""
+        return signature.instructions.strip()
+
+    def user_message_output_requirements(self, signature: type[dspy.Signature]) -> str:
+        """Remind of the format after the inputs."""
+        names = ", ".join(f'"{name}"' for name in signature.output_fields)
+        return f"Reply with the JSON object of {names} only."
+
+    def format_assistant_message_content(
+        self,
+        signature: type[dspy.Signature],
+        outputs: dict[str, Any],
+        missing_field_message: str | None = None,
+    ) -> str:
+        """Render a reply as a model should write it."""
+        fields = {name: outputs.get(name, missing_field_message) for name in signature.output_fields}
+        return _compact({name: _plain(value) for name, value in fields.items()})
+
+    def _is_repaired_json(self, text: str, end: int) -> bool:
+        return bool(text[end:].strip())
+
+
+def _example(outputs: dict[str, Any]) -> str:
+    example: dict[str, Any] = {}
+    for name, field in outputs.items():
+        if field.annotation is dspy.ToolCalls:
+            tools = _TOOL_LINE.findall(_description(field))
+            tool = next((tool for tool in tools if tool == "manage_memory"), tools[0])
+            example[name] = [{"name": tool, "args": _example_arguments(tool)}]
+        elif field.annotation is str:
+            example[name] = PLACEHOLDERS["answer"] if len(outputs) == 1 else ""
+        else:
+            example[name] = [
+                {**{k: PLACEHOLDERS[k] for k in ("question", "answer")}, "evidence": [PLACEHOLDERS["turn_id"]]}
+            ]
+    return _compact(example)
+
+
+def _example_arguments(tool: str) -> dict[str, Any]:
+    """Fill in the arguments that a call needs, and the time of an event."""
+    arguments: dict[str, Any] = {}
+    for name, parameter in tool_arguments(tool).items():
+        if parameter.default is not parameter.empty and name != "happened_at":
+            continue
+        if choices := getattr(parameter.annotation, "__args__", ()):
+            is_list = parameter.annotation == list[str]
+            arguments[name] = [PLACEHOLDERS["memory_id"]] * 2 if is_list else choices[0]
+        else:
+            arguments[name] = PLACEHOLDERS[name]
+    return arguments
+
+
+def _description(field: Any) -> str:  # Any: pydantic's
+    said: str = field.json_schema_extra["desc"]
+    return "" if said.startswith("${") else said
+
+
+def _empty(field: Any) -> list[object] | str:  # Any: pydantic's
+    return PLACEHOLDERS["answer"] if field.annotation is str else []
+
+
+def _plain(value: Any) -> Any:  # Any: JSON, or what DSPy makes of it
+    if isinstance(value, dspy.ToolCalls):
+        return value.format()["tool_calls"]
+    if isinstance(value, list):
+        return [element.model_dump() if hasattr(element, "model_dump") else element for element in value]
+    if isinstance(value, dict) and "tool_calls" in value:
+        return value["tool_calls"]
+    return value
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
