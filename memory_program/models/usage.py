@@ -84,18 +84,23 @@ class CallRecord:
     """One call of the program, over all its tries.
 
     ``finish_reason`` is the model's own reason for stopping (``length``: the reply was cut). It is None when
-    the call failed; then ``error`` says why.
+    the call failed; then ``error`` says why. ``is_repetitive``: the reply repeats itself, and was stopped for
+    it or ran on to its limit.
     """
 
     model: str
     usage: Usage
     finish_reason: str | None = None
     error: str | None = None
+    is_repetitive: bool = False
 
     @property
     def is_truncated(self) -> bool:
         """True if the reply stopped at the token limit."""
-        return self.finish_reason == "length"
+        return self.finish_reason is not None and self.finish_reason.lower() in _CUT
+
+
+_CUT = frozenset({"length", "max_tokens"})  # OpenAI's word, and Anthropic's and Google's (``MAX_TOKENS``)
 
 
 @dataclass(frozen=True, slots=True)
