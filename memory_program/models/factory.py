@@ -9,6 +9,7 @@ call, and is never replaced by another model.
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -41,6 +42,7 @@ _MODEL_NAME_HELP = (
 )
 _POCKET_TOKENS = 128  # the longest correct reply in twelve long worlds has 91; beyond, it only repeats itself
 
+_CHECK_TOKENS = 16
 _SLOW_WARNING_AFTER_S = 10.0
 _SLOW_WARNING = "%r%s has not answered yet; it becomes an error after a minute or two of tries"
 
@@ -57,6 +59,7 @@ def language_model(
     max_retries: int = 6,
     first_wait_s: float = 1.0,
     limiter: AdaptiveLimiter | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON
 ) -> dspy.LM:
     """Make the language model of a name.
 
@@ -71,11 +74,12 @@ def language_model(
             With it no key is needed; the provider's key is sent if the environment has one.
         temperature: sampling temperature, from 0 to 2.
         max_tokens: the most tokens of one reply.
-        timeout_s: seconds without a byte from the server until a try counts as failed.
+        timeout_s: the longest silence of the server in seconds; it grows with the prompt and ``max_tokens``.
         max_retries: tries after the first; ``RetryPolicy`` says after which errors.
         first_wait_s: the longest wait before the second try; it doubles from try to try.
         limiter: shared by all models under one rate limit. None allows eight calls at once, or as many as a
             model in this process batches.
+        chat_template_kwargs: arguments of the model's chat template, such as ``{"enable_thinking": False}``.
 
     Raises:
         ConfigError: a number is out of range.
@@ -108,6 +112,7 @@ def language_model(
         timeout_s=timeout_s,
         retries=RetryPolicy(max_retries, first_wait_s),
         limiter=limiter or AdaptiveLimiter(8),
+        chat_template_kwargs=chat_template_kwargs,
     )
     reasons = is_reasoning_model(name)
     if reasons:
@@ -140,8 +145,10 @@ def check_model(lm: dspy.LM) -> None:
     if not is_local(lm.model):
         slow_warning.start()
     try:
-        # a reasoning model needs more tokens than a word has; a local one may not know when to stop
-        config = Config(max_tokens=16) if is_local(lm.model) else Config()
+        # with the parameters of the run, since a model may refuse one; a weak model may not know when to stop
+        thinks = not is_local(lm.model) and is_reasoning_model(lm.model)
+        limit = lm.kwargs.get("max_completion_tokens") if thinks else _CHECK_TOKENS
+        config = Config(max_tokens=limit, temperature=lm.kwargs.get("temperature"))
         lm(Request(model=lm.model, messages=(Message.user("Answer with the word: ready"),), config=config))
     except LMError as error:
         raise ModelError(f"{lm.model!r}{place} does not answer: {error}") from error
@@ -160,6 +167,7 @@ class RemoteModel(RateLimitedEngine):
         timeout_s: float,
         retries: RetryPolicy,
         limiter: AdaptiveLimiter,
+        chat_template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON
     ) -> None:
         """Check that the model can be used as named, and prepare to call it.
 
@@ -190,14 +198,20 @@ class RemoteModel(RateLimitedEngine):
                 f"{name!r} needs a key: set {' or '.join(missing)} in the environment, or give the address "
                 "(api_base) of a server of your own that needs none"
             )
+        template = dict(chat_template_kwargs or {})
         if is_openai(name):
-            engine = ChatCompletionsEngine(api_base, timeout_s=timeout_s, connections=limiter.limit)
+            engine = ChatCompletionsEngine(
+                api_base, timeout_s=timeout_s, connections=limiter.limit, chat_template_kwargs=template
+            )
         else:
             key = {"api_key": NO_KEY} if missing else {}
-            engine = PatchedLiteLLMEngine(api_base=api_base, timeout=float(timeout_s), **key)
+            engine = PatchedLiteLLMEngine(
+                api_base=api_base, timeout_s=float(timeout_s), chat_template_kwargs=template, **key
+            )
         super().__init__(engine, limiter, retries, api_base=api_base)
         self.name = name
         self.timeout_s = timeout_s
+        self.chat_template_kwargs = template
 
     def dump_state(self) -> dict[str, Any]:  # Any: a JSON object, as DSPy saves engines
         """Return the settings as JSON."""
@@ -207,6 +221,7 @@ class RemoteModel(RateLimitedEngine):
             "timeout_s": self.timeout_s,
             "retries": {field: getattr(self.retries, field) for field in self.retries.__slots__},
             "concurrency": self.limiter.limit,
+            "chat_template_kwargs": self.chat_template_kwargs,
         }
 
     @classmethod
@@ -218,6 +233,7 @@ class RemoteModel(RateLimitedEngine):
             timeout_s=state["timeout_s"],
             retries=RetryPolicy(**state["retries"]),
             limiter=AdaptiveLimiter(state["concurrency"]),
+            chat_template_kwargs=state.get("chat_template_kwargs"),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:  # Any: pickle's protocol
