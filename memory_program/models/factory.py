@@ -29,6 +29,7 @@ from memory_program.models.http_engine import (
     openai_url,
 )
 from memory_program.models.model_names import is_bundled, is_local, model_source
+from memory_program.models.name_hints import name_hint, suggest_name
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 
 __all__ = ["AdaptiveLimiter", "RemoteModel", "check_model", "language_model"]
@@ -43,6 +44,7 @@ _MODEL_NAME_HELP = (
 _POCKET_TOKENS = 128  # the longest correct reply in twelve long worlds has 91; beyond, it only repeats itself
 
 _CHECK_TOKENS = 16
+_TOGETHER_KEYS = ("TOGETHER_API_KEY", "TOGETHER_AI_API_KEY", "TOGETHERAI_API_KEY", "TOGETHER_AI_TOKEN")
 _SLOW_WARNING_AFTER_S = 10.0
 _SLOW_WARNING = "%r%s has not answered yet; it becomes an error after a minute or two of tries"
 
@@ -192,6 +194,8 @@ class RemoteModel(RateLimitedEngine):
                 raise ModelError(
                     f"{source}={url!r} is not an address: one looks like 'http://127.0.0.1:8000/v1'"
                 )
+        if not slash:
+            raise ModelError(_no_provider(name))
         missing = _missing_keys(name)
         if missing and api_base is None:
             raise ModelError(
@@ -243,6 +247,14 @@ class RemoteModel(RateLimitedEngine):
         return f"RemoteModel({self.name!r}, api_base={self.api_base!r})"
 
 
+def _no_provider(name: str) -> str:
+    suggested, key = suggest_name(name) if "/" not in name else None, ""
+    missing = _missing_keys(suggested) if suggested is not None else []
+    if missing:
+        key = f" (it needs a key: set {' or '.join(missing)} in the environment)"
+    return f"{name!r} names no provider that LiteLLM knows: {name_hint(name)}{key}; {_MODEL_NAME_HELP}"
+
+
 def _missing_keys(name: str) -> list[str]:
     """List the variables of keys that a model needs and the environment lacks.
 
@@ -255,12 +267,14 @@ def _missing_keys(name: str) -> list[str]:
         try:
             provider: str = litellm.get_llm_provider(model=name)[1]
         except litellm.BadRequestError:
-            raise ModelError(f"{name!r} names no provider that LiteLLM knows: {_MODEL_NAME_HELP}") from None
+            raise ModelError(_no_provider(name)) from None
+        if provider == "together_ai" and any(os.environ.get(key, "").strip() for key in _TOGETHER_KEYS):
+            return []
         # Clouds with accounts (AWS, Google) find their credentials themselves: only keys are checked.
         known = litellm.validate_environment(model=name)["missing_keys"]
         missing = [variable for variable in known if variable.endswith(("_API_KEY", "_API_TOKEN"))]
         if missing:
-            return missing
+            return [*missing, "TOGETHER_API_KEY"] if provider == "together_ai" else missing
         variable = f"{provider.upper()}_API_KEY"
     elif variable not in os.environ:
         return [variable]

@@ -49,7 +49,9 @@ _OPENAI = "openai/"
 _OPENAI_URL = "https://api.openai.com/v1"
 _CONNECT_TIMEOUT_S = 10.0  # a host that accepts no connection within this time is down
 _WATCHED_SHARE = 0.25  # of the timeout: a reply that may take longer than this is streamed
-_PROMPT_TOKENS_PER_TIMEOUT = 8_000  # each of these adds a timeout to the allowed silence: 67 tokens/s at 120 s
+_PROMPT_TOKENS_PER_TIMEOUT = (
+    8_000  # each of these adds a timeout to the allowed silence: 67 tokens/s at 120 s
+)
 _REPLY_TOKENS_PER_TIMEOUT = 1_000  # the same of the reply: 8 tokens/s
 _MAX_GROWTH = 6.0
 _MAX_SILENCES = 10  # a whole reply may take this many times the allowed silence
@@ -146,7 +148,9 @@ class ChatCompletionsEngine:
         except httpx.TimeoutException as error:
             waited_s = time.monotonic() - started
             if reply is None:
-                raise lm15.TimeoutError(f"no reply in time from {server}: no byte in {waited_s:.0f} s") from error
+                raise lm15.TimeoutError(
+                    f"no reply in time from {server}: no byte in {waited_s:.0f} s"
+                ) from error
             raise _slow(server, f"it began to reply and then was silent for {silence_s:.0f} s") from error
         except httpx.ConnectError as error:
             if certificate_error(error):
@@ -158,7 +162,9 @@ class ChatCompletionsEngine:
         facts.note_speed(response.usage.output_tokens or 0, time.monotonic() - started)
         return response
 
-    def _read(self, reply: httpx.Response, longest_s: float, *, prompt_chars: int) -> dict[str, Any]:  # Any: JSON
+    def _read(
+        self, reply: httpx.Response, longest_s: float, *, prompt_chars: int
+    ) -> dict[str, Any]:  # Any: JSON
         """Read a reply, whole or streamed.
 
         Raises:
@@ -194,7 +200,9 @@ class ChatCompletionsEngine:
             # such as a gateway's error page: the next try may get through
             said = f"it says {read_error(text).message!r}" if text.strip() else "it is empty"
             hint = self._version_hint()
-            raise lm15.ServerError(f"the reply of {reply.url} is not a chat completion: {said}{hint}") from error
+            raise lm15.ServerError(
+                f"the reply of {reply.url} is not a chat completion: {said}{hint}"
+            ) from error
         return cast(dict[str, Any], body)
 
     def _response(self, body: dict[str, Any], request: Request, dialect: OpenAIChatLM, url: str) -> Response:
@@ -318,7 +326,9 @@ def allowed_silence_s(timeout_s: float, request: Request) -> float:
 
     A server may read the whole prompt, wait for its turn, or write the whole reply before its first byte.
     """
-    texts = [part.text for message in request.messages for part in message.parts if isinstance(part, TextPart)]
+    texts = [
+        part.text for message in request.messages for part in message.parts if isinstance(part, TextPart)
+    ]
     prompt_tokens = (len(request.system or "") + sum(map(len, texts))) / 4
     growth = prompt_tokens / _PROMPT_TOKENS_PER_TIMEOUT
     growth += (request.config.max_tokens or 0) / _REPLY_TOKENS_PER_TIMEOUT

@@ -222,9 +222,7 @@ class RateLimitedEngine:
             response, request.model
         )
         is_repetitive = response.finish_reason == "length" and bool(find_repetition(written_text(response)))
-        record_call(
-            CallRecord(request.model, usage, response.finish_reason, is_repetitive=is_repetitive)
-        )
+        record_call(CallRecord(request.model, usage, response.finish_reason, is_repetitive=is_repetitive))
         return response
 
     def _note_retries(self, error: Exception, tries: int) -> None:
@@ -267,7 +265,9 @@ class RateLimitedEngine:
 def written_text(response: lm15.Response) -> str:
     """Return what a model wrote last: its text, or its thoughts or tool calls where it came to no text."""
     parts = response.message.parts
-    texts = [part.text for part in parts if isinstance(part, (lm15.TextPart, lm15.ThinkingPart)) and part.text]
+    texts = [
+        part.text for part in parts if isinstance(part, (lm15.TextPart, lm15.ThinkingPart)) and part.text
+    ]
     calls = [json.dumps(part.input) for part in parts if isinstance(part, lm15.ToolCallPart)]
     return next(reversed([*texts, *calls]), "")
 

@@ -92,7 +92,9 @@ def _read_json(body: Any) -> ServerError:  # Any: JSON
     return ServerError(_shortened(json.dumps(fields)), code, parameter)
 
 
-def provider_error(status: int, said: ServerError, *, dialect: lm15.OpenAIChatLM, url: str) -> lm15.ProviderError:
+def provider_error(
+    status: int, said: ServerError, *, dialect: lm15.OpenAIChatLM, url: str
+) -> lm15.ProviderError:
     """Make the error of a refused call, with status, address and the server's words."""
     message = f"HTTP {status} from {url}: {said.message or 'no message'}"
     if said.parameter not in message:
