@@ -84,18 +84,24 @@ class CallRecord:
     """One call of the program, over all its tries.
 
     ``finish_reason`` is the model's own reason for stopping (``length``: the reply was cut). It is None when
-    the call failed; then ``error`` says why.
+    the call failed; then ``error`` says why. ``is_repetitive``: the reply repeats itself, and was stopped for
+    it or ran on to its limit.
     """
 
     model: str
     usage: Usage
     finish_reason: str | None = None
     error: str | None = None
+    is_repetitive: bool = False
 
     @property
     def is_truncated(self) -> bool:
         """True if the reply stopped at the token limit."""
-        return self.finish_reason == "length"
+        return self.finish_reason is not None and self.finish_reason.lower() in CUT_REASONS
+
+
+CUT_REASONS = frozenset({"length", "max_tokens", "model_length"})
+"""Words of the providers for a reply that the limit of tokens cut, in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,18 +175,30 @@ def estimate_cost(
     )
 
 
+def takes_sampling_parameters(model: str) -> bool:
+    """Tell if a model takes a temperature, as far as LiteLLM's list of models knows."""
+    names = (model, model.partition("/")[2])
+    entry = next((listed_models()[name] for name in names if name in listed_models()), {})
+    return entry.get("supports_sampling_params") is not False
+
+
 @cache
-def _price_list() -> dict[str, tuple[str, Price]]:
-    """Read the providers and prices of all models."""
+def listed_models() -> dict[str, dict[str, Any]]:
+    """Read LiteLLM's list of models: provider, prices and abilities by name."""
     package = find_spec("litellm")
     folder = Path(package.origin).parent if package is not None and package.origin else Path()
     try:
-        entries = json.loads((folder / _PRICE_FILE).read_text(encoding="utf-8"))
+        return json.loads((folder / _PRICE_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         _logger.warning("LiteLLM's %s is missing from its package: every price is unknown", _PRICE_FILE)
         return {}
+
+
+@cache
+def _price_list() -> dict[str, tuple[str, Price]]:
+    """Take the providers and prices from the list of models."""
     prices: dict[str, tuple[str, Price]] = {}
-    for name, entry in entries.items():
+    for name, entry in listed_models().items():
         input_usd, output_usd = entry.get("input_cost_per_token"), entry.get("output_cost_per_token")
         if input_usd is None or output_usd is None or input_usd == output_usd == 0:
             continue
