@@ -1,8 +1,8 @@
 """Measure how many true facts the grounding check refuses, on LoCoMo's own notes.
 
-The authors noted 2,541 facts (``observation``) of their sessions, in their own words. Each is checked against its
-session; what is refused is a false refusal. Facts of a session of the same conversation, one further on, show
-how much of what was invented the check finds at least: they share people and topics.
+The authors noted 2,541 facts (``observation``) of their sessions, in their own words. Each is checked against
+its session: what is refused is a false refusal. Each is also checked against a session of strangers, which
+shows how much of what was invented the check finds.
 
     python benchmarks/grounding.py --data locomo10.json
 """
@@ -18,7 +18,7 @@ from memory_program.agents.grounding import is_grounded
 
 def main() -> int:
     """Print the false refusals, and what is found among facts of other sessions."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the path of locomo10.json")
     path = parser.parse_args().data
     notes = {sample["sample_id"]: sample["observation"] for sample in json.loads(path.read_bytes())}

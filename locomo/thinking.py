@@ -5,8 +5,8 @@ import re
 _TAGS = r"think|thinking|thought|thoughts|reasoning|reflection"
 _OPEN = re.compile(rf"\s*(?:<({_TAGS})>|\[THINK\])", re.IGNORECASE)
 _CLOSE = re.compile(rf"(?:</(?:{_TAGS})>|\[/THINK\])\s*", re.IGNORECASE)
-# Some chat templates open the block in the prompt, so a reply only closes it. What follows must look like output:
-# in a string of a call the closing tag is text.
+# Some chat templates open the block in the prompt, so a reply only closes it. What follows must look like
+# output: in a string of a call the closing tag is text.
 _OUTPUT_BEGINS = re.compile(r"\[\[ ?##|\{|\[\s*[{\]]|```|\Z")
 
 

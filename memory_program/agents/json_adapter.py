@@ -30,7 +30,9 @@ class JsonReplyAdapter(StrictChatAdapter):
         lines += [f"- {name}: {_description(field)}".removesuffix(": ") for name, field in outputs.items()]
         lines += ["The form of a reply, without its content:", _example(outputs)]
         if any(field.annotation is dspy.ToolCalls for field in outputs.values()):
-            lines.append(f"Without calls: {_compact({name: _empty(field) for name, field in outputs.items()})}")
+            lines.append(
+                f"Without calls: {_compact({name: _empty(field) for name, field in outputs.items()})}"
+            )
         return "\n".join(lines)
 
     def format_task_description(self, signature: type[dspy.Signature]) -> str:
@@ -67,7 +69,10 @@ def _example(outputs: dict[str, Any]) -> str:
             example[name] = PLACEHOLDERS["answer"] if len(outputs) == 1 else ""
         else:
             example[name] = [
-                {**{k: PLACEHOLDERS[k] for k in ("question", "answer")}, "evidence": [PLACEHOLDERS["turn_id"]]}
+                {
+                    **{k: PLACEHOLDERS[k] for k in ("question", "answer")},
+                    "evidence": [PLACEHOLDERS["turn_id"]],
+                }
             ]
     return _compact(example)
 

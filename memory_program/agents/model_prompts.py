@@ -7,11 +7,15 @@ with one). The prompts in ``signatures.py`` can change, and the model is still a
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import dspy
 
+from memory_program.agents.program import saved_reply_format
+from memory_program.agents.reader import QAReader
 from memory_program.agents.tools import READ_TOOLS
+from memory_program.agents.writer import MemoryWriter
 from memory_program.core.errors import ConfigError
 from memory_program.models.model_names import model_program
 
@@ -45,6 +49,12 @@ def load_agent_prompts(module: dspy.Module, part: Literal["writer", "reader"], m
     Raises:
         ConfigError: as of ``load_model_prompts``.
     """
+    program = _read_program(model)
+    if program is None:
+        return
+    if isinstance(module, MemoryWriter | QAReader):
+        module.saved_format = saved_reply_format(program, part)
+        module.replies = replace(module.replies, format=module.saved_format)
     saved = read_model_prompts(model)
     predictors: list[tuple[str, Any]] = (
         module.named_predictors()
@@ -64,12 +74,19 @@ def read_model_prompts(model: str) -> SavedPrompts:
     Raises:
         ConfigError: the file is not a saved program.
     """
+    return {name: state for name, state in (_read_program(model) or {}).items() if "signature" in state}
+
+
+def _read_program(model: str) -> SavedPrompts | None:
+    """Read the program beside a model's weights; None where there is none."""
     path = model_program(model)
     if path is None:
-        return {}
+        return None
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
-        return {name: state for name, state in saved.items() if "signature" in state}
+        for part in ("writer", "reader"):
+            saved_reply_format(saved, part)
+        return {name: dict(state) for name, state in saved.items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(
             f"the prompts of model {model!r} in {str(path)!r} cannot be read "

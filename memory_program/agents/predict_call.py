@@ -6,11 +6,15 @@ from typing import Any, cast
 import dspy
 from dspy.utils.exceptions import AdapterParseError, LMError
 
-from memory_program.agents.chat_adapter import ADAPTER, COMPLETION_MARKER, TruncatedReplyError
+from memory_program.agents.chat_adapter import COMPLETION_MARKER, StrictChatAdapter, TruncatedReplyError
+from memory_program.agents.json_adapter import JsonReplyAdapter
+from memory_program.agents.native_tools import NativeToolsAdapter
+from memory_program.agents.tool_schema import ToolOffer, native_tools, reply_schema
 from memory_program.bank.outcomes import CallFailure, Outcome
 from memory_program.core.errors import MemoryProgramError
 from memory_program.models.model_names import is_bundled
 from memory_program.models.reply_settings import ReplyFormat, ReplySettings, thinking_tokens
+from memory_program.models.response_formats import RESPONSE_FORMATS
 from memory_program.models.usage import UsageMeter, track_usage
 
 
@@ -33,41 +37,83 @@ def dspy_history_disabled() -> AbstractContextManager[None]:
 
 
 def predict(
-    where: str, predictor: dspy.Predict, replies: ReplySettings, limit_tokens: int, **inputs: object
+    where: str,
+    predictor: dspy.Predict,
+    replies: ReplySettings,
+    limit_tokens: int,
+    *,
+    offer: ToolOffer | None = None,
+    repaired: list[str] | None = None,
+    **inputs: object,
 ) -> dspy.Prediction:
-    """Call a predictor through the program's adapter.
+    """Call a predictor in the format of its replies.
 
     Args:
         where: the name of the call in records, for example ``writer.semantic``.
         predictor: the predictor to call.
         replies: the format of the reply, and a limit that overrides ``limit_tokens``.
         limit_tokens: the most tokens of the reply; thoughts of a reasoning model come on top.
+        offer: the tools that the agent may call; None without tools.
+        repaired: gets ``where`` if the reply was not in the program's form, and could still be read.
         **inputs: the predictor's input fields.
 
     Raises:
         CallFailedError: the model could not be reached, or its reply was cut off or could not be read.
     """
-    with dspy.context(adapter=ADAPTER), track_usage() as meter:
+    offer = offer or ToolOffer()
+    adapter, config = _make_adapter(replies.format, offer), _call_config(predictor, replies, limit_tokens)
+    signature = cast(type[dspy.Signature], predictor.signature)
+    lm = cast(dspy.LM | None, predictor.lm or dspy.settings.lm)
+
+    def send(keywords: dict[str, Any]) -> dspy.Prediction:
+        return predictor(**inputs, config=config | keywords)
+
+    with dspy.context(adapter=adapter), track_usage() as meter:
         try:
-            prediction = predictor(**inputs, config=_call_config(predictor, replies, limit_tokens))
+            if replies.format is ReplyFormat.JSON and lm is not None:
+                prediction = RESPONSE_FORMATS.call(lm, reply_schema(signature, offer), send)
+            else:
+                prediction = send({})
         except AdapterParseError as error:
             cut = isinstance(error, TruncatedReplyError) or _is_last_call_truncated(meter)
             outcome = Outcome.TRUNCATED if cut else Outcome.UNPARSED
-            raise CallFailedError(CallFailure(where, outcome, _one_line(error))) from error
+            message = _name_repetition(error, meter) or _one_line(error)
+            raise CallFailedError(CallFailure(where, outcome, message)) from error
         except LMError as error:
             raise CallFailedError(CallFailure(where, Outcome.ERROR, _one_line(error))) from error
-        # Tool calls have an end of their own; a text that was cut can look whole.
-        signature = cast(type[dspy.Signature], predictor.signature)
+    # Calls in a text have an end of their own. An answer that was cut can look whole, as can a list without calls
+    # and native calls, which the provider takes apart.
+    if _is_last_call_truncated(meter):
+        has_calls = any(isinstance(v, dspy.ToolCalls) and v.tool_calls for v in prediction.values())
         ends_in_text = list(signature.output_fields.values())[-1].annotation is str
-        if ends_in_text and _is_last_call_truncated(meter):
+        if ends_in_text or not has_calls or isinstance(adapter, NativeToolsAdapter):
             message = "the reply reached the limit of tokens"
             raise CallFailedError(CallFailure(where, Outcome.TRUNCATED, message))
+    if adapter.is_repaired and repaired is not None:
+        repaired.append(where)
     return prediction
+
+
+def _make_adapter(reply_format: ReplyFormat, offer: ToolOffer) -> StrictChatAdapter:
+    """Make the adapter of one call; without tools to call, the format ``tools`` is that of chat."""
+    if reply_format is ReplyFormat.JSON:
+        return JsonReplyAdapter()
+    if reply_format is ReplyFormat.TOOLS and offer.tools:
+        return NativeToolsAdapter(native_tools(offer))
+    return StrictChatAdapter()
+
+
+def _name_repetition(error: AdapterParseError, meter: UsageMeter) -> str | None:
+    """Say that the model repeats itself, and how its reply begins; None if it does not."""
+    if not (meter.calls and meter.calls[-1].is_repetitive):
+        return None
+    beginning = " ".join(str(error.lm_response).split())[:60]
+    return f"the model repeats itself: {beginning!r}"
 
 
 def _call_config(predictor: dspy.Predict, replies: ReplySettings, limit_tokens: int) -> dict[str, Any]:
     """Return the limit and the stop of one call; Any: the model's keyword arguments."""
-    lm: dspy.LM | None = predictor.lm or dspy.settings.lm
+    lm = cast(dspy.LM | None, predictor.lm or dspy.settings.lm)
     if lm is None or "max_completion_tokens" in lm.kwargs:
         return {}  # a model whose thoughts DSPy counts has the limit of its language_model
     limit = replies.max_tokens or limit_tokens + thinking_tokens(lm.model, replies.chat_template_kwargs)

@@ -1,8 +1,9 @@
 """The memory program (a writer and a reader over one space), and the interface of all systems."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import dspy
@@ -13,6 +14,7 @@ from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
 from memory_program.bank.outcomes import Answer, SessionRecord
 from memory_program.bank.space import MemorySpace
+from memory_program.models.reply_settings import ReplyFormat
 
 
 class MemorySystem(dspy.Module):
@@ -51,7 +53,67 @@ class MemorySystem(dspy.Module):
                 parameter = copy(parameter)
                 parameter.lm = None  # not every engine can be saved
             state[name] = parameter.dump_state(json_mode=json_mode)
+        for part, agent in self._agents().items():
+            if agent.replies.format is not ReplyFormat.CHAT:  # programs of older versions all spoke chat
+                state[f"{part}.replies"] = {"format": agent.replies.format.value}
         return state
+
+    def load_state(self, state: dict[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
+        """Load prompts, demos and the formats of replies.
+
+        Raises:
+            ValueError: a format is unknown.
+        """
+        super().load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
+        for part, agent in self._agents().items():
+            agent.saved_format = saved_reply_format(state, part)
+            agent.replies = replace(agent.replies, format=agent.saved_format)
+
+    def _agents(self) -> dict[str, MemoryWriter | QAReader]:
+        parts = {part: getattr(self, part, None) for part in ("writer", "reader")}
+        return {part: agent for part, agent in parts.items() if isinstance(agent, MemoryWriter | QAReader)}
+
+    def choose_reply_formats(
+        self,
+        flag: ReplyFormat | None,
+        models: Mapping[str, str | None],
+        default: Callable[[str], ReplyFormat],
+    ) -> list[str]:
+        """Choose the reply format of each agent: that of the flag, of its saved program, or of its endpoint.
+
+        Args:
+            flag: the format that was asked for.
+            models: the names of the models of ``writer`` and ``reader``.
+            default: returns the format of a model without a saved program.
+
+        Returns:
+            lines that say what was chosen, besides chat.
+        """
+        lines: list[str] = []
+        for part, agent in self._agents().items():
+            model = models.get(part)
+            if model is None:
+                continue
+            saved = agent.saved_format
+            chosen = flag or saved or default(model)
+            agent.replies = replace(agent.replies, format=chosen)
+            if saved not in (None, chosen):
+                lines.append(
+                    f"warning: the prompts of {part} {model} were made for replies as {saved}, "
+                    f"and --reply-format asks for {chosen}"
+                )
+            elif chosen is not ReplyFormat.CHAT:
+                lines.append(f"{part} {model}: replies as {chosen}")
+        return lines
+
+
+def saved_reply_format(state: Mapping[str, Any], part: str) -> ReplyFormat:  # Any: as of ``dump_state``
+    """Return the reply format of a saved writer or reader.
+
+    Raises:
+        ValueError: it is unknown.
+    """
+    return ReplyFormat(state.get(f"{part}.replies", {}).get("format", ReplyFormat.CHAT.value))
 
 
 def writer_state(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: as of ``dump_state``

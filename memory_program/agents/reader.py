@@ -1,14 +1,19 @@
 """The QA reader: answers a question from its context, and may search again."""
 
+from typing import Any
+
 import dspy
 
 from memory_program.agents.context import ContextBuilder, ReaderContext
 from memory_program.agents.predict_call import CallFailedError, predict
 from memory_program.agents.reply_limits import READER_TOKENS, SEARCHING_READER_TOKENS
 from memory_program.agents.signatures import AnswerOrSearch, AnswerQuestion
+from memory_program.agents.tool_schema import ToolOffer
 from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
-from memory_program.models.reply_settings import ReplySettings
+from memory_program.models.reply_settings import ReplyFormat, ReplySettings
+
+_SEARCH = ToolOffer(("search_memory",))
 
 
 class QAReader(dspy.Module):
@@ -28,6 +33,7 @@ class QAReader(dspy.Module):
         self.context = context
         self.max_searches = max_searches
         self.replies = replies or ReplySettings()
+        self.saved_format: ReplyFormat | None = None  # that of a saved program, once one is loaded
         self.answer = dspy.Predict(AnswerQuestion)
         if max_searches:
             self.answer_or_search = dspy.Predict(AnswerOrSearch)
@@ -41,7 +47,8 @@ class QAReader(dspy.Module):
         Raises:
             CallFailedError: a call gave nothing usable, so there is no answer.
         """
-        queries = [question]
+        queries, repaired = [question], list[str]()
+        inputs: dict[str, Any]  # Any: no keyword of ``predict`` is among them
         while len(queries) <= self.max_searches:
             context = self.context.build(space, queries)
             inputs = context.inputs(question) | {"searches_left": 1 + self.max_searches - len(queries)}
@@ -50,10 +57,12 @@ class QAReader(dspy.Module):
                 self.answer_or_search,
                 self.replies,
                 SEARCHING_READER_TOKENS,
+                offer=_SEARCH,
+                repaired=repaired,
                 **inputs,
             )
             if reply.answer.strip():
-                return _make_prediction(reply, context, queries)
+                return _make_prediction(reply, context, queries, repaired)
             asked = [call.args.get("query") for call in reply.tool_calls.tool_calls]
             new = [q for q in asked if isinstance(q, str) and q.strip() and q not in queries]
             if not new:  # neither an answer nor a new search
@@ -61,8 +70,10 @@ class QAReader(dspy.Module):
             queries.append(new[0])
         context = self.context.build(space, queries)
         inputs = context.inputs(question)
-        reply = predict("reader.answer", self.answer, self.replies, READER_TOKENS, **inputs)
-        return _make_prediction(reply, context, queries)
+        reply = predict(
+            "reader.answer", self.answer, self.replies, READER_TOKENS, repaired=repaired, **inputs
+        )
+        return _make_prediction(reply, context, queries, repaired)
 
     def ask(self, space: MemorySpace, question: str) -> Answer:
         """Answer a question; a failed call becomes the answer's outcome, not an exception."""
@@ -73,12 +84,15 @@ class QAReader(dspy.Module):
             return Answer("", failure.outcome, f"{failure.where}: {failure.message}")
 
 
-def _make_prediction(reply: dspy.Prediction, context: ReaderContext, queries: list[str]) -> dspy.Prediction:
+def _make_prediction(
+    reply: dspy.Prediction, context: ReaderContext, queries: list[str], repaired: list[str]
+) -> dspy.Prediction:
     record = Answer(
         text=reply.answer.strip(),
         ranked=context.ranked,
         shown=context.shown,
         context_tokens=context.tokens,
         searches=len(queries) - 1,
+        repaired=len(repaired),
     )
     return dspy.Prediction(answer=record.text, record=record)

@@ -103,7 +103,7 @@ def _read_call(value: ReplyJson) -> dict[str, ReplyJson]:
     call = dict(cast(dict[str, ReplyJson], value))
     if isinstance(call.get("function"), dict):  # as OpenAI writes it
         call = {"name": call.get("name"), **call["function"]}
-    names = {call[key] for key in _NAMES if isinstance(call.get(key), str)}
+    names = {str(call[key]) for key in _NAMES if isinstance(call.get(key), str)}
     if len(names) != 1:
         raise AmbiguousReplyError(f"a call has the names {sorted(names)}")
     (name,) = names

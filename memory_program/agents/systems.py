@@ -13,6 +13,7 @@ from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
 from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import ConfigError
+from memory_program.models.reply_settings import ReplyFormat
 
 
 def _context(settings: SystemSettings, *, with_memories: bool, with_archive: bool) -> MemoryContext:
@@ -34,6 +35,7 @@ def _memory(settings: SystemSettings) -> MemorySystem:
             writer.writer_max_turns,
             writer.memory_budget,
             replies=settings.replies.settings(),
+            checks_grounding=writer.grounding_check,
         ),
         QAReader(
             _context(settings, with_memories=True, with_archive=reader.with_verbatim_turns),
@@ -80,6 +82,8 @@ def make_system(
     set_models(system, writer_lm=writer_lm, reader_lm=reader_lm)
     writer, reader = (None if lm is None else lm.model for lm in (writer_lm, reader_lm))
     load_model_prompts(system, writer=writer, reader=reader)
+    models = {"writer": writer, "reader": reader}
+    system.choose_reply_formats(settings.replies.reply_format, models, lambda _: ReplyFormat.CHAT)
     return system
 
 

@@ -4,12 +4,13 @@ A tool is a method of ``MemoryTools``: its docstring is its description, its ann
 
 Schemas keep to the subset that OpenAI's strict mode, vLLM's xgrammar and llguidance share: every property is
 required, none may be added, the root is an object. ``uniqueItems`` is not among it (vLLM refuses it); the
-writer makes equal calls of a reply once instead. Servers that refuse limits of length get a schema without.
+writer makes equal calls of a reply once instead.
 """
 
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
@@ -22,6 +23,21 @@ Json = Any  # Any: a JSON value
 JsonSchema = dict[str, Json]
 Branch = tuple[str, JsonSchema]
 """A tool and its arguments in one of its forms."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOffer:
+    """The tools that an agent may call, and what they may act on.
+
+    ``kind`` is the one kind of memory of the agent; None if its calls name a kind. Only ``shown_ids`` can be
+    updated, deleted, merged or split. Without a profile no part of it can be replaced.
+    """
+
+    tools: tuple[str, ...] = ()
+    kind: MemoryKind | None = None
+    shown_ids: tuple[str, ...] = ()
+    has_profile: bool = True
+
 
 MAX_CALLS = 16
 """The most calls of a reply: LoCoMo's authors noted at most 16 facts in one of its 272 sessions."""
@@ -51,11 +67,11 @@ def describe_tool(name: str) -> str:
     )
 
 
-def native_tools(names: Sequence[str], kind: MemoryKind | None = None) -> list[dspy.Tool]:
-    """Make the tools of native function calling; an agent of one ``kind`` need not name it."""
+def native_tools(offer: ToolOffer) -> list[dspy.Tool]:
+    """Make the tools of native function calling; an agent of one kind need not name it."""
     tools: list[dspy.Tool] = []
-    for name in names:
-        parameters = {k: v for k, v in tool_arguments(name).items() if k != "kind" or kind is None}
+    for name in offer.tools:
+        parameters = {k: v for k, v in tool_arguments(name).items() if k != "kind" or offer.kind is None}
         arguments = {
             key: _argument_schema(parameter)
             | ({} if parameter.default is parameter.empty else {"default": parameter.default})
@@ -65,32 +81,17 @@ def native_tools(names: Sequence[str], kind: MemoryKind | None = None) -> list[d
     return tools
 
 
-def reply_schema(
-    signature: type[dspy.Signature],
-    tools: Sequence[str] = (),
-    kind: MemoryKind | None = None,
-    shown_ids: Sequence[str] = (),
-    *,
-    has_profile: bool = True,
-) -> JsonSchema:
-    """Make the JSON schema of an agent's reply to one call.
+def reply_schema(signature: type[dspy.Signature], offer: ToolOffer) -> JsonSchema:
+    """Make the JSON schema of an agent's reply to one call: its properties are the output fields.
 
     A reader that may search has to give both fields, one of them empty: the root of a strict schema has no
-    alternatives.
-
-    Args:
-        signature: its output fields are the properties.
-        tools: the names of the agent's tools.
-        kind: the one kind of memory of the agent; None if its calls name a kind.
-        shown_ids: the memories that the agent was shown, or the turns that a question may cite. Only these
-            can be updated, deleted, merged or split.
-        has_profile: false if there is no profile of which a part could be replaced.
+    alternatives. A question may cite only the turns of ``offer.shown_ids``.
     """
     properties: JsonSchema = {}
     outputs: dict[str, Any] = signature.output_fields  # Any: pydantic's
     for name, field in outputs.items():
         if field.annotation is dspy.ToolCalls:
-            branches = [branch for tool in tools for branch in _branches(tool, kind, shown_ids, has_profile)]
+            branches = [branch for tool in offer.tools for branch in _branches(tool, offer)]
             calls = [_object({"name": _one_of([tool]), "args": _object(args)}) for tool, args in branches]
             limit = MAX_CALLS if len(outputs) == 1 else 1  # a reader searches for one thing at a time
             properties[name] = {"type": "array", "items": {"anyOf": calls}, "maxItems": limit}
@@ -98,25 +99,16 @@ def reply_schema(
             least = 1 if len(outputs) == 1 else 0
             properties[name] = _text(least)
         else:
-            question = {"question": _text(1), "answer": _text(1), "evidence": _list_of(shown_ids, 0)}
+            question = {"question": _text(1), "answer": _text(1), "evidence": _list_of(offer.shown_ids, 0)}
             properties[name] = {"type": "array", "items": _object(question), "maxItems": MAX_QUESTIONS}
     return _object(properties)
 
 
-def without_limits(schema: Json) -> Json:
-    """Leave out limits of length and number, which some providers refuse."""
-    if isinstance(schema, list):
-        return [without_limits(element) for element in schema]
-    if not isinstance(schema, dict):
-        return schema
-    limits = ("minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum")
-    return {key: without_limits(value) for key, value in schema.items() if key not in limits}
-
-
-def _branches(tool: str, kind: MemoryKind | None, ids: Sequence[str], has_profile: bool) -> list[Branch]:
+def _branches(tool: str, offer: ToolOffer) -> list[Branch]:
     """List the forms of a call: one for each action, and none that has nothing to act on."""
     arguments = {key: _argument_schema(parameter) for key, parameter in tool_arguments(tool).items()}
-    if kind is not None:
+    ids = offer.shown_ids
+    if offer.kind is not None:
         arguments.pop("kind", None)
     if "memory_id" in arguments:
         if tool != "manage_memory" and not ids:
@@ -144,7 +136,7 @@ def _branches(tool: str, kind: MemoryKind | None, ids: Sequence[str], has_profil
             form |= {"text": _text(0), "old_text": _text(1)}
         if action == "rewrite":
             form["text"] = _text(1, _PROFILE_LIMIT_CHARS)
-        if (action != "update" or ids) and (action != "replace" or has_profile):
+        if (action != "update" or ids) and (action != "replace" or offer.has_profile):
             branches.append((tool, form))
     return branches
 

@@ -1,6 +1,7 @@
 """The memory writer: agents that read a session and write memories with tools."""
 
 import contextvars
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,21 +20,25 @@ from memory_program.agents.signatures import (
     WriteAll,
     with_read_tools,
 )
+from memory_program.agents.tool_schema import ToolOffer
 from memory_program.agents.tools import (
     ALL_TOOLS,
     CORE_TOOLS,
     MEMORY_TOOLS,
     READ_TOOLS,
     MemoryTools,
+    Refusal,
     ToolResult,
 )
 from memory_program.bank.budget import count_tokens, fit_memories
 from memory_program.bank.memory import Memory, MemoryKind, Operation, Provenance
 from memory_program.bank.memory_search import filter_by_relative_score
-from memory_program.bank.outcomes import CallFailure, SessionRecord
+from memory_program.bank.outcomes import CallFailure, ReplyCounts, SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.groups import WriterMode
-from memory_program.models.reply_settings import ReplySettings
+from memory_program.models.reply_settings import ReplyFormat, ReplySettings
+
+_SHOWN_ID = re.compile(r"(?:\[|stored as |is now )(m\d+)\b", re.MULTILINE)
 
 MAX_OPERATIONS = 30
 """The most operations of a session (MemUpdate's episode limit); those of a consolidation come on top."""
@@ -72,6 +77,17 @@ class Proposal:
     results: list[ToolResult] = field(default_factory=list[ToolResult])
     tool_errors: list[str] = field(default_factory=list[str])
     failures: list[CallFailure] = field(default_factory=list[CallFailure])
+    counts: ReplyCounts = field(default_factory=ReplyCounts)
+
+    def count_reply(self, results: Sequence[ToolResult], *, is_repaired: bool, duplicates: int) -> None:
+        """Add a reply and its calls to the counts."""
+        refusals = [result.refusal for result in results]
+        self.counts += ReplyCounts(
+            repaired=int(is_repaired or any(result.is_repaired for result in results)),
+            duplicates=duplicates,
+            invented=refusals.count(Refusal.INVENTED),
+            copied=refusals.count(Refusal.COPIED),
+        )
 
 
 class MemoryWriter(dspy.Module):
@@ -90,6 +106,8 @@ class MemoryWriter(dspy.Module):
         related: int = 10,
         related_floor: float = 0.3,
         replies: ReplySettings | None = None,
+        *,
+        checks_grounding: bool = True,
     ) -> None:
         """Make a writer.
 
@@ -101,6 +119,7 @@ class MemoryWriter(dspy.Module):
             related_floor: memories that score below this share of the best one are not shown. In generated
                 conversations 0.3 keeps all that should change, and drops more than half of the others.
             replies: the format and limit of replies; None for the defaults.
+            checks_grounding: memories that are not from their session are refused (see ``grounding``).
         """
         super().__init__()
         self.mode = mode
@@ -109,6 +128,8 @@ class MemoryWriter(dspy.Module):
         self.related = related
         self.related_floor = related_floor
         self.replies = replies or ReplySettings()
+        self.saved_format: ReplyFormat | None = None  # that of a saved program, once one is loaded
+        self.checks_grounding = checks_grounding
         signatures = SPECIALISTS if mode == "specialists" else {"generalist": WriteAll}
         for name, signature in signatures.items():
             if max_turns > 1 and name not in ("core", "generalist"):
@@ -160,6 +181,7 @@ class MemoryWriter(dspy.Module):
             tool_errors=tuple(error for proposal in proposals for error in proposal.tool_errors),
             failures=tuple(failure for proposal in proposals for failure in proposal.failures),
             left_out=tuple(memory.memory_id for memory in left_out),
+            counts=sum((proposal.counts for proposal in proposals), ReplyCounts()),
         )
         operations = space.bank.operations(since=start)
         return dspy.Prediction(record=record, operations=operations, proposals=proposals)
@@ -207,21 +229,33 @@ class MemoryWriter(dspy.Module):
 
     def propose(self, name: str, space: MemorySpace, session: Session) -> Proposal:
         """Run one agent on its own fork of the space; a failed call is part of its proposal."""
-        tools = MemoryTools(space.fork(), session, name, specialist_memory_kind(name))
+        kind, fork = specialist_memory_kind(name), space.fork()
+        tools = MemoryTools(fork, session, name, kind, checks_grounding=self.checks_grounding)
         allowed, inputs = self.allowed_tools(name), self.agent_inputs(name, space, session)
         proposal = Proposal(name, operations=tools.operations)
         limit = writer_tokens(name, inputs["session"])
         for _ in range(self.max_turns):
             shown = "\n".join(f"{r.tool}: {r.text}" for r in proposal.results) or EMPTY_PLACEHOLDER
+            ids = _find_shown_ids(fork, f"{inputs.get('related_memories', '')}\n{shown}", kind)
+            offer = ToolOffer(tuple(allowed), kind, ids, has_profile=bool(fork.bank.core))
+            repaired = list[str]()
             try:
                 reply = predict(
-                    f"writer.{name}", getattr(self, name), self.replies, limit, tool_results=shown, **inputs
+                    f"writer.{name}",
+                    getattr(self, name),
+                    self.replies,
+                    limit,
+                    offer=offer,
+                    repaired=repaired,
+                    tool_results=shown,
+                    **inputs,
                 )
             except CallFailedError as error:
                 proposal.failures.append(error.failure)
                 break
             new = list[ToolResult]()
-            for call in reply.tool_calls.tool_calls:
+            calls = _without_duplicates(reply.tool_calls)
+            for call in calls:
                 before = len(tools.operations)
                 new.append(tools.call(call.name, call.args, allowed))
                 created = [m.memory_id for done in tools.operations[before:] for m in done.created]
@@ -229,6 +263,8 @@ class MemoryWriter(dspy.Module):
                 proposal.calls.append(made)
             proposal.results += new
             proposal.tool_errors += [f"{name}: {r.tool}: {r.text}" for r in new if r.is_error]
+            repeated = len(reply.tool_calls.tool_calls) - len(calls)
+            proposal.count_reply(new, is_repaired=bool(repaired), duplicates=repeated)
             if not any(result.tool in READ_TOOLS or result.is_error for result in new):
                 break
         return proposal
@@ -249,21 +285,27 @@ class MemoryWriter(dspy.Module):
             surplus = self._surplus_tokens(space)
             if not surplus:
                 break
-            tools = MemoryTools(space, session, total.actor)
+            tools = MemoryTools(space, session, total.actor, checks_grounding=self.checks_grounding)
             oldest = space.bank.live()[:CONSOLIDATION_BATCH]
+            repaired = list[str]()
             try:
                 reply = predict(
                     "writer.consolidate",
                     self.consolidate,
                     self.replies,
                     CONSOLIDATION_TOKENS,
+                    offer=ToolOffer(names, shown_ids=tuple(memory.memory_id for memory in oldest)),
+                    repaired=repaired,
                     tokens_to_save=surplus,
                     memories=render_memories(oldest),
                 )
             except CallFailedError as error:
                 total.failures.append(error.failure)
                 break
-            results = [tools.call(call.name, call.args, names) for call in reply.tool_calls.tool_calls]
+            calls = _without_duplicates(reply.tool_calls)
+            results = [tools.call(call.name, call.args, names) for call in calls]
+            repeated = len(reply.tool_calls.tool_calls) - len(calls)
+            total.count_reply(results, is_repaired=bool(repaired), duplicates=repeated)
             total.results += results
             total.tool_errors += [f"{total.actor}: {r.tool}: {r.text}" for r in results if r.is_error]
             if self._surplus_tokens(space) >= surplus:
@@ -280,6 +322,22 @@ class MemoryWriter(dspy.Module):
 def specialist_memory_kind(agent: str) -> MemoryKind | None:
     """Return the kind of memory that an agent writes; None for a generalist."""
     return MemoryKind(agent) if agent in SPECIALISTS else None
+
+
+def _without_duplicates(reply: dspy.ToolCalls) -> list[dspy.ToolCalls.ToolCall]:
+    """Return the calls of a reply, each once."""
+    calls: list[dspy.ToolCalls.ToolCall] = []
+    for call in reply.tool_calls:
+        if not any((call.name, call.args) == (other.name, other.args) for other in calls):
+            calls.append(call)
+    return calls
+
+
+def _find_shown_ids(space: MemorySpace, shown: str, kind: MemoryKind | None) -> tuple[str, ...]:
+    """Find the ids of live memories that an agent was shown, and may change."""
+    ids = dict.fromkeys(_SHOWN_ID.findall(shown))
+    live = [name for name in ids if name in space.bank]
+    return tuple(name for name in live if kind is None or space.bank.get(name).kind is kind)
 
 
 def format_session_date(session: Session) -> str:

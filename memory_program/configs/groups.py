@@ -133,6 +133,11 @@ class WriterSettings(SettingsGroup):
     """Most tokens of memory per conversation; the writer consolidates what exceeds it. 20,000 is about one
     LoCoMo conversation, so the default seldom forces anything out."""
 
+    grounding_check: bool = True
+    """Refuse memories that are not from their session: fewer than one in five of their content words were said
+    there. It refuses 1 of LoCoMo's 2,541 facts wrongly. Switch it off for memories in another language than the
+    conversation's."""
+
 
 class ReaderSettings(SettingsGroup):
     """The agent that answers."""
@@ -205,6 +210,7 @@ class SystemSettings(SettingsGroup, init=False):
             "max_searches": reader.max_searches,
             "writer_mode": writer.writer_mode,
             **{name: value for name, value in self.replies.flat_values().items() if value},
+            **({} if writer.grounding_check else {"grounding_check": False}),
         }
 
 

@@ -1,12 +1,13 @@
 """A run of ``evaluate``: the stages of a config over every system, and the report."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cache
 
 import dspy
+from dspy.utils.exceptions import LMError
 from rich.console import Console
 
 from memory_program.agents.systems import make_system
@@ -37,7 +38,9 @@ from memory_program.evaluation.stages.ray_executor import RayExecutor
 from memory_program.evaluation.stages.system_runner import ModelFactory, SystemFactory, SystemRunner
 from memory_program.evaluation.stages.workers import Workers
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
-from memory_program.models.reply_settings import most_reply_tokens
+from memory_program.models.model_names import is_bundled, is_local
+from memory_program.models.reply_settings import ReplyFormat, most_reply_tokens
+from memory_program.models.response_formats import RESPONSE_FORMATS
 
 
 def evaluate(
@@ -69,7 +72,10 @@ def evaluate(
         TrackingError: MLflow fails; the results are written.
     """
     console = console or make_console()
-    models = models or _make_model_factory(config)
+    default_format: Callable[[str], ReplyFormat] = lambda _: ReplyFormat.CHAT
+    if models is None:
+        models = _make_model_factory(config)
+        default_format = _make_format_choice(config, models)
     with ExitStack() as stack:
 
         def is_wanted(record: logging.LogRecord) -> bool:
@@ -100,8 +106,12 @@ def evaluate(
         systems: list[SystemRunner] = []
         for name in config.system_names:
             others = [system.recorded for system in systems]
-            systems.append(SystemRunner(name, config, selection, system_factory, store, others, executor))
+            systems.append(
+                SystemRunner(name, config, selection, system_factory, store, others, executor, default_format)
+            )
             stack.callback(systems[-1].recorded.journals.close)
+        for line in dict.fromkeys(line for system in systems for line in system.format_lines):
+            print_plain(console, line)
         recorded = [system.recorded for system in systems]
         workers = _check_and_prepare(config, console, systems, models)
         _write_config(config)  # not earlier: a run that cannot begin leaves the folder as it was
@@ -239,6 +249,21 @@ def _make_workers(
     check_affordable(estimates, spent_usd, config.max_cost)
     limits = RunLimits(max_errors=config.max_errors, max_cost_usd=config.max_cost, spent_usd=spent_usd)
     return Workers(console, limits, config.concurrency)
+
+
+def _make_format_choice(config: EvaluateConfig, models: ModelFactory) -> Callable[[str], ReplyFormat]:
+    """Choose the reply format of a model by what its endpoint can do, which takes one small call."""
+
+    def default_format(model: str) -> ReplyFormat:
+        if is_local(model):
+            return ReplyFormat.CHAT if is_bundled(model) else ReplyFormat.JSON
+        lm = models(model, config.temperature)
+        try:
+            return RESPONSE_FORMATS.default_format(lm, config.system.replies.settings())
+        except LMError:  # the check of the model, which just passed, says more if this is no accident
+            return ReplyFormat.CHAT
+
+    return default_format
 
 
 def _make_model_factory(config: EvaluateConfig) -> ModelFactory:

@@ -25,7 +25,6 @@ from memory_program.core.repetition import find_repetition
 from memory_program.models.server_errors import SlowReplyError
 from memory_program.models.usage import CallRecord, Usage, list_price, record_call
 
-
 MAX_TIMEOUT_RETRIES = 2
 """Tries after the first of a call that times out."""
 

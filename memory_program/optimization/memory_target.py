@@ -1,6 +1,7 @@
 """The memory program as the target of an optimisation, tried on conversations."""
 
 import random
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -25,6 +26,7 @@ from memory_program.evaluation.datasets import load_dataset
 from memory_program.evaluation.stages.cost_estimate import StageEstimate
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.models.model_names import model_fingerprint
+from memory_program.models.reply_settings import ReplyFormat
 from memory_program.optimization.budget_estimate import estimate_run
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
@@ -62,8 +64,14 @@ class MemoryOptimizationTarget:
             )
             splits = replace(splits, train=train, val=val)
         self._config, self._splits = config, splits
+        self.choose_reply_formats(lambda _: ReplyFormat.CHAT)
         self._test_ids = [conversation.conversation_id for conversation in splits.test]
         self._processed: set[str] = set()
+
+    def choose_reply_formats(self, default: Callable[[str], ReplyFormat]) -> list[str]:
+        """Choose the formats of replies, as ``MemorySystem.choose_reply_formats`` does."""
+        models = {"writer": self._config.model, "reader": self._config.model}
+        return self.program.choose_reply_formats(self._config.system.replies.reply_format, models, default)
 
     @property
     def summary(self) -> str:
@@ -142,6 +150,8 @@ class MemoryOptimizationTarget:
         """Return the memories of a conversation before each session and after the last one."""
         config, writer = self._config, self.program.writer
         settings = [writer.mode, writer.max_turns, writer.memory_budget, writer.related, writer.related_floor]
+        if writer.replies.format is not ReplyFormat.CHAT or not writer.checks_grounding:
+            settings += [writer.replies.format.value, writer.checks_grounding]
         model = model_fingerprint(config.model)
         namespace = memory_namespace(
             conversation, RECORD_VERSION, model, config.temperature, settings, writer.dump_state()

@@ -209,8 +209,8 @@ class _SeededRecordingEngine:
             turn = recording.turns[self._agent]
             recording.turns[self._agent] += 1
         digest = blake2b(f"{recording.seed}/{self._agent}/{turn}".encode(), digest_size=7).digest()
-        # without a stop string: a policy learns to end its replies itself
-        config = replace(request.config, seed=int.from_bytes(digest), stop=())
+        # without a stop string or a grammar: a policy learns to end its replies and to keep to a form itself
+        config = replace(request.config, seed=int.from_bytes(digest), stop=(), response_format=None)
         seeded = replace(request, config=config)
         response = self._engine.complete(seeded)
         with recording.lock:

@@ -20,6 +20,7 @@ from memory_program.agents.context import ReaderContext
 from memory_program.agents.predict_call import CallFailedError, predict
 from memory_program.agents.reply_limits import QUESTION_TOKENS, READER_TOKENS
 from memory_program.agents.signatures import EMPTY_PLACEHOLDER, AnswerQuestion, WriteQuestions
+from memory_program.agents.tool_schema import ToolOffer
 from memory_program.agents.writer import format_session_date
 from memory_program.bank.outcomes import Answer, Outcome
 from memory_program.core.parallel import run_parallel
@@ -111,6 +112,7 @@ class QuestionSynthesizer:
             write,
             self.replies,
             128 + self.questions_per_session * QUESTION_TOKENS,
+            offer=ToolOffer(shown_ids=tuple(turn.turn_id for turn in session.turns)),
             session_date=format_session_date(session),
             session="\n".join(f"{turn.turn_id} {turn.line}" for turn in session.turns),
             asked="\n".join(asked) or EMPTY_PLACEHOLDER,
@@ -151,7 +153,7 @@ class QuestionSynthesizer:
         answer = dspy.Predict(AnswerQuestion)
         answer.lm = self.lm
         excerpts = f"{format_session_date(session)}\n{session.transcript}"
-        inputs = ReaderContext(excerpts=excerpts).inputs(draft["question"])
+        inputs: dict[str, Any] = ReaderContext(excerpts=excerpts).inputs(draft["question"])
         try:
             reply = predict("synthesize.check", answer, self.replies, READER_TOKENS, **inputs)
             given = Answer(reply.answer.strip())

@@ -6,7 +6,7 @@ import pytest
 
 from locomo.judge.rubrics import Rubric, Verdict
 from locomo.types import Category, LongMemEvalType, PerltqaType, Question
-from memory_program.bank.outcomes import Answer, CallFailure, Outcome, RankedItem, SessionRecord
+from memory_program.bank.outcomes import Answer, CallFailure, Outcome, RankedItem, ReplyCounts, SessionRecord
 from memory_program.core.json_files import Json
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, JudgeRecord
 from memory_program.evaluation.scoring.question_scores import (
@@ -180,7 +180,7 @@ def test_building_is_summed_up_with_its_failures():
         CallFailure("writer.core", Outcome.UNPARSED, "?"),
         CallFailure("writer.core", Outcome.ERROR, "!"),
     )
-    built = SessionRecord("session_1", 3, 5, ("bad id", "empty"), failures, ("m1",))
+    built = SessionRecord("session_1", 3, 5, ("bad id", "empty"), failures, ("m1",), ReplyCounts(1, 2, 3, 4))
     record = BuildRecord("k", "t1", "session_1", "h", built, Usage(), 1)
     summary = summarize_system([], [record, record, None], RESAMPLING)
     assert summary["memory"] == {
@@ -189,6 +189,10 @@ def test_building_is_summed_up_with_its_failures():
         "tool_calls": 10,
         "tool_errors": 4,
         "left_out": 2,
+        "repaired": 2,
+        "duplicates": 4,
+        "invented": 6,
+        "copied": 8,
     }
     assert summary["failures"]["build"] == {"error": 2, "unparsed": 2, "truncated": 0, "missing": 1}
 

@@ -192,7 +192,7 @@ def test_operations_over_the_limit_of_a_session_are_refused_and_counted():
     many = calls(*(create(f"Mara owns thing number {n}.") for n in range(MAX_OPERATIONS + 2)))
     space = MemorySpace("mara")
     with ScriptedLM(script(semantic=[many])) as lm, dspy.context(lm=lm):
-        record = MemoryProgram().remember(space, SESSION)
+        record = MemoryProgram(MemoryWriter(checks_grounding=False)).remember(space, SESSION)
     assert record.operations == len(space.bank) == MAX_OPERATIONS
     assert record.tool_errors == (f"semantic: 2 operations over the limit of {MAX_OPERATIONS} a session",)
 
@@ -274,7 +274,7 @@ def test_the_limit_of_operations_is_per_session():
     )
     space = MemorySpace("mara")
     with ScriptedLM(script(episodic=[saw], semantic=[owns])) as lm, dspy.context(lm=lm):
-        record = MemoryProgram().remember(space, SESSION)
+        record = MemoryProgram(MemoryWriter(checks_grounding=False)).remember(space, SESSION)
     assert record.operations == len(space.bank) == MAX_OPERATIONS
 
 

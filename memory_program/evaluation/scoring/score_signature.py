@@ -20,7 +20,7 @@ from memory_program.models.model_names import model_fingerprint
 BUILD_SETTINGS = ("build", "memory_budget", "max_turns", "writer_mode")
 """The settings that change the banks; the others only change the answers."""
 
-REPLY_SETTINGS = ("reply_format", "max_reply_tokens", "chat_template_kwargs")
+REPLY_SETTINGS = ("reply_format", "max_reply_tokens", "chat_template_kwargs", "grounding_check")
 """Settings of replies, which change banks and answers; only those that are not the default are recorded."""
 
 
@@ -67,6 +67,14 @@ def identify_system(system: MemorySystem, name: SystemName, config: EvaluateConf
     """Describe a system that was made from a config."""
     state = system.dump_state()
     settings = {**config.system.for_records(), "build": config.build}
+    settings.pop("reply_format", None)  # what was chosen counts, whether by the flag or not
+    formats = dict.fromkeys(
+        state[f"{part}.replies"]["format"] if f"{part}.replies" in state else "chat"
+        for part in ("writer", "reader")
+        if hasattr(system, part)
+    )
+    if any(found != "chat" for found in formats):
+        settings["reply_format"] = "+".join(formats)
     writer = config.writer_model_for(name)
     reader = config.reader if name.has_model_reader else None
     known_writer, known_reader = (
@@ -76,7 +84,7 @@ def identify_system(system: MemorySystem, name: SystemName, config: EvaluateConf
         known_writer,
         config.temperature,
         [settings[key] for key in BUILD_SETTINGS]
-        + [{key: settings[key]} for key in REPLY_SETTINGS if key in settings],
+        + [{key: settings[key]} for key in REPLY_SETTINGS if key in settings and key != "reply_format"],
         writer_state(state),
     )
     # a program in which only the reader was optimised shares the banks of the memory system

@@ -1,13 +1,13 @@
 """A system of a run: made from the config, with the stages that build its memories and ask it questions."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import dspy
 
 from memory_program.agents.model_prompts import load_model_prompts
-from memory_program.agents.program import MemorySystem
+from memory_program.agents.program import MemorySystem, saved_reply_format
 from memory_program.agents.systems import set_models
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
@@ -35,6 +35,7 @@ from memory_program.evaluation.stages.cost_estimate import (
 from memory_program.evaluation.stages.judge_stage import unjudged_answers
 from memory_program.evaluation.stages.ray_executor import RayExecutor
 from memory_program.evaluation.stages.ray_system import RemoteSystem
+from memory_program.models.reply_settings import ReplyFormat
 
 ModelFactory = Callable[[str, float], dspy.LM]
 """Makes the language model of a name and a temperature, ready for calls."""
@@ -56,6 +57,7 @@ class SystemRunner:
         store: BankStore | None,
         others: Sequence[SystemRecords] = (),
         executor: RayExecutor | None = None,
+        default_format: Callable[[str], ReplyFormat] = lambda _: ReplyFormat.CHAT,
     ) -> None:
         """Make the system, without models, and read its records.
 
@@ -67,6 +69,7 @@ class SystemRunner:
             store: the database of the banks; None if no system of the run has any.
             others: systems of the run that may share its banks.
             executor: runs sessions and questions on a cluster; None runs them in this process.
+            default_format: returns the reply format of a model that has no saved program.
 
         Raises:
             ConfigError: the saved program does not fit this system.
@@ -81,6 +84,13 @@ class SystemRunner:
             load_program(self._system, config.program)
             chosen_on = read_optimization_data(config.program)
         folder = config.output_dir / name.value
+        models = {"writer": config.writer_model_for(name), "reader": config.reader}
+        recorded = _recorded_formats(folder, models)
+        self.format_lines = self._system.choose_reply_formats(
+            config.system.replies.reply_format,
+            models,
+            lambda model: recorded[model] if model in recorded else default_format(model),
+        )
         if config.mode is Mode.FULL:
             judge = identify_judge(config)
         else:  # a run of one stage keeps the judge that it had
@@ -141,6 +151,21 @@ class SystemRunner:
         )
         if self.recorded.run.judge is not None:
             models(self.recorded.run.judge.model, 0.0)
+
+
+def _recorded_formats(folder: Path, models: Mapping[str, str | None]) -> dict[str, ReplyFormat]:
+    """Read the formats of a run that is continued, by model: its endpoint need not be asked again."""
+    try:
+        run = read_run(folder).system
+        state = json.loads((folder / "program.json").read_text(encoding="utf-8"))
+    except (RecordError, OSError, ValueError):
+        return {}
+    made_with = {"writer": run.writer, "reader": run.reader}
+    return {
+        model: saved_reply_format(state, part)
+        for part, model in models.items()
+        if model is not None and model == made_with[part]
+    }
 
 
 def load_program(system: MemorySystem, path: Path) -> None:

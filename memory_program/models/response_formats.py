@@ -1,0 +1,184 @@
+"""How each endpoint takes a JSON schema: found out by the first refusal, and remembered for the process.
+
+A server may take a schema, a schema without limits of length, any JSON object, or none of these. Each refusal of
+a request (400) costs one call, once per endpoint.
+"""
+
+import json
+import logging
+import re
+import threading
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import dspy
+from dspy.lm15 import Config, Message, Request
+from dspy.utils.exceptions import (
+    AdapterParseError,
+    ContextWindowExceededError,
+    LMError,
+    LMInvalidRequestError,
+    LMUnsupportedFeatureError,
+    LMUnsupportedModelError,
+)
+
+from memory_program.models.reply_settings import ReplyFormat, ReplySettings, thinking_tokens
+
+JsonSchema = dict[str, Any]  # Any: JSON
+ReplyT = TypeVar("ReplyT")
+
+_LIMITS = ("minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum")
+_ABOUT_FORMAT = re.compile(
+    r"response.?format|json|schema|structured|guided|grammar|strict|format|m(?:in|ax)(?:Length|Items)",
+    re.IGNORECASE,
+)
+_PROBE_TOKENS = 64
+_logger = logging.getLogger(__name__)
+
+
+class SchemaSupport(IntEnum):
+    """What an endpoint takes, from the most to the least."""
+
+    SCHEMA = 0
+    SCHEMA_WITHOUT_LIMITS = 1
+    JSON_OBJECT = 2
+    NOTHING = 3
+
+
+_NAMES = {
+    SchemaSupport.SCHEMA_WITHOUT_LIMITS: "a JSON schema without limits of length",
+    SchemaSupport.JSON_OBJECT: "JSON, but no schema",
+    SchemaSupport.NOTHING: "no response format: replies are only asked to be JSON",
+}
+
+
+class ResponseFormats:
+    """The support of each endpoint, by its engine, which copies of a model share."""
+
+    def __init__(self) -> None:
+        """Begin without knowledge."""
+        self._support: WeakKeyDictionary[object, SchemaSupport] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def support(self, lm: dspy.LM) -> SchemaSupport | None:
+        """Return what an endpoint was found to take; None if nothing was sent yet."""
+        return self._support.get(_endpoint(lm))
+
+    def call(self, lm: dspy.LM, schema: JsonSchema, send: Callable[[dict[str, Any]], ReplyT]) -> ReplyT:
+        """Send a request with as much of its schema as the endpoint takes.
+
+        Args:
+            lm: the model.
+            schema: the schema of the reply.
+            send: makes the call, given the keyword arguments of the format.
+
+        Raises:
+            LMError: the call failed, and not for its format.
+        """
+        known = self.support(lm)
+        first_error: LMError | None = None
+        for support in list(SchemaSupport)[known or 0 :]:
+            try:
+                reply = send(_keywords(schema, support))
+            except LMError as error:
+                if not _may_be_about_format(error, is_known=known is not None):
+                    raise first_error or error from None
+                first_error = first_error or error
+                continue
+            except AdapterParseError:  # the reply came, and could not be read
+                self._remember(lm, support)
+                raise
+            self._remember(lm, support)
+            return reply
+        assert first_error is not None
+        raise first_error
+
+    def takes_schema(self, lm: dspy.LM, replies: ReplySettings) -> bool:
+        """Tell by one small call if an endpoint holds replies to a schema; the answer is remembered.
+
+        Raises:
+            LMError: the endpoint does not answer.
+        """
+        schema: JsonSchema = {
+            "type": "object",
+            "properties": {"ready": {"type": "string", "enum": ["yes"]}},
+            "required": ["ready"],
+            "additionalProperties": False,
+        }
+        room = _PROBE_TOKENS + thinking_tokens(lm.model, replies.chat_template_kwargs)
+        limit = None if "max_completion_tokens" in lm.kwargs else room
+        texts = list[str]()
+
+        def send(keywords: dict[str, Any]) -> None:
+            format_ = keywords.get("response_format")
+            if format_ is not None and "json_schema" in format_:
+                format_ = {"type": "json_schema", **format_["json_schema"]}
+            asked = (Message.user("Are you ready?"),)
+            config = Config(max_tokens=limit, response_format=format_)
+            response = lm(Request(model=lm.model, messages=asked, config=config))
+            texts.append(response.message.text or "")
+
+        self.call(lm, schema, send)
+        try:
+            is_held = json.loads(texts[-1]) == {"ready": "yes"}  # nobody asked for this word
+        except ValueError:
+            is_held = False
+        return is_held
+
+    def default_format(self, lm: dspy.LM, replies: ReplySettings) -> ReplyFormat:
+        """Return the format for an endpoint: JSON if it holds replies to a schema, else chat.
+
+        Raises:
+            LMError: the endpoint does not answer.
+        """
+        return ReplyFormat.JSON if self.takes_schema(lm, replies) else ReplyFormat.CHAT
+
+    def _remember(self, lm: dspy.LM, support: SchemaSupport) -> None:
+        with self._lock:
+            is_new = self._support.get(_endpoint(lm)) != support
+            self._support[_endpoint(lm)] = support
+        if is_new and support in _NAMES:
+            _logger.warning("%s takes %s", lm.model, _NAMES[support])
+
+
+RESPONSE_FORMATS = ResponseFormats()
+"""What the endpoints of this process take."""
+
+
+def _endpoint(lm: dspy.LM) -> object:
+    return lm if isinstance(lm.engine, str) else lm.engine
+
+
+def _keywords(schema: JsonSchema, support: SchemaSupport) -> dict[str, Any]:
+    """Return the keyword arguments of a call, in the form that LiteLLM and DSPy take."""
+    if support is SchemaSupport.NOTHING:
+        return {}
+    if support is SchemaSupport.JSON_OBJECT:
+        return {"response_format": {"type": "json_object"}}
+    sent = schema if support is SchemaSupport.SCHEMA else _without_limits(schema)
+    return {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "reply", "schema": sent, "strict": True},
+        }
+    }
+
+
+def _without_limits(value: Any) -> Any:  # noqa: ANN401  # JSON
+    if isinstance(value, list):
+        return [_without_limits(element) for element in value]
+    if isinstance(value, dict):
+        return {key: _without_limits(member) for key, member in value.items() if key not in _LIMITS}
+    return value
+
+
+def _may_be_about_format(error: LMError, *, is_known: bool) -> bool:
+    """Tell if an endpoint may have refused the format; of one that took it before, only if it says so."""
+    if isinstance(error, ContextWindowExceededError | LMUnsupportedModelError):
+        return False
+    if not isinstance(error, LMInvalidRequestError | LMUnsupportedFeatureError):
+        return False
+    says_so = _ABOUT_FORMAT.search(str(error)) is not None
+    return says_so or not (is_known or re.search(r"context|too long|token|temperature", str(error)))
