@@ -29,9 +29,6 @@ from memory_program.agents.reply_repair import (
 COMPLETION_MARKER = "[[ ## completed ## ]]"
 """The end of a reply."""
 
-COMPLETION_MARKER = "[[ ## completed ## ]]"
-"""The end of a reply."""
-
 _HEADER = re.compile(r"^[^\S\n]*\[\[ ## (\w+) ## \]\]", re.MULTILINE)
 _CALLS_BEGIN = re.compile(r'\{\s*"(?:tool_calls|name|id|type|function|tool|tool_name)"|\[\s*[{\]]')
 _CALL_NAME = re.compile(r"""["']name["']\s*:""")

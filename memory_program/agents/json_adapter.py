@@ -1,4 +1,4 @@
-"""The reply format ``json``: the reply is one JSON object of the output fields, held to a schema by the server.
+"""The reply format ``json``: one JSON object of the output fields, held to a schema by the server.
 
 The prompt is short: no schema is printed, and the example holds placeholders. A weak model copies a plausible
 example word for word, so nothing in it could be taken for a fact, and the checks refuse it (``grounding``).
@@ -13,6 +13,9 @@ import dspy
 from memory_program.agents.chat_adapter import StrictChatAdapter
 from memory_program.agents.grounding import PLACEHOLDERS
 from memory_program.agents.tool_schema import tool_arguments
+
+_Field = Any  # Any: pydantic's
+_Json = Any  # Any: JSON, or what DSPy makes of it
 
 _TOOL_LINE = re.compile(r"^- (\w+)\(", re.MULTILINE)
 
@@ -81,7 +84,7 @@ def _example_arguments(tool: str) -> dict[str, Any]:
     """Fill in the arguments that a call needs, and the time of an event."""
     arguments: dict[str, Any] = {}
     for name, parameter in tool_arguments(tool).items():
-        if parameter.default is not parameter.empty and name != "happened_at":
+        if parameter.default is not parameter.empty and name not in ("happened_at", "text"):
             continue
         if choices := getattr(parameter.annotation, "__args__", ()):
             is_list = parameter.annotation == list[str]
@@ -91,16 +94,16 @@ def _example_arguments(tool: str) -> dict[str, Any]:
     return arguments
 
 
-def _description(field: Any) -> str:  # Any: pydantic's
+def _description(field: _Field) -> str:
     said: str = field.json_schema_extra["desc"]
     return "" if said.startswith("${") else said
 
 
-def _empty(field: Any) -> list[object] | str:  # Any: pydantic's
+def _empty(field: _Field) -> list[object] | str:
     return PLACEHOLDERS["answer"] if field.annotation is str else []
 
 
-def _plain(value: Any) -> Any:  # Any: JSON, or what DSPy makes of it
+def _plain(value: _Json) -> _Json:
     if isinstance(value, dspy.ToolCalls):
         return value.format()["tool_calls"]
     if isinstance(value, list):

@@ -27,8 +27,8 @@ class ReplyCounts:
     """Flaws of replies and calls that did no harm, or that a check found.
 
     ``repaired``: replies that were not in the program's form but could mean only one thing. ``duplicates``:
-    calls that repeat another one of their reply; they are not made. ``invented`` and ``copied``: memories that
-    were refused because they are not from the session, or are the prompt's example.
+    calls that repeat another one of their reply; they are not made. ``invented`` and ``copied``: refused
+    memories, which are not from the session, or are the prompt's example.
     """
 
     repaired: int = 0

@@ -134,9 +134,8 @@ class WriterSettings(SettingsGroup):
     LoCoMo conversation, so the default seldom forces anything out."""
 
     grounding_check: bool = True
-    """Refuse memories that are not from their session: fewer than one in five of their content words were said
-    there. It refuses 1 of LoCoMo's 2,541 facts wrongly. Switch it off for memories in another language than the
-    conversation's."""
+    """Refuse memories of which fewer than one in five content words were said in the session. It refuses 1 of
+    LoCoMo's 2,541 facts wrongly. Switch it off for memories in another language than the conversation's."""
 
 
 class ReaderSettings(SettingsGroup):

@@ -72,10 +72,9 @@ def evaluate(
         TrackingError: MLflow fails; the results are written.
     """
     console = console or make_console()
-    default_format: Callable[[str], ReplyFormat] = lambda _: ReplyFormat.CHAT
-    if models is None:
-        models = _make_model_factory(config)
-        default_format = _make_format_choice(config, models)
+    has_own_models = models is None
+    models = models or _make_model_factory(config)
+    default_format = _make_format_choice(config, models if has_own_models else None)
     with ExitStack() as stack:
 
         def is_wanted(record: logging.LogRecord) -> bool:
@@ -251,10 +250,15 @@ def _make_workers(
     return Workers(console, limits, config.concurrency)
 
 
-def _make_format_choice(config: EvaluateConfig, models: ModelFactory) -> Callable[[str], ReplyFormat]:
-    """Choose the reply format of a model by what its endpoint can do, which takes one small call."""
+def _make_format_choice(config: EvaluateConfig, models: ModelFactory | None) -> Callable[[str], ReplyFormat]:
+    """Choose the reply format of a model by what its endpoint can do, which takes one small call.
+
+    Models of a caller speak chat: nothing is known of their endpoints.
+    """
 
     def default_format(model: str) -> ReplyFormat:
+        if models is None:
+            return ReplyFormat.CHAT
         if is_local(model):
             return ReplyFormat.CHAT if is_bundled(model) else ReplyFormat.JSON
         lm = models(model, config.temperature)
