@@ -87,14 +87,14 @@ class StrictChatAdapter(dspy.ChatAdapter):
             if parsed is None:
                 parsed = self._read_sections(signature, text, calls_field)
         except DuplicateKeyError as error:
-            _raise_parse_error(signature, completion, f"an object has the key {error.args[0]!r} twice")
+            raise_parse_error(signature, completion, f"an object has the key {error.args[0]!r} twice")
         except AmbiguousReplyError as error:
-            _raise_parse_error(signature, completion, str(error))
+            raise_parse_error(signature, completion, str(error))
         except RecursionError:
-            _raise_parse_error(signature, completion, "the reply is nested too deeply")
+            raise_parse_error(signature, completion, "the reply is nested too deeply")
         if parsed.keys() != outputs.keys():
             missing = ", ".join(name for name in outputs if name not in parsed)
-            _raise_parse_error(signature, completion, f"the reply lacks {missing}")
+            raise_parse_error(signature, completion, f"the reply lacks {missing}")
         return parsed
 
     def _read_json(
@@ -308,7 +308,8 @@ def _replace_invalid_characters(value: ReplyJson) -> ReplyJson:
     return value
 
 
-def _raise_parse_error(signature: type[dspy.Signature], completion: str, message: str) -> NoReturn:
+def raise_parse_error(signature: type[dspy.Signature], completion: str, message: str) -> NoReturn:
+    """Refuse a reply."""
     raise AdapterParseError(
         adapter_name="StrictChatAdapter",
         signature=signature,  # pyright: ignore[reportArgumentType]  # DSPy means the class

@@ -10,7 +10,7 @@ from typing import Any
 
 import dspy
 
-from memory_program.agents.chat_adapter import StrictChatAdapter
+from memory_program.agents.chat_adapter import StrictChatAdapter, raise_parse_error
 from memory_program.agents.grounding import PLACEHOLDERS
 from memory_program.agents.tool_schema import tool_arguments
 
@@ -56,6 +56,17 @@ class JsonReplyAdapter(StrictChatAdapter):
         """Render a reply as a model should write it."""
         fields = {name: outputs.get(name, missing_field_message) for name in signature.output_fields}
         return _compact({name: _plain(value) for name, value in fields.items()})
+
+    def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
+        """Read a reply into the output fields.
+
+        Raises:
+            AdapterParseError: as in chat; or the reply is the example of the prompt.
+        """
+        parsed = super().parse(signature, completion)
+        if PLACEHOLDERS["answer"] in (value for value in parsed.values() if isinstance(value, str)):
+            raise_parse_error(signature, completion, "the answer is the example of the prompt")
+        return parsed
 
     def _is_repaired_json(self, text: str, end: int) -> bool:
         return bool(text[end:].strip())

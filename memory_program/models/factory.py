@@ -161,6 +161,8 @@ def check_model(lm: dspy.LM) -> None:
 class RemoteModel(RateLimitedEngine):
     """A model over HTTP; saved and sent to other processes by its settings, never with a key."""
 
+    supports_function_calling = True  # DSPy asks; tools are sent only by --reply-format tools
+
     def __init__(
         self,
         name: str,
