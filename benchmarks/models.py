@@ -129,11 +129,7 @@ def main() -> None:
                 writer.add_row(name, reply_format, *written.row())
                 print(f"\n{name}, {reply_format}: memories", *written.memories, sep="\n  ", file=sys.stderr)
             if benchmark.questions:
-                reader.add_row(
-                    name,
-                    reply_format,
-                    *answer_questions(talk, settings, lm, benchmark.questions, benchmark.concurrency),
-                )
+                reader.add_row(name, reply_format, *answer_questions(talk, settings, lm, benchmark))
     for table in (writer, reader):
         if table.rows:
             console.print(table)
@@ -168,7 +164,7 @@ def answer_questions(
             [partial(system.ask, space, q.dated_text) for q in asked], benchmark.concurrency
         )
     scores = [
-        locomo_f1(answer.text, question.answer, question.category)
+        locomo_f1(answer.text, question.answer, question.f1_category)
         for question, answer in zip(asked, answers, strict=True)
         if answer.outcome is Outcome.OK
     ]

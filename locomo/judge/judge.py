@@ -14,6 +14,7 @@ from dspy.utils.exceptions import AdapterParseError
 
 from locomo.judge.rubrics import Grading, Rubric, Verdict, judge_instruction, select_grading
 from locomo.prompt_markers import escape_prompt_markers
+from locomo.thinking import strip_thinking
 from locomo.types import Question
 
 VERDICT_TOKENS = 512
@@ -54,11 +55,12 @@ class OneVerdictAdapter(dspy.ChatAdapter):
         super().__init__(use_json_adapter_fallback=False)
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
-        """Read the reply's fields.
+        """Read the reply's fields; a verdict that was only rehearsed in a thinking block is none.
 
         Raises:
             AdapterParseError: a field is missing, or there are two verdicts.
         """
+        completion = strip_thinking(completion)
         if len(_VERDICT_MARKER.findall(completion)) > 1:
             raise AdapterParseError(
                 adapter_name="OneVerdictAdapter",
@@ -106,7 +108,7 @@ class Judge(dspy.Module):
         """Judge one answer as a DSPy program does; ``grade`` gives the same as a plain record."""
         inputs = {"question": question, "gold_answer": str(gold), "given_answer": prediction}
         fields = {name: escape_prompt_markers(text) for name, text in inputs.items()}
-        model: dspy.LM | None = self.predict.lm or dspy.settings.lm
+        model: Any = self.predict.lm or dspy.settings.lm  # Any: DSPy does not type its settings
         config: dict[str, int] = {}
         if model is not None and "max_completion_tokens" not in model.kwargs:  # thoughts have their own limit
             own: int | None = model.kwargs.get("max_tokens")

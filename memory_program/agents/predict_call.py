@@ -63,7 +63,7 @@ def predict(
     offer = offer or ToolOffer()
     adapter, config = _make_adapter(replies.format, offer), _call_config(predictor, replies, limit_tokens)
     signature = cast(type[dspy.Signature], predictor.signature)
-    lm = cast(dspy.LM | None, predictor.lm or dspy.settings.lm)
+    lm: Any = predictor.lm or dspy.settings.lm  # Any: DSPy does not type its settings
 
     def send(keywords: dict[str, Any]) -> dspy.Prediction:
         return predictor(**inputs, config=config | keywords)
@@ -77,7 +77,7 @@ def predict(
         except AdapterParseError as error:
             cut = isinstance(error, TruncatedReplyError) or _is_last_call_truncated(meter)
             outcome = Outcome.TRUNCATED if cut else Outcome.UNPARSED
-            message = _name_repetition(error, meter) or _one_line(error)
+            message = _name_repetition(error.lm_response, meter) or _one_line(error)
             raise CallFailedError(CallFailure(where, outcome, message)) from error
         except LMError as error:
             raise CallFailedError(CallFailure(where, Outcome.ERROR, _one_line(error))) from error
@@ -87,7 +87,8 @@ def predict(
         has_calls = any(isinstance(v, dspy.ToolCalls) and v.tool_calls for v in prediction.values())
         ends_in_text = list(signature.output_fields.values())[-1].annotation is str
         if ends_in_text or not has_calls or isinstance(adapter, NativeToolsAdapter):
-            message = "the reply reached the limit of tokens"
+            texts = " ".join(str(value) for value in prediction.values())
+            message = _name_repetition(texts, meter) or "the reply reached the limit of tokens"
             raise CallFailedError(CallFailure(where, Outcome.TRUNCATED, message))
     if adapter.is_repaired and repaired is not None:
         repaired.append(where)
@@ -103,17 +104,17 @@ def _make_adapter(reply_format: ReplyFormat, offer: ToolOffer) -> StrictChatAdap
     return StrictChatAdapter()
 
 
-def _name_repetition(error: AdapterParseError, meter: UsageMeter) -> str | None:
+def _name_repetition(reply: str, meter: UsageMeter) -> str | None:
     """Say that the model repeats itself, and how its reply begins; None if it does not."""
     if not (meter.calls and meter.calls[-1].is_repetitive):
         return None
-    beginning = " ".join(str(error.lm_response).split())[:60]
+    beginning = " ".join(reply.split())[:60]
     return f"the model repeats itself: {beginning!r}"
 
 
 def _call_config(predictor: dspy.Predict, replies: ReplySettings, limit_tokens: int) -> dict[str, Any]:
     """Return the limit and the stop of one call; Any: the model's keyword arguments."""
-    lm = cast(dspy.LM | None, predictor.lm or dspy.settings.lm)
+    lm: Any = predictor.lm or dspy.settings.lm  # Any: DSPy does not type its settings
     if lm is None or "max_completion_tokens" in lm.kwargs:
         return {}  # a model whose thoughts DSPy counts has the limit of its language_model
     limit = replies.max_tokens or limit_tokens + thinking_tokens(lm.model, replies.chat_template_kwargs)
