@@ -230,3 +230,11 @@ def test_every_rubric_says_what_is_correct_what_is_wrong_and_what_is_no_instruct
 def test_each_kind_of_question_has_its_own_rule(grading, lenient, strict):
     assert lenient in judge_instruction(Rubric.LENIENT, grading)
     assert strict in judge_instruction(Rubric.STRICT, grading)
+
+
+@pytest.mark.parametrize("opening", ["<think>\n", ""])
+def test_a_verdict_in_a_thinking_block_does_not_count(opening):
+    draft = fields(reasoning="Perhaps.", verdict="WRONG")
+    reply = f"{opening}{draft}\nNo.\n</think>\n\n{fields(reasoning='It is.', verdict='CORRECT')}"
+    with ScriptedLM([reply]) as lm:
+        assert Judge(lm=lm).grade("Where?", "Lisbon", "Lisbon").verdict is Verdict.CORRECT
