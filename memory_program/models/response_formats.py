@@ -1,4 +1,4 @@
-"""How each endpoint takes a JSON schema: found out by the first refusal, and remembered for the process.
+"""The response formats that each endpoint takes: found out by refusals, and remembered for the process.
 
 A server may take a schema, a schema without limits of length, any JSON object, or none of these. Each refusal of
 a request (400) costs one call, once per endpoint.
@@ -39,7 +39,7 @@ _logger = logging.getLogger(__name__)
 
 
 class SchemaSupport(IntEnum):
-    """What an endpoint takes, from the most to the least."""
+    """The response formats of an endpoint, from the most to the least."""
 
     SCHEMA = 0
     SCHEMA_WITHOUT_LIMITS = 1

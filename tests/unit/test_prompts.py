@@ -12,6 +12,7 @@ import pytest
 
 from memory_program.agents import signatures
 from memory_program.agents.chat_adapter import ADAPTER
+from memory_program.agents.json_adapter import JsonReplyAdapter
 from memory_program.agents.signatures import SPECIALISTS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "prompts"
@@ -22,9 +23,9 @@ SIGNATURES = [
 ]
 
 
-def rendered(signature: type[dspy.Signature]) -> str:
+def rendered(signature: type[dspy.Signature], adapter: dspy.Adapter = ADAPTER) -> str:
     inputs = {name: f"<{name}>" for name in signature.input_fields}
-    messages = ADAPTER.format(signature, demos=[], inputs=inputs)
+    messages = adapter.format(signature, demos=[], inputs=inputs)
     return "\n".join(f"=== {message['role']}\n{message['content']}" for message in messages) + "\n"
 
 
@@ -35,6 +36,15 @@ def test_each_prompt_equals_its_golden_file(signature):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(rendered(signature), encoding="utf-8")
     assert rendered(signature) == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.__name__)
+def test_each_prompt_of_the_format_json_equals_its_golden_file(signature):
+    path, text = GOLDEN / "json" / f"{signature.__name__}.txt", rendered(signature, JsonReplyAdapter())
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("signature", SPECIALISTS.values(), ids=lambda signature: signature.__name__)

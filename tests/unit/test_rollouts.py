@@ -13,6 +13,7 @@ from dspy import lm15
 
 from locomo.types import Category, Conversation, Question
 from memory_program.agents.program import MemoryProgram
+from memory_program.agents.writer import MemoryWriter
 from memory_program.bank.memory import MemoryKind
 from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
@@ -58,7 +59,7 @@ def episode() -> Episode:
 
 
 def program(engine: object, reader: object | None = None) -> MemoryProgram:
-    made = MemoryProgram()
+    made = MemoryProgram(MemoryWriter(checks_grounding=False))  # the memories are made up
     made.writer.set_lm(dspy.LM("test/writer", engine=engine, cache=False, num_retries=0))
     lm = dspy.LM(
         "test/reader", engine=reader or ScriptedEngine([]), temperature=0.0, cache=False, num_retries=0
