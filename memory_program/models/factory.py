@@ -102,7 +102,7 @@ def language_model(
 
         return dspy.LM(
             name,
-            engine=LocalModel(LocalSettings(source=source), limiter),
+            engine=LocalModel(LocalSettings(source=source), limiter, chat_template_kwargs),
             temperature=temperature,
             max_tokens=min(max_tokens, _POCKET_TOKENS) if is_bundled(name) else max_tokens,
             num_retries=0,
@@ -202,20 +202,16 @@ class RemoteModel(RateLimitedEngine):
                 f"{name!r} needs a key: set {' or '.join(missing)} in the environment, or give the address "
                 "(api_base) of a server of your own that needs none"
             )
-        template = dict(chat_template_kwargs or {})
         if is_openai(name):
-            engine = ChatCompletionsEngine(
-                api_base, timeout_s=timeout_s, connections=limiter.limit, chat_template_kwargs=template
-            )
+            engine = ChatCompletionsEngine(api_base, timeout_s=timeout_s, connections=limiter.limit)
         else:
             key = {"api_key": NO_KEY} if missing else {}
-            engine = PatchedLiteLLMEngine(
-                api_base=api_base, timeout_s=float(timeout_s), chat_template_kwargs=template, **key
-            )
-        super().__init__(engine, limiter, retries, api_base=api_base)
+            engine = PatchedLiteLLMEngine(api_base=api_base, timeout_s=float(timeout_s), **key)
+        super().__init__(
+            engine, limiter, retries, api_base=api_base, chat_template_kwargs=chat_template_kwargs
+        )
         self.name = name
         self.timeout_s = timeout_s
-        self.chat_template_kwargs = template
 
     def dump_state(self) -> dict[str, Any]:  # Any: a JSON object, as DSPy saves engines
         """Return the settings as JSON."""

@@ -73,7 +73,6 @@ class ChatCompletionsEngine:
         *,
         timeout_s: float,
         connections: int,
-        chat_template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON
     ) -> None:
         """Prepare the client; nothing is connected before the first call.
 
@@ -87,7 +86,6 @@ class ChatCompletionsEngine:
         self._is_own = api_base is not None
         self._url = (api_base or openai_url()).rstrip("/")
         self._timeout_s = timeout_s
-        self._template = dict(chat_template_kwargs or {})
         self._client = httpx.Client(
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
             verify=ssl.create_default_context(),
@@ -123,12 +121,8 @@ class ChatCompletionsEngine:
 
     def _ask(self, request: Request, facts: EndpointFacts, dialect: OpenAIChatLM) -> Response:
         streams = facts.should_stream(request.config.max_tokens, self._timeout_s * _WATCHED_SHARE)
-        extensions = dict(request.config.extensions or {})
-        if self._template:
-            extensions.setdefault("chat_template_kwargs", self._template)
-        config = replace(request.config, extensions=extensions or None)
         name = request.model.removeprefix(_OPENAI)
-        sent = dialect.build_request(replace(request, model=name, config=config), stream=streams)
+        sent = dialect.build_request(replace(request, model=name), stream=streams)
         silence_s = allowed_silence_s(self._timeout_s, request)
         connect_s = min(self._timeout_s, _CONNECT_TIMEOUT_S)
         # callers wait for their turn before they come here, so the pool needs no timeout
@@ -269,13 +263,11 @@ class PatchedLiteLLMEngine(LiteLLMEngine):
         self,
         *,
         timeout_s: float,
-        chat_template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON
         **client_options: Any,  # Any: as DSPy's engine takes them
     ) -> None:
         """Keep the settings of every call."""
         super().__init__(**client_options)
         self._timeout_s = timeout_s
-        self._template = dict(chat_template_kwargs or {})
 
     def complete(self, request: Request) -> Response:
         """Answer a request, trying once; a parameter that the model refuses is left out from then on.
@@ -314,9 +306,8 @@ class PatchedLiteLLMEngine(LiteLLMEngine):
         limit = arguments.pop("max_completion_tokens", None)
         if limit is not None:
             arguments[self._token_field(request.model)] = limit
-        template = arguments.pop("chat_template_kwargs", None) or self._template
-        if template:
-            arguments["extra_body"] = {"chat_template_kwargs": template}
+        if "chat_template_kwargs" in arguments:  # where every provider's client passes it on
+            arguments["extra_body"] = {"chat_template_kwargs": arguments.pop("chat_template_kwargs")}
         arguments["timeout"] = allowed_silence_s(self._timeout_s, request)
         return arguments
 

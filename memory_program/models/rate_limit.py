@@ -9,10 +9,10 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from dspy import lm15
 from dspy.clients.errors import wrap_error
@@ -25,6 +25,9 @@ from memory_program.core.repetition import find_repetition
 from memory_program.models.server_errors import SlowReplyError
 from memory_program.models.usage import CallRecord, Usage, list_price, record_call
 
+
+TEMPLATE_KEY = "chat_template_kwargs"
+"""The extension of a request with the arguments of the model's chat template."""
 
 MAX_TIMEOUT_RETRIES = 2
 """Tries after the first of a call that times out."""
@@ -173,10 +176,21 @@ class RateLimitedEngine:
         retries: RetryPolicy,
         *,
         api_base: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Wrap an engine; with an ``api_base`` its price is not the list price."""
+        """Wrap an engine.
+
+        Args:
+            engine: answers each request once.
+            limiter: limits the calls that run at once.
+            retries: says which failed calls are tried again.
+            api_base: the address of a server of one's own; its price is not the list price.
+            chat_template_kwargs: sent with every request, which DSPy cannot do.
+            sleep: waits between two tries.
+        """
         self.limiter = limiter
+        self.chat_template_kwargs = dict(chat_template_kwargs or {})
         self.retries = retries
         self.api_base = api_base
         self._engine = engine
@@ -195,6 +209,9 @@ class RateLimitedEngine:
             lm15.LM15Error: the last try's error, without keys.
         """
         tries, seconds, response = 0, 0.0, None
+        if self.chat_template_kwargs:
+            extensions = {TEMPLATE_KEY: self.chat_template_kwargs, **(request.config.extensions or {})}
+            request = replace(request, config=replace(request.config, extensions=extensions))
         try:
             for attempt in self._retrying:
                 with attempt, self.limiter.slot():
@@ -208,7 +225,7 @@ class RateLimitedEngine:
                     finally:
                         seconds += time.monotonic() - started
                     self.limiter.record_success()
-                    if tries == 1 and _is_blank(response):
+                    if tries == 1 and self.retries.max_retries and _is_blank(response):
                         raise lm15.ServerError("the reply is empty")  # it may pass; a second one is taken
         except Exception as error:
             self._note_retries(error, tries)
@@ -221,7 +238,7 @@ class RateLimitedEngine:
         usage = Usage(calls=1, seconds=seconds, retries=tries - 1) + self._token_usage(
             response, request.model
         )
-        is_repetitive = response.finish_reason == "length" and bool(find_repetition(written_text(response)))
+        is_repetitive = response.finish_reason == "length" and bool(find_repetition(_written_text(response)))
         record_call(CallRecord(request.model, usage, response.finish_reason, is_repetitive=is_repetitive))
         return response
 
@@ -262,7 +279,7 @@ class RateLimitedEngine:
         return self
 
 
-def written_text(response: lm15.Response) -> str:
+def _written_text(response: lm15.Response) -> str:
     """Return what a model wrote last: its text, or its thoughts or tool calls where it came to no text."""
     parts = response.message.parts
     texts = [
@@ -278,7 +295,7 @@ def _is_blank(response: lm15.Response) -> bool:
     A model that ends at once has written a token, the end.
     """
     is_the_models = bool(response.usage.output_tokens) or response.finish_reason != "stop"
-    return not is_the_models and not written_text(response).strip()
+    return not is_the_models and not _written_text(response).strip()
 
 
 def _retry_after_s(error: BaseException | None) -> float | None:

@@ -1,5 +1,6 @@
 """Servers as they are: slow, streaming, refusing parameters, and telling errors in words of their own."""
 
+import pickle
 import shutil
 import subprocess
 import time
@@ -364,7 +365,7 @@ def test_arguments_of_the_chat_template_reach_the_server(name: str) -> None:
             "Qwen/Qwen2.5-3B-Instruct",
             r"'local:Qwen/Qwen2\.5-3B-Instruct'.*'openai/Qwen/Qwen2\.5-3B-Instruct'",
         ),
-        ("claude-4.5-sonnet", "'anthropic/claude-sonnet-4-5'"),
+        ("claude-4.5-sonnet", "did you mean 'anthropic/claude-sonnet-4-5'"),
         ("gpt-4.1-mini", "'openai/gpt-4.1-mini'"),
         ("gemini-2.5-flash", "'gemini/gemini-2.5-flash'"),
     ],
