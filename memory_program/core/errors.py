@@ -81,8 +81,8 @@ class QuotaExhaustedError(BudgetExceededError):
     def __init__(self, what: str) -> None:
         """Say which call was refused and why, and what to do."""
         super().__init__(
-            f"the quota of the provider is used up ({what}): add credit or choose another model; finished work "
-            "is kept, and the same command continues from there"
+            f"the quota of the provider is used up ({what}): add credit or choose another model; finished "
+            "work is kept, and the same command continues from there"
         )
 
 

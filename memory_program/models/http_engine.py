@@ -263,7 +263,7 @@ class PatchedLiteLLMEngine(LiteLLMEngine):
         self,
         *,
         timeout_s: float,
-        **client_options: Any,  # Any: as DSPy's engine takes them
+        **client_options: object,
     ) -> None:
         """Keep the settings of every call."""
         super().__init__(**client_options)
@@ -328,7 +328,7 @@ def allowed_silence_s(timeout_s: float, request: Request) -> float:
 
 def with_cut(response: Response) -> Response:
     """Give a cut reply its finish reason, whatever the provider calls it, and with tool calls too."""
-    choices = (response.provider_data or {}).get("choices") or [{}]
+    choices = cast(list[dict[str, Any]], (response.provider_data or {}).get("choices") or [{}])  # Any: JSON
     reason = str(choices[0].get("finish_reason") or "").lower()
     return replace(response, finish_reason="length") if reason in CUT_REASONS else response
 
@@ -352,8 +352,8 @@ def certificate_error(error: BaseException | None) -> bool:
 def untrusted_certificate(server: str, error: BaseException) -> str:
     """Say what to do about a certificate that is not trusted."""
     return (
-        f"the certificate of {server} is not trusted ({error}): if the server is yours, set SSL_CERT_FILE to the "
-        "PEM file of the authority that signed it"
+        f"the certificate of {server} is not trusted ({error}): if the server is yours, set SSL_CERT_FILE to "
+        "the PEM file of the authority that signed it"
     )
 
 

@@ -120,9 +120,11 @@ class AdaptiveLimiter:
 class RetryPolicy:
     """Rules for retries: only after transport failures, timeouts, rate limits and server errors.
 
-    A call that timed out without a byte is tried at most ``MAX_TIMEOUT_RETRIES`` times more, since a server that
-    is only slow would be asked for the same work each time. A reply that was slow but alive
-    (``SlowReplyError``) is not asked for again. The wait before try ``n + 1`` is uniform between 0 and ``first_wait_s * 2**(n-1)``, at most ``max_wait_s``
+    A call that timed out without a byte is tried at most ``MAX_TIMEOUT_RETRIES`` times more, since a server
+    that is only slow would be asked for the same work each time. A reply that was slow but alive
+    (``SlowReplyError``) is not asked for again.
+
+    The wait before try ``n + 1`` is uniform between 0 and ``first_wait_s * 2**(n-1)``, at most ``max_wait_s``
     ("full jitter": Brooker 2015, AWS Architecture Blog), on top of what the provider asked for (Retry-After),
     since many calls get the same answer, often 0. Asking for more than ``max_retry_after_s`` ends the call.
     """
@@ -290,12 +292,13 @@ def _written_text(response: lm15.Response) -> str:
 
 
 def _is_blank(response: lm15.Response) -> bool:
-    """Tell if a reply has nothing in it, and the model is not the reason: a router's first reply, as it wakes.
+    """Tell if a reply has nothing in it and the model is not the reason, as when a router wakes one.
 
     A model that ends at once has written a token, the end.
     """
     is_the_models = bool(response.usage.output_tokens) or response.finish_reason != "stop"
-    return not is_the_models and not _written_text(response).strip()
+    parts = response.message.parts
+    return not is_the_models and all(isinstance(p, lm15.TextPart) and not p.text.strip() for p in parts)
 
 
 def _retry_after_s(error: BaseException | None) -> float | None:

@@ -1,7 +1,8 @@
 """Errors of model servers: their own words, and the kind of each.
 
-Servers write an error in many shapes: OpenAI's ``{"error": {"message": ...}}``, FastAPI's ``{"detail": ...}``,
-``{"object": "error", "message": ...}``, ``{"errors": [...]}``, a line of text, or the page of a proxy.
+Servers write an error in many shapes: OpenAI's ``{"error": {"message": ...}}``, FastAPI's
+``{"detail": ...}``, ``{"object": "error", "message": ...}``, ``{"errors": [...]}``, a line of text, or the page
+of a proxy.
 """
 
 import html
@@ -30,9 +31,9 @@ _UNKNOWN_MODEL = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _REFUSED = re.compile(
-    r"unsupported|not support|n't support|deprecated|not permitted|not allowed|unrecognized|unknown|unexpected|"
-    r"extra (fields|inputs)|does not accept|cannot be (set|specified|used)|only the default|must be verified|"
-    r"instead",
+    r"unsupported|not support|n't support|deprecated|not permitted|not allowed|unrecognized|unknown|"
+    r"unexpected|extra (fields|inputs)|does not accept|cannot be (set|specified|used)|only the default|"
+    r"must be verified|instead",
     re.IGNORECASE,
 )
 _TITLE = re.compile(r"<(title|h1)[^>]*>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
@@ -70,7 +71,7 @@ def read_error(text: str) -> ServerError:
     return _read_json(body)
 
 
-def _read_json(body: Any) -> ServerError:  # Any: JSON
+def _read_json(body: object) -> ServerError:
     if isinstance(body, list):
         said = [_read_json(part) for part in cast(list[Any], body)]
         first = next((part for part in said if part.message), ServerError(""))

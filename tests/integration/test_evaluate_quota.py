@@ -14,7 +14,9 @@ from tests.integration.test_evaluate_full_program import run, settings
 from tests.model_server import Behaviour, ModelServer
 
 
-@pytest.mark.parametrize(("wanted", "where"), [("tool_calls", "writer"), ("answer", "reader"), ("verdict", "judge")])
+@pytest.mark.parametrize(
+    ("wanted", "where"), [("tool_calls", "writer"), ("answer", "reader"), ("verdict", "judge")]
+)
 def test_an_exhausted_quota_stops_the_run_which_goes_on_when_it_is_refilled(
     wanted: str, where: str, tmp_path: Path
 ) -> None:
