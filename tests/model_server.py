@@ -474,7 +474,7 @@ _BAD_CALLS: dict[Behaviour, tuple[str, dict[str, object]]] = {
     Behaviour.UNKNOWN_TOOL: ("drop_database", {"confirm": True}),
     Behaviour.UNKNOWN_MEMORY: ("delete_memory", {"memory_id": "m999999", "reason": "wrong"}),
     Behaviour.WRONG_TYPES: ("manage_memory", {"action": "create", "text": 12, "kind": ["episodic"]}),
-    Behaviour.HUGE_MEMORY: ("manage_memory", {"action": "create", "text": "very " * 2000 + "long"}),
+    Behaviour.HUGE_MEMORY: ("manage_memory", {"action": "create", "text": " ".join(map(str, range(2000)))}),
 }
 
 

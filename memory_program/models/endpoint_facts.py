@@ -1,4 +1,4 @@
-"""What is learned about a model at an address while it is called: refused parameters, streaming and speed."""
+"""Facts about a model at an address, learned while it is called: refused parameters, streaming and speed."""
 
 import functools
 import logging

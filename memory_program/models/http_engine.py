@@ -143,9 +143,9 @@ class ChatCompletionsEngine:
             waited_s = time.monotonic() - started
             if reply is None:
                 raise lm15.TimeoutError(
-                    f"no reply in time from {server}: no byte in {waited_s:.0f} s"
+                    f"no reply in time from {server}: no byte in {waited_s:.3g} s"
                 ) from error
-            raise _slow(server, f"it began to reply and then was silent for {silence_s:.0f} s") from error
+            raise _slow(server, f"it began to reply and then was silent for {silence_s:.3g} s") from error
         except httpx.ConnectError as error:
             if certificate_error(error):
                 raise lm15.ConfigurationError(untrusted_certificate(server, error)) from error
@@ -169,7 +169,7 @@ class ChatCompletionsEngine:
         streamed = StreamedReply()
         for received in reply.iter_bytes():
             if time.monotonic() - began > longest_s:
-                raise _slow(reply.url.netloc.decode(), f"its reply was not complete after {longest_s:.0f} s")
+                raise _slow(reply.url.netloc.decode(), f"its reply was not complete after {longest_s:.3g} s")
             if not is_stream:
                 whole += received
                 continue

@@ -187,7 +187,7 @@ class RateLimitedEngine:
             engine: answers each request once.
             limiter: limits the calls that run at once.
             retries: says which failed calls are tried again.
-            api_base: the address of a server of one's own; its price is not the list price.
+            api_base: the address of another server; its price is not the list price.
             chat_template_kwargs: sent with every request, which DSPy cannot do.
             sleep: waits between two tries.
         """
