@@ -14,7 +14,7 @@ from memory_program.core.settings import ApiBase, SettingsGroup, TrackingUri
 
 WriterMode = Literal["specialists", "generalist"]
 
-_API_BASE = "Address of your own OpenAI-compatible server, for every API model."
+_API_BASE = "Address of your own OpenAI-compatible server, for every API model without one of its own."
 _CONCURRENCY = (
     "Parallel work, and most model calls in flight. 8 stays under most rate limits of new accounts."
 )

@@ -4,15 +4,15 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import cache
 
 import dspy
 from rich.console import Console
 
 from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
+from memory_program.configs.endpoints import Role
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
-from memory_program.core.errors import ModelError, RecordError
+from memory_program.core.errors import RecordError
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
 from memory_program.evaluation.console import make_console, print_plain
@@ -21,6 +21,7 @@ from memory_program.evaluation.oracle_eval import oracle_run
 from memory_program.evaluation.question_selection import Selection, load_selection
 from memory_program.evaluation.report.mlflow_evaluation import EvaluationPublisher
 from memory_program.evaluation.report.write_reports import load_system_records, report_runs, score_and_publish
+from memory_program.evaluation.role_models import ModelFactory, RoleModels, make_role_models
 from memory_program.evaluation.scoring.bank_growth import database_url
 from memory_program.evaluation.scoring.score_signature import identify_judge, write_run
 from memory_program.evaluation.scoring.system_records import SystemRecords
@@ -34,9 +35,8 @@ from memory_program.evaluation.stages.cost_estimate import (
 from memory_program.evaluation.stages.judge_stage import judge_cases, list_answers_to_judge, unjudged_answers
 from memory_program.evaluation.stages.limits import RunLimits
 from memory_program.evaluation.stages.ray_executor import RayExecutor
-from memory_program.evaluation.stages.system_runner import ModelFactory, SystemFactory, SystemRunner
+from memory_program.evaluation.stages.system_runner import SystemFactory, SystemRunner
 from memory_program.evaluation.stages.workers import Workers
-from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 
 
 def evaluate(
@@ -68,7 +68,7 @@ def evaluate(
         TrackingError: MLflow fails; the results are written.
     """
     console = console or make_console()
-    models = models or _make_model_factory(config)
+    role_models = make_role_models(config, models, check=True)
     with ExitStack() as stack:
 
         def is_wanted(record: logging.LogRecord) -> bool:
@@ -79,7 +79,7 @@ def evaluate(
         dspy_logger.addFilter(is_wanted)
         stack.callback(dspy_logger.removeFilter, is_wanted)
         if config.mode is Mode.CALIBRATE:
-            return calibrate_judge(config, console, models)
+            return calibrate_judge(config, console, role_models)
         if config.runs:
             reported = report_runs(config, console)
             return reported[0].results if len(reported) == 1 else None
@@ -90,7 +90,7 @@ def evaluate(
             return score_and_publish(config, selection, console, oracle).results
         stack.enter_context(lock_run_folder(config.output_dir))
         if config.mode is Mode.JUDGE:
-            return _run_judge_stage(config, selection, console, models)
+            return _run_judge_stage(config, selection, console, role_models)
         has_banks = any(name.has_model_writer for name in config.system_names)
         db_url = database_url(config) if has_banks else None
         store = stack.enter_context(BankStore(db_url)) if db_url is not None else None
@@ -101,8 +101,11 @@ def evaluate(
             others = [system.recorded for system in systems]
             systems.append(SystemRunner(name, config, selection, system_factory, store, others, executor))
             stack.callback(systems[-1].recorded.journals.close)
+            writer = systems[-1].recorded.run.system.writer
+            if writer != config.writer_model_for(name):
+                print_plain(console, f"{name.value}: answers from the banks that {writer} wrote")
         recorded = [system.recorded for system in systems]
-        workers = _check_and_prepare(config, console, systems, models)
+        workers = _check_and_prepare(config, console, systems, role_models)
         _write_config(config)  # not earlier: a run that cannot begin leaves the folder as it was
         publisher = stack.enter_context(closing(EvaluationPublisher(config, selection, console, oracle)))
         is_finished = all(system.is_finished for system in systems)
@@ -112,12 +115,12 @@ def evaluate(
             publisher.open_tracker(with_traces=config.traces)
         for system in systems:
             system.write_run_files()
-            if config.mode is not Mode.ANSWER:
-                system.builder.build(workers)
+            if config.mode is not Mode.ANSWER or system.recorded.run.system.writer is None:
+                system.builder.build(workers)  # without a writer it calls no model
             if config.mode is not Mode.BUILD:
                 system.answerer.answer(workers)
             if config.mode is Mode.FULL:
-                _judge_system(system.recorded, config, models, workers)
+                _judge_system(system.recorded, config, role_models, workers)
         return publisher.publish(recorded, store).results if config.mode is Mode.FULL else None
 
 
@@ -146,7 +149,7 @@ def evaluate_oracle(config: EvaluateConfig) -> Json | None:
 
 
 def _check_and_prepare(
-    config: EvaluateConfig, console: Console, systems: Sequence[SystemRunner], models: ModelFactory
+    config: EvaluateConfig, console: Console, systems: Sequence[SystemRunner], models: RoleModels
 ) -> Workers:
     """Check the cost and the models of the calls to come, and make the worker threads."""
     recorded = [system.recorded for system in systems]
@@ -154,14 +157,14 @@ def _check_and_prepare(
     workers = _make_workers(config, console, recorded, [e for of_system in estimates for e in of_system])
     for system, to_call in zip(systems, estimates, strict=True):
         if to_call:
-            system.attach_models(models)
+            system.attach_models(models, to_call)
         if config.mode is Mode.FULL:
             _judge_model(system.recorded, config, models)
     return workers
 
 
 def _run_judge_stage(
-    config: EvaluateConfig, selection: Selection, console: Console, models: ModelFactory
+    config: EvaluateConfig, selection: Selection, console: Console, models: RoleModels
 ) -> None:
     """Judge the last answers of each system.
 
@@ -195,7 +198,7 @@ def _write_config(config: EvaluateConfig) -> None:
 
 
 def _judge_system(
-    recorded: SystemRecords, config: EvaluateConfig, models: ModelFactory, workers: Workers
+    recorded: SystemRecords, config: EvaluateConfig, models: RoleModels, workers: Workers
 ) -> None:
     if recorded.run.judge is not None:
         judges = make_judges(config, _judge_model(recorded, config, models))
@@ -204,7 +207,7 @@ def _judge_system(
         judge_cases(f"{recorded.run.system.name}: judge", missing, judges, journal, workers, total=total)
 
 
-def _judge_model(recorded: SystemRecords, config: EvaluateConfig, models: ModelFactory) -> dspy.LM | None:
+def _judge_model(recorded: SystemRecords, config: EvaluateConfig, models: RoleModels) -> dspy.LM | None:
     """Make the model that judges the answers of a system; None if every answer has its verdicts.
 
     Raises:
@@ -214,7 +217,7 @@ def _judge_model(recorded: SystemRecords, config: EvaluateConfig, models: ModelF
         return None
     has_unanswered = any(answer is None for _, answer in recorded.answers())
     is_needed = has_unanswered or unjudged_answers(recorded, retry_errors=config.retry_errors)
-    return models(recorded.run.judge.model, 0.0) if is_needed else None
+    return models(Role.JUDGE, recorded.run.judge.model, 0.0) if is_needed else None
 
 
 def _make_workers(
@@ -238,19 +241,3 @@ def _make_workers(
     check_affordable(estimates, spent_usd, config.max_cost)
     limits = RunLimits(max_errors=config.max_errors, max_cost_usd=config.max_cost, spent_usd=spent_usd)
     return Workers(console, limits, config.concurrency)
-
-
-def _make_model_factory(config: EvaluateConfig) -> ModelFactory:
-    """Make models under one limit of calls in flight; a model that does not answer is an error at once."""
-    limiter = AdaptiveLimiter(config.concurrency)
-
-    @cache
-    def make_model(name: str, temperature: float) -> dspy.LM:
-        lm = language_model(name, api_base=config.api_base, temperature=temperature, limiter=limiter)
-        try:
-            check_model(lm)
-        except ModelError:
-            check_model(lm)  # one retry: a provider that garbles a reply in a hundred is good enough
-        return lm
-
-    return make_model

@@ -26,6 +26,7 @@ from memory_program.models.http_engine import (
     is_openai,
     is_reasoning_model,
     openai_url,
+    read_key,
 )
 from memory_program.models.model_names import is_bundled, is_local, model_source
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
@@ -51,6 +52,7 @@ def language_model(
     name: str,
     *,
     api_base: str | None = None,
+    key_variable: str | None = None,
     temperature: float = 0.0,
     max_tokens: int = 4096,
     timeout_s: float = 120.0,
@@ -69,6 +71,7 @@ def language_model(
             id. Each call of this function loads a local model again.
         api_base: the address of a server that is OpenAI-compatible, or speaks the provider's own protocol.
             With it no key is needed; the provider's key is sent if the environment has one.
+        key_variable: an environment variable whose key, if it has one, goes before the provider's own.
         temperature: sampling temperature, from 0 to 2.
         max_tokens: the most tokens of one reply.
         timeout_s: seconds without a byte from the server until a try counts as failed.
@@ -105,6 +108,7 @@ def language_model(
     engine = RemoteModel(
         name,
         api_base=api_base,
+        key_variable=key_variable,
         timeout_s=timeout_s,
         retries=RetryPolicy(max_retries, first_wait_s),
         limiter=limiter or AdaptiveLimiter(8),
@@ -157,6 +161,7 @@ class RemoteModel(RateLimitedEngine):
         name: str,
         *,
         api_base: str | None,
+        key_variable: str | None = None,
         timeout_s: float,
         retries: RetryPolicy,
         limiter: AdaptiveLimiter,
@@ -184,19 +189,24 @@ class RemoteModel(RateLimitedEngine):
                 raise ModelError(
                     f"{source}={url!r} is not an address: one looks like 'http://127.0.0.1:8000/v1'"
                 )
-        missing = _missing_keys(name)
+        missing = [] if read_key(key_variable) else _missing_keys(name)
         if missing and api_base is None:
+            named = missing if key_variable is None else [*missing, key_variable]
             raise ModelError(
-                f"{name!r} needs a key: set {' or '.join(missing)} in the environment, or give the address "
+                f"{name!r} needs a key: set {' or '.join(named)} in the environment, or give the address "
                 "(api_base) of a server of your own that needs none"
             )
         if is_openai(name):
-            engine = ChatCompletionsEngine(api_base, timeout_s=timeout_s, connections=limiter.limit)
+            engine = ChatCompletionsEngine(
+                api_base, key_variable=key_variable, timeout_s=timeout_s, connections=limiter.limit
+            )
         else:
             key = {"api_key": NO_KEY} if missing else {}
             engine = PatchedLiteLLMEngine(api_base=api_base, timeout=float(timeout_s), **key)
+            engine.key_variable = key_variable
         super().__init__(engine, limiter, retries, api_base=api_base)
         self.name = name
+        self.key_variable = key_variable
         self.timeout_s = timeout_s
 
     def dump_state(self) -> dict[str, Any]:  # Any: a JSON object, as DSPy saves engines
@@ -204,6 +214,7 @@ class RemoteModel(RateLimitedEngine):
         return {
             "name": self.name,
             "api_base": self.api_base,
+            "key_variable": self.key_variable,
             "timeout_s": self.timeout_s,
             "retries": {field: getattr(self.retries, field) for field in self.retries.__slots__},
             "concurrency": self.limiter.limit,
@@ -215,6 +226,7 @@ class RemoteModel(RateLimitedEngine):
         return cls(
             state["name"],
             api_base=state["api_base"],
+            key_variable=state.get("key_variable"),
             timeout_s=state["timeout_s"],
             retries=RetryPolicy(**state["retries"]),
             limiter=AdaptiveLimiter(state["concurrency"]),

@@ -42,7 +42,9 @@ class ChatCompletionsEngine:
     Any thread may call. The environment's proxies (HTTPS_PROXY, NO_PROXY) are read when the engine is made.
     """
 
-    def __init__(self, api_base: str | None, *, timeout_s: float, connections: int) -> None:
+    def __init__(
+        self, api_base: str | None, *, key_variable: str | None = None, timeout_s: float, connections: int
+    ) -> None:
         """Prepare the client; nothing is connected before the first call.
 
         Raises:
@@ -50,7 +52,7 @@ class ChatCompletionsEngine:
         """
 
         def key() -> str:
-            return os.environ.get("OPENAI_API_KEY", "").strip() or NO_KEY
+            return read_key(key_variable) or read_key("OPENAI_API_KEY") or NO_KEY
 
         url = api_base or openai_url()
         self._client = httpx.Client(
@@ -111,7 +113,10 @@ class ChatCompletionsEngine:
 
 
 class PatchedLiteLLMEngine(LiteLLMEngine):
-    """DSPy's LiteLLM engine with two corrections."""
+    """DSPy's LiteLLM engine with two corrections, and a key of its own."""
+
+    key_variable: str | None = None
+    """An environment variable whose key, if it has one, goes before the provider's own."""
 
     def complete(self, request: Request) -> Response:
         """Keep the provider's Retry-After, which LiteLLM stores where DSPy does not look."""
@@ -128,7 +133,14 @@ class PatchedLiteLLMEngine(LiteLLMEngine):
         arguments = super()._arguments(request, streaming=streaming)
         if self.client_options.get("api_base") and not is_reasoning_model(request.model):
             arguments["max_tokens"] = arguments.pop("max_completion_tokens", None)
+        if read_key(self.key_variable):
+            arguments["api_key"] = read_key(self.key_variable)
         return arguments
+
+
+def read_key(variable: str | None) -> str:
+    """Read a key from the environment; empty if it has none."""
+    return os.environ.get(variable or "", "").strip()
 
 
 def is_openai(name: str) -> bool:

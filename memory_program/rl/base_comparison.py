@@ -66,6 +66,8 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
             reader_model=config.reader,
             judge_model=config.grading.judge_model,
             api_base=config.api_base,
+            reader_api_base=config.reader_api_base,
+            judge_api_base=config.judge_api_base,
             output_dir=config.output_dir / "evaluation" / records,
             seed=seed,
             mlflow=False,

@@ -19,6 +19,8 @@ RESULTS = "results.json"
 _MACHINE_SETTINGS = {
     "arbor_config",
     "api_base",
+    "reader_api_base",
+    "judge_api_base",
     "data",
     "mlflow",
     "concurrency",

@@ -104,7 +104,9 @@ def reevaluate(config: ReevaluateConfig, *, console: Console | None = None) -> J
         raise ConfigError(f"{name!r} lacks {CONFIG_FILE}, the settings of its training: name another folder")
     saved: Json = json.loads(path.read_text(encoding="utf-8"))
     given = config.model_dump(mode="json", exclude={"mode"})
-    inherited = {name for name in ("num_test", "api_base") if given[name] is None}
+    inherited = {
+        name for name in ("num_test", "api_base", "reader_api_base", "judge_api_base") if given[name] is None
+    }
     values: Json = {**saved, "mode": "train", **{name: given[name] for name in given.keys() - inherited}}
     config_type = ArborTrainConfig if saved.get("backend") == "arbor" else TrainConfig
     training = config_type(**values)
