@@ -75,6 +75,10 @@ class BudgetExceededError(MemoryProgramError):
     """A run would cost more, or fail more often, than it was allowed to."""
 
 
+class NoResultError(MemoryProgramError):
+    """Every item of a stage failed, so that there is nothing to score; what happened is on record."""
+
+
 class OptimizationError(MemoryProgramError):
     """An optimiser cannot go on: what it tries cannot be scored, or it failed itself."""
 

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from operator import attrgetter
+from textwrap import shorten
 
 import dspy
 from rich.console import Console
@@ -12,7 +14,7 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
 from memory_program.configs.endpoints import Role
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
-from memory_program.core.errors import RecordError
+from memory_program.core.errors import NoResultError, RecordError
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
 from memory_program.evaluation.console import make_console, print_plain
@@ -24,6 +26,7 @@ from memory_program.evaluation.report.write_reports import load_system_records, 
 from memory_program.evaluation.role_models import ModelFactory, RoleModels, make_role_models
 from memory_program.evaluation.scoring.bank_growth import database_url
 from memory_program.evaluation.scoring.score_signature import identify_judge, write_run
+from memory_program.evaluation.scoring.stage_failures import answer_failures, build_failures, judge_failures
 from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.evaluation.stages.calibrate_stage import calibrate_judge
 from memory_program.evaluation.stages.cost_estimate import (
@@ -65,6 +68,7 @@ def evaluate(
         ClusterError: the Ray cluster of the run is lost; finished work is kept.
         RunInUseError: another process works in the folder.
         StoreError: the database fails.
+        NoResultError: every item of a stage failed; the results are written.
         TrackingError: MLflow fails; the results are written.
     """
     console = console or make_console()
@@ -121,7 +125,9 @@ def evaluate(
                 system.answerer.answer(workers)
             if config.mode is Mode.FULL:
                 _judge_system(system.recorded, config, role_models, workers)
-        return publisher.publish(recorded, store).results if config.mode is Mode.FULL else None
+        results = publisher.publish(recorded, store).results if config.mode is Mode.FULL else None
+        _check_for_results(config, console, recorded)
+        return results
 
 
 def evaluate_oracle(config: EvaluateConfig) -> Json | None:
@@ -191,6 +197,37 @@ def _run_judge_stage(
         write_run(system.folder, system.run)
         with closing(system.journals):
             _judge_system(system, config, models, workers)
+    _check_for_results(config, console, recorded)
+
+
+def _check_for_results(config: EvaluateConfig, console: Console, recorded: Sequence[SystemRecords]) -> None:
+    """Warn of failed items with the first reason, and raise if a stage of a system gave nothing.
+
+    Raises:
+        NoResultError: every item of a stage failed.
+    """
+    hopeless: list[str] = []
+    for system in recorded:
+        keys, judgements = map(attrgetter("key"), list_answers_to_judge(system)), system.journals.judgements
+        found = {
+            Mode.BUILD: build_failures(system.builds()),
+            Mode.ANSWER: answer_failures(record for _, record in system.answers()),
+            Mode.JUDGE: judge_failures(map(judgements.records.get, keys)),
+        }
+        for mode, stage in found.items():
+            if not stage.failures or config.mode not in (mode, Mode.FULL):
+                continue
+            name = f"{system.run.system.name} {mode.value}"
+            line = f"{name}: {len(stage.failures)} failed, the first: {shorten(stage.first, 300)}"
+            if stage.is_all_lost:
+                hopeless.append(line)
+            elif config.mode is not Mode.FULL:  # else the results have told
+                print_plain(console, f"{line}; --retry-errors repeats them", style="bold red")
+    if hopeless:
+        raise NoResultError(
+            f"every item of a stage failed: {'; '.join(hopeless)}; correct the cause, and repeat the items "
+            "with --retry-errors"
+        )
 
 
 def _write_config(config: EvaluateConfig) -> None:

@@ -7,7 +7,7 @@ made. Prices are LiteLLM's list prices, read from the file in its package: impor
 
 import json
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -103,6 +103,8 @@ class UsageMeter:
     """The calls made while it was open, in the order in which they ended."""
 
     calls: list[CallRecord] = field(default_factory=list[CallRecord])
+    on_call: Callable[[CallRecord], None] | None = None
+    """Called with each call as it ends, in the thread that made it."""
 
     @property
     def usage(self) -> Usage:
@@ -114,10 +116,11 @@ _open_meters: ContextVar[tuple[UsageMeter, ...]] = ContextVar("open_meters", def
 
 
 @contextmanager
-def track_usage() -> Generator[UsageMeter]:
+def track_usage(on_call: Callable[[CallRecord], None] | None = None) -> Generator[UsageMeter]:
     """Record every model call made inside the block, also in threads that run in a copy of this context.
 
-    Meters nest: the inner one sees only its own calls, the outer one all of them.
+    Meters nest: the inner one sees only its own calls, the outer one all of them. ``on_call`` is called with
+    each call as it ends, in the thread that made it.
 
     Example:
         >>> with track_usage() as whole:
@@ -127,7 +130,7 @@ def track_usage() -> Generator[UsageMeter]:
         >>> part.usage.calls, whole.usage.calls
         (1, 2)
     """
-    meter = UsageMeter()
+    meter = UsageMeter(on_call=on_call)
     token = _open_meters.set((*_open_meters.get(), meter))
     try:
         yield meter
@@ -139,6 +142,8 @@ def record_call(record: CallRecord) -> None:
     """Write a call to every meter that is open in this context."""
     for meter in _open_meters.get():
         meter.calls.append(record)
+        if meter.on_call is not None:
+            meter.on_call(record)
 
 
 def list_price(model: str, *, api_base: str | None = None) -> Price | None:

@@ -79,8 +79,8 @@ class Answerer:
             question_id, elapsed_s = question.question_id, time.perf_counter() - began
             record = AnswerRecord(keys[question_id], question_id, answer, meter.usage, elapsed_s)
             self._recorded.journals.answers.add(record)
-            is_lost = answer.outcome is not Outcome.OK
-            workers.report_item(meter.usage, [answer.message] if is_lost else [], is_lost=is_lost)
+            failures = [answer.failure] if answer.failure is not None else []
+            workers.report_item(meter.usage, failures, is_lost=bool(failures))
 
         tasks = [partial(ask, question) for question in missing]
         workers.run(f"{name}: answer", tasks, to_do=len(missing), total=len(selection.questions))

@@ -18,6 +18,7 @@ from memory_program.core.errors import ConfigError
 from memory_program.core.hashing import content_hash
 from memory_program.evaluation.item_records import BuildRecord
 from memory_program.evaluation.scoring.system_records import SystemRecords
+from memory_program.evaluation.stages.limits import FIRST_ITEMS, FIRST_SESSIONS
 from memory_program.evaluation.stages.propose_stage import BuildStoppedError, Proposer, open_proposal_journal
 from memory_program.evaluation.stages.workers import Workers
 from memory_program.models.usage import Usage, track_usage
@@ -127,8 +128,15 @@ class Builder:
                 [partial(self._build_conversation, conversation, workers) for conversation in to_build],
                 to_do=sum(len(sessions) for sessions in missing.values()),
                 total=sum(len(conversation.sessions) for conversation in self._conversations),
+                calls_per_item=self._calls_per_session(),
+                first_items=FIRST_ITEMS if self._in_two_phases else FIRST_SESSIONS,
                 is_quiet=not self._system.writes_memories,
             )
+
+    def _calls_per_session(self) -> int:
+        """Estimate the calls of a session: one of each agent, and in two phases up to twice as many."""
+        agents = len(self._system.writer.agents) if isinstance(self._system, MemoryProgram) else 1
+        return agents * (2 if self._in_two_phases else 1)
 
     def open_space(self, conversation: Conversation) -> MemorySpace:
         """Return the memory space of a conversation whose sessions are all built."""
@@ -184,7 +192,7 @@ class Builder:
                     )
                     if self._store is not None:
                         self._store.save(space)
-                    failures = [f"{failure.where}: {failure.message}" for failure in record.failures]
+                    failures = record.failures
                     if done.is_counted:
                         workers.advance(failed=bool(failures))
                     else:
