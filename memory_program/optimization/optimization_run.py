@@ -105,7 +105,7 @@ def optimize(
         if limits:
             progress.say(f"it stops at {' or '.join(limits)}, and saves the best so far")
         context = _make_stage_context(config, calls, models, score)
-        publisher = stack.enter_context(closing(OptimizationPublisher(config)))
+        publisher = stack.enter_context(closing(OptimizationPublisher(config, progress.say)))
         stages, stopped = list[StageResult](), list[str]()
         with dspy.context(lm=context.task_lm), stop_at_limits(stopped):
             _check_models(context.models)
