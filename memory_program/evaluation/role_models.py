@@ -12,6 +12,7 @@ from memory_program.core.errors import ModelError
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.models.http_engine import read_key
 from memory_program.models.model_names import is_local
+from memory_program.models.reply_settings import most_reply_tokens
 
 ModelFactory = Callable[[str, float], dspy.LM]
 """Makes the language model of a name and a temperature, ready for calls."""
@@ -40,13 +41,16 @@ def make_role_models(
     if models is not None:
         return lambda role, name, temperature: models(name, temperature)
 
+    replies = config.system.replies.settings()
+
     @cache
     def limiter(address: str | None) -> AdaptiveLimiter:
         return AdaptiveLimiter(config.concurrency)
 
     @cache
     def local_model(name: str) -> dspy.LM:
-        return language_model(name)  # once: a second one would be a second network in memory
+        # once: a second one would be a second network in memory
+        return language_model(name, max_tokens=most_reply_tokens(name, replies))
 
     @cache
     def make(name: str, temperature: float, address: str | None, key_variable: str | None) -> dspy.LM:
@@ -58,6 +62,7 @@ def make_role_models(
                 api_base=address,
                 key_variable=key_variable,
                 temperature=temperature,
+                max_tokens=most_reply_tokens(name, replies),
                 limiter=limiter(address),
             )
         if check:
