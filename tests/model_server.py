@@ -174,6 +174,7 @@ class ModelServer:
         app = FastAPI()
         app.post("/v1/chat/completions", response_model=None)(self._complete)
         app.get("/traffic")(self.traffic.as_json)
+        app.get("/health")(lambda: {})
         return app
 
     async def _complete(self, request: Request) -> Response:

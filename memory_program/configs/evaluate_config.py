@@ -23,7 +23,7 @@ from memory_program.configs.groups import (
 )
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import DatabaseUrl, OutputFile, Settings, check_choices, split_list
-from memory_program.models.model_names import POCKET, is_bundled, is_local
+from memory_program.models.model_names import POCKET, is_bundled, runs_here
 
 BuildOrder = Literal["sequential", "two-phase"]
 
@@ -255,9 +255,9 @@ class EvaluateConfig(Settings, init=False):
             *(readers if self.mode is not Mode.BUILD else ()),
         )
         for model in called:
-            if model is not None and is_local(model):
+            if model is not None and runs_here(model):
                 raise ConfigError(
-                    f"model {model!r} runs in this process, and executor='ray' in others, all of which would "
+                    f"model {model!r} runs on this machine, and executor='ray' in others, all of which would "
                     "load it: leave --executor out, or serve it and name it openai/NAME, with --api-base"
                 )
         for name in ("build", "traces"):

@@ -18,6 +18,7 @@ from dspy.utils.exceptions import LMError
 
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.extras import name_missing_extra
+from memory_program.inference.vllm_server import serve_model
 from memory_program.models.http_engine import (
     NO_KEY,
     ChatCompletionsEngine,
@@ -28,7 +29,7 @@ from memory_program.models.http_engine import (
     openai_url,
     read_key,
 )
-from memory_program.models.model_names import is_bundled, is_local, model_source
+from memory_program.models.model_names import is_bundled, is_local, is_vllm, model_source
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 
 __all__ = ["AdaptiveLimiter", "RemoteModel", "check_model", "language_model"]
@@ -37,8 +38,8 @@ _MIN_REASONING_TOKENS = 16_000  # DSPy refuses a lower limit for reasoning model
 _MODEL_NAME_HELP = (
     "a name looks like 'openai/gpt-4.1-mini' or 'anthropic/claude-sonnet-4-5' "
     "(https://docs.litellm.ai/docs/providers); for a server of your own use 'openai/NAME' and its address, "
-    "api_base; for a model in this process 'local:' and its folder or its id on the Hugging Face hub; for "
-    "the embedded model 'pocket'"
+    "api_base; for a model in this process 'local:' and its folder or its id on the Hugging Face hub, for "
+    "one in a vLLM server that is started for it 'vllm:' and the same; for the embedded model 'pocket'"
 )
 _POCKET_TOKENS = 128  # the longest correct reply in twelve long worlds has 91; beyond, it only repeats itself
 
@@ -68,7 +69,8 @@ def language_model(
 
     Args:
         name: LiteLLM's ``provider/model``; or ``pocket``, ``pocket-base``, or ``local:`` and a folder or hub
-            id. Each call of this function loads a local model again.
+            id. Each call of this function loads a local model again. ``vllm:`` and a folder or hub id starts
+            a vLLM server, once a process (see ``inference.vllm_server``).
         api_base: the address of a server that is OpenAI-compatible, or speaks the provider's own protocol.
             With it no key is needed; the provider's key is sent if the environment has one.
         key_variable: an environment variable whose key, if it has one, goes before the provider's own.
@@ -105,6 +107,11 @@ def language_model(
             num_retries=0,
             cache=False,
         )
+    if is_vllm(name):
+        name = name.rstrip("/")
+        if not model_source(name):
+            raise ModelError(f"{name!r} names no model: {_MODEL_NAME_HELP}")
+        api_base = serve_model(name, model_source(name))
     engine = RemoteModel(
         name,
         api_base=api_base,

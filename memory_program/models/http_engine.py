@@ -27,6 +27,7 @@ from dspy.clients.engines.litellm_engine import LiteLLMEngine
 from dspy.lm15 import OpenAIChatCompat, OpenAIChatLM, ProviderError, Request, Response
 
 from memory_program.core.errors import ModelError
+from memory_program.models.model_names import is_vllm
 
 NO_KEY = "no-key"
 """The key that is sent to servers that need none."""
@@ -145,7 +146,7 @@ def read_key(variable: str | None) -> str:
 
 def is_openai(name: str) -> bool:
     """Tell if a model is called without LiteLLM."""
-    return name.startswith(_OPENAI)
+    return name.startswith(_OPENAI) or is_vllm(name)
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from memory_program.models.model_names import is_local
+from memory_program.models.model_names import runs_here
 
 _logger = logging.getLogger(__name__)
 _PRICE_FILE = "model_prices_and_context_window_backup.json"
@@ -147,12 +147,12 @@ def record_call(record: CallRecord) -> None:
 
 
 def list_price(model: str, *, api_base: str | None = None) -> Price | None:
-    """Look up a model's list price in LiteLLM's price file; a model in this process is free.
+    """Look up a model's list price in LiteLLM's price file; a model on this machine is free.
 
     Return None when the price is unknown: the model is not listed, it has an ``api_base``, or it is listed at
     zero (LiteLLM writes zero for subscriptions, previews and self-hosted models; none of them is free).
     """
-    if is_local(model):
+    if runs_here(model):
         return Price(0.0, 0.0, 0.0)
     if api_base is not None:
         return None

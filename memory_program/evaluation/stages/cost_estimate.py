@@ -9,7 +9,7 @@ from memory_program.bank.budget import count_tokens
 from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.core.errors import BudgetExceededError, ConfigError
-from memory_program.models.model_names import is_local
+from memory_program.models.model_names import runs_here
 from memory_program.models.usage import estimate_cost
 
 # Means over LoCoMo, in tokens. An estimate within a factor of two is good enough.
@@ -125,8 +125,8 @@ def check_affordable(
 
 
 def format_estimates(estimates: Sequence[StageEstimate]) -> list[str]:
-    """Write the estimate as lines to print; calls to models in this process cost nothing and have no line."""
-    hosted = [estimate for estimate in estimates if not is_local(estimate.model)]
+    """Write the estimate as lines to print; calls to models on this machine cost nothing and have no line."""
+    hosted = [estimate for estimate in estimates if not runs_here(estimate.model)]
     if not hosted:
         return []
     lines = [
