@@ -18,6 +18,7 @@ from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.checkpoints import LogEntry
 from memory_program.core.json_files import Json
+from memory_program.evaluation.console import format_count
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import load_selection
@@ -54,7 +55,7 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
         (BASE, config.model, BASE),
         (TRAINED, f"local:{config.trained_folder}", trained_records),
     ):
-        line = f"evaluating {name} ({writer}) on {len(splits.test)} conversations"
+        line = f"evaluating {name} ({writer}) on {format_count(len(splits.test), 'conversation')}"
         console.print(line, highlight=False, markup=False)
         evaluation = EvaluateConfig(
             system=config.system,
