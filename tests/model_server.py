@@ -219,6 +219,7 @@ class ModelServer:
         app.post("/v1/chat/completions", response_model=None)(self._complete)
         app.get("/v1/models")(self._list_models)
         app.get("/traffic")(self.traffic.as_json)
+        app.get("/health")(lambda: {})
         return app
 
     def _list_models(self) -> dict[str, Any]:

@@ -86,6 +86,10 @@ class QuotaExhaustedError(BudgetExceededError):
         )
 
 
+class NoResultError(MemoryProgramError):
+    """Every item of a stage failed, so that there is nothing to score; what happened is on record."""
+
+
 class OptimizationError(MemoryProgramError):
     """An optimiser cannot go on: what it tries cannot be scored, or it failed itself."""
 

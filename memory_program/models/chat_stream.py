@@ -105,7 +105,7 @@ class StreamedReply:
             self._unchecked.append(text)
 
     def _take_call(self, call: Json) -> None:
-        """Add a piece of a tool call; without an index it belongs to its id, or to the call before."""
+        """Add a piece of a tool call; without an index it belongs to its id, or to the last call."""
         key = call.get("index", call.get("id") or len(self._tool_calls) - 1)
         if key not in self._places:
             self._places[key] = len(self._tool_calls)

@@ -25,7 +25,6 @@ from memory_program.core.repetition import find_repetition
 from memory_program.models.server_errors import SlowReplyError
 from memory_program.models.usage import CallRecord, Usage, list_price, record_call
 
-
 TEMPLATE_KEY = "chat_template_kwargs"
 """The extension of a request with the arguments of the model's chat template."""
 

@@ -1,8 +1,8 @@
 """Errors of model servers: their own words, and the kind of each.
 
 Servers write an error in many shapes: OpenAI's ``{"error": {"message": ...}}``, FastAPI's
-``{"detail": ...}``, ``{"object": "error", "message": ...}``, ``{"errors": [...]}``, a line of text, or the page
-of a proxy.
+``{"detail": ...}``, ``{"object": "error", "message": ...}``, ``{"errors": [...]}``, a line of text, or the
+page of a proxy.
 """
 
 import html
@@ -10,6 +10,7 @@ import json
 import re
 from dataclasses import dataclass
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from dspy import lm15
 
@@ -40,6 +41,9 @@ _TITLE = re.compile(r"<(title|h1)[^>]*>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<(script|style).*?</\1>|<[^>]+>", re.IGNORECASE | re.DOTALL)
 _LONGEST_CHARS = 600
 _REFUSAL_STATUS = (400, 404, 422)
+
+
+CONTEXT_ADVICE = "lower --max-reply-tokens, or serve the model with a longer context"
 
 
 class SlowReplyError(lm15.TimeoutError):
@@ -103,14 +107,18 @@ def provider_error(
     body = {"error": {"message": message, "code": said.code, "param": said.parameter}}
     error = dialect.normalize_error(status, json.dumps(body))
     code = said.code or None
-    if status in (400, 413, 422) and (_CONTEXT.search(f"{said.code} {said.message}")):
-        advice = "lower --max-reply-tokens, or serve the model with a longer context"
-        return lm15.ContextLengthError(f"{message}; {advice}", status=status, provider_code=code)
+    if is_context(status, said):
+        return lm15.ContextLengthError(f"{message}; {CONTEXT_ADVICE}", status=status, provider_code=code)
     if isinstance(error, lm15.BillingError) or is_quota(status, said):
         return lm15.BillingError(message, status=status, provider_code=code)
     if status in (400, 404) and _UNKNOWN_MODEL.search(said.message):
         return lm15.UnsupportedModelError(message, status=status, provider_code=code)
     return error
+
+
+def is_context(status: int | None, said: ServerError) -> bool:
+    """Tell if a prompt and its reply are longer than the model's context."""
+    return status in (400, 413, 422) and _CONTEXT.search(f"{said.code} {said.message}") is not None
 
 
 def is_quota(status: int | None, said: ServerError) -> bool:
@@ -132,6 +140,13 @@ def refused_parameter(error: lm15.LM15Error, sent: tuple[str, ...]) -> str | Non
     found = {name: re.search(rf"(?<![\w/]){name}(?!\w)", error.message) for name in sent}
     named = [(match.start(), name) for name, match in found.items() if match]
     return min(named)[1] if named else None
+
+
+def version_hint(api_base: str) -> str:
+    """Suggest the usual end of an address, if it lacks it."""
+    if re.search(r"/v\d", urlsplit(api_base).path):
+        return ""
+    return f"; the address of an OpenAI-compatible server usually ends in /v1: try {api_base.rstrip('/')}/v1"
 
 
 def _shortened(text: str) -> str:

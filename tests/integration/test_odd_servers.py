@@ -348,6 +348,51 @@ def test_a_model_that_is_listed_without_sampling_is_sent_no_temperature(
     assert caplog.text.count("takes no temperature") == 1
 
 
+# -- through LiteLLM -------------------------------------------------------------------------------
+
+LITELLM = "hosted_vllm/test"
+
+
+@pytest.mark.parametrize("name", ["temperature", "max_tokens"])
+def test_a_refused_parameter_is_dropped_through_litellm_too(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ModelServer(refuses=[name]) as server:
+        assert model(server.url, LITELLM)("hello") == ["ready"]
+        assert server.traffic.requests.total() == 2
+    assert f"does not take {name}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "error", "told"),
+    [
+        (Behaviour.QUOTA, dspy.LMBillingError, "exceeded your current quota"),
+        (Behaviour.TOO_LONG, dspy.ContextWindowExceededError, "2048 tokens.*4396 tokens"),
+        (Behaviour.BAD_KEY, dspy.LMAuthError, "Incorrect API key"),
+    ],
+)
+def test_errors_through_litellm_are_of_the_same_kinds(
+    behaviour: Behaviour, error: type[Exception], told: str
+) -> None:
+    with ModelServer(always(behaviour)) as server:
+        with pytest.raises(error, match=told):
+            model(server.url, LITELLM)("hello")
+        assert server.traffic.requests.total() == 1
+
+
+def test_an_address_without_v1_is_told_the_right_one_through_litellm() -> None:
+    with ModelServer() as server:
+        base = server.url.removesuffix("/v1")
+        with pytest.raises(ModelError, match=f"try {base}/v1"):
+            check_model(model(base, LITELLM))
+
+
+def test_a_slow_first_byte_is_allowed_through_litellm() -> None:
+    with ModelServer(latency_s=0.8) as server:
+        assert model(server.url, LITELLM, timeout_s=0.4, max_tokens=4000)("hello") == ["ready"]
+        assert server.traffic.requests.total() == 1
+
+
 # -- template arguments ----------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from dspy.utils.exceptions import LMBillingError, LMError
 from locomo.judge.judge import Judges
 from locomo.judge.rubrics import Rubric, Verdict
 from locomo.types import Question
-from memory_program.bank.outcomes import Outcome
+from memory_program.bank.outcomes import CallFailure, Outcome
 from memory_program.core.errors import QuotaExhaustedError
 from memory_program.core.journal import Journal
 from memory_program.evaluation.item_records import JudgeRecord
@@ -103,6 +103,7 @@ def judge_cases(
             JudgeRecord(case.key, question_id, case.rubric, verdict, outcome, message, usage, elapsed_s)
         )
         is_lost = outcome is Outcome.ERROR or (unparsed_is_lost and outcome is not Outcome.OK)
-        workers.report_item(usage, [f"judge: {message}"] if is_lost else [], is_lost=is_lost)
+        failures = [CallFailure("judge", outcome, message)] if is_lost else []
+        workers.report_item(usage, failures, is_lost=is_lost)
 
     workers.run(label, [partial(judge, case) for case in cases], to_do=len(cases), total=total)
