@@ -41,10 +41,10 @@ class Engine(Protocol):
 
 
 class AdaptiveLimiter:
-    """Lets at most ``limit`` calls run at once, and fewer after the provider refuses calls for their rate.
+    """Lets at most ``limit`` calls run at once, fewer after rate limits and timeouts.
 
     Additive increase, multiplicative decrease (Chiu and Jain 1989, Computer Networks 17, section 3). A rate
-    limit error halves the current limit, at most once in ``cooldown_s``, since the calls of one burst are
+    limit error, or a reply that did not come in time, halves the current limit, at most once in ``cooldown_s``, since the calls of one burst are
     refused together. As many successes in a row as the current limit raise it by one. Waiting calls start in
     the order in which they came. Share one limiter between all models that share a provider's limit.
     """
@@ -93,7 +93,7 @@ class AdaptiveLimiter:
                 self._admit()
 
     def record_rate_limit(self) -> None:
-        """Halve the current limit: the provider refused a call for its rate."""
+        """Halve the current limit: the provider has too many calls."""
         with self._lock:
             self._successes = 0
             if self._clock() - self._cut_at >= self._cooldown_s:

@@ -33,7 +33,7 @@ _UNKNOWN_MODEL = re.compile(
 )
 _REFUSED = re.compile(
     r"unsupported|not support|n't support|deprecated|not permitted|not allowed|unrecognized|unknown|"
-    r"unexpected|extra (fields|inputs)|does not accept|cannot be (set|specified|used)|only the default|"
+    r"unexpected|extra (fields|inputs)|does not accept|cannot be (set|specified|used)|only the default|may only be|"
     r"must be verified|instead",
     re.IGNORECASE,
 )
@@ -41,6 +41,7 @@ _TITLE = re.compile(r"<(title|h1)[^>]*>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<(script|style).*?</\1>|<[^>]+>", re.IGNORECASE | re.DOTALL)
 _LONGEST_CHARS = 600
 _REFUSAL_STATUS = (400, 404, 422)
+_NEEDED = ("response_format", "json_schema", "tools", "tool_choice", "chat_template_kwargs")
 
 
 CONTEXT_ADVICE = "lower --max-reply-tokens, or serve the model with a longer context"
@@ -137,9 +138,10 @@ def refused_parameter(error: lm15.LM15Error, sent: tuple[str, ...]) -> str | Non
         return None
     if not _REFUSED.search(f"{error.provider_code or ''} {error.message}"):
         return None
-    found = {name: re.search(rf"(?<![\w/]){name}(?!\w)", error.message) for name in sent}
+    found = {name: re.search(rf"(?<![\w/]){name}(?!\w)", error.message) for name in (*sent, *_NEEDED)}
     named = [(match.start(), name) for name, match in found.items() if match]
-    return min(named)[1] if named else None
+    first = min(named)[1] if named else None
+    return first if first in sent else None
 
 
 def version_hint(api_base: str) -> str:

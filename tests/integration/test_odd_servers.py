@@ -331,6 +331,15 @@ def test_a_parameter_that_cannot_be_left_out_is_an_error() -> None:
         assert server.traffic.requests.total() == 2
 
 
+@pytest.mark.parametrize("name", ["response_format", "chat_template_kwargs"])
+def test_what_was_asked_for_on_purpose_is_not_dropped(name: str) -> None:
+    settings = {"chat_template_kwargs": {"enable_thinking": False}}
+    with ModelServer(refuses=[name]) as server:
+        with pytest.raises(dspy.LMInvalidRequestError, match=rf"HTTP 400 from .*'{name}'") as caught:
+            model(server.url, **settings)("hello", response_format={"type": "json_object"})
+        assert (caught.value.status, server.traffic.requests.total()) == (400, 1)
+
+
 def test_the_check_is_made_with_the_temperature_of_the_run() -> None:
     with ModelServer() as server:
         check_model(model(server.url, temperature=0.7))
