@@ -126,8 +126,9 @@ class VllmServer:
                     kept = self._log.with_suffix(".failed.log")
                     self._log.rename(kept)
                     raise ModelError(
-                        f"{name!r}: vLLM ended with status {self._process.returncode}: {_describe_failure(kept)} "
-                        f"(its log: {kept}); arguments of vllm serve go into the variable {_ARGUMENTS}"
+                        f"{name!r}: vLLM ended with status {self._process.returncode}: "
+                        f"{_describe_failure(kept)} (its log: {kept}); arguments of vllm serve go into the "
+                        f"variable {_ARGUMENTS}"
                     )
                 with contextlib.suppress(httpx.TransportError):
                     if client.get(health).status_code == httpx.codes.OK:
