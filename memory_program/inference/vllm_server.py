@@ -131,7 +131,7 @@ class VllmServer:
                         f"variable {_ARGUMENTS}"
                     )
                 with contextlib.suppress(httpx.TransportError):
-                    if client.get(health).status_code == httpx.codes.OK:
+                    if client.get(health).is_success:
                         return
                 now = time.monotonic()
                 if now - began > timeout_s:

@@ -22,7 +22,7 @@ from tests.weights import write_model
 
 
 class StandIn:
-    """An executable that plays vLLM (see ``tests/vllm_stand_in.py``), and what became of its processes."""
+    """An executable that plays vLLM (see ``tests/vllm_stand_in.py``), and what is left of its processes."""
 
     def __init__(self, folder: Path) -> None:
         self.starts = folder / "starts.txt"
