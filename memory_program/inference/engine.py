@@ -32,7 +32,7 @@ _logger = logging.getLogger(__name__)
 _TOLERANCES: dict[DtypeName, NumericalTolerance] = {
     # 15 times the largest difference in benchmarks/local_engine.py
     "float32": NumericalTolerance(greedy=2**-13, sampled=2**-13),
-    # half of the largest difference is 2**-5: one greedy token in twenty, and one sampled token in three, would
+    # half of the largest difference is 2**-5: one greedy token in twenty and one sampled token in three would
     # be computed again, each with its whole prompt
     "bfloat16": NumericalTolerance(greedy=0.0, sampled=0.0),
 }
@@ -43,8 +43,8 @@ _SINGLE_THREAD_PARAMETERS = 20_000_000
 and take 4 to 10 times the processor time of one on two shared cores. One thread decodes, another prefills."""
 _NOT_SUPPORTED = ("reasoning", "frequency_penalty", "presence_penalty", "probabilities")
 _BFLOAT16_NOTICE = (
-    "%r computes in bfloat16, which this processor multiplies several times faster; a greedy reply may differ "
-    "between batches"
+    "%r computes in bfloat16, which this processor multiplies several times faster; a greedy reply may "
+    "depend on its batch"
 )
 _TEMPLATE_KWARGS = "chat_template_kwargs"
 
@@ -79,8 +79,8 @@ class LocalEngine:
 
     In float32 the same greedy request gives the same text alone and in any batch, on one machine with one
     number of threads, as long as rounding errors stay within the tolerance of ``sample_next`` (measured by
-    ``benchmarks/local_engine.py``). So does the same sampled request with the same seed. In bfloat16 both hold
-    only beside the same other calls. Without a seed of its own, the k-th call of a sampled request
+    ``benchmarks/local_engine.py``). So does the same sampled request with the same seed. In bfloat16 this
+    holds only beside the same other calls. Without a seed of its own, the k-th call of a sampled request
     gets the k-th of a fixed series of seeds, independent of other calls.
 
     A reply ends with a stop token, before a stop string, at its limit, or with the end of its JSON if

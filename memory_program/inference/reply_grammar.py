@@ -66,18 +66,12 @@ class GrammarCompiler:
         self._lock = threading.Lock()
 
     def begin_reply(self, response_format: Mapping[str, Any]) -> ReplyGrammar:
-        """Return the grammar of a new reply in a response format of type ``json_schema`` or ``json_object``.
+        """Return the grammar of a new reply in a response format of lm15: a JSON schema, or any JSON object.
 
         Raises:
-            lm15.UnsupportedFeatureError: the format is another one, or the schema cannot be a grammar.
+            lm15.UnsupportedFeatureError: the schema, or the tokenizer, cannot be used with a grammar.
         """
-        kind, schema = response_format.get("type"), response_format.get("schema")
-        if kind == "json_object":
-            schema = {"type": "object"}
-        if kind not in ("json_object", "json_schema") or not isinstance(schema, Mapping):
-            raise _unsupported(
-                f"{dict(response_format)!r}: its type must be 'json_object', or 'json_schema' with a 'schema'"
-            )
+        schema = response_format.get("schema", {"type": "object"})
         with self._lock:
             return ReplyGrammar(self._compile(json.dumps(schema)).deep_copy())
 
