@@ -130,7 +130,7 @@ class LocalEngine:
             prefill_threads=int(is_small and min(torch.get_num_threads(), settings.slots) > 1),
         )
         vocabulary = network.config.get_text_config().vocab_size
-        self._grammars = GrammarCompiler(self.model.tokenizer, vocabulary, self.model.stop_ids)
+        self._grammars = GrammarCompiler(self.model.tokenizer, vocabulary, min(self.model.stop_ids))
         self._seeds = _SeedSequence(settings.seed)
         self._reference: PreTrainedModel | None = None
         added = self.model.tokenizer.added_tokens_decoder.values()

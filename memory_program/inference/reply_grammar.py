@@ -50,17 +50,17 @@ class ReplyGrammar:
 class GrammarCompiler:
     """Compiles the response formats of requests, each once; many threads may use it at once."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocabulary: int, stop_ids: frozenset[int]) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocabulary: int, stop_id: int) -> None:
         """Compile nothing yet: the first grammar of a large vocabulary takes seconds.
 
         Args:
             tokenizer: of the model.
             vocabulary: the number of logits, which may exceed that of the tokens.
-            stop_ids: the tokens that end a reply.
+            stop_id: a token that ends a reply.
         """
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
-        self._stop_ids = sorted(stop_ids)
+        self._stop_id = stop_id
         self._compiled_tokenizer: LLTokenizer | None = None
         self._compile = lru_cache(_CACHED_SCHEMAS)(self._compile_schema)
         self._lock = threading.Lock()
@@ -94,7 +94,7 @@ class GrammarCompiler:
                     "model"
                 )
             self._compiled_tokenizer = from_tokenizer(
-                tokenizer, n_vocab=self._vocabulary, eos_token=self._stop_ids
+                tokenizer, n_vocab=self._vocabulary, eos_token=self._stop_id
             )
         return self._compiled_tokenizer
 

@@ -22,6 +22,7 @@ from memory_program.inference.loading import load_model
 from memory_program.inference.prefix_cache import BLOCK_TOKENS, PrefixCache
 from memory_program.inference.sampling import SamplingParams
 from memory_program.models.local_model import LocalModel
+from memory_program.models.rate_limit import AdaptiveLimiter
 from tests.tiny_model import save_tiny_model
 
 SYSTEM = "You keep what Nate and Joanna say: the turtle, the screenplay, the garden and the first of June."
@@ -646,6 +647,13 @@ def test_a_saved_model_holds_settings_only_and_loads_again(
     assert len(texts) == 1
     for each in (model, again, pickled):
         each.local.close()
+
+
+def test_as_many_calls_are_batched_as_may_run_at_once(folder: Path) -> None:
+    models = [LocalModel(LocalSettings(source=str(folder)), AdaptiveLimiter(limit)) for limit in (8, 48)]
+    assert [model.local.settings.slots for model in models] == [32, 48]
+    for model in models:
+        model.local.close()
 
 
 def test_calls_of_a_closed_engine_fail(engine: LocalEngine) -> None:
