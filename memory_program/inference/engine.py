@@ -9,7 +9,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from dspy import lm15
@@ -191,7 +191,7 @@ class LocalEngine:
             raise lm15.ProviderError(message, provider="local") from error
         tokens = continuation.tokens
         shown = tokens[:-1] if continuation.ending is Ending.STOP_TOKEN else tokens
-        text = tokenizer.decode(shown, clean_up_tokenization_spaces=False)
+        text = cast(str, tokenizer.decode(shown, clean_up_tokenization_spaces=False))
         if stops is not None and continuation.ending is Ending.STOP_STRING:
             text = stops.cut(text)
         logprobs = zip(tokenizer.convert_ids_to_tokens(tokens), continuation.logprobs, tokens, strict=True)
@@ -240,13 +240,11 @@ class LocalEngine:
                 text = text.replace(token, f"{token[0]} {token[1:]}")
             chat.append({"role": role, "content": text})
         tokenizer = self.model.tokenizer
-        options = {
-            **dict((request.config.extensions or {}).get(_TEMPLATE_KWARGS) or {}),
-            "add_generation_prompt": True,
-            "tokenize": False,
-        }
+        options: object = (request.config.extensions or {}).get(_TEMPLATE_KWARGS) or {}
+        # ours come last: neither of the two is the caller's to change
+        settings = {**cast(dict[str, Any], options), "add_generation_prompt": True, "tokenize": False}
         try:
-            rendered = tokenizer.apply_chat_template(chat, **options)
+            rendered = tokenizer.apply_chat_template(chat, **settings)
         except TemplateError as error:
             raise lm15.InvalidRequestError(f"the chat template of the model refuses this: {error}") from error
         return tokenizer(cast(str, rendered), add_special_tokens=False)["input_ids"]

@@ -15,7 +15,7 @@ class StopStrings:
         # a token has at least a byte; one more, since some tokenizers strip the space before the first one
         self._tail_tokens = max((len(string.encode()) for string in self._strings), default=0) + 1
 
-    def end_reply(self, tokens: Sequence[int]) -> bool:
+    def end_reply(self, tokens: list[int]) -> bool:
         """Tell if the last token of a reply completes a stop string."""
         tail = self._tokenizer.decode(tokens[-self._tail_tokens :], clean_up_tokenization_spaces=False)
         return any(string in tail for string in self._strings)
