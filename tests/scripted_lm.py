@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 import dspy
-from dspy.lm15 import Message, Request, Response, TextPart, Usage
+from dspy.lm15 import Config, Message, Request, Response, TextPart, Usage
 
 
 class ScriptError(AssertionError):
@@ -53,6 +53,7 @@ class ScriptedEngine:
         self._scripts = {marker: list(script) for marker, script in scripts.items()}
         self._lock = threading.Lock()
         self.requests: list[AskedPrompt] = []
+        self.configs: list[Config] = []
         self.refused: list[str] = []
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
@@ -66,6 +67,7 @@ class ScriptedEngine:
         )
         with self._lock:
             self.requests.append(prompt)
+            self.configs.append(request.config)
             reply = self._next_reply(prompt)
         if isinstance(reply, Exception):
             raise reply

@@ -16,6 +16,9 @@ from locomo.judge.rubrics import Grading, Rubric, Verdict, judge_instruction, se
 from locomo.prompt_markers import escape_prompt_markers
 from locomo.types import Question
 
+VERDICT_TOKENS = 512
+"""The limit of a reply: two sentences and a word need about 100."""
+
 _VERDICT_MARKER = re.compile(r"^\s*\[\[ ## verdict ## \]\]", re.MULTILINE)
 _VERDICT_LINE = re.compile(r"[\W_]*(?:verdict[\W_]+)?(correct|wrong)[\W_]*", re.IGNORECASE)
 
@@ -73,12 +76,18 @@ class Judge(dspy.Module):
         rubric: How much is forgiven.
         lm: The judge's model; without it, the one that DSPy is set to when the judge is called.
         grading: What kind of question; ``select_grading`` says it of one.
+        limit_tokens: The most tokens of a reply, unless the model has a lower limit of its own.
     """
 
     def __init__(
-        self, rubric: Rubric = Rubric.LENIENT, lm: dspy.LM | None = None, grading: Grading = Grading.LOCOMO
+        self,
+        rubric: Rubric = Rubric.LENIENT,
+        lm: dspy.LM | None = None,
+        grading: Grading = Grading.LOCOMO,
+        limit_tokens: int = VERDICT_TOKENS,
     ) -> None:
         super().__init__()
+        self.limit_tokens = limit_tokens
         self.rubric = rubric
         self.grading = grading
         self.predict = dspy.Predict(GradeAnswer.with_instructions(judge_instruction(rubric, grading)))
@@ -96,9 +105,15 @@ class Judge(dspy.Module):
     def forward(self, question: str, gold: str | int, prediction: str) -> dspy.Prediction:
         """Judge one answer as a DSPy program does; ``grade`` gives the same as a plain record."""
         inputs = {"question": question, "gold_answer": str(gold), "given_answer": prediction}
+        fields = {name: escape_prompt_markers(text) for name, text in inputs.items()}
+        model: dspy.LM | None = self.predict.lm or dspy.settings.lm
+        config: dict[str, int] = {}
+        if model is not None and "max_completion_tokens" not in model.kwargs:  # thoughts have their own limit
+            own: int | None = model.kwargs.get("max_tokens")
+            config["max_tokens"] = self.limit_tokens if own is None else min(self.limit_tokens, own)
         try:
             with dspy.context(adapter=OneVerdictAdapter()):
-                reply = self.predict(**{name: escape_prompt_markers(text) for name, text in inputs.items()})
+                reply = self.predict(**fields, config=config)
         except AdapterParseError as error:
             return dspy.Prediction(verdict=Verdict.UNPARSED, reasoning=error.lm_response)
         verdict = parse_verdict(reply.verdict)
@@ -113,6 +128,7 @@ class Judges(dspy.Module):
         rubric: How much is forgiven.
         lm: Their model, as in ``Judge``.
         gradings: The kinds of question; all of them unless given.
+        limit_tokens: As in ``Judge``.
     """
 
     def __init__(
@@ -120,9 +136,10 @@ class Judges(dspy.Module):
         rubric: Rubric = Rubric.LENIENT,
         lm: dspy.LM | None = None,
         gradings: Iterable[Grading] = Grading,
+        limit_tokens: int = VERDICT_TOKENS,
     ) -> None:
         super().__init__()
-        self.by_grading = {grading: Judge(rubric, lm, grading) for grading in gradings}
+        self.by_grading = {grading: Judge(rubric, lm, grading, limit_tokens) for grading in gradings}
 
     def named_parameters(self) -> list[tuple[str, Any]]:  # Any: DSPy's parameters
         """Name each prompt by its kind of question."""

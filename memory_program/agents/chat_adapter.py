@@ -15,6 +15,9 @@ from dspy.utils.exceptions import AdapterParseError
 from locomo.json_at import INVALID_CHARACTERS
 from locomo.prompt_markers import escape_prompt_markers
 
+COMPLETION_MARKER = "[[ ## completed ## ]]"
+"""The end of a reply."""
+
 _HEADER = re.compile(r"^[^\S\n]*\[\[ ## (\w+) ## \]\]", re.MULTILINE)
 _CALLS_BEGIN = re.compile(r'\{\s*"(?:tool_calls|name|id|type|function)"|\[\s*[{\]]')
 _CALL_NAME = re.compile(r"""["']name["']\s*:""")

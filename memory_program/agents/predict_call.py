@@ -1,14 +1,16 @@
 """One call of a predictor and its failures."""
 
 from contextlib import AbstractContextManager
-from typing import cast
+from typing import Any, cast
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError, LMError
 
-from memory_program.agents.chat_adapter import ADAPTER, TruncatedReplyError
+from memory_program.agents.chat_adapter import ADAPTER, COMPLETION_MARKER, TruncatedReplyError
 from memory_program.bank.outcomes import CallFailure, Outcome
 from memory_program.core.errors import MemoryProgramError
+from memory_program.models.model_names import is_bundled
+from memory_program.models.reply_settings import ReplyFormat, ReplySettings, thinking_tokens
 from memory_program.models.usage import UsageMeter, track_usage
 
 
@@ -30,12 +32,16 @@ def dspy_history_disabled() -> AbstractContextManager[None]:
     return dspy.context(trace=None, disable_history=True)
 
 
-def predict(where: str, predictor: dspy.Predict, **inputs: object) -> dspy.Prediction:
+def predict(
+    where: str, predictor: dspy.Predict, replies: ReplySettings, limit_tokens: int, **inputs: object
+) -> dspy.Prediction:
     """Call a predictor through the program's adapter.
 
     Args:
         where: the name of the call in records, for example ``writer.semantic``.
         predictor: the predictor to call.
+        replies: the format of the reply, and a limit that overrides ``limit_tokens``.
+        limit_tokens: the most tokens of the reply; thoughts of a reasoning model come on top.
         **inputs: the predictor's input fields.
 
     Raises:
@@ -43,7 +49,7 @@ def predict(where: str, predictor: dspy.Predict, **inputs: object) -> dspy.Predi
     """
     with dspy.context(adapter=ADAPTER), track_usage() as meter:
         try:
-            prediction = predictor(**inputs)
+            prediction = predictor(**inputs, config=_call_config(predictor, replies, limit_tokens))
         except AdapterParseError as error:
             cut = isinstance(error, TruncatedReplyError) or _is_last_call_truncated(meter)
             outcome = Outcome.TRUNCATED if cut else Outcome.UNPARSED
@@ -57,6 +63,19 @@ def predict(where: str, predictor: dspy.Predict, **inputs: object) -> dspy.Predi
             message = "the reply reached the limit of tokens"
             raise CallFailedError(CallFailure(where, Outcome.TRUNCATED, message))
     return prediction
+
+
+def _call_config(predictor: dspy.Predict, replies: ReplySettings, limit_tokens: int) -> dict[str, Any]:
+    """Return the limit and the stop of one call; Any: the model's keyword arguments."""
+    lm: dspy.LM | None = predictor.lm or dspy.settings.lm
+    if lm is None or "max_completion_tokens" in lm.kwargs:
+        return {}  # a model whose thoughts DSPy counts has the limit of its language_model
+    limit = replies.max_tokens or limit_tokens + thinking_tokens(lm.model, replies.chat_template_kwargs)
+    own: int | None = lm.kwargs.get("max_tokens")
+    config: dict[str, Any] = {"max_tokens": limit if own is None else min(limit, own)}
+    if replies.format is ReplyFormat.CHAT and not is_bundled(lm.model):
+        config["stop"] = [COMPLETION_MARKER]
+    return config
 
 
 def _is_last_call_truncated(meter: UsageMeter) -> bool:

@@ -4,24 +4,30 @@ import dspy
 
 from memory_program.agents.context import ContextBuilder, ReaderContext
 from memory_program.agents.predict_call import CallFailedError, predict
+from memory_program.agents.reply_limits import READER_TOKENS, SEARCHING_READER_TOKENS
 from memory_program.agents.signatures import AnswerOrSearch, AnswerQuestion
 from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
+from memory_program.models.reply_settings import ReplySettings
 
 
 class QAReader(dspy.Module):
     """Answers under a token budget; with ``max_searches`` it may search again with other words."""
 
-    def __init__(self, context: ContextBuilder, max_searches: int = 0) -> None:
+    def __init__(
+        self, context: ContextBuilder, max_searches: int = 0, replies: ReplySettings | None = None
+    ) -> None:
         """Make a reader.
 
         Args:
             context: builds the reader's context.
             max_searches: the most further searches before an answer.
+            replies: the format and limit of replies; None for the defaults.
         """
         super().__init__()
         self.context = context
         self.max_searches = max_searches
+        self.replies = replies or ReplySettings()
         self.answer = dspy.Predict(AnswerQuestion)
         if max_searches:
             self.answer_or_search = dspy.Predict(AnswerOrSearch)
@@ -39,7 +45,13 @@ class QAReader(dspy.Module):
         while len(queries) <= self.max_searches:
             context = self.context.build(space, queries)
             inputs = context.inputs(question) | {"searches_left": 1 + self.max_searches - len(queries)}
-            reply = predict("reader.answer_or_search", self.answer_or_search, **inputs)
+            reply = predict(
+                "reader.answer_or_search",
+                self.answer_or_search,
+                self.replies,
+                SEARCHING_READER_TOKENS,
+                **inputs,
+            )
             if reply.answer.strip():
                 return _make_prediction(reply, context, queries)
             asked = [call.args.get("query") for call in reply.tool_calls.tool_calls]
@@ -48,7 +60,8 @@ class QAReader(dspy.Module):
                 break
             queries.append(new[0])
         context = self.context.build(space, queries)
-        reply = predict("reader.answer", self.answer, **context.inputs(question))
+        inputs = context.inputs(question)
+        reply = predict("reader.answer", self.answer, self.replies, READER_TOKENS, **inputs)
         return _make_prediction(reply, context, queries)
 
     def ask(self, space: MemorySpace, question: str) -> Answer:

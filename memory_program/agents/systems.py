@@ -29,10 +29,16 @@ def _context(settings: SystemSettings, *, with_memories: bool, with_archive: boo
 def _memory(settings: SystemSettings) -> MemorySystem:
     writer, reader = settings.writer, settings.reader
     return MemoryProgram(
-        MemoryWriter(writer.writer_mode, writer.writer_max_turns, writer.memory_budget),
+        MemoryWriter(
+            writer.writer_mode,
+            writer.writer_max_turns,
+            writer.memory_budget,
+            replies=settings.replies.settings(),
+        ),
         QAReader(
             _context(settings, with_memories=True, with_archive=reader.with_verbatim_turns),
             reader.max_searches,
+            settings.replies.settings(),
         ),
     )
 
@@ -41,10 +47,12 @@ SYSTEMS: dict[str, Callable[[SystemSettings], MemorySystem]] = {
     "memory": _memory,
     "optimized": _memory,
     "rag": lambda settings: ReaderOnly(
-        _context(settings, with_memories=False, with_archive=True), settings.reader.max_searches
+        _context(settings, with_memories=False, with_archive=True),
+        settings.reader.max_searches,
+        settings.replies.settings(),
     ),
-    "full-context": lambda settings: ReaderOnly(FullContext()),
-    "no-memory": lambda settings: ReaderOnly(NoContext()),
+    "full-context": lambda settings: ReaderOnly(FullContext(), replies=settings.replies.settings()),
+    "no-memory": lambda settings: ReaderOnly(NoContext(), replies=settings.replies.settings()),
     "extractive": lambda settings: ExtractiveSystem(reader_budget=settings.retrieval.reader_budget),
 }
 """Every system that can be evaluated. To add one: a MemorySystem, its name in the config, a line here."""

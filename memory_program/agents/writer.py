@@ -11,6 +11,7 @@ import dspy
 from locomo.types import Session
 from memory_program.agents.memory_lines import render_memories
 from memory_program.agents.predict_call import CallFailedError, predict
+from memory_program.agents.reply_limits import CONSOLIDATION_TOKENS, writer_tokens
 from memory_program.agents.signatures import (
     EMPTY_PLACEHOLDER,
     SPECIALISTS,
@@ -32,6 +33,7 @@ from memory_program.bank.memory_search import filter_by_relative_score
 from memory_program.bank.outcomes import CallFailure, SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.groups import WriterMode
+from memory_program.models.reply_settings import ReplySettings
 
 MAX_OPERATIONS = 30
 """The most operations of a session (MemUpdate's episode limit); those of a consolidation come on top."""
@@ -88,6 +90,7 @@ class MemoryWriter(dspy.Module):
         memory_budget: int = 20_000,
         related: int = 10,
         related_floor: float = 0.3,
+        replies: ReplySettings | None = None,
     ) -> None:
         """Make a writer.
 
@@ -98,6 +101,7 @@ class MemoryWriter(dspy.Module):
             related: the most stored memories that an agent is shown: those most similar to any one turn.
             related_floor: memories that score below this share of the best one are not shown. In generated
                 conversations 0.3 keeps all that should change, and drops more than half of the others.
+            replies: the format and limit of replies; None for the defaults.
         """
         super().__init__()
         self.mode = mode
@@ -105,6 +109,7 @@ class MemoryWriter(dspy.Module):
         self.memory_budget = memory_budget
         self.related = related
         self.related_floor = related_floor
+        self.replies = replies or ReplySettings()
         signatures = SPECIALISTS if mode == "specialists" else {"generalist": WriteAll}
         for name, signature in signatures.items():
             if max_turns > 1 and name not in ("core", "generalist"):
@@ -207,10 +212,13 @@ class MemoryWriter(dspy.Module):
         tools = MemoryTools(space.fork(), session, name, specialist_memory_kind(name))
         allowed, inputs = self.allowed_tools(name), self.agent_inputs(name, space, session)
         proposal = Proposal(name, operations=tools.operations, odd_dates=tools.odd_dates)
+        limit = writer_tokens(name, inputs["session"])
         for _ in range(self.max_turns):
             shown = "\n".join(f"{r.tool}: {r.text}" for r in proposal.results) or EMPTY_PLACEHOLDER
             try:
-                reply = predict(f"writer.{name}", getattr(self, name), tool_results=shown, **inputs)
+                reply = predict(
+                    f"writer.{name}", getattr(self, name), self.replies, limit, tool_results=shown, **inputs
+                )
             except CallFailedError as error:
                 proposal.failures.append(error.failure)
                 break
@@ -249,6 +257,8 @@ class MemoryWriter(dspy.Module):
                 reply = predict(
                     "writer.consolidate",
                     self.consolidate,
+                    self.replies,
+                    CONSOLIDATION_TOKENS,
                     tokens_to_save=surplus,
                     memories=render_memories(oldest),
                 )

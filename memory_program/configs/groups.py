@@ -3,14 +3,16 @@
 Docstrings are the help of the flags. Nothing slow is imported, so that ``--help`` answers at once.
 """
 
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import ApiBase, SettingsGroup, TrackingUri
+from memory_program.models.reply_settings import ReplyFormat, ReplySettings
 
 WriterMode = Literal["specialists", "generalist"]
 
@@ -143,15 +145,55 @@ class ReaderSettings(SettingsGroup):
     """Extra searches that the reader may ask for. 0: one retrieval, one call."""
 
 
+class ReplyOptions(SettingsGroup):
+    """The replies of all models."""
+
+    reply_format: ReplyFormat | None = None
+    """Form of a reply. chat: DSPy's text with field markers. json: one JSON object, held to a schema by the
+    server or in this process. tools: the provider's own tool calls. Without it, the format of a trained
+    model's program, or what the endpoint can do."""
+
+    max_reply_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens of every reply, thoughts included. Without it each agent has a limit that fits its task: an
+    answer 256, a profile 512, a writing agent 512 to 2,048 by the length of the session, a verdict 512."""
+
+    chat_template_kwargs: str = ""
+    """Arguments of the model's chat template as a JSON object, for servers that take them:
+    '{"enable_thinking": false}' switches off the thoughts of Qwen3."""
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _check_is_object(cls, value: str) -> str:
+        try:
+            is_object = not value or isinstance(json.loads(value), dict)
+        except ValueError:
+            is_object = False
+        if not is_object:
+            raise ConfigError(
+                f"chat_template_kwargs={value!r} is no JSON object: one looks like "
+                """'{"enable_thinking": false}'"""
+            )
+        return value
+
+    def settings(self) -> ReplySettings:
+        """Return the settings of the agents; a format that was not chosen is chat."""
+        template = json.loads(self.chat_template_kwargs or "{}")
+        return ReplySettings(self.reply_format or ReplyFormat.CHAT, self.max_reply_tokens, template)
+
+
 class SystemSettings(SettingsGroup, init=False):
     """Settings of retrieval, writer and reader; each system ignores those that it does not use."""
 
     retrieval: RetrievalSettings = RetrievalSettings()
     writer: WriterSettings = WriterSettings()
     reader: ReaderSettings = ReaderSettings()
+    replies: ReplyOptions = ReplyOptions()
 
     def for_records(self) -> dict[str, float | str]:
-        """Give the settings under their names of version 0.1, which records are keyed by."""
+        """Give the settings under their names of version 0.1, which records are keyed by.
+
+        Settings of replies are among them if they are not the default: version 0.1 had none.
+        """
         retrieval, writer, reader = self.retrieval, self.writer, self.reader
         return {
             "top_k": retrieval.top_k,
@@ -162,6 +204,7 @@ class SystemSettings(SettingsGroup, init=False):
             "max_turns": writer.writer_max_turns,
             "max_searches": reader.max_searches,
             "writer_mode": writer.writer_mode,
+            **{name: value for name, value in self.replies.flat_values().items() if value},
         }
 
 

@@ -37,6 +37,7 @@ from memory_program.evaluation.stages.ray_executor import RayExecutor
 from memory_program.evaluation.stages.system_runner import ModelFactory, SystemFactory, SystemRunner
 from memory_program.evaluation.stages.workers import Workers
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
+from memory_program.models.reply_settings import most_reply_tokens
 
 
 def evaluate(
@@ -246,7 +247,13 @@ def _make_model_factory(config: EvaluateConfig) -> ModelFactory:
 
     @cache
     def make_model(name: str, temperature: float) -> dspy.LM:
-        lm = language_model(name, api_base=config.api_base, temperature=temperature, limiter=limiter)
+        lm = language_model(
+            name,
+            api_base=config.api_base,
+            temperature=temperature,
+            max_tokens=most_reply_tokens(name, config.system.replies.settings()),
+            limiter=limiter,
+        )
         try:
             check_model(lm)
         except ModelError:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import dspy
 
-from locomo.judge.judge import Judges
+from locomo.judge.judge import VERDICT_TOKENS, Judges
 from locomo.judge.rubrics import Rubric, list_gradings
 from locomo.types import Benchmark
 from memory_program.configs.evaluate_config import EvaluateConfig
@@ -15,6 +15,7 @@ from memory_program.core.errors import ConfigError
 from memory_program.core.json_files import Json
 from memory_program.core.settings import split_list
 from memory_program.evaluation.datasets import benchmark_for_config
+from memory_program.models.reply_settings import thinking_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +31,13 @@ class JudgeProgram:
     optimized_on: tuple[str, ...]
     state: Json
 
-    def judges(self, lm: dspy.LM | None = None) -> Judges:
+    def judges(self, lm: dspy.LM | None = None, limit_tokens: int = VERDICT_TOKENS) -> Judges:
         """Make the judges; models and code are never loaded.
 
         Raises:
             ConfigError: the file lacks a prompt that a judge of its benchmark needs.
         """
-        judges = Judges(self.rubric, gradings=list_gradings(self.benchmark))
+        judges = Judges(self.rubric, gradings=list_gradings(self.benchmark), limit_tokens=limit_tokens)
         try:
             judges.load_state(
                 {name: {**self.state[name], "lm": None} for name, _ in judges.named_parameters()}
@@ -100,9 +101,13 @@ def make_judges(config: EvaluateConfig, lm: dspy.LM | None = None) -> dict[Rubri
     Raises:
         ConfigError: the file of the optimised judge cannot be used.
     """
-    program = load_judge_program(config)
+    program, replies = load_judge_program(config), config.system.replies.settings()
+    thoughts = thinking_tokens(config.judge or "", replies.chat_template_kwargs)
+    limit = replies.max_tokens or VERDICT_TOKENS + thoughts
     return {
-        rubric: program.judges(lm) if program is not None and program.rubric is rubric else Judges(rubric, lm)
+        rubric: program.judges(lm, limit)
+        if program is not None and program.rubric is rubric
+        else Judges(rubric, lm, limit_tokens=limit)
         for rubric in map(Rubric, split_list(config.rubrics))
     }
 

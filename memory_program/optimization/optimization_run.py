@@ -17,6 +17,7 @@ from memory_program.evaluation.stages.cost_estimate import format_estimates
 from memory_program.evaluation.stages.system_runner import ModelFactory
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.models.model_names import is_local
+from memory_program.models.reply_settings import most_reply_tokens
 from memory_program.models.usage import list_price
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_progress import OptimizationProgress, format_score
@@ -197,15 +198,22 @@ def _stage_summary(stage: Json) -> str:
 
 def _make_model_maker(config: OptimizeConfig) -> ModelFactory:
     """Make the models of a config; those over HTTP share one limit of calls in flight."""
-    limiter = AdaptiveLimiter(config.concurrency)
+    limiter, replies = AdaptiveLimiter(config.concurrency), config.system.replies.settings()
 
     @cache
     def local_model(name: str) -> dspy.LM:
-        return language_model(name)  # once: a second one would be a second network in memory
+        # once: a second one would be a second network in memory
+        return language_model(name, max_tokens=most_reply_tokens(name, replies))
 
     def make_model(name: str, temperature: float) -> dspy.LM:
         if is_local(name):
             return local_model(name).copy(temperature=temperature)
-        return language_model(name, api_base=config.api_base, temperature=temperature, limiter=limiter)
+        return language_model(
+            name,
+            api_base=config.api_base,
+            temperature=temperature,
+            max_tokens=most_reply_tokens(name, replies),
+            limiter=limiter,
+        )
 
     return make_model

@@ -209,7 +209,9 @@ class _SeededRecordingEngine:
             turn = recording.turns[self._agent]
             recording.turns[self._agent] += 1
         digest = blake2b(f"{recording.seed}/{self._agent}/{turn}".encode(), digest_size=7).digest()
-        seeded = replace(request, config=replace(request.config, seed=int.from_bytes(digest)))
+        # without a stop string: a policy learns to end its replies itself
+        config = replace(request.config, seed=int.from_bytes(digest), stop=())
+        seeded = replace(request, config=config)
         response = self._engine.complete(seeded)
         with recording.lock:
             recording.calls.append(AgentCall(self._agent, turn, seeded, response))

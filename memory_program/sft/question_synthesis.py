@@ -8,7 +8,7 @@ gives the same answer from the session alone, and if the conversation has no sim
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,11 +18,13 @@ from locomo.types import Category, Conversation, Question, Session
 from memory_program import __version__
 from memory_program.agents.context import ReaderContext
 from memory_program.agents.predict_call import CallFailedError, predict
+from memory_program.agents.reply_limits import QUESTION_TOKENS, READER_TOKENS
 from memory_program.agents.signatures import EMPTY_PLACEHOLDER, AnswerQuestion, WriteQuestions
 from memory_program.agents.writer import format_session_date
 from memory_program.bank.outcomes import Answer, Outcome
 from memory_program.core.parallel import run_parallel
 from memory_program.models.model_names import model_fingerprint
+from memory_program.models.reply_settings import ReplySettings
 from memory_program.rl.rewards import AnswerMetric
 from memory_program.sft.session_lines import (
     SessionLine,
@@ -57,6 +59,7 @@ class QuestionSynthesizer:
         questions_per_session: the number of questions requested.
         min_score: the lowest score of the model's own answer.
         min_novelty: the lowest Jaccard distance between the words of a question and those of earlier ones.
+        replies: the format and limit of replies.
     """
 
     lm: dspy.LM
@@ -64,6 +67,7 @@ class QuestionSynthesizer:
     questions_per_session: int = 5
     min_score: float = 0.5
     min_novelty: float = 0.25
+    replies: ReplySettings = field(default_factory=ReplySettings)
 
     def synthesize(
         self, conversations: Sequence[Conversation], folder: Path, *, threads: int
@@ -105,6 +109,8 @@ class QuestionSynthesizer:
         reply = predict(
             "synthesize.write",
             write,
+            self.replies,
+            128 + self.questions_per_session * QUESTION_TOKENS,
             session_date=format_session_date(session),
             session="\n".join(f"{turn.turn_id} {turn.line}" for turn in session.turns),
             asked="\n".join(asked) or EMPTY_PLACEHOLDER,
@@ -147,7 +153,8 @@ class QuestionSynthesizer:
         excerpts = f"{format_session_date(session)}\n{session.transcript}"
         inputs = ReaderContext(excerpts=excerpts).inputs(draft["question"])
         try:
-            given = Answer(predict("synthesize.check", answer, **inputs).answer.strip())
+            reply = predict("synthesize.check", answer, self.replies, READER_TOKENS, **inputs)
+            given = Answer(reply.answer.strip())
         except CallFailedError as error:
             if error.failure.outcome is Outcome.ERROR:
                 raise

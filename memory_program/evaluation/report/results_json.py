@@ -28,7 +28,7 @@ from memory_program.evaluation.scoring.question_scores import (
     summarize_system,
     verdict_score,
 )
-from memory_program.evaluation.scoring.score_signature import SystemRun
+from memory_program.evaluation.scoring.score_signature import REPLY_SETTINGS, SystemRun
 from memory_program.evaluation.scoring.system_records import ScoredSystem
 from memory_program.models.http_engine import is_reasoning_model
 
@@ -166,6 +166,7 @@ def score_signature(
     parts |= {"top_k": system.settings["top_k"], "reader_budget": system.settings["reader_budget"]}
     if system.settings.get("relevance_floor"):  # older runs showed all that was found
         parts["min_relative_score"] = system.settings["relevance_floor"]
+    parts |= {name: system.settings[name] for name in REPLY_SETTINGS if name in system.settings}
     if system.settings["archive"]:
         parts["with_verbatim_turns"] = "on"
     return "|".join(["locomo_f1", *(f"{name}:{value}" for name, value in parts.items())])

@@ -20,6 +20,9 @@ from memory_program.models.model_names import model_fingerprint
 BUILD_SETTINGS = ("build", "memory_budget", "max_turns", "writer_mode")
 """The settings that change the banks; the others only change the answers."""
 
+REPLY_SETTINGS = ("reply_format", "max_reply_tokens", "chat_template_kwargs")
+"""Settings of replies, which change banks and answers; only those that are not the default are recorded."""
+
 
 @dataclass(frozen=True, slots=True)
 class SystemIdentity:
@@ -72,7 +75,8 @@ def identify_system(system: MemorySystem, name: SystemName, config: EvaluateConf
     written_with = (
         known_writer,
         config.temperature,
-        [settings[key] for key in BUILD_SETTINGS],
+        [settings[key] for key in BUILD_SETTINGS]
+        + [{key: settings[key]} for key in REPLY_SETTINGS if key in settings],
         writer_state(state),
     )
     # a program in which only the reader was optimised shares the banks of the memory system

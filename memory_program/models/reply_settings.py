@@ -1,0 +1,55 @@
+"""Settings of a model's replies that all agents share: the format, the limit of tokens, and thinking."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from memory_program.models.model_names import is_bundled
+
+THINKING_TOKENS = 8192
+"""Room for the thoughts of a reasoning model, beside the reply itself."""
+
+_THINKS = re.compile(
+    r"qwen3(?!.*(instruct|coder))|qwq|deepseek-r1|-r1-|gpt-oss|magistral|glm-(4\.[5-9]|[5-9])|thinking|reason",
+    re.IGNORECASE,
+)
+
+
+class ReplyFormat(StrEnum):
+    """The form of a reply: DSPy's chat text, one JSON object, or the provider's own tool calls."""
+
+    CHAT = "chat"
+    JSON = "json"
+    TOOLS = "tools"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplySettings:
+    """How models reply. ``max_tokens`` overrides the limit of each agent (see ``agents.reply_limits``)."""
+
+    format: ReplyFormat = ReplyFormat.CHAT
+    max_tokens: int | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: JSON values
+
+
+def most_reply_tokens(model: str, replies: ReplySettings) -> int:
+    """Return the limit of a model that has several tasks; each call has a lower one that fits its task."""
+    return replies.max_tokens or 4096 + thinking_tokens(model, replies.chat_template_kwargs)
+
+
+def thinking_tokens(model: str, chat_template_kwargs: Mapping[str, object]) -> int:
+    """Return the tokens that a model may think, beside its reply; 0 if it does not think.
+
+    Open reasoning models are known by their names. ``enable_thinking: false`` among the arguments of the chat
+    template switches thinking off (Qwen3).
+
+    Example:
+        >>> thinking_tokens("openai/Qwen/Qwen3-8B", {}), thinking_tokens("openai/qwen2.5-7b", {})
+        (8192, 0)
+        >>> thinking_tokens("openai/Qwen/Qwen3-8B", {"enable_thinking": False})
+        0
+    """
+    is_off = chat_template_kwargs.get("enable_thinking") is False
+    return 0 if is_off or is_bundled(model) or not _THINKS.search(model) else THINKING_TOKENS
