@@ -17,8 +17,8 @@ class ProposalAdapter(dspy.ChatAdapter):
     """ChatAdapter that asks for another reply if one is cut off, empty or cannot be read.
 
     Each try is another sample, with an entry of its own in the reply cache: a run that is repeated finds the
-    good reply after the bad one. If every try fails, a proposed instruction is the one that it was to improve,
-    so the optimiser goes on; any other field is an error, which MIPROv2 handles.
+    good reply after the bad one. If every try fails, the instruction stays as it was, so that the optimiser
+    goes on; any other field is an error, which MIPROv2 handles.
     """
 
     def __init__(self) -> None:
