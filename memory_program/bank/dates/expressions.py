@@ -56,10 +56,9 @@ _TIME = (
 _TIME_AFTER = re.compile(rf"(?:^|[ ,]+){_TIME}$", re.IGNORECASE)
 _TIME_BEFORE = re.compile(rf"^{_TIME}(?:,? (?:on|of)\b)?(?:[ ,]+|$)", re.IGNORECASE)
 
-_LEADING_WORDS = re.compile(
-    r"(?:(?:on|in|at|around|about|approximately|roughly|circa|since|by|during|from|until|till|the|early|mid"
-    r"|late|earlier|later|of|end|sometime|some time|maybe|perhaps|probably|just|exactly|almost|nearly)"
-    r"(?:[ -]|, ))*",
+_LEADING_WORD = re.compile(
+    r"(?:on|in|at|around|about|approximately|roughly|circa|since|by|during|from|until|till|the|early|mid|late"
+    r"|earlier|later|of|end|sometime|some time|maybe|perhaps|probably|just|exactly|almost|nearly)(?:[ -]|, )",
     re.IGNORECASE,
 )
 _NAMED_COUNTS = {"fortnight": "two weeks", "decade": "ten years"}
@@ -101,14 +100,13 @@ def _resolve(text: str, anchor: date) -> DateSpan | None:
         is_weekday = span is not None and f"{span.first:%A}".casefold() == bracketed["same"].casefold()
         is_same = span is not None and same is not None and (span.first, span.last) == (same.first, same.last)
         return span if is_weekday or is_same else None
-    lead = _LEADING_WORDS.match(text)
-    for said in dict.fromkeys((text, text[lead.end() :] if lead else text)):
-        for pattern, reader in _EXPRESSIONS:
+    said = text
+    while said:
+        for pattern, reader in (*_EXPRESSIONS, *PHRASES):
             if (match := pattern.fullmatch(said)) and (span := reader(match, anchor)):
                 return span
-        for pattern, reader in PHRASES:
-            if (match := pattern.fullmatch(said)) and (span := reader(match, anchor)):
-                return span
+        lead = _LEADING_WORD.match(said)
+        said = said[lead.end() :] if lead else ""
     return _full_date(text, anchor)
 
 
