@@ -219,6 +219,7 @@ class ModelServer:
         app.post("/v1/chat/completions", response_model=None)(self._complete)
         app.get("/v1/models")(self._list_models)
         app.get("/traffic")(self.traffic.as_json)
+        app.get("/health")(lambda: {})
         return app
 
     def _list_models(self) -> dict[str, Any]:
@@ -474,7 +475,7 @@ _BAD_CALLS: dict[Behaviour, tuple[str, dict[str, object]]] = {
     Behaviour.UNKNOWN_TOOL: ("drop_database", {"confirm": True}),
     Behaviour.UNKNOWN_MEMORY: ("delete_memory", {"memory_id": "m999999", "reason": "wrong"}),
     Behaviour.WRONG_TYPES: ("manage_memory", {"action": "create", "text": 12, "kind": ["episodic"]}),
-    Behaviour.HUGE_MEMORY: ("manage_memory", {"action": "create", "text": "very " * 2000 + "long"}),
+    Behaviour.HUGE_MEMORY: ("manage_memory", {"action": "create", "text": " ".join(map(str, range(2000)))}),
 }
 
 

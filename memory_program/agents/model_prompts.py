@@ -5,7 +5,6 @@ program that it was trained in, as ``dspy.Module.save`` writes it (``train.py`` 
 with one). The prompts in ``signatures.py`` can change, and the model is still asked as it was taught.
 """
 
-import json
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, Literal, cast
@@ -17,6 +16,7 @@ from memory_program.agents.reader import QAReader
 from memory_program.agents.tools import READ_TOOLS
 from memory_program.agents.writer import MemoryWriter
 from memory_program.core.errors import ConfigError
+from memory_program.core.json_files import read_json
 from memory_program.models.model_names import model_program
 
 SavedPrompts = dict[str, dict[str, Any]]
@@ -83,7 +83,7 @@ def _read_program(model: str) -> SavedPrompts | None:
     if path is None:
         return None
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = read_json(path)
         for part in ("writer", "reader"):
             saved_reply_format(saved, part)
         return {name: dict(state) for name, state in saved.items()}

@@ -4,14 +4,14 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import dspy
-from dspy.utils.exceptions import AdapterParseError, LMError
+from dspy.utils.exceptions import AdapterParseError, LMBillingError, LMError
 
 from memory_program.agents.chat_adapter import COMPLETION_MARKER, StrictChatAdapter, TruncatedReplyError
 from memory_program.agents.json_adapter import JsonReplyAdapter
 from memory_program.agents.native_tools import NativeToolsAdapter
 from memory_program.agents.tool_schema import ToolOffer, native_tools, reply_schema
 from memory_program.bank.outcomes import CallFailure, Outcome
-from memory_program.core.errors import MemoryProgramError
+from memory_program.core.errors import MemoryProgramError, QuotaExhaustedError
 from memory_program.models.model_names import is_bundled
 from memory_program.models.reply_settings import ReplyFormat, ReplySettings, thinking_tokens
 from memory_program.models.response_formats import RESPONSE_FORMATS
@@ -59,6 +59,7 @@ def predict(
 
     Raises:
         CallFailedError: the model could not be reached, or its reply was cut off or could not be read.
+        QuotaExhaustedError: no call will be answered until the account has credit.
     """
     offer = offer or ToolOffer()
     adapter, config = _make_adapter(replies.format, offer), _call_config(predictor, replies, limit_tokens)
@@ -79,6 +80,8 @@ def predict(
             outcome = Outcome.TRUNCATED if cut else Outcome.UNPARSED
             message = _name_repetition(error.lm_response, meter) or _one_line(error)
             raise CallFailedError(CallFailure(where, outcome, message)) from error
+        except LMBillingError as error:
+            raise QuotaExhaustedError(f"{where}: {_one_line(error)}") from error
         except LMError as error:
             raise CallFailedError(CallFailure(where, Outcome.ERROR, _one_line(error))) from error
     # Calls in a text have an end of their own. An answer that was cut can look whole, as can a list without

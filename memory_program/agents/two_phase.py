@@ -265,7 +265,8 @@ def _replay_calls(
     results = [
         ToolResult(call.name, "", Refusal.MALFORMED if call.is_refused else None) for call in proposal.calls
     ]
-    return _ReplayResult(replace(proposal, operations=tools.operations, results=results), misfits)
+    done = replace(proposal, operations=tools.operations, results=results, odd_dates=tools.odd_dates)
+    return _ReplayResult(done, misfits)
 
 
 def _similarity(memory: Memory, predicted: Memory) -> tuple[bool, int]:

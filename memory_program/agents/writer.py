@@ -77,6 +77,7 @@ class Proposal:
     results: list[ToolResult] = field(default_factory=list[ToolResult])
     tool_errors: list[str] = field(default_factory=list[str])
     failures: list[CallFailure] = field(default_factory=list[CallFailure])
+    odd_dates: list[str] = field(default_factory=list[str])
     counts: ReplyCounts = field(default_factory=ReplyCounts)
 
     def count_reply(self, results: Sequence[ToolResult], *, is_repaired: bool, duplicates: int) -> None:
@@ -182,6 +183,7 @@ class MemoryWriter(dspy.Module):
             failures=tuple(failure for proposal in proposals for failure in proposal.failures),
             left_out=tuple(memory.memory_id for memory in left_out),
             counts=sum((proposal.counts for proposal in proposals), ReplyCounts()),
+            odd_dates=tuple(odd_date for proposal in proposals for odd_date in proposal.odd_dates),
         )
         operations = space.bank.operations(since=start)
         return dspy.Prediction(record=record, operations=operations, proposals=proposals)
@@ -232,7 +234,7 @@ class MemoryWriter(dspy.Module):
         kind, fork = specialist_memory_kind(name), space.fork()
         tools = MemoryTools(fork, session, name, kind, checks_grounding=self.checks_grounding)
         allowed, inputs = self.allowed_tools(name), self.agent_inputs(name, space, session)
-        proposal = Proposal(name, operations=tools.operations)
+        proposal = Proposal(name, operations=tools.operations, odd_dates=tools.odd_dates)
         limit = writer_tokens(name, inputs["session"])
         for _ in range(self.max_turns):
             shown = "\n".join(f"{r.tool}: {r.text}" for r in proposal.results) or EMPTY_PLACEHOLDER

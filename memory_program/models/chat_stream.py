@@ -11,8 +11,8 @@ Json = dict[str, Any]  # Any: JSON
 class StreamedReply:
     """The reply so far; feed it bytes as they arrive.
 
-    It takes what servers send: deltas of content, reasoning, refusal and tool calls, comments that only keep the
-    connection alive, a last event with the usage, ``[DONE]`` or none, and errors in the middle.
+    It takes what servers send: deltas of content, reasoning, refusal and tool calls, comments that only keep
+    the connection alive, a last event with the usage, ``[DONE]`` or none, and errors in the middle.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class StreamedReply:
             self._take_call(call)
         self.events += len(self._unchecked) > before
 
-    def _take_text(self, name: str, text: Any) -> None:  # Any: JSON
+    def _take_text(self, name: str, text: object) -> None:
         if isinstance(text, list):  # parts, as Mistral sends them
             parts = cast(list[Json], text)
             text = "".join(str(part.get("text") or "") for part in parts if part.get("type") == "text")
@@ -105,7 +105,7 @@ class StreamedReply:
             self._unchecked.append(text)
 
     def _take_call(self, call: Json) -> None:
-        """Add a piece of a tool call; without a number it belongs to its id, or to the call before it."""
+        """Add a piece of a tool call; without an index it belongs to its id, or to the last call."""
         key = call.get("index", call.get("id") or len(self._tool_calls) - 1)
         if key not in self._places:
             self._places[key] = len(self._tool_calls)

@@ -1,4 +1,4 @@
-"""What is learned about a model at an address while it is called: refused parameters, streaming and speed."""
+"""Facts about a model at an address, learned while it is called: refused parameters, streaming and speed."""
 
 import functools
 import logging
@@ -21,7 +21,7 @@ class EndpointFacts:
     """The facts of one model at one address; any thread may use them."""
 
     def __init__(self, model: str, *, is_listed: bool) -> None:
-        """Begin with what LiteLLM's list of models knows; a server of one's own (not ``is_listed``) may differ."""
+        """Begin with what LiteLLM's list of models knows, if the model is the one that is listed there."""
         self.model = model
         self.token_field: str | None = None
         """The name of the limit of tokens, once a server refused the other one."""

@@ -19,16 +19,17 @@ from dspy.utils.exceptions import LMError
 
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.extras import name_missing_extra
+from memory_program.inference.vllm_server import serve_model
 from memory_program.models.http_engine import (
     NO_KEY,
     ChatCompletionsEngine,
-    PatchedLiteLLMEngine,
-    import_litellm,
     is_openai,
     is_reasoning_model,
     openai_url,
+    read_key,
 )
-from memory_program.models.model_names import is_bundled, is_local, model_source
+from memory_program.models.litellm_engine import PatchedLiteLLMEngine, import_litellm
+from memory_program.models.model_names import is_bundled, is_local, is_vllm, model_source
 from memory_program.models.name_hints import name_hint, suggest_name
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 
@@ -38,8 +39,8 @@ _MIN_REASONING_TOKENS = 16_000  # DSPy refuses a lower limit for reasoning model
 _MODEL_NAME_HELP = (
     "a name looks like 'openai/gpt-4.1-mini' or 'anthropic/claude-sonnet-4-5' "
     "(https://docs.litellm.ai/docs/providers); for a server of your own use 'openai/NAME' and its address, "
-    "api_base; for a model in this process 'local:' and its folder or its id on the Hugging Face hub; for "
-    "the embedded model 'pocket'"
+    "api_base; for a model in this process 'local:' and its folder or its id on the Hugging Face hub, for "
+    "one in a vLLM server that is started for it 'vllm:' and the same; for the embedded model 'pocket'"
 )
 _POCKET_TOKENS = 128  # the longest correct reply in twelve long worlds has 91; beyond, it only repeats itself
 
@@ -55,6 +56,7 @@ def language_model(
     name: str,
     *,
     api_base: str | None = None,
+    key_variable: str | None = None,
     temperature: float = 0.0,
     max_tokens: int = 4096,
     timeout_s: float = 120.0,
@@ -71,9 +73,11 @@ def language_model(
 
     Args:
         name: LiteLLM's ``provider/model``; or ``pocket``, ``pocket-base``, or ``local:`` and a folder or hub
-            id. Each call of this function loads a local model again.
+            id. Each call of this function loads a local model again. ``vllm:`` and a folder or hub id starts
+            a vLLM server, once a process (see ``inference.vllm_server``).
         api_base: the address of a server that is OpenAI-compatible, or speaks the provider's own protocol.
             With it no key is needed; the provider's key is sent if the environment has one.
+        key_variable: an environment variable whose key, if it has one, goes before the provider's own.
         temperature: sampling temperature, from 0 to 2.
         max_tokens: the most tokens of one reply.
         timeout_s: the longest silence of the server in seconds; it grows with the prompt and ``max_tokens``.
@@ -102,15 +106,21 @@ def language_model(
 
         return dspy.LM(
             name,
-            engine=LocalModel(LocalSettings(source=source), limiter),
+            engine=LocalModel(LocalSettings(source=source), limiter, chat_template_kwargs),
             temperature=temperature,
             max_tokens=min(max_tokens, _POCKET_TOKENS) if is_bundled(name) else max_tokens,
             num_retries=0,
             cache=False,
         )
+    if is_vllm(name):
+        name = name.rstrip("/")
+        if not model_source(name):
+            raise ModelError(f"{name!r} names no model: {_MODEL_NAME_HELP}")
+        api_base = serve_model(name, model_source(name))
     engine = RemoteModel(
         name,
         api_base=api_base,
+        key_variable=key_variable,
         timeout_s=timeout_s,
         retries=RetryPolicy(max_retries, first_wait_s),
         limiter=limiter or AdaptiveLimiter(8),
@@ -168,6 +178,7 @@ class RemoteModel(RateLimitedEngine):
         name: str,
         *,
         api_base: str | None,
+        key_variable: str | None = None,
         timeout_s: float,
         retries: RetryPolicy,
         limiter: AdaptiveLimiter,
@@ -196,34 +207,38 @@ class RemoteModel(RateLimitedEngine):
                 raise ModelError(
                     f"{source}={url!r} is not an address: one looks like 'http://127.0.0.1:8000/v1'"
                 )
-        if not slash:
+        if not slash and not is_vllm(name):
             raise ModelError(_no_provider(name))
         missing = _missing_keys(name)
+        if read_key(key_variable):
+            missing = []
         if missing and api_base is None:
+            named = missing if key_variable is None else [*missing, key_variable]
             raise ModelError(
-                f"{name!r} needs a key: set {' or '.join(missing)} in the environment, or give the address "
+                f"{name!r} needs a key: set {' or '.join(named)} in the environment, or give the address "
                 "(api_base) of a server of your own that needs none"
             )
-        template = dict(chat_template_kwargs or {})
         if is_openai(name):
             engine = ChatCompletionsEngine(
-                api_base, timeout_s=timeout_s, connections=limiter.limit, chat_template_kwargs=template
+                api_base, key_variable=key_variable, timeout_s=timeout_s, connections=limiter.limit
             )
         else:
             key = {"api_key": NO_KEY} if missing else {}
-            engine = PatchedLiteLLMEngine(
-                api_base=api_base, timeout_s=float(timeout_s), chat_template_kwargs=template, **key
-            )
-        super().__init__(engine, limiter, retries, api_base=api_base)
+            engine = PatchedLiteLLMEngine(api_base=api_base, **key)
+            engine.key_variable, engine.timeout_s = key_variable, timeout_s
+        super().__init__(
+            engine, limiter, retries, api_base=api_base, chat_template_kwargs=chat_template_kwargs
+        )
         self.name = name
+        self.key_variable = key_variable
         self.timeout_s = timeout_s
-        self.chat_template_kwargs = template
 
     def dump_state(self) -> dict[str, Any]:  # Any: a JSON object, as DSPy saves engines
         """Return the settings as JSON."""
         return {
             "name": self.name,
             "api_base": self.api_base,
+            "key_variable": self.key_variable,
             "timeout_s": self.timeout_s,
             "retries": {field: getattr(self.retries, field) for field in self.retries.__slots__},
             "concurrency": self.limiter.limit,
@@ -236,6 +251,7 @@ class RemoteModel(RateLimitedEngine):
         return cls(
             state["name"],
             api_base=state["api_base"],
+            key_variable=state.get("key_variable"),
             timeout_s=state["timeout_s"],
             retries=RetryPolicy(**state["retries"]),
             limiter=AdaptiveLimiter(state["concurrency"]),

@@ -1,24 +1,20 @@
-"""Engines that send a request over HTTP and try once, by DSPy 3.4's engine contract.
+"""The engine of OpenAI's chat completions, which most servers of models speak, by DSPy 3.4's engine contract.
 
-OpenAI's chat completions, which most self-hosted servers speak too, are called with httpx: a fraction of
-LiteLLM's processor time a call, and no import of LiteLLM. LiteLLM reaches every other provider. Keys are read
-from the environment when a request is sent, and never kept.
+It calls with httpx, which takes a fraction of LiteLLM's processor time a call and needs no import of LiteLLM;
+``litellm_engine`` reaches every other provider. It tries once. Keys are read from the environment when a
+request is sent, and never kept.
 """
 
 import functools
-import importlib
 import json
-import logging
 import math
 import os
-import re
 import ssl
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from types import ModuleType
 from typing import Any, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -26,19 +22,18 @@ from urllib.request import getproxies, proxy_bypass
 import dspy
 import httpx
 from dspy import lm15
-from dspy.clients.engines.litellm_engine import LiteLLMEngine
-from dspy.lm15 import OpenAIChatCompat, OpenAIChatLM, ProviderError, Request, Response, TextPart
+from dspy.lm15 import OpenAIChatCompat, OpenAIChatLM, Request, Response, TextPart
 
 from memory_program.core.errors import ModelError
 from memory_program.core.repetition import find_repetition
 from memory_program.models.chat_stream import StreamedReply, in_band_error
 from memory_program.models.endpoint_facts import EndpointFacts, endpoint_facts
+from memory_program.models.model_names import is_vllm
 from memory_program.models.server_errors import (
-    ServerError,
     SlowReplyError,
-    is_quota,
     provider_error,
     read_error,
+    version_hint,
 )
 from memory_program.models.usage import CUT_REASONS
 
@@ -68,12 +63,7 @@ class ChatCompletionsEngine:
     """
 
     def __init__(
-        self,
-        api_base: str | None,
-        *,
-        timeout_s: float,
-        connections: int,
-        chat_template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON
+        self, api_base: str | None, *, key_variable: str | None = None, timeout_s: float, connections: int
     ) -> None:
         """Prepare the client; nothing is connected before the first call.
 
@@ -82,12 +72,11 @@ class ChatCompletionsEngine:
         """
 
         def key() -> str:
-            return os.environ.get("OPENAI_API_KEY", "").strip() or NO_KEY
+            return read_key(key_variable) or read_key("OPENAI_API_KEY") or NO_KEY
 
         self._is_own = api_base is not None
         self._url = (api_base or openai_url()).rstrip("/")
         self._timeout_s = timeout_s
-        self._template = dict(chat_template_kwargs or {})
         self._client = httpx.Client(
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
             verify=ssl.create_default_context(),
@@ -123,12 +112,8 @@ class ChatCompletionsEngine:
 
     def _ask(self, request: Request, facts: EndpointFacts, dialect: OpenAIChatLM) -> Response:
         streams = facts.should_stream(request.config.max_tokens, self._timeout_s * _WATCHED_SHARE)
-        extensions = dict(request.config.extensions or {})
-        if self._template:
-            extensions.setdefault("chat_template_kwargs", self._template)
-        config = replace(request.config, extensions=extensions or None)
         name = request.model.removeprefix(_OPENAI)
-        sent = dialect.build_request(replace(request, model=name, config=config), stream=streams)
+        sent = dialect.build_request(replace(request, model=name), stream=streams)
         silence_s = allowed_silence_s(self._timeout_s, request)
         connect_s = min(self._timeout_s, _CONNECT_TIMEOUT_S)
         # callers wait for their turn before they come here, so the pool needs no timeout
@@ -149,9 +134,9 @@ class ChatCompletionsEngine:
             waited_s = time.monotonic() - started
             if reply is None:
                 raise lm15.TimeoutError(
-                    f"no reply in time from {server}: no byte in {waited_s:.0f} s"
+                    f"no reply in time from {server}: no byte in {waited_s:.3g} s"
                 ) from error
-            raise _slow(server, f"it began to reply and then was silent for {silence_s:.0f} s") from error
+            raise _slow(server, f"it began to reply and then was silent for {silence_s:.3g} s") from error
         except httpx.ConnectError as error:
             if certificate_error(error):
                 raise lm15.ConfigurationError(untrusted_certificate(server, error)) from error
@@ -175,7 +160,7 @@ class ChatCompletionsEngine:
         streamed = StreamedReply()
         for received in reply.iter_bytes():
             if time.monotonic() - began > longest_s:
-                raise _slow(reply.url.netloc.decode(), f"its reply was not complete after {longest_s:.0f} s")
+                raise _slow(reply.url.netloc.decode(), f"its reply was not complete after {longest_s:.3g} s")
             if not is_stream:
                 whole += received
                 continue
@@ -199,7 +184,7 @@ class ChatCompletionsEngine:
         except (TypeError, ValueError) as error:
             # such as a gateway's error page: the next try may get through
             said = f"it says {read_error(text).message!r}" if text.strip() else "it is empty"
-            hint = self._version_hint()
+            hint = version_hint(self._url)
             raise lm15.ServerError(
                 f"the reply of {reply.url} is not a chat completion: {said}{hint}"
             ) from error
@@ -238,14 +223,14 @@ class ChatCompletionsEngine:
     ) -> lm15.ProviderError:
         """Make the error of a refused call; for an unknown model or path, look what the server has."""
         error = provider_error(reply.status_code, read_error(reply.text), dialect=dialect, url=url)
-        error.retry_after = _retry_after_s(reply.headers)
+        error.retry_after = retry_after_s(reply.headers)
         if reply.status_code in (404, 405) or isinstance(error, lm15.UnsupportedModelError):
             served = self._served_models(headers)
             if served and model not in served:
                 names = ", ".join(f"'{_OPENAI}{name}'" for name in served[:8])
                 error.message += f"; this server has {names}"
             elif not served:
-                error.message += self._version_hint()
+                error.message += version_hint(self._url)
         return error
 
     def _served_models(self, headers: dict[str, str]) -> list[str]:
@@ -255,70 +240,6 @@ class ChatCompletionsEngine:
             return [str(entry["id"]) for entry in reply.json()["data"]]
         except (httpx.HTTPError, ValueError, TypeError, KeyError):
             return []
-
-    def _version_hint(self) -> str:
-        if re.search(r"/v\d", urlsplit(self._url).path):
-            return ""
-        return f"; the address of an OpenAI-compatible server usually ends in /v1: try {self._url}/v1"
-
-
-class PatchedLiteLLMEngine(LiteLLMEngine):
-    """DSPy's LiteLLM engine with corrections."""
-
-    def __init__(
-        self,
-        *,
-        timeout_s: float,
-        chat_template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON
-        **client_options: Any,  # Any: as DSPy's engine takes them
-    ) -> None:
-        """Keep the settings of every call."""
-        super().__init__(**client_options)
-        self._timeout_s = timeout_s
-        self._template = dict(chat_template_kwargs or {})
-
-    def complete(self, request: Request) -> Response:
-        """Answer a request, trying once; a parameter that the model refuses is left out from then on.
-
-        Keep the provider's Retry-After, which LiteLLM stores where DSPy does not look.
-        """
-        api_base = self.client_options.get("api_base")
-        facts = endpoint_facts(str(api_base), request.model, is_listed=api_base is None)
-        facts.can_stream = False
-        while True:
-            sent = facts.adapted(request)
-            try:
-                return with_cut(super().complete(sent))
-            except lm15.LM15Error as error:
-                if facts.learn_refusal(error, sent, self._token_field(request.model)):
-                    continue
-                if isinstance(error, ProviderError) and error.retry_after is None:
-                    headers = getattr(error.__cause__, "litellm_response_headers", None) or {}
-                    error.retry_after = _retry_after_s(headers)
-                if "CERTIFICATE_VERIFY_FAILED" in error.message:
-                    server = urlsplit(api_base or "").netloc or request.model
-                    raise lm15.ConfigurationError(untrusted_certificate(server, error)) from error
-                if is_quota(error.status, ServerError(error.message, error.provider_code or "")):
-                    raise lm15.BillingError(error.message, status=error.status) from error
-                raise
-
-    def _token_field(self, model: str) -> str:
-        """Name the limit of tokens as every server knows it: see ``ChatCompletionsEngine``."""
-        api_base = self.client_options.get("api_base")
-        is_plain = api_base is not None and not is_reasoning_model(model)
-        facts = endpoint_facts(str(api_base), model, is_listed=api_base is None)
-        return facts.token_field or ("max_tokens" if is_plain else "max_completion_tokens")
-
-    def _arguments(self, request: Request, *, streaming: bool = False) -> dict[str, Any]:  # Any: JSON
-        arguments = super()._arguments(request, streaming=streaming)
-        limit = arguments.pop("max_completion_tokens", None)
-        if limit is not None:
-            arguments[self._token_field(request.model)] = limit
-        template = arguments.pop("chat_template_kwargs", None) or self._template
-        if template:
-            arguments["extra_body"] = {"chat_template_kwargs": template}
-        arguments["timeout"] = allowed_silence_s(self._timeout_s, request)
-        return arguments
 
 
 def allowed_silence_s(timeout_s: float, request: Request) -> float:
@@ -337,7 +258,7 @@ def allowed_silence_s(timeout_s: float, request: Request) -> float:
 
 def with_cut(response: Response) -> Response:
     """Give a cut reply its finish reason, whatever the provider calls it, and with tool calls too."""
-    choices = (response.provider_data or {}).get("choices") or [{}]
+    choices = cast(list[dict[str, Any]], (response.provider_data or {}).get("choices") or [{}])  # Any: JSON
     reason = str(choices[0].get("finish_reason") or "").lower()
     return replace(response, finish_reason="length") if reason in CUT_REASONS else response
 
@@ -361,14 +282,19 @@ def certificate_error(error: BaseException | None) -> bool:
 def untrusted_certificate(server: str, error: BaseException) -> str:
     """Say what to do about a certificate that is not trusted."""
     return (
-        f"the certificate of {server} is not trusted ({error}): if the server is yours, set SSL_CERT_FILE to the "
-        "PEM file of the authority that signed it"
+        f"the certificate of {server} is not trusted ({error}): if the server is yours, set SSL_CERT_FILE to "
+        "the PEM file of the authority that signed it"
     )
+
+
+def read_key(variable: str | None) -> str:
+    """Read a key from the environment; empty if it has none."""
+    return os.environ.get(variable or "", "").strip()
 
 
 def is_openai(name: str) -> bool:
     """Tell if a model is called without LiteLLM."""
-    return name.startswith(_OPENAI)
+    return name.startswith(_OPENAI) or is_vllm(name)
 
 
 @functools.cache
@@ -377,23 +303,12 @@ def is_reasoning_model(name: str) -> bool:
     return "max_completion_tokens" in dspy.LM(name).kwargs
 
 
-@functools.cache
-def import_litellm() -> ModuleType:
-    """Import LiteLLM (6 s, so only once a model needs it) without network, telemetry or advertising."""
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # read while it is imported
-    module = importlib.import_module("litellm")
-    vars(module).update(telemetry=False, suppress_debug_info=True)
-    # errors are raised; when logged they may contain keys
-    logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)
-    return module
-
-
 def openai_url() -> str:
     """Give the address of OpenAI, or the one that the environment has in its place."""
     return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _OPENAI_URL
 
 
-def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Read a Retry-After header, in seconds or as a date; None if it is missing or makes no sense."""
     said = headers.get("retry-after", "")
     try:

@@ -17,8 +17,9 @@ def name_hint(name: str) -> str:
     """
     if "/" in name:
         return (
-            f"if it is an id on the Hugging Face hub, use 'local:{name}' to run it in this process, 'vllm:{name}' "
-            f"to start a vLLM server for it, or 'openai/{name}' with --api-base for a server that has it"
+            f"if it is an id on the Hugging Face hub, use 'local:{name}' to run it in this process, "
+            f"'vllm:{name}' to start a vLLM server for it, or 'openai/{name}' with --api-base for a server "
+            "that has it"
         )
     listed = suggest_name(name)
     if listed is not None:

@@ -1,7 +1,8 @@
 """Errors of model servers: their own words, and the kind of each.
 
-Servers write an error in many shapes: OpenAI's ``{"error": {"message": ...}}``, FastAPI's ``{"detail": ...}``,
-``{"object": "error", "message": ...}``, ``{"errors": [...]}``, a line of text, or the page of a proxy.
+Servers write an error in many shapes: OpenAI's ``{"error": {"message": ...}}``, FastAPI's
+``{"detail": ...}``, ``{"object": "error", "message": ...}``, ``{"errors": [...]}``, a line of text, or the
+page of a proxy.
 """
 
 import html
@@ -9,6 +10,7 @@ import json
 import re
 from dataclasses import dataclass
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from dspy import lm15
 
@@ -30,15 +32,19 @@ _UNKNOWN_MODEL = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _REFUSED = re.compile(
-    r"unsupported|not support|n't support|deprecated|not permitted|not allowed|unrecognized|unknown|unexpected|"
-    r"extra (fields|inputs)|does not accept|cannot be (set|specified|used)|only the default|must be verified|"
-    r"instead",
+    r"unsupported|not support|n't support|deprecated|not permitted|not allowed|unrecognized|unknown|"
+    r"unexpected|extra (fields|inputs)|does not accept|cannot be (set|specified|used)|only the default|may only be|"
+    r"must be verified|instead",
     re.IGNORECASE,
 )
 _TITLE = re.compile(r"<(title|h1)[^>]*>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<(script|style).*?</\1>|<[^>]+>", re.IGNORECASE | re.DOTALL)
 _LONGEST_CHARS = 600
 _REFUSAL_STATUS = (400, 404, 422)
+_NEEDED = ("response_format", "json_schema", "tools", "tool_choice", "chat_template_kwargs")
+
+
+CONTEXT_ADVICE = "lower --max-reply-tokens, or serve the model with a longer context"
 
 
 class SlowReplyError(lm15.TimeoutError):
@@ -70,7 +76,7 @@ def read_error(text: str) -> ServerError:
     return _read_json(body)
 
 
-def _read_json(body: Any) -> ServerError:  # Any: JSON
+def _read_json(body: object) -> ServerError:
     if isinstance(body, list):
         said = [_read_json(part) for part in cast(list[Any], body)]
         first = next((part for part in said if part.message), ServerError(""))
@@ -102,14 +108,18 @@ def provider_error(
     body = {"error": {"message": message, "code": said.code, "param": said.parameter}}
     error = dialect.normalize_error(status, json.dumps(body))
     code = said.code or None
-    if status in (400, 413, 422) and (_CONTEXT.search(f"{said.code} {said.message}")):
-        advice = "lower --max-reply-tokens, or serve the model with a longer context"
-        return lm15.ContextLengthError(f"{message}; {advice}", status=status, provider_code=code)
+    if is_context(status, said):
+        return lm15.ContextLengthError(f"{message}; {CONTEXT_ADVICE}", status=status, provider_code=code)
     if isinstance(error, lm15.BillingError) or is_quota(status, said):
         return lm15.BillingError(message, status=status, provider_code=code)
     if status in (400, 404) and _UNKNOWN_MODEL.search(said.message):
         return lm15.UnsupportedModelError(message, status=status, provider_code=code)
     return error
+
+
+def is_context(status: int | None, said: ServerError) -> bool:
+    """Tell if a prompt and its reply are longer than the model's context."""
+    return status in (400, 413, 422) and _CONTEXT.search(f"{said.code} {said.message}") is not None
 
 
 def is_quota(status: int | None, said: ServerError) -> bool:
@@ -128,9 +138,17 @@ def refused_parameter(error: lm15.LM15Error, sent: tuple[str, ...]) -> str | Non
         return None
     if not _REFUSED.search(f"{error.provider_code or ''} {error.message}"):
         return None
-    found = {name: re.search(rf"(?<![\w/]){name}(?!\w)", error.message) for name in sent}
+    found = {name: re.search(rf"(?<![\w/]){name}(?!\w)", error.message) for name in (*sent, *_NEEDED)}
     named = [(match.start(), name) for name, match in found.items() if match]
-    return min(named)[1] if named else None
+    first = min(named)[1] if named else None
+    return first if first in sent else None
+
+
+def version_hint(api_base: str) -> str:
+    """Suggest the usual end of an address, if it lacks it."""
+    if re.search(r"/v\d", urlsplit(api_base).path):
+        return ""
+    return f"; the address of an OpenAI-compatible server usually ends in /v1: try {api_base.rstrip('/')}/v1"
 
 
 def _shortened(text: str) -> str:

@@ -7,7 +7,7 @@ made. Prices are LiteLLM's list prices, read from the file in its package: impor
 
 import json
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from memory_program.models.model_names import is_local
+from memory_program.models.model_names import runs_here
 
 _logger = logging.getLogger(__name__)
 _PRICE_FILE = "model_prices_and_context_window_backup.json"
@@ -109,6 +109,8 @@ class UsageMeter:
     """The calls made while it was open, in the order in which they ended."""
 
     calls: list[CallRecord] = field(default_factory=list[CallRecord])
+    on_call: Callable[[CallRecord], None] | None = None
+    """Called with each call as it ends, in the thread that made it."""
 
     @property
     def usage(self) -> Usage:
@@ -120,10 +122,11 @@ _open_meters: ContextVar[tuple[UsageMeter, ...]] = ContextVar("open_meters", def
 
 
 @contextmanager
-def track_usage() -> Generator[UsageMeter]:
+def track_usage(on_call: Callable[[CallRecord], None] | None = None) -> Generator[UsageMeter]:
     """Record every model call made inside the block, also in threads that run in a copy of this context.
 
-    Meters nest: the inner one sees only its own calls, the outer one all of them.
+    Meters nest: the inner one sees only its own calls, the outer one all of them. ``on_call`` is called with
+    each call as it ends, in the thread that made it.
 
     Example:
         >>> with track_usage() as whole:
@@ -133,7 +136,7 @@ def track_usage() -> Generator[UsageMeter]:
         >>> part.usage.calls, whole.usage.calls
         (1, 2)
     """
-    meter = UsageMeter()
+    meter = UsageMeter(on_call=on_call)
     token = _open_meters.set((*_open_meters.get(), meter))
     try:
         yield meter
@@ -145,15 +148,17 @@ def record_call(record: CallRecord) -> None:
     """Write a call to every meter that is open in this context."""
     for meter in _open_meters.get():
         meter.calls.append(record)
+        if meter.on_call is not None:
+            meter.on_call(record)
 
 
 def list_price(model: str, *, api_base: str | None = None) -> Price | None:
-    """Look up a model's list price in LiteLLM's price file; a model in this process is free.
+    """Look up a model's list price in LiteLLM's price file; a model on this machine is free.
 
     Return None when the price is unknown: the model is not listed, it has an ``api_base``, or it is listed at
     zero (LiteLLM writes zero for subscriptions, previews and self-hosted models; none of them is free).
     """
-    if is_local(model):
+    if runs_here(model):
         return Price(0.0, 0.0, 0.0)
     if api_base is not None:
         return None

@@ -1,5 +1,6 @@
 """Servers as they are: slow, streaming, refusing parameters, and telling errors in words of their own."""
 
+import pickle
 import shutil
 import subprocess
 import time
@@ -12,7 +13,7 @@ import pytest
 from memory_program.core.errors import ModelError
 from memory_program.models.factory import check_model, language_model
 from memory_program.models.usage import track_usage
-from tests.model_server import Behaviour, ModelServer, always, scripted
+from tests.model_server import Behaviour, ModelServer, Reply, always, scripted
 
 OWN = "openai/test"
 LONG = "The lighthouse keeper wrote down every ship that passed, and its flag. " * 4
@@ -25,11 +26,16 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def model(url: str, name: str = OWN, **settings: Any) -> dspy.LM:
-    defaults = {"timeout_s": 5.0, "max_retries": 2, "first_wait_s": 0.01, "max_tokens": 400}
+    defaults: dict[str, Any] = {
+        "timeout_s": 5.0,
+        "max_retries": 2,
+        "first_wait_s": 0.01,
+        "max_tokens": 400,
+    }
     return language_model(name, api_base=url, **{**defaults, **settings})
 
 
-def says(text: str) -> Any:
+def says(text: str) -> Reply:
     return lambda prompt, seen: text
 
 
@@ -102,7 +108,8 @@ def test_a_looping_reply_is_stopped_and_recorded_as_repetitive() -> None:
         (text,) = model(server.url, max_tokens=4096)("hello")
         assert wait_for(lambda: server.traffic.abandoned == 1)
     (call,) = meter.calls
-    assert text.startswith("1. 1. ") and len(text) < 2000  # of 6,144 characters
+    assert text.startswith("1. 1. ")
+    assert len(text) < 2000  # of 6,144
     assert (call.is_repetitive, call.is_truncated) == (True, True)
     assert 0 < call.usage.output_tokens < 1000  # estimated, since the server could not count
 
@@ -232,7 +239,7 @@ def test_an_untrusted_certificate_is_told_at_once_and_can_be_trusted(
     command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names]
     subprocess.run([*command, "-out", certificate, "-keyout", key], check=True, capture_output=True)
     with ModelServer(tls=(certificate, key)) as server:
-        with pytest.raises(ModelError, match="certificate of 127.0.0.1.*set SSL_CERT_FILE"):
+        with pytest.raises(ModelError, match=r"certificate of 127\.0\.0\.1.*set SSL_CERT_FILE"):
             check_model(model(server.url, first_wait_s=60.0))  # a second try would be noticed
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         check_model(model(server.url))
@@ -307,7 +314,8 @@ def test_a_refused_parameter_is_dropped_once_with_one_line(
             assert lm("hello") == ["ready"]
         assert server.traffic.requests.total() == 5  # and one refusal
         sent = server.traffic.bodies[-1]
-    assert left <= set(sent) and name not in sent
+    assert left <= set(sent)
+    assert name not in sent
     assert caplog.text.count("does not take") == 1
 
 
@@ -321,6 +329,15 @@ def test_a_parameter_that_cannot_be_left_out_is_an_error() -> None:
         with pytest.raises(dspy.LMInvalidRequestError, match="max_completion_tokens"):
             model(server.url)("hello")
         assert server.traffic.requests.total() == 2
+
+
+@pytest.mark.parametrize("name", ["response_format", "chat_template_kwargs"])
+def test_what_was_asked_for_on_purpose_is_not_dropped(name: str) -> None:
+    settings = {"chat_template_kwargs": {"enable_thinking": False}}
+    with ModelServer(refuses=[name]) as server:
+        with pytest.raises(dspy.LMInvalidRequestError, match=rf"HTTP 400 from .*'{name}'") as caught:
+            model(server.url, **settings)("hello", response_format={"type": "json_object"})
+        assert (caught.value.status, server.traffic.requests.total()) == (400, 1)
 
 
 def test_the_check_is_made_with_the_temperature_of_the_run() -> None:
@@ -340,6 +357,51 @@ def test_a_model_that_is_listed_without_sampling_is_sent_no_temperature(
     assert caplog.text.count("takes no temperature") == 1
 
 
+# -- through LiteLLM -------------------------------------------------------------------------------
+
+LITELLM = "hosted_vllm/test"
+
+
+@pytest.mark.parametrize("name", ["temperature", "max_tokens"])
+def test_a_refused_parameter_is_dropped_through_litellm_too(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ModelServer(refuses=[name]) as server:
+        assert model(server.url, LITELLM)("hello") == ["ready"]
+        assert server.traffic.requests.total() == 2
+    assert f"does not take {name}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "error", "told"),
+    [
+        (Behaviour.QUOTA, dspy.LMBillingError, "exceeded your current quota"),
+        (Behaviour.TOO_LONG, dspy.ContextWindowExceededError, "2048 tokens.*4396 tokens"),
+        (Behaviour.BAD_KEY, dspy.LMAuthError, "Incorrect API key"),
+    ],
+)
+def test_errors_through_litellm_are_of_the_same_kinds(
+    behaviour: Behaviour, error: type[Exception], told: str
+) -> None:
+    with ModelServer(always(behaviour)) as server:
+        with pytest.raises(error, match=told):
+            model(server.url, LITELLM)("hello")
+        assert server.traffic.requests.total() == 1
+
+
+def test_an_address_without_v1_is_told_the_right_one_through_litellm() -> None:
+    with ModelServer() as server:
+        base = server.url.removesuffix("/v1")
+        with pytest.raises(ModelError, match=f"try {base}/v1"):
+            check_model(model(base, LITELLM))
+
+
+def test_a_slow_first_byte_is_allowed_through_litellm() -> None:
+    with ModelServer(latency_s=0.8) as server:
+        assert model(server.url, LITELLM, timeout_s=0.4, max_tokens=4000)("hello") == ["ready"]
+        assert server.traffic.requests.total() == 1
+
+
 # -- template arguments ----------------------------------------------------------------------------
 
 
@@ -348,10 +410,9 @@ def test_arguments_of_the_chat_template_reach_the_server(name: str) -> None:
     with ModelServer() as server:
         lm = model(server.url, name, chat_template_kwargs={"enable_thinking": False})
         lm("hello")
-        lm.copy()("again")
-        assert [body["chat_template_kwargs"] for body in server.traffic.bodies] == [
-            {"enable_thinking": False}
-        ] * 2
+        pickle.loads(pickle.dumps(lm))("again")
+        sent = [body["chat_template_kwargs"] for body in server.traffic.bodies]
+    assert sent == [{"enable_thinking": False}] * 2
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -364,7 +425,7 @@ def test_arguments_of_the_chat_template_reach_the_server(name: str) -> None:
             "Qwen/Qwen2.5-3B-Instruct",
             r"'local:Qwen/Qwen2\.5-3B-Instruct'.*'openai/Qwen/Qwen2\.5-3B-Instruct'",
         ),
-        ("claude-4.5-sonnet", "'anthropic/claude-sonnet-4-5'"),
+        ("claude-4.5-sonnet", "did you mean 'anthropic/claude-sonnet-4-5'"),
         ("gpt-4.1-mini", "'openai/gpt-4.1-mini'"),
         ("gemini-2.5-flash", "'gemini/gemini-2.5-flash'"),
     ],

@@ -421,7 +421,7 @@ def test_a_saved_program_keeps_its_format_unless_a_flag_says_otherwise(tmp_path)
 
     def choose(flag: ReplyFormat | None) -> list[str]:
         return loaded.choose_reply_formats(
-            flag, {"writer": "a/b", "reader": "a/b"}, lambda _: ReplyFormat.TOOLS
+            flag, {"writer": "a/b", "reader": "a/b"}, lambda *_: ReplyFormat.TOOLS
         )
 
     assert choose(None) == ["writer a/b: replies as json"]
