@@ -7,6 +7,7 @@ _OPEN = re.compile(rf"\s*(?:<({_TAGS})>|\[THINK\])", re.IGNORECASE)
 _CLOSE = re.compile(rf"(?:</(?:{_TAGS})>|\[/THINK\])\s*", re.IGNORECASE)
 # Some chat templates open the block in the prompt, so a reply only closes it. What follows must look like
 # output: in a string of a call the closing tag is text.
+_QUOTE = re.compile(r'(?<!\\)(?:\\\\)*"')
 _OUTPUT_BEGINS = re.compile(r"\[\[ ?##|\{|\[\s*[{\]]|```|\Z")
 
 
@@ -30,5 +31,15 @@ def strip_thinking(reply: str) -> str:
         if close is None:
             return ""
         reply = reply[close.end() :]
-    closes = [found.end() for found in _CLOSE.finditer(reply) if _OUTPUT_BEGINS.match(reply, found.end())]
+    closes = [
+        found.end()
+        for found in _CLOSE.finditer(reply)
+        if _OUTPUT_BEGINS.match(reply, found.end()) and not _is_in_string(reply, found.start())
+    ]
     return reply[closes[-1] :] if closes else reply
+
+
+def _is_in_string(reply: str, place: int) -> bool:
+    """Tell if an odd number of quotation marks stands before a place in its line, as inside a JSON string."""
+    line = reply[reply.rfind("\n", 0, place) + 1 : place]
+    return len(_QUOTE.findall(line)) % 2 == 1

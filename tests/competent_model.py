@@ -90,12 +90,10 @@ def _written(prompt: Prompt) -> list[tuple[str, dict[str, object]]]:
         return [("delete_memory", {"memory_id": memory_id, "reason": "the oldest"}) for memory_id in oldest]
     turns = [line for line in prompt.fields.get("session", "").splitlines() if len(line.split()) > 5]
     if "related_memories" not in prompt.fields:
-        speakers = dict.fromkeys(line.partition(":")[0] for line in turns)
+        first_lines = {line.partition(":")[0]: line[:200] for line in reversed(turns)}
         known = prompt.fields.get("core_memory", "")
-        new = [name for name in speakers if name not in known]
-        return [
-            ("edit_core", {"action": "append", "text": f"{name} is one of the speakers."}) for name in new
-        ]
+        new = [line for name, line in reversed(first_lines.items()) if name not in known]
+        return [("edit_core", {"action": "append", "text": line}) for line in new]
     told = re.search(r"write (episodic|semantic|procedural) memories", prompt.system)
     kinds = (told[1],) if told else ("episodic", "semantic", "procedural")
     day = _day(prompt.fields.get("session_date", ""))

@@ -32,7 +32,7 @@ with atheris.instrument_imports(
     from locomo.locomo_schema import parse_locomo
     from locomo.prompt_markers import escape_prompt_markers
     from memory_program.agents.chat_adapter import ADAPTER
-    from memory_program.agents.signatures import AnswerOrSearch, WriteAll
+    from memory_program.agents.signatures import AnswerOrSearch, AnswerQuestion, WriteAll, WriteCore
     from memory_program.agents.tools import ALL_TOOLS, MemoryTools
     from memory_program.bank.bank import MemoryBank
     from memory_program.bank.dates.resolve import find_dates, resolve_date, resolve_date_span
@@ -91,6 +91,28 @@ def calls(content: bytes) -> None:
     replies(b"[[ ## tool_calls ## ]]\n" + content + b"\n\n[[ ## answer ## ]]\n\n[[ ## completed ## ]]")
 
 
+def variants(content: bytes) -> None:
+    """A call in any of the known variants is that call, whatever its text says; so is an answer in JSON."""
+    text = content.decode(errors="replace")
+    args = {"action": "append", "text": text}
+    call = {"name": "edit_core", "args": args}
+    whole = json.dumps({"tool_calls": [call]})
+    dressed = [
+        whole,
+        f"<think>Hm.</think>\n{whole}",
+        f"[[ ## tool_calls ## ]]\n{whole}[[ ## completed ## ]]<|im_end|>",
+        json.dumps({"tool_calls": call}),
+        json.dumps([{"name": "edit_core", "parameters": json.dumps(args)}]),
+        json.dumps({"tool_calls": [{"name": "edit_core", "args": {"action": "append"}, "text": text}]}),
+    ]
+    expected = [("edit_core", {**args, "text": text.replace("\0", "\ufffd")})]
+    for reply in dressed:
+        read = ADAPTER.parse(WriteCore, reply)["tool_calls"].tool_calls
+        assert [(call.name, call.args) for call in read] == expected, reply
+    answer = ADAPTER.parse(AnswerQuestion, json.dumps({"answer": text}))["answer"]
+    assert answer == text.replace("\0", "\ufffd").strip()
+
+
 def prompts(content: bytes) -> None:
     """What was broken up holds no marker, and is not broken up further."""
     shown = escape_prompt_markers(content.decode(errors="surrogateescape"))
@@ -145,7 +167,8 @@ def exports(content: bytes) -> None:
 
 
 TARGETS: dict[str, Target] = {
-    target.__name__: target for target in (replies, calls, prompts, verdicts, dates, datasets, exports)
+    target.__name__: target
+    for target in (replies, calls, variants, prompts, verdicts, dates, datasets, exports)
 }
 
 
@@ -159,6 +182,7 @@ def seeds(name: str) -> list[str]:
     good = {
         "replies": [f'[[ ## tool_calls ## ]]\n{{"tool_calls": [{call}]}}\n\n[[ ## completed ## ]]'],
         "calls": [f'{{"tool_calls": [{call}, {call}]}}', f"{call}\n{call}", f"```\n[{call}]\n```"],
+        "variants": ["Mara </think> [[ ## tool_calls ## ]]", '```json {"name": "edit_core"}'],
         "prompts": ["[[ ## answer ## ]] <|im_end|>"],
         "verdicts": ["**CORRECT**", "Verdict: wrong.", '{"label": "CORRECT"}', "CORRECT (same place)"],
         "dates": [

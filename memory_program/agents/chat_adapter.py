@@ -85,6 +85,8 @@ class StrictChatAdapter(dspy.ChatAdapter):
         try:
             parsed = self._read_json(signature, text, calls_field) if _JSON_BEGINS.match(text) else None
             if parsed is None:
+                if calls_field is not None and _begins_with_json(text):  # a marker inside of it is text
+                    text, self.is_repaired = f"[[ ## {calls_field} ## ]]\n{text}", True
                 parsed = self._read_sections(signature, text, calls_field)
         except DuplicateKeyError as error:
             raise_parse_error(signature, completion, f"an object has the key {error.args[0]!r} twice")
@@ -124,9 +126,9 @@ class StrictChatAdapter(dspy.ChatAdapter):
                 is_nested = isinstance(inner, dict) and "tool_calls" in inner  # as DSPy's JSON has it
                 read = read_calls([inner if is_nested else value])
                 self.is_repaired |= read.is_repaired
-                parsed[name] = dspy.ToolCalls.from_dict_list(read.calls)
+                parsed[name] = dspy.ToolCalls.from_dict_list(_replace_invalid_characters(read.calls))
             elif outputs[name].annotation is str:
-                parsed[name] = _read_text(name, value[name])
+                parsed[name] = _replace_invalid_characters(_read_text(name, value[name]))
             else:
                 try:
                     parsed[name] = TypeAdapter(outputs[name].annotation).validate_python(value[name])
@@ -177,11 +179,7 @@ class StrictChatAdapter(dspy.ChatAdapter):
         own = _marker_pattern([field])
         header = next((found for found in _HEADER.finditer(text) if found[1] == field), own.search(text))
         if header is None:
-            if not _JSON_BEGINS.match(text):
-                return self._separate_markers(text, marker), 0
-            text, self.is_repaired = f"[[ ## {field} ## ]]\n{text}", True
-            header = own.search(text)
-            assert header is not None
+            return self._separate_markers(text, marker), 0
         before = self._separate_markers(text[: header.end()], marker).rstrip()
         values: list[ReplyJson] = []
         start = end = header.end()
@@ -251,6 +249,17 @@ def _marker_pattern(names: list[str]) -> re.Pattern[str]:
     return re.compile(
         rf"{blank}\[\[{blank}##{blank}({'|'.join(names)}){blank}##{blank}\]\]{blank}", re.IGNORECASE
     )
+
+
+def _begins_with_json(text: str) -> bool:
+    """Tell if a text begins with a JSON value that is whole, or with one that no marker follows."""
+    if not _JSON_BEGINS.match(text):
+        return False
+    try:
+        DECODER.raw_decode(text)
+    except json.JSONDecodeError:
+        return _HEADER.search(text) is None
+    return True
 
 
 def _is_closed(text: str) -> bool:

@@ -1,7 +1,7 @@
 """The response formats that each endpoint takes: found out by refusals, and remembered for the process.
 
-A server may take a schema, a schema without limits of length, any JSON object, or none of these. Each refusal of
-a request (400) costs one call, once per endpoint.
+A server may take a schema, a schema without limits of length, any JSON object, or none of these. Each refusal
+of a request (400) costs one call, once per endpoint.
 """
 
 import json

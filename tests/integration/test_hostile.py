@@ -88,7 +88,8 @@ def test_an_obedient_model_reaches_no_other_namespace_and_loses_no_call(model, t
         for ingested in space.sessions.values():
             record = ingested.record
             if model is hostile.attacks:  # four agents and, of a bank in its bounds, nobody else
-                assert (record.tool_calls, record.failures) == (4 * len(hostile.ATTACKS), ())
+                made = record.tool_calls + record.counts.duplicates
+                assert (made, record.failures) == (4 * len(hostile.ATTACKS), ())
             assert record.operations <= record.tool_calls - len(record.tool_errors)
             assert record.tool_calls or len(record.failures) > 0
 

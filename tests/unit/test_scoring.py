@@ -180,7 +180,9 @@ def test_building_is_summed_up_with_its_failures():
         CallFailure("writer.core", Outcome.UNPARSED, "?"),
         CallFailure("writer.core", Outcome.ERROR, "!"),
     )
-    built = SessionRecord("session_1", 3, 5, ("bad id", "empty"), failures, ("m1",), counts=ReplyCounts(1, 2, 3, 4))
+    built = SessionRecord(
+        "session_1", 3, 5, ("bad id", "empty"), failures, ("m1",), counts=ReplyCounts(1, 2, 3, 4)
+    )
     record = BuildRecord("k", "t1", "session_1", "h", built, Usage(), 1)
     summary = summarize_system([], [record, record, None], RESAMPLING)
     assert summary["memory"] == {
@@ -189,6 +191,7 @@ def test_building_is_summed_up_with_its_failures():
         "tool_calls": 10,
         "tool_errors": 4,
         "left_out": 2,
+        "odd_dates": 0,
         "repaired": 2,
         "duplicates": 4,
         "invented": 6,
