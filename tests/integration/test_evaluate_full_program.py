@@ -18,7 +18,7 @@ from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import BudgetExceededError, ConfigError, ModelError
 from memory_program.core.json_files import Json
 from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.evaluation.stages.system_runner import ModelFactory
+from memory_program.evaluation.role_models import ModelFactory
 from memory_program.models.factory import AdaptiveLimiter, language_model
 from memory_program.tracking import EXPERIMENT, import_mlflow
 from tests.evaluation_samples import write_conversations
@@ -224,6 +224,8 @@ def test_a_saved_program_is_evaluated_beside_memory_and_shares_its_banks(tmp_pat
     program = make_system("memory", SystemSettings())
     program.reader.answer.signature = program.reader.answer.signature.with_instructions("Answer in one word.")
     program.save(str(tmp_path / "program.json"))
+    saved = (tmp_path / "program.json").read_text(encoding="utf-8")
+    (tmp_path / "program.json").write_text(saved, encoding="utf-8-sig")  # as some editors do
     with ModelServer() as server:
         results, output = run(EvaluateConfig(**config, program=tmp_path / "program.json"), server)
         alone, _ = run(EvaluateConfig(**{**config, "output_dir": tmp_path / "alone"}), server)

@@ -17,10 +17,12 @@ from locomo.judge.rubrics import Verdict
 from locomo.metrics import bleu1, evidence_recall, evidence_recall_under_budget, locomo_f1, set_f1
 from locomo.statistics import clustered_interval, cohen_kappa, paired_comparison
 from locomo.types import HEADLINE_TYPES, Benchmark, Category, Question, QuestionType
+from locomo.unspaced_scripts import separate_characters
 from memory_program.bank.outcomes import Outcome
 from memory_program.core.json_files import Json
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, JudgeRecord, Record
 from memory_program.evaluation.scoring.recall import RETRIEVAL_KEYS, retrieval_scores
+from memory_program.evaluation.scoring.stage_failures import answer_failures, build_failures, judge_failures
 from memory_program.models.usage import Usage
 
 RECALL_CUTOFFS = (5, 10, 25, 50)
@@ -85,7 +87,8 @@ def score_question(
     """
     if record is None or record.answer.outcome is not Outcome.OK:
         return ScoredQuestion(question, record, judgements, None, None, None, None)
-    text, gold, category = record.answer.text, question.answer, question.f1_category
+    text, gold, category = separate_characters(record.answer.text), question.answer, question.f1_category
+    gold = separate_characters(gold) if isinstance(gold, str) else gold
     answerable = gold if question.is_answerable else None
     evidence, ranked = question.evidence, record.answer.ranked
     recall: dict[str, float] | None = None
@@ -199,6 +202,11 @@ def summarize_system(
     records = [*scored_records(scored, builds), *replaced]
     stages = usage_by_stage(records)
     total = sum(stages.values(), Usage())
+    failures = {
+        "build": build_failures(builds),
+        "answer": answer_failures(item.record for item in scored),
+        "judge": judge_failures(j for item in scored for j in item.judgements.values()),
+    }
     return {
         "locomo_f1": mean_by_category(scored, _locomo_f1, resampling, "locomo_f1"),
         "abstention": resampling.mean_interval(unanswerable, _locomo_f1, "abstention"),
@@ -221,6 +229,7 @@ def summarize_system(
         "seconds": sum(record.elapsed_s for record in records),
         "usage": {stage: asdict(usage) for stage, usage in stages.items()},
         "failures": count_failures(scored, builds),
+        "first_failures": {stage: found.first for stage, found in failures.items() if found.failures},
     }
 
 
@@ -297,6 +306,7 @@ def summarize_builds(builds: Sequence[BuildRecord | None]) -> Json:
         "operations": sum(record.operations for record in records),
         "tool_calls": sum(record.tool_calls for record in records),
         "tool_errors": sum(len(record.tool_errors) for record in records),
+        "odd_dates": sum(len(record.odd_dates) for record in records),
         "left_out": sum(len(record.left_out) for record in records),
     }
 
