@@ -239,7 +239,11 @@ class RateLimitedEngine:
         usage = Usage(calls=1, seconds=seconds, retries=tries - 1) + self._token_usage(
             response, request.model
         )
-        is_repetitive = response.finish_reason == "length" and bool(find_repetition(_written_text(response)))
+        was_stopped = bool(
+            (response.provider_data or {}).get("is_repetitive")
+        )  # by the engine of this process
+        loops = response.finish_reason == "length" and bool(find_repetition(_written_text(response)))
+        is_repetitive = was_stopped or loops
         record_call(CallRecord(request.model, usage, response.finish_reason, is_repetitive=is_repetitive))
         return response
 
