@@ -67,7 +67,7 @@ def predict(
 
 def _call_config(predictor: dspy.Predict, replies: ReplySettings, limit_tokens: int) -> dict[str, Any]:
     """Return the limit and the stop of one call; Any: the model's keyword arguments."""
-    lm: dspy.LM | None = predictor.lm or dspy.settings.lm
+    lm: Any = predictor.lm or dspy.settings.lm  # Any: DSPy does not type its settings
     if lm is None or "max_completion_tokens" in lm.kwargs:
         return {}  # a model whose thoughts DSPy counts has the limit of its language_model
     limit = replies.max_tokens or limit_tokens + thinking_tokens(lm.model, replies.chat_template_kwargs)

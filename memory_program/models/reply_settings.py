@@ -27,7 +27,7 @@ class ReplyFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplySettings:
-    """How models reply. ``max_tokens`` overrides the limit of each agent (see ``agents.reply_limits``)."""
+    """The form and the limit of replies; ``max_tokens`` overrides the limit of each agent."""
 
     format: ReplyFormat = ReplyFormat.CHAT
     max_tokens: int | None = None

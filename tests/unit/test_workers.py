@@ -1,5 +1,6 @@
 import io
 import threading
+from functools import partial
 
 import dspy
 import pytest
@@ -8,6 +9,7 @@ from rich.console import Console
 from memory_program.agents.predict_call import predict
 from memory_program.evaluation.stages.limits import RunLimits
 from memory_program.evaluation.stages.workers import Workers
+from memory_program.models.reply_settings import ReplySettings
 from memory_program.models.usage import Usage
 from tests.scripted_lm import ScriptedLM, fields
 
@@ -38,7 +40,8 @@ def test_dspy_keeps_no_history_of_the_tasks():
     program = dspy.Predict("question -> answer")
     with ScriptedLM([fields(answer="x")] * 3) as lm:
         program.lm = lm
-        crew.run("rag: answer", [lambda: predict("reader", program, question="q")] * 3, to_do=3, total=3)
+        call = partial(predict, "reader", program, ReplySettings(), 9, question="q")
+        crew.run("rag: answer", [call] * 3, to_do=3, total=3)
     assert (len(lm.requests), lm.history, program.history, dspy.settings.trace) == (3, [], [], [])
 
 
