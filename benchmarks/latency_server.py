@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         due = loop.time() + self._latency_s  # what is worked out here is part of the latency
         completion = _completion(str(body["model"]), text, self._usage(system, user, text))
-        loop.call_at(due, self._finish, job, completion)
+        loop.call_at(due, self._finish, job, completion, bool(body.get("stream")))
 
     def _usage(self, system: str, user: str, text: str) -> dict[str, Any]:
         prompt_tokens = (len(system) + len(user)) // _CHARS_PER_TOKEN
@@ -130,9 +130,25 @@ class Connection(asyncio.Protocol):
             "prompt_tokens_details": {"cached_tokens": cached_tokens},
         }
 
-    def _finish(self, job: str, completion: dict[str, Any]) -> None:
+    def _finish(self, job: str, completion: dict[str, Any], is_streamed: bool) -> None:
         self._traffic.end(job)
-        self._send(completion)
+        if is_streamed:
+            self._stream(completion)
+        else:
+            self._send(completion)
+
+    def _stream(self, completion: dict[str, Any]) -> None:
+        """Send a completion as events of one token each, all at once."""
+        text = completion["choices"][0]["message"]["content"]
+        tokens = [text[start : start + _CHARS_PER_TOKEN] for start in range(0, len(text), _CHARS_PER_TOKEN)]
+        deltas = [{"index": 0, "delta": {"content": token}, "finish_reason": None} for token in tokens]
+        events = [{**completion, "choices": [delta], "usage": None} for delta in deltas]
+        end = {"index": 0, "delta": {}, "finish_reason": "stop"}
+        events.append({**completion, "choices": [end]})
+        sent = [f"data: {json.dumps(event)}\n\n".encode() for event in events] + [b"data: [DONE]\n\n"]
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        chunks = [b"%x\r\n%b\r\n" % (len(event), event) for event in sent]
+        self._transport.write(b"".join([head, *chunks, b"0\r\n\r\n"]))
 
     def _send(self, content: dict[str, Any]) -> None:
         body = json.dumps(content).encode()

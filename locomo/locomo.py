@@ -2,13 +2,17 @@
 
 import hashlib
 import json
+import logging
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from locomo.benchmark_errors import DatasetError
 from locomo.downloads import download
 from locomo.locomo_schema import parse_locomo
 from locomo.types import Benchmark, Conversation
+
+_logger = logging.getLogger(__name__)
 
 LOCOMO_FILE = "locomo10.json"
 LOCOMO_SHA256 = "79fa87e90f04081343b8c8debecb80a9a6842b76a7aa537dc9fdf651ea698ff4"
@@ -87,7 +91,16 @@ def read_dataset(path: Path) -> Dataset:
         DatasetError: see ``read_conversations``.
     """
     document, sha256 = read_json(path)
-    return Dataset(tuple(parse_locomo(document, path.name)), sha256, False, name=path.stem)
+    dangling = list[str]()
+    conversations = tuple(parse_locomo(document, path.name, dangling))
+    if dangling and sha256 != LOCOMO_SHA256:  # the flaws of the official file are known
+        _warn_of_dangling_evidence(path.name, len(dangling), ", ".join(map(repr, dangling[:5])))
+    return Dataset(conversations, sha256, False, name=path.stem)
+
+
+@cache  # a run may read its file several times
+def _warn_of_dangling_evidence(name: str, count: int, first: str) -> None:
+    _logger.warning("%s: %d evidence ids name no turn and are left out, the first: %s", name, count, first)
 
 
 def read_json(path: Path) -> tuple[object, str]:

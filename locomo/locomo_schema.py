@@ -18,26 +18,28 @@ _SESSION_KEY = re.compile(r"session_([0-9]{1,6})")
 _EVIDENCE_ID = re.compile(r"D:?([0-9]{1,6}):([0-9]{1,6})")
 
 
-def parse_locomo(document: object, source: str) -> list[Conversation]:
+def parse_locomo(document: object, source: str, dangling: list[str] | None = None) -> list[Conversation]:
     """Read a decoded JSON document in LoCoMo's schema.
 
     Args:
         document: A list of samples, each with ``sample_id`` and ``conversation``; ``qa`` may be absent.
         source: The name of the file, for errors.
+        dangling: Takes the evidence ids that name no turn, and are left out, in order.
 
     Raises:
         DatasetError: something is missing, doubled or of the wrong type; the message says where, what was
             expected and what to do.
     """
     samples = JsonAt(document, source)
-    conversations = [_conversation(sample) for sample in samples.elements("sample")]
+    dangling = [] if dangling is None else dangling
+    conversations = [_conversation(sample, dangling) for sample in samples.elements("sample")]
     if not conversations:
         raise samples.error("holds no conversation", "add one, or name another file")
     reject_duplicates([c.conversation_id for c in conversations], samples, "sample_id")
     return conversations
 
 
-def _conversation(sample: JsonAt) -> Conversation:
+def _conversation(sample: JsonAt, dangling: list[str]) -> Conversation:
     conversation_id = sample.required("sample_id").name()
     sample = sample.at(conversation_id)
     talk = sample.required("conversation")
@@ -57,7 +59,7 @@ def _conversation(sample: JsonAt) -> Conversation:
         conversation_id,
         speakers,
         tuple(sessions),
-        tuple(_question(q, conversation_id, i, set(turn_ids)) for i, q in enumerate(questions)),
+        tuple(_question(q, conversation_id, i, set(turn_ids), dangling) for i, q in enumerate(questions)),
     )
 
 
@@ -94,7 +96,9 @@ def _session(talk: JsonAt, number: int, key: str, speakers: tuple[str, str]) -> 
     return Session(number, moment, tuple(turns))
 
 
-def _question(asked: JsonAt, conversation_id: str, index: int, turn_ids: Collection[str]) -> Question:
+def _question(
+    asked: JsonAt, conversation_id: str, index: int, turn_ids: Collection[str], dangling: list[str]
+) -> Question:
     written = asked.required("category")
     known = {category.value: category for category in Category}
     if type(written.value) is not int or written.value not in known:  # True is an int, but not a category
@@ -114,7 +118,9 @@ def _question(asked: JsonAt, conversation_id: str, index: int, turn_ids: Collect
     for entry in listed.elements("entry") if listed else []:
         named = entry.text()
         ids = [f"D{int(session)}:{int(turn)}" for session, turn in _EVIDENCE_ID.findall(named)]
-        evidence += [named] if named in turn_ids else ids  # your own conversations may name turns otherwise
+        ids = [named] if named in turn_ids else ids  # your own conversations may name turns otherwise
+        evidence += ids
+        dangling += [unknown for unknown in ids or [named] if unknown not in turn_ids]
     return Question(
         conversation_id=conversation_id,
         index=index,

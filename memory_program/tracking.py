@@ -4,13 +4,17 @@ import importlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
 
 from memory_program.core.errors import TrackingError
 
@@ -18,6 +22,10 @@ EXPERIMENT = "memory-program"
 RECEIPT_FILE = "tracking.json"
 """The file in a run's folder that records which results were logged, and to which address."""
 
+_CHECK_TIMEOUT_S = 4.0
+_DATABASE_PORTS = {"postgresql": 5432, "postgres": 5432, "mysql": 3306, "mssql": 1433}
+_SQLITE_HEADER = b"SQLite format 3\0"
+_WAY_OUT = "correct --tracking-uri and run the same command again, or leave MLflow out with --no-mlflow"
 _MAX_METRICS = 1000  # MLflow accepts no more at once
 
 
@@ -80,7 +88,7 @@ class Tracker:
             for child in children:
                 opened.log(child, {"mlflow.parentRunId": parent_id})
         except opened.mlflow.exceptions.MlflowException as error:
-            raise TrackingError(self._error_message(error)) from error
+            raise TrackingError(f"{self._error_message(error)}; {_WAY_OUT}") from error
         return parent_id
 
     def log_program(self, run_id: str, program: object) -> str:
@@ -107,7 +115,7 @@ class Tracker:
                     use_dspy_model_save=True,
                 )
         except mlflow.exceptions.MlflowException as error:
-            raise TrackingError(self._error_message(error)) from error
+            raise TrackingError(f"{self._error_message(error)}; {_WAY_OUT}") from error
         return str(logged.model_uri)
 
     def enable_tracing(self) -> None:
@@ -128,10 +136,29 @@ class Tracker:
     def _wait(self) -> "_MlflowConnection":
         try:
             return self._opened.result()
+        except TrackingError as error:
+            raise TrackingError(f"{error}; {_WAY_OUT}") from error
         except (OSError, RuntimeError, ValueError) as error:
-            raise TrackingError(self._error_message(error)) from error
+            raise TrackingError(f"{self._error_message(error)}; {_WAY_OUT}") from error
+
+    def on_failure(self, tell: Callable[[str], None]) -> None:
+        """Tell why MLflow cannot be opened, at once when that is known."""
+
+        def check(opened: "Future[_MlflowConnection]") -> None:
+            if not opened.cancelled() and (error := opened.exception()) is not None:
+                tell(str(error) if isinstance(error, TrackingError) else self._error_message(error))
+
+        self._opened.add_done_callback(check)
+
+    @property
+    def is_open(self) -> bool:
+        """True if MLflow could be opened; waits until that is known."""
+        return self._opened.exception() is None
 
     def _open(self) -> "_MlflowConnection":
+        problem = find_tracking_problem(self.uri)
+        if problem is not None:
+            raise TrackingError(f"MLflow at {self.uri!r} cannot be reached: {problem}")
         mlflow = import_mlflow()
         # errors of a database, or of a missing driver, have the message of their library
         of_databases = (importlib.import_module("sqlalchemy.exc").SQLAlchemyError, ImportError)
@@ -169,12 +196,8 @@ class Tracker:
             mlflow, client, client.create_experiment(EXPERIMENT, artifact_location=location)
         )
 
-    def _error_message(self, error: Exception) -> str:
-        text = " ".join(str(error).split())[:300]
-        return (
-            f"MLflow at {self.uri!r} failed: {text}; the results are written: correct --tracking-uri and run "
-            "the same command again, or leave MLflow out with --no-mlflow"
-        )
+    def _error_message(self, error: BaseException) -> str:
+        return f"MLflow at {self.uri!r} failed: {' '.join(str(error).split())[:300]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +236,34 @@ def sqlite_path(uri: str) -> Path | None:
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
 
+def find_tracking_problem(uri: str) -> str | None:
+    """Find out within seconds why a tracking address cannot be used; MLflow itself retries for minutes.
+
+    Returns:
+        the reason; None if something answers there, or if only MLflow can tell.
+    """
+    address = urlsplit(uri)
+    scheme, port = address.scheme.partition("+")[0], _DATABASE_PORTS.get(address.scheme.partition("+")[0])
+    database = sqlite_path(uri)
+    try:
+        if database is not None and database.is_file():
+            with database.open("rb") as file:
+                header = file.read(len(_SQLITE_HEADER))
+            return None if header in (b"", _SQLITE_HEADER) else "the file is not an SQLite database"
+        if scheme in ("http", "https"):
+            # nothing secret is sent, and MLflow has settings of its own for certificates
+            reply = httpx.get(f"{uri.rstrip('/')}/health", timeout=_CHECK_TIMEOUT_S, verify=False)
+            return f"HTTP status {reply.status_code}" if reply.status_code in (502, 503, 504) else None
+        if port is not None and address.hostname:
+            socket.create_connection((address.hostname, address.port or port), _CHECK_TIMEOUT_S).close()
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        return str(error) or type(error).__name__
+    return None
+
+
 def import_mlflow() -> ModuleType:
     """Import MLflow without its telemetry, progress bars and log of database migrations."""
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # seven take minutes
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read while it is imported
     os.environ.setdefault(
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false"
@@ -228,18 +277,44 @@ def import_mlflow() -> ModuleType:
 class RunPublisher:
     """Base of the publishers: logs the results of a run to MLflow, unless they were logged there before."""
 
-    def __init__(self, output_dir: Path, tracking_uri: str | None, *, is_on: bool) -> None:
-        """Prepare; ``open_tracker`` or the first ``log_once`` opens MLflow, unless it is off."""
+    def __init__(
+        self,
+        output_dir: Path,
+        tracking_uri: str | None,
+        *,
+        is_on: bool,
+        say: Callable[[str], None],
+        log_later: str | None,
+    ) -> None:
+        """Prepare; ``open_tracker`` or the first ``log_once`` opens MLflow, unless it is off.
+
+        Args:
+            output_dir: the folder of the run.
+            tracking_uri: MLflow's address; None is a database beside the folder.
+            is_on: log at all.
+            say: prints a line.
+            log_later: the command that logs the results later. With it, a run goes on without an MLflow that
+                cannot be opened. None is for commands that have nothing else to do: that is an error then.
+        """
         self.uri, self._artifacts = tracking_location(output_dir, tracking_uri)
         self._folder, self._is_on = output_dir, is_on
+        self._say, self._log_later = say, log_later
         self._tracker: Tracker | None = None
 
     def open_tracker(self, *, with_traces: bool = False) -> None:
-        """Begin to open MLflow in the background, since that takes seconds; trace every call if asked."""
+        """Begin to open MLflow in the background, since that takes seconds; trace every call if asked.
+
+        If it cannot be opened, that is said as soon as it is known.
+
+        Raises:
+            TrackingError: MLflow cannot be opened, and traces are asked for.
+        """
         if self._is_on and self._tracker is None:
             self._tracker = Tracker(self.uri, self._artifacts)
             if with_traces:
                 self._tracker.enable_tracing()
+            elif self._log_later is not None:
+                self._tracker.on_failure(self._tell_failure)
 
     def close(self) -> None:
         """Release MLflow."""
@@ -252,14 +327,19 @@ class RunPublisher:
         parent: TrackedRun,
         children: Iterable[TrackedRun] = (),
         program: object | None = None,
-    ) -> None:
+    ) -> bool:
         """Log a run, its children and its program, unless results with this digest are logged already.
 
+        A run goes on without an MLflow that cannot be opened, or can no longer be reached.
+
+        Returns:
+            True if the results are logged.
+
         Raises:
-            TrackingError: MLflow fails.
+            TrackingError: MLflow refuses something, or it cannot be opened and there is nothing else to do.
         """
         if not self._is_on:
-            return
+            return False
         path = self._folder / RECEIPT_FILE
         try:
             receipt = json.loads(path.read_text(encoding="utf-8"))
@@ -268,11 +348,25 @@ class RunPublisher:
         database = sqlite_path(self.uri)
         is_there = database is None or database.exists()
         if is_there and receipt.get("uri") == self.uri and receipt.get("digest") == digest:
-            return
+            return True
+        is_told = self._tracker is not None
         self.open_tracker()
         assert self._tracker is not None, "it is on"
+        if self._log_later is not None:
+            if not self._tracker.is_open:
+                if is_told:
+                    self._say(f"not logged to MLflow: {self._log_later} logs these results later")
+                return False
+            problem = find_tracking_problem(self.uri)
+            if problem is not None:
+                self._tell_failure(f"MLflow at {self.uri!r} can no longer be reached: {problem}")
+                return False
         run_id = self._tracker.log(parent, list(children))
         if program is not None:
             self._tracker.log_program(run_id, program)
         receipt = {"uri": self.uri, "digest": digest, "run_id": run_id}
         path.write_text(json.dumps(receipt, indent=1) + "\n", encoding="utf-8")
+        return True
+
+    def _tell_failure(self, problem: str) -> None:
+        self._say(f"{problem}; the run goes on without it, and {self._log_later} logs its results later")

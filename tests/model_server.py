@@ -15,9 +15,10 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -56,10 +57,27 @@ class Behaviour(StrEnum):
     # replies that look like good ones
     DRIP = "drip"
     MISDELIVERED = "misdelivered"
+    # what servers do, rightly or not; never at random
+    NATIVE_CALLS = "native-calls"
+    REASONING = "reasoning"
+    NO_USAGE = "no-usage"
+    CUT_ANTHROPIC = "cut-anthropic"
+    CUT_GOOGLE = "cut-google"
+    LOOP = "loop"
+    STALL = "stall"
+    BLANK = "blank"
+    NO_BODY = "no-body"
+    ERROR_IN_CHOICE = "error-in-choice"
+    ERROR_IN_STREAM = "error-in-stream"
+    PROXY_ERROR = "proxy-error"
+    TOO_LONG = "too-long"
+    QUOTA = "quota"
+    ERROR = "error"
 
 
 _NOT_AT_RANDOM = (Behaviour.COMPETENT, Behaviour.BAD_KEY, Behaviour.DRIP, Behaviour.MISDELIVERED)
-FAULTS = tuple(b for b in Behaviour if b not in _NOT_AT_RANDOM)
+_SPECIAL = tuple(Behaviour)[tuple(Behaviour).index(Behaviour.NATIVE_CALLS) :]
+FAULTS = tuple(b for b in Behaviour if b not in (*_NOT_AT_RANDOM, *_SPECIAL))
 """What can go wrong with a provider that works on the whole, and shows."""
 
 Reply = Callable[[Prompt, int], str]
@@ -103,6 +121,9 @@ class Traffic:
     """The API keys that came along."""
     bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """What was asked, without the messages: model, temperature, limits."""
+    streamed: int = 0
+    abandoned: int = 0
+    """Streamed replies whose client went away before their end."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -124,6 +145,12 @@ class ModelServer:
         hang_s: How long ``HANG`` hangs, unless the client goes away before.
         drip_s: How long ``DRIP`` takes for a reply, byte by byte.
         port: Where to listen; 0 takes a free one.
+        streams: Stream where it is asked for; otherwise send whole replies all the same.
+        token_s: How long a streamed token takes.
+        refuses: Parameters of a request that are an error.
+        error: Status and body of ``ERROR``.
+        models: The names that it serves; others are an error. None serves every name.
+        tls: The files of a certificate and its key, to serve HTTPS.
     """
 
     def __init__(
@@ -136,8 +163,16 @@ class ModelServer:
         hang_s: float = 60.0,
         drip_s: float = 0.5,
         port: int = 0,
+        streams: bool = True,
+        token_s: float = 0.0,
+        refuses: Sequence[str] = (),
+        error: tuple[int, object] = (400, {}),
+        models: Sequence[str] | None = None,
+        tls: tuple[Path, Path] | None = None,
     ) -> None:
         self.traffic = Traffic()
+        self._streams, self._token_s = streams, token_s
+        self._refuses, self._error, self._models = refuses, error, models
         self._behave = behave or always(Behaviour.COMPETENT)
         self._reply = reply or (lambda prompt, seen: competent_reply(prompt))
         self._latency_s = latency_s
@@ -145,7 +180,16 @@ class ModelServer:
         self._hang_s = hang_s
         self._drip_s = drip_s
         self._others: list[Prompt] = []
-        config = uvicorn.Config(self._app(), port=port, log_level="critical", access_log=False)
+        self._scheme = "http" if tls is None else "https"
+        certificate, key = tls or (None, None)
+        config = uvicorn.Config(
+            self._app(),
+            port=port,
+            log_level="critical",
+            access_log=False,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, name="model-server", daemon=True)
 
@@ -153,7 +197,7 @@ class ModelServer:
     def url(self) -> str:
         """The ``api_base`` to give to a client."""
         host, port = self._server.servers[0].sockets[0].getsockname()
-        return f"http://{host}:{port}/v1"
+        return f"{self._scheme}://{host}:{port}/v1"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -173,8 +217,16 @@ class ModelServer:
     def _app(self) -> FastAPI:
         app = FastAPI()
         app.post("/v1/chat/completions", response_model=None)(self._complete)
+        app.get("/v1/models")(self._list_models)
         app.get("/traffic")(self.traffic.as_json)
+        app.get("/health")(lambda: {})
         return app
+
+    def _list_models(self) -> dict[str, Any]:
+        return {
+            "object": "list",
+            "data": [{"id": name, "object": "model"} for name in self._models or ("test",)],
+        }
 
     async def _complete(self, request: Request) -> Response:
         body: dict[str, Any] = await request.json()
@@ -194,20 +246,80 @@ class ModelServer:
             await asyncio.sleep(self._latency_s)
             if behaviour is Behaviour.HANG:
                 await self._hang(request)
+            refusal = self._refusal(body)
+            if refusal is not None:
+                return refusal
             if behaviour is Behaviour.COMPETENT:
                 text = self._reply(prompt, seen)
-                return JSONResponse(_completion(str(body["model"]), prompt, text, "stop"))
+                return self._send(_completion(str(body["model"]), prompt, text, "stop"), body)
             if behaviour is Behaviour.MISDELIVERED:
                 text = competent_reply(others[-1]) if others else ""
-                return JSONResponse(_completion(str(body["model"]), prompt, text, "stop"))
+                return self._send(_completion(str(body["model"]), prompt, text, "stop"), body)
             if behaviour is Behaviour.DRIP:
                 whole = _completion(str(body["model"]), prompt, self._reply(prompt, seen), "stop")
+                if self._is_streamed(body):
+                    return self._send(whole, body, token_s=self._drip_s / _count_tokens(whole))
                 return StreamingResponse(
                     self._dripping(json.dumps(whole).encode()), media_type="application/json"
                 )
-            return self._response(behaviour, prompt, request, str(body["model"]))
+            return self._response(behaviour, prompt, request, body)
         finally:
             traffic.in_flight -= 1
+
+    def _refusal(self, body: dict[str, Any]) -> Response | None:
+        if self._models is not None and body["model"] not in self._models:
+            message = f"The model `{body['model']}` does not exist."
+            return JSONResponse(
+                {"object": "error", "message": message, "type": "NotFoundError", "code": 404}, 404
+            )
+        for name in self._refuses:
+            if name in body:
+                return _error(
+                    400,
+                    f"Unsupported parameter: '{name}' is not supported with this model.",
+                    "unsupported_parameter",
+                )
+        return None
+
+    def _is_streamed(self, body: dict[str, Any]) -> bool:
+        return self._streams and bool(body.get("stream"))
+
+    def _send(self, whole: dict[str, Any], body: dict[str, Any], *, token_s: float | None = None) -> Response:
+        """Send a completion whole, or in events where the client asked for them."""
+        if not self._is_streamed(body):
+            return JSONResponse(whole)
+        self.traffic.streamed += 1
+        pace_s = self._token_s if token_s is None else token_s
+        return StreamingResponse(self._events(whole, body, pace_s), media_type="text/event-stream")
+
+    async def _events(
+        self, whole: dict[str, Any], body: dict[str, Any], token_s: float
+    ) -> AsyncIterator[bytes]:
+        choice, head = whole["choices"][0], {"id": whole["id"], "model": whole["model"]}
+        is_finished = False
+        try:
+            yield b": keep-alive\n\n"
+            for delta in _deltas(choice["message"]):
+                if token_s:
+                    await asyncio.sleep(token_s)
+                yield _event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+            end = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+            yield _event({**head, "choices": [end]})
+            if whole.get("usage") and (body.get("stream_options") or {}).get("include_usage"):
+                yield _event({**head, "choices": [], "usage": whole["usage"]})
+            yield b"data: [DONE]\n\n"
+            is_finished = True
+        finally:
+            self.traffic.abandoned += not is_finished
+
+    async def _stalling(self) -> AsyncIterator[bytes]:
+        is_finished = False
+        try:
+            yield _event({"choices": [{"index": 0, "delta": {"content": "Well"}, "finish_reason": None}]})
+            await asyncio.sleep(self._hang_s)
+            is_finished = True
+        finally:
+            self.traffic.abandoned += not is_finished
 
     async def _dripping(self, content: bytes) -> AsyncIterator[bytes]:
         for place in range(len(content)):
@@ -219,8 +331,10 @@ class ModelServer:
         while time.monotonic() < until and not await request.is_disconnected():
             await asyncio.sleep(0.02)
 
-    def _response(self, behaviour: Behaviour, prompt: Prompt, request: Request, model: str) -> Response:
-        key = request.headers.get("authorization", "")
+    def _response(
+        self, behaviour: Behaviour, prompt: Prompt, request: Request, body: dict[str, Any]
+    ) -> Response:
+        key, model = request.headers.get("authorization", ""), str(body["model"])
         match behaviour:
             case Behaviour.RATE_LIMIT:
                 return _error(429, "Rate limit reached for requests", "rate_limit_exceeded")
@@ -233,13 +347,100 @@ class ModelServer:
                 return _error(401, f"Incorrect API key provided: {key}", "invalid_api_key")
             case Behaviour.HTML:
                 return HTMLResponse("<html><body><h1>502 Bad Gateway</h1></body></html>")
+            case Behaviour.PROXY_ERROR:
+                page = "<html><head><title>504 Gateway Time-out</title></head><body>nginx</body></html>"
+                return HTMLResponse(page, 503)
             case Behaviour.NO_CHOICES:
                 return JSONResponse({"id": "x", "object": "chat.completion", "model": model})
+            case Behaviour.NO_BODY:
+                return Response(b"", media_type="application/json")
             case Behaviour.DISCONNECT:
                 return _BrokenResponse(_completion(model, prompt, competent_reply(prompt), "stop"))
+            case Behaviour.STALL:
+                return StreamingResponse(self._stalling(), media_type="text/event-stream")
+            case Behaviour.ERROR_IN_STREAM:
+                said = _event({"error": {"message": "the worker died", "code": 500}}) + b"data: [DONE]\n\n"
+                return Response(_event({"choices": [{"delta": {"content": "We"}}]}) + said, media_type=_SSE)
+            case Behaviour.ERROR_IN_CHOICE:
+                error = {"code": 502, "message": "Provider returned error"}
+                choice = {
+                    "message": {"role": "assistant", "content": ""},
+                    "error": error,
+                    "finish_reason": "error",
+                }
+                return JSONResponse({"id": "x", "model": model, "choices": [choice]})
+            case Behaviour.QUOTA:
+                return _error(
+                    429, "You exceeded your current quota, please check your plan", "insufficient_quota"
+                )
+            case Behaviour.TOO_LONG:
+                said = (
+                    "This model's maximum context length is 2048 tokens. However, you requested 4396 tokens."
+                )
+                return JSONResponse({"object": "error", "message": said, "code": 400}, 400)
+            case Behaviour.ERROR:
+                status, content = self._error
+                if isinstance(content, str):
+                    return Response(content, status)
+                return JSONResponse(content, status)
+            case Behaviour.LOOP:
+                text = "1. " * (int(body.get("max_tokens") or 4096) // 2)
+                return self._send(_completion(model, prompt, text, "length"), body)
             case _:
                 text, finish_reason = spoken(behaviour, prompt)
-                return JSONResponse(_completion(model, prompt, text, finish_reason))
+                whole = _completion(model, prompt, text, finish_reason)
+                message = whole["choices"][0]["message"]
+                if behaviour is Behaviour.NATIVE_CALLS:
+                    message |= {"content": None, "tool_calls": native_calls(text)}
+                    whole["choices"][0]["finish_reason"] = "tool_calls"
+                if behaviour is Behaviour.REASONING:
+                    message["reasoning_content"] = "[[ ## answer ## ]]\nPerhaps Lima?\n\nNo, wait."
+                if behaviour is Behaviour.BLANK:
+                    whole["choices"][0]["finish_reason"] = None
+                if behaviour in (Behaviour.NO_USAGE, Behaviour.BLANK):
+                    del whole["usage"]
+                return self._send(whole, body)
+
+
+def native_calls(text: str) -> list[dict[str, Any]]:
+    """Turn the tool calls in a reply's text into native ones; without any, call ``search_memory``."""
+    written = text.partition("[[ ## tool_calls ## ]]\n")[2].partition("\n\n[[ ## ")[0]
+    calls = (
+        json.loads(written)["tool_calls"] if written else [{"name": "search_memory", "args": {"query": "x"}}]
+    )
+    return [
+        {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {"name": call["name"], "arguments": json.dumps(call["args"])},
+        }
+        for number, call in enumerate(calls)
+    ]
+
+
+_SSE = "text/event-stream"
+
+
+def _event(content: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(content).encode() + b"\n\n"
+
+
+def _deltas(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Cut a message into tokens of four characters, and its tool calls in two pieces each."""
+    yield {"role": "assistant", "content": ""}
+    for name in ("reasoning_content", "content"):
+        text = message.get(name) or ""
+        for start in range(0, len(text), 4):
+            yield {name: text[start : start + 4]}
+    for index, call in enumerate(message.get("tool_calls", [])):
+        said = call["function"]["arguments"]
+        first = {"name": call["function"]["name"], "arguments": said[:5]}
+        yield {"tool_calls": [{"index": index, "id": call["id"], "type": "function", "function": first}]}
+        yield {"tool_calls": [{"index": index, "function": {"arguments": said[5:]}}]}
+
+
+def _count_tokens(whole: dict[str, Any]) -> int:
+    return sum(1 for _ in _deltas(whole["choices"][0]["message"]))
 
 
 def spoken(behaviour: Behaviour, prompt: Prompt) -> tuple[str, str]:
@@ -252,9 +453,9 @@ def spoken(behaviour: Behaviour, prompt: Prompt) -> tuple[str, str]:
                 return f"Let me think about this.\n\n{reply}\n\nI hope this helps!", "stop"
             calls, marker, end = rest.partition("\n\n[[ ## ")
             return f"{opening}{colon}Sure! Here you go:\n```json\n{calls}\n```\nDone.{marker}{end}", "stop"
-        case Behaviour.CUT | Behaviour.CUT_SILENTLY:
-            return reply[: len(reply) // 2], "length" if behaviour is Behaviour.CUT else "stop"
-        case Behaviour.EMPTY:
+        case _ if behaviour in _CUT_REASONS:
+            return reply[: len(reply) // 2], _CUT_REASONS[behaviour]
+        case Behaviour.EMPTY | Behaviour.BLANK:
             return "", "stop"
         case Behaviour.REFUSAL:
             return "I'm sorry, but I can't help with that.", "stop"
@@ -264,11 +465,17 @@ def spoken(behaviour: Behaviour, prompt: Prompt) -> tuple[str, str]:
             return reply, "stop"
 
 
+_CUT_REASONS = {
+    Behaviour.CUT: "length",
+    Behaviour.CUT_SILENTLY: "stop",
+    Behaviour.CUT_ANTHROPIC: "max_tokens",
+    Behaviour.CUT_GOOGLE: "MAX_TOKENS",
+}
 _BAD_CALLS: dict[Behaviour, tuple[str, dict[str, object]]] = {
     Behaviour.UNKNOWN_TOOL: ("drop_database", {"confirm": True}),
     Behaviour.UNKNOWN_MEMORY: ("delete_memory", {"memory_id": "m999999", "reason": "wrong"}),
     Behaviour.WRONG_TYPES: ("manage_memory", {"action": "create", "text": 12, "kind": ["episodic"]}),
-    Behaviour.HUGE_MEMORY: ("manage_memory", {"action": "create", "text": "very " * 2000 + "long"}),
+    Behaviour.HUGE_MEMORY: ("manage_memory", {"action": "create", "text": " ".join(map(str, range(2000)))}),
 }
 
 

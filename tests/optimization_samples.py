@@ -31,8 +31,8 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.evaluation.data_splits import split_conversations
+from memory_program.evaluation.role_models import ModelFactory
 from memory_program.evaluation.scoring.question_scores import Json
-from memory_program.evaluation.stages.system_runner import ModelFactory
 from memory_program.models.factory import AdaptiveLimiter, language_model
 from memory_program.optimization.optimization_run import optimize
 from memory_program.rl.rewards import AnswerMetric

@@ -129,7 +129,7 @@ class Judge(dspy.Module):
         """Judge one answer as a DSPy program does; ``grade`` gives the same as a plain record."""
         inputs = {"question": question, "gold_answer": str(gold), "given_answer": prediction}
         fields = {name: escape_prompt_markers(text) for name, text in inputs.items()}
-        model: dspy.LM | None = self.predict.lm or dspy.settings.lm
+        model: Any = self.predict.lm or dspy.settings.lm  # Any: DSPy does not type its settings
         config: dict[str, int] = {}
         if model is not None and "max_completion_tokens" not in model.kwargs:  # thoughts have their own limit
             own: int | None = model.kwargs.get("max_tokens")

@@ -4,11 +4,11 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import dspy
-from dspy.utils.exceptions import AdapterParseError, LMError
+from dspy.utils.exceptions import AdapterParseError, LMBillingError, LMError
 
 from memory_program.agents.chat_adapter import ADAPTER, COMPLETION_MARKER, TruncatedReplyError
 from memory_program.bank.outcomes import CallFailure, Outcome
-from memory_program.core.errors import MemoryProgramError
+from memory_program.core.errors import MemoryProgramError, QuotaExhaustedError
 from memory_program.models.model_names import is_bundled
 from memory_program.models.reply_settings import ReplyFormat, ReplySettings, thinking_tokens
 from memory_program.models.usage import UsageMeter, track_usage
@@ -46,6 +46,7 @@ def predict(
 
     Raises:
         CallFailedError: the model could not be reached, or its reply was cut off or could not be read.
+        QuotaExhaustedError: no call will be answered until the account has credit.
     """
     with dspy.context(adapter=ADAPTER), track_usage() as meter:
         try:
@@ -54,6 +55,8 @@ def predict(
             cut = isinstance(error, TruncatedReplyError) or _is_last_call_truncated(meter)
             outcome = Outcome.TRUNCATED if cut else Outcome.UNPARSED
             raise CallFailedError(CallFailure(where, outcome, _one_line(error))) from error
+        except LMBillingError as error:
+            raise QuotaExhaustedError(f"{where}: {_one_line(error)}") from error
         except LMError as error:
             raise CallFailedError(CallFailure(where, Outcome.ERROR, _one_line(error))) from error
         # Tool calls have an end of their own; a text that was cut can look whole.

@@ -13,6 +13,10 @@ class Outcome(StrEnum):
     TRUNCATED = "truncated"
 
 
+UNREADABLE_OUTCOMES = (Outcome.UNPARSED, Outcome.TRUNCATED)
+"""The outcomes of a call whose reply came, and could not be used."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallFailure:
     """A call without a usable reply: its agent (``writer.semantic``), its outcome, and why."""
@@ -20,6 +24,10 @@ class CallFailure:
     where: str
     outcome: Outcome
     message: str
+
+    def __str__(self) -> str:
+        """Return the agent and the reason in one line."""
+        return f"{self.where}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +71,11 @@ class Answer:
     shown: tuple[str, ...] = ()
     context_tokens: int = 0
     searches: int = 0
+
+    @property
+    def failure(self) -> CallFailure | None:
+        """The failed call in place of an answer; None if there is an answer."""
+        if self.outcome is Outcome.OK:
+            return None
+        where, colon, why = self.message.partition(": ")
+        return CallFailure(where if colon else "reader", self.outcome, why if colon else self.message)

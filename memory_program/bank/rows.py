@@ -148,6 +148,12 @@ def unsaved_sessions(
     return [ingested for ingested in sessions if ingested.session.session_id not in known]
 
 
+def read_notes(connection: Connection, prefix: str) -> dict[str, str]:
+    """Read the notes whose keys begin with a prefix, by key."""
+    query = select(META.c.key, META.c.value).where(META.c.key.startswith(prefix, autoescape=True))
+    return dict(connection.execute(query.order_by(META.c.key)).tuples().all())
+
+
 # -- writing -------------------------------------------------------------------------------------
 
 
@@ -238,6 +244,12 @@ def insert_sessions(
     ]
     if rows:
         connection.execute(insert(SESSIONS), rows)
+
+
+def insert_note(connection: Connection, key: str, value: str) -> None:
+    """Insert a note, unless there is one with this key."""
+    if connection.scalar(select(META.c.key).where(META.c.key == key)) is None:
+        connection.execute(insert(META), {"key": key, "value": value})
 
 
 def insert_vectors(

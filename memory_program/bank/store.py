@@ -123,6 +123,20 @@ class BankStore:
         with self._database.reading() as connection:
             return rows.read_namespaces(connection)
 
+    def notes(self, prefix: str) -> dict[str, str]:
+        """Return the notes about the database whose keys begin with a prefix, by key."""
+        with self._database.reading() as connection:
+            return rows.read_notes(connection, prefix)
+
+    def add_note(self, key: str, value: str) -> None:
+        """Add a note about the database, unless it has one with this key of at most 64 characters.
+
+        Notes outlive the namespaces, so they hold nothing of a conversation.
+        """
+        if key not in self.notes(key):
+            with self._database.writing() as connection:
+                rows.insert_note(connection, key, value)
+
     def load(self, namespace: str) -> MemorySpace:
         """Read a namespace; one that was never saved is empty."""
         _check_namespace(namespace)

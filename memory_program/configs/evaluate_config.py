@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 import tyro
 from pydantic import Field, field_validator, model_validator
 
+from memory_program.configs.endpoints import JudgeAddress, ReaderAddress, WriterAddress
 from memory_program.configs.groups import (
     Concurrency,
     DatasetName,
@@ -22,11 +23,14 @@ from memory_program.configs.groups import (
 )
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import DatabaseUrl, OutputFile, Settings, check_choices, split_list
-from memory_program.models.model_names import POCKET, is_bundled, is_local
+from memory_program.models.model_names import POCKET, is_bundled, runs_here
 
 BuildOrder = Literal["sequential", "two-phase"]
 
 SplitName = Literal["all", "train", "val", "test", "sft", "rl"]
+
+NO_JUDGE = "none"
+"""The value of ``judge_model`` that switches the judge off."""
 
 _SPLITS: Mapping[str, tuple[SplitName, ...]] = {
     DatasetName.LONGMEMEVAL: ("all", "sft", "rl", "test"),
@@ -116,13 +120,14 @@ class EvaluateConfig(Settings, init=False):
     judged. Other datasets need a model."""
 
     writer_model: str | None = None
-    """Model that writes memories, if not --model."""
+    """Model that writes memories, if not --model. With --mode answer it may be left out: the banks say which
+    model wrote them."""
 
     reader_model: str | None = None
     """Model that answers, if not --model."""
 
     judge_model: str | None = None
-    """Model that judges answers, if not --model. Without either, nothing is judged."""
+    """Model that judges answers, if not --model. Without either, or with "none", nothing is judged."""
 
     rubrics: str = "lenient,strict"
     """Comma-separated rubrics of the judge. lenient follows the published ones, strict accepts no vague
@@ -134,6 +139,12 @@ class EvaluateConfig(Settings, init=False):
     prompts make other records, and every signature names them."""
 
     api_base: ServerAddress
+
+    writer_api_base: WriterAddress
+
+    reader_api_base: ReaderAddress
+
+    judge_api_base: JudgeAddress
 
     temperature: Temperature
 
@@ -173,8 +184,9 @@ class EvaluateConfig(Settings, init=False):
     max_cost: MaxCost
 
     max_errors: int | None = Field(default=None, ge=0)
-    """Stop, and keep the results, when more calls than this have failed. Without it a run stops only when
-    its first 20 items all failed."""
+    """Stop, and keep the results, when more calls than this have failed. Without it a run stops when its
+    first 20 items all failed, or when most replies of its first 3 sessions or 10 answers were cut or
+    unreadable."""
 
     retry_errors: bool = False
     """Repeat work that is recorded as failed. Otherwise it is counted beside the score."""
@@ -239,10 +251,14 @@ class EvaluateConfig(Settings, init=False):
             return self
         writers = [self.writer_model_for(name) for name in self.system_names]
         readers = [self.reader] if any(name.has_model_reader for name in self.system_names) else []
-        for model in (*writers, *readers):
-            if model is not None and is_local(model):
+        called = (
+            *(writers if self.mode is not Mode.ANSWER else ()),
+            *(readers if self.mode is not Mode.BUILD else ()),
+        )
+        for model in called:
+            if model is not None and runs_here(model):
                 raise ConfigError(
-                    f"model {model!r} runs in this process, and executor='ray' in others, all of which would "
+                    f"model {model!r} runs on this machine, and executor='ray' in others, all of which would "
                     "load it: leave --executor out, or serve it and name it openai/NAME, with --api-base"
                 )
         for name in ("build", "traces"):
@@ -258,7 +274,11 @@ class EvaluateConfig(Settings, init=False):
     def _check_models_named(self) -> Self:
         if self.mode.runs_systems:
             for name in self.system_names:
-                lacks_writer = name.has_model_writer and self.writer_model_for(name) is None
+                lacks_writer = (
+                    name.has_model_writer
+                    and self.writer_model_for(name) is None
+                    and self.mode is not Mode.ANSWER  # the banks say which model wrote them
+                )
                 lacks_reader = name.has_model_reader and self.reader is None and self.mode is not Mode.BUILD
                 if lacks_writer or lacks_reader:
                     part = "writer" if lacks_writer else "reader"
@@ -310,4 +330,6 @@ class EvaluateConfig(Settings, init=False):
     @property
     def judge(self) -> str | None:
         """The judge's model, if any. The embedded model judges only where it is named as the judge."""
-        return self.judge_model or (None if self.model is not None and is_bundled(self.model) else self.model)
+        if self.judge_model is not None:
+            return None if self.judge_model == NO_JUDGE else self.judge_model
+        return None if self.model is not None and is_bundled(self.model) else self.model

@@ -16,7 +16,7 @@ from memory_program.models.reply_settings import ReplyFormat, ReplySettings
 
 WriterMode = Literal["specialists", "generalist"]
 
-_API_BASE = "Address of your own OpenAI-compatible server, for every API model."
+_API_BASE = "Address of your own OpenAI-compatible server, for every API model without one of its own."
 _CONCURRENCY = (
     "Parallel work, and most model calls in flight. 8 stays under most rate limits of new accounts."
 )

@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from memory_program.configs.endpoints import JudgeAddress, PromptAddress, Role
 from memory_program.configs.groups import (
     Concurrency,
     DatasetName,
@@ -89,6 +90,10 @@ class OptimizeConfig(Settings, init=False):
     """Model that writes instructions and reflects, if not --model. A strong one pays: it has few calls."""
 
     api_base: ServerAddress
+
+    prompt_api_base: PromptAddress
+
+    judge_api_base: JudgeAddress
 
     temperature: Temperature
 
@@ -190,6 +195,11 @@ class OptimizeConfig(Settings, init=False):
         """The file for the best program."""
         name = "optimized_judge.json" if self.target is Target.JUDGE else "optimized_memory_program.json"
         return self.output or Path(name)
+
+    @property
+    def task_role(self) -> Role:
+        """The role of the model whose prompts are improved."""
+        return Role.JUDGE if self.target is Target.JUDGE else Role.READER
 
     @property
     def task_temperature(self) -> float:

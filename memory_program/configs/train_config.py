@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from memory_program.configs.endpoints import JudgeAddress, ReaderAddress
 from memory_program.configs.groups import (
     DataSettings,
     GradingSettings,
@@ -57,6 +58,10 @@ class TrainConfig(Settings, init=False):
     since its answers reflect the memories better."""
 
     api_base: ServerAddress
+
+    reader_api_base: ReaderAddress
+
+    judge_api_base: JudgeAddress
 
     source: DataSettings = DataSettings()
 
@@ -124,6 +129,10 @@ class ReevaluateConfig(Settings, init=False):
     num_test: NumTest
 
     api_base: ServerAddress
+
+    reader_api_base: ReaderAddress
+
+    judge_api_base: JudgeAddress
 
     push_to_hub: HubRepository
 

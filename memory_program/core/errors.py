@@ -75,6 +75,21 @@ class BudgetExceededError(MemoryProgramError):
     """A run would cost more, or fail more often, than it was allowed to."""
 
 
+class QuotaExhaustedError(BudgetExceededError):
+    """A provider refuses every call until the account has credit again."""
+
+    def __init__(self, what: str) -> None:
+        """Say which call was refused and why, and what to do."""
+        super().__init__(
+            f"the quota of the provider is used up ({what}): add credit or choose another model; finished "
+            "work is kept, and the same command continues from there"
+        )
+
+
+class NoResultError(MemoryProgramError):
+    """Every item of a stage failed, so that there is nothing to score; what happened is on record."""
+
+
 class OptimizationError(MemoryProgramError):
     """An optimiser cannot go on: what it tries cannot be scored, or it failed itself."""
 

@@ -7,6 +7,7 @@ from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -79,9 +80,20 @@ TrackingUri = Annotated[
 ]
 """MLflow's tracking address, without a password."""
 
-ApiBase = Annotated[
-    str, AfterValidator(partial(reject_password, "api_base", "the key that the environment has for it"))
-]
+
+def _check_api_base(value: str, setting: ValidationInfo) -> str:
+    name = str(setting.field_name)
+    reject_password(name, "the key that the environment has for it", value)
+    address = urlsplit(value)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise ConfigError(
+            f"--{name.replace('_', '-')} {value!r} is not an address: one looks like "
+            "'http://127.0.0.1:8000/v1'"
+        )
+    return value
+
+
+ApiBase = Annotated[str, AfterValidator(_check_api_base)]
 """The address of a server with models, without a password."""
 
 

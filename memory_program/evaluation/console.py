@@ -11,6 +11,16 @@ def make_console() -> Console:
     return console if console.is_terminal else Console(width=120)
 
 
+def format_count(number: int, noun: str) -> str:
+    """Write a number with its noun.
+
+    Example:
+        >>> format_count(1, "session"), format_count(1200, "question")
+        ('1 session', '1,200 questions')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def print_plain(console: Console, line: str, style: str | None = None) -> None:
     """Print a line as it is: brackets are text, and a path or a signature can be copied whole."""
     console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)

@@ -4,15 +4,17 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import cache
+from operator import attrgetter
+from textwrap import shorten
 
 import dspy
 from rich.console import Console
 
 from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
+from memory_program.configs.endpoints import Role
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
-from memory_program.core.errors import ModelError, RecordError
+from memory_program.core.errors import NoResultError, RecordError
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
 from memory_program.evaluation.console import make_console, print_plain
@@ -21,8 +23,10 @@ from memory_program.evaluation.oracle_eval import oracle_run
 from memory_program.evaluation.question_selection import Selection, load_selection
 from memory_program.evaluation.report.mlflow_evaluation import EvaluationPublisher
 from memory_program.evaluation.report.write_reports import load_system_records, report_runs, score_and_publish
+from memory_program.evaluation.role_models import ModelFactory, RoleModels, make_role_models
 from memory_program.evaluation.scoring.bank_growth import database_url
 from memory_program.evaluation.scoring.score_signature import identify_judge, write_run
+from memory_program.evaluation.scoring.stage_failures import answer_failures, build_failures, judge_failures
 from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.evaluation.stages.calibrate_stage import calibrate_judge
 from memory_program.evaluation.stages.cost_estimate import (
@@ -34,10 +38,8 @@ from memory_program.evaluation.stages.cost_estimate import (
 from memory_program.evaluation.stages.judge_stage import judge_cases, list_answers_to_judge, unjudged_answers
 from memory_program.evaluation.stages.limits import RunLimits
 from memory_program.evaluation.stages.ray_executor import RayExecutor
-from memory_program.evaluation.stages.system_runner import ModelFactory, SystemFactory, SystemRunner
+from memory_program.evaluation.stages.system_runner import SystemFactory, SystemRunner
 from memory_program.evaluation.stages.workers import Workers
-from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
-from memory_program.models.reply_settings import most_reply_tokens
 
 
 def evaluate(
@@ -66,10 +68,11 @@ def evaluate(
         ClusterError: the Ray cluster of the run is lost; finished work is kept.
         RunInUseError: another process works in the folder.
         StoreError: the database fails.
+        NoResultError: every item of a stage failed; the results are written.
         TrackingError: MLflow fails; the results are written.
     """
     console = console or make_console()
-    models = models or _make_model_factory(config)
+    role_models = make_role_models(config, models, check=True)
     with ExitStack() as stack:
 
         def is_wanted(record: logging.LogRecord) -> bool:
@@ -80,7 +83,7 @@ def evaluate(
         dspy_logger.addFilter(is_wanted)
         stack.callback(dspy_logger.removeFilter, is_wanted)
         if config.mode is Mode.CALIBRATE:
-            return calibrate_judge(config, console, models)
+            return calibrate_judge(config, console, role_models)
         if config.runs:
             reported = report_runs(config, console)
             return reported[0].results if len(reported) == 1 else None
@@ -91,7 +94,7 @@ def evaluate(
             return score_and_publish(config, selection, console, oracle).results
         stack.enter_context(lock_run_folder(config.output_dir))
         if config.mode is Mode.JUDGE:
-            return _run_judge_stage(config, selection, console, models)
+            return _run_judge_stage(config, selection, console, role_models)
         has_banks = any(name.has_model_writer for name in config.system_names)
         db_url = database_url(config) if has_banks else None
         store = stack.enter_context(BankStore(db_url)) if db_url is not None else None
@@ -102,8 +105,11 @@ def evaluate(
             others = [system.recorded for system in systems]
             systems.append(SystemRunner(name, config, selection, system_factory, store, others, executor))
             stack.callback(systems[-1].recorded.journals.close)
+            writer = systems[-1].recorded.run.system.writer
+            if writer != config.writer_model_for(name):
+                print_plain(console, f"{name.value}: answers from the banks that {writer} wrote")
         recorded = [system.recorded for system in systems]
-        workers = _check_and_prepare(config, console, systems, models)
+        workers = _check_and_prepare(config, console, systems, role_models)
         _write_config(config)  # not earlier: a run that cannot begin leaves the folder as it was
         publisher = stack.enter_context(closing(EvaluationPublisher(config, selection, console, oracle)))
         is_finished = all(system.is_finished for system in systems)
@@ -113,13 +119,15 @@ def evaluate(
             publisher.open_tracker(with_traces=config.traces)
         for system in systems:
             system.write_run_files()
-            if config.mode is not Mode.ANSWER:
-                system.builder.build(workers)
+            if config.mode is not Mode.ANSWER or system.recorded.run.system.writer is None:
+                system.builder.build(workers)  # without a writer it calls no model
             if config.mode is not Mode.BUILD:
                 system.answerer.answer(workers)
             if config.mode is Mode.FULL:
-                _judge_system(system.recorded, config, models, workers)
-        return publisher.publish(recorded, store).results if config.mode is Mode.FULL else None
+                _judge_system(system.recorded, config, role_models, workers)
+        results = publisher.publish(recorded, store).results if config.mode is Mode.FULL else None
+        _check_for_results(config, console, recorded)
+        return results
 
 
 def evaluate_oracle(config: EvaluateConfig) -> Json | None:
@@ -147,7 +155,7 @@ def evaluate_oracle(config: EvaluateConfig) -> Json | None:
 
 
 def _check_and_prepare(
-    config: EvaluateConfig, console: Console, systems: Sequence[SystemRunner], models: ModelFactory
+    config: EvaluateConfig, console: Console, systems: Sequence[SystemRunner], models: RoleModels
 ) -> Workers:
     """Check the cost and the models of the calls to come, and make the worker threads."""
     recorded = [system.recorded for system in systems]
@@ -155,14 +163,14 @@ def _check_and_prepare(
     workers = _make_workers(config, console, recorded, [e for of_system in estimates for e in of_system])
     for system, to_call in zip(systems, estimates, strict=True):
         if to_call:
-            system.attach_models(models)
+            system.attach_models(models, to_call)
         if config.mode is Mode.FULL:
             _judge_model(system.recorded, config, models)
     return workers
 
 
 def _run_judge_stage(
-    config: EvaluateConfig, selection: Selection, console: Console, models: ModelFactory
+    config: EvaluateConfig, selection: Selection, console: Console, models: RoleModels
 ) -> None:
     """Judge the last answers of each system.
 
@@ -189,6 +197,37 @@ def _run_judge_stage(
         write_run(system.folder, system.run)
         with closing(system.journals):
             _judge_system(system, config, models, workers)
+    _check_for_results(config, console, recorded)
+
+
+def _check_for_results(config: EvaluateConfig, console: Console, recorded: Sequence[SystemRecords]) -> None:
+    """Warn of failed items with the first reason, and raise if a stage of a system gave nothing.
+
+    Raises:
+        NoResultError: every item of a stage failed.
+    """
+    hopeless: list[str] = []
+    for system in recorded:
+        keys, judgements = map(attrgetter("key"), list_answers_to_judge(system)), system.journals.judgements
+        found = {
+            Mode.BUILD: build_failures(system.builds()),
+            Mode.ANSWER: answer_failures(record for _, record in system.answers()),
+            Mode.JUDGE: judge_failures(map(judgements.records.get, keys)),
+        }
+        for mode, stage in found.items():
+            if not stage.failures or config.mode not in (mode, Mode.FULL):
+                continue
+            name = f"{system.run.system.name} {mode.value}"
+            line = f"{name}: {len(stage.failures)} failed, the first: {shorten(stage.first, 300)}"
+            if stage.is_all_lost:
+                hopeless.append(line)
+            elif config.mode is not Mode.FULL:  # else the results have told
+                print_plain(console, f"{line}; --retry-errors repeats them", style="bold red")
+    if hopeless:
+        raise NoResultError(
+            f"every item of a stage failed: {'; '.join(hopeless)}; correct the cause, and repeat the items "
+            "with --retry-errors"
+        )
 
 
 def _write_config(config: EvaluateConfig) -> None:
@@ -196,7 +235,7 @@ def _write_config(config: EvaluateConfig) -> None:
 
 
 def _judge_system(
-    recorded: SystemRecords, config: EvaluateConfig, models: ModelFactory, workers: Workers
+    recorded: SystemRecords, config: EvaluateConfig, models: RoleModels, workers: Workers
 ) -> None:
     if recorded.run.judge is not None:
         judges = make_judges(config, _judge_model(recorded, config, models))
@@ -205,7 +244,7 @@ def _judge_system(
         judge_cases(f"{recorded.run.system.name}: judge", missing, judges, journal, workers, total=total)
 
 
-def _judge_model(recorded: SystemRecords, config: EvaluateConfig, models: ModelFactory) -> dspy.LM | None:
+def _judge_model(recorded: SystemRecords, config: EvaluateConfig, models: RoleModels) -> dspy.LM | None:
     """Make the model that judges the answers of a system; None if every answer has its verdicts.
 
     Raises:
@@ -215,7 +254,7 @@ def _judge_model(recorded: SystemRecords, config: EvaluateConfig, models: ModelF
         return None
     has_unanswered = any(answer is None for _, answer in recorded.answers())
     is_needed = has_unanswered or unjudged_answers(recorded, retry_errors=config.retry_errors)
-    return models(recorded.run.judge.model, 0.0) if is_needed else None
+    return models(Role.JUDGE, recorded.run.judge.model, 0.0) if is_needed else None
 
 
 def _make_workers(
@@ -239,25 +278,3 @@ def _make_workers(
     check_affordable(estimates, spent_usd, config.max_cost)
     limits = RunLimits(max_errors=config.max_errors, max_cost_usd=config.max_cost, spent_usd=spent_usd)
     return Workers(console, limits, config.concurrency)
-
-
-def _make_model_factory(config: EvaluateConfig) -> ModelFactory:
-    """Make models under one limit of calls in flight; a model that does not answer is an error at once."""
-    limiter = AdaptiveLimiter(config.concurrency)
-
-    @cache
-    def make_model(name: str, temperature: float) -> dspy.LM:
-        lm = language_model(
-            name,
-            api_base=config.api_base,
-            temperature=temperature,
-            max_tokens=most_reply_tokens(name, config.system.replies.settings()),
-            limiter=limiter,
-        )
-        try:
-            check_model(lm)
-        except ModelError:
-            check_model(lm)  # one retry: a provider that garbles a reply in a hundred is good enough
-        return lm
-
-    return make_model

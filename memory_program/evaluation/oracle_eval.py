@@ -3,7 +3,7 @@
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
 from memory_program.core.json_files import Json
 from memory_program.evaluation.datasets import load_worlds
-from memory_program.evaluation.stages.system_runner import ModelFactory
+from memory_program.evaluation.role_models import ModelFactory
 from memory_program.worlds.oracle import oracle_lm
 
 ORACLE = "oracle"
@@ -31,6 +31,9 @@ def oracle_run(config: EvaluateConfig) -> tuple[EvaluateConfig, ModelFactory] | 
         "judge_model": None,
         "judge_program": None,
         "api_base": None,
+        "writer_api_base": None,
+        "reader_api_base": None,
+        "judge_api_base": None,
         "temperature": 0.0,
         "program": None,  # its instructions and demos are a model's, and no prompt that the oracle knows
         "output_dir": config.output_dir / "ceiling",

@@ -13,6 +13,7 @@ from locomo.types import Benchmark, Conversation, Question, all_questions
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import split_list
+from memory_program.evaluation.console import format_count
 from memory_program.evaluation.datasets import load_dataset
 
 _MAX_NAMES_SHOWN = 10
@@ -31,10 +32,9 @@ class Selection:
     def summary(self) -> str:
         """One line with the size of the selection."""
         sessions = sum(len(conversation.sessions) for conversation in self.conversations)
-        return (
-            f"{self.dataset.name}: {len(self.conversations):,} conversations, {sessions:,} sessions, "
-            f"{len(self.questions):,} questions"
-        )
+        sizes = (len(self.conversations), sessions, len(self.questions))
+        counts = map(format_count, sizes, ("conversation", "session", "question"))
+        return f"{self.dataset.name}: {', '.join(counts)}"
 
 
 def load_selection(config: EvaluateConfig) -> Selection:

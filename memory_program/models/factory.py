@@ -9,6 +9,7 @@ call, and is never replaced by another model.
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,16 +19,18 @@ from dspy.utils.exceptions import LMError
 
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.extras import name_missing_extra
+from memory_program.inference.vllm_server import serve_model
 from memory_program.models.http_engine import (
     NO_KEY,
     ChatCompletionsEngine,
-    PatchedLiteLLMEngine,
-    import_litellm,
     is_openai,
     is_reasoning_model,
     openai_url,
+    read_key,
 )
-from memory_program.models.model_names import is_bundled, is_local, model_source
+from memory_program.models.litellm_engine import PatchedLiteLLMEngine, import_litellm
+from memory_program.models.model_names import is_bundled, is_local, is_vllm, model_source
+from memory_program.models.name_hints import name_hint, suggest_name
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 
 __all__ = ["AdaptiveLimiter", "RemoteModel", "check_model", "language_model"]
@@ -36,11 +39,13 @@ _MIN_REASONING_TOKENS = 16_000  # DSPy refuses a lower limit for reasoning model
 _MODEL_NAME_HELP = (
     "a name looks like 'openai/gpt-4.1-mini' or 'anthropic/claude-sonnet-4-5' "
     "(https://docs.litellm.ai/docs/providers); for a server of your own use 'openai/NAME' and its address, "
-    "api_base; for a model in this process 'local:' and its folder or its id on the Hugging Face hub; for "
-    "the embedded model 'pocket'"
+    "api_base; for a model in this process 'local:' and its folder or its id on the Hugging Face hub, for "
+    "one in a vLLM server that is started for it 'vllm:' and the same; for the embedded model 'pocket'"
 )
 _POCKET_TOKENS = 128  # the longest correct reply in twelve long worlds has 91; beyond, it only repeats itself
 
+_CHECK_TOKENS = 16
+_TOGETHER_KEYS = ("TOGETHER_API_KEY", "TOGETHER_AI_API_KEY", "TOGETHERAI_API_KEY", "TOGETHER_AI_TOKEN")
 _SLOW_WARNING_AFTER_S = 10.0
 _SLOW_WARNING = "%r%s has not answered yet; it becomes an error after a minute or two of tries"
 
@@ -51,12 +56,14 @@ def language_model(
     name: str,
     *,
     api_base: str | None = None,
+    key_variable: str | None = None,
     temperature: float = 0.0,
     max_tokens: int = 4096,
     timeout_s: float = 120.0,
     max_retries: int = 6,
     first_wait_s: float = 1.0,
     limiter: AdaptiveLimiter | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON
 ) -> dspy.LM:
     """Make the language model of a name.
 
@@ -66,16 +73,19 @@ def language_model(
 
     Args:
         name: LiteLLM's ``provider/model``; or ``pocket``, ``pocket-base``, or ``local:`` and a folder or hub
-            id. Each call of this function loads a local model again.
+            id. Each call of this function loads a local model again. ``vllm:`` and a folder or hub id starts
+            a vLLM server, once a process (see ``inference.vllm_server``).
         api_base: the address of a server that is OpenAI-compatible, or speaks the provider's own protocol.
             With it no key is needed; the provider's key is sent if the environment has one.
+        key_variable: an environment variable whose key, if it has one, goes before the provider's own.
         temperature: sampling temperature, from 0 to 2.
         max_tokens: the most tokens of one reply.
-        timeout_s: seconds without a byte from the server until a try counts as failed.
+        timeout_s: the longest silence of the server in seconds; it grows with the prompt and ``max_tokens``.
         max_retries: tries after the first; ``RetryPolicy`` says after which errors.
         first_wait_s: the longest wait before the second try; it doubles from try to try.
         limiter: shared by all models under one rate limit. None allows eight calls at once, or as many as a
             model in this process batches.
+        chat_template_kwargs: arguments of the model's chat template, such as ``{"enable_thinking": False}``.
 
     Raises:
         ConfigError: a number is out of range.
@@ -96,18 +106,25 @@ def language_model(
 
         return dspy.LM(
             name,
-            engine=LocalModel(LocalSettings(source=source), limiter),
+            engine=LocalModel(LocalSettings(source=source), limiter, chat_template_kwargs),
             temperature=temperature,
             max_tokens=min(max_tokens, _POCKET_TOKENS) if is_bundled(name) else max_tokens,
             num_retries=0,
             cache=False,
         )
+    if is_vllm(name):
+        name = name.rstrip("/")
+        if not model_source(name):
+            raise ModelError(f"{name!r} names no model: {_MODEL_NAME_HELP}")
+        api_base = serve_model(name, model_source(name))
     engine = RemoteModel(
         name,
         api_base=api_base,
+        key_variable=key_variable,
         timeout_s=timeout_s,
         retries=RetryPolicy(max_retries, first_wait_s),
         limiter=limiter or AdaptiveLimiter(8),
+        chat_template_kwargs=chat_template_kwargs,
     )
     reasons = is_reasoning_model(name)
     if reasons:
@@ -140,8 +157,10 @@ def check_model(lm: dspy.LM) -> None:
     if not is_local(lm.model):
         slow_warning.start()
     try:
-        # a reasoning model needs more tokens than a word has; a local one may not know when to stop
-        config = Config(max_tokens=16) if is_local(lm.model) else Config()
+        # with the parameters of the run, since a model may refuse one; a weak model may not know when to stop
+        thinks = not is_local(lm.model) and is_reasoning_model(lm.model)
+        limit = lm.kwargs.get("max_completion_tokens") if thinks else _CHECK_TOKENS
+        config = Config(max_tokens=limit, temperature=lm.kwargs.get("temperature"))
         lm(Request(model=lm.model, messages=(Message.user("Answer with the word: ready"),), config=config))
     except LMError as error:
         raise ModelError(f"{lm.model!r}{place} does not answer: {error}") from error
@@ -157,9 +176,11 @@ class RemoteModel(RateLimitedEngine):
         name: str,
         *,
         api_base: str | None,
+        key_variable: str | None = None,
         timeout_s: float,
         retries: RetryPolicy,
         limiter: AdaptiveLimiter,
+        chat_template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON
     ) -> None:
         """Check that the model can be used as named, and prepare to call it.
 
@@ -184,19 +205,30 @@ class RemoteModel(RateLimitedEngine):
                 raise ModelError(
                     f"{source}={url!r} is not an address: one looks like 'http://127.0.0.1:8000/v1'"
                 )
+        if not slash and not is_vllm(name):
+            raise ModelError(_no_provider(name))
         missing = _missing_keys(name)
+        if read_key(key_variable):
+            missing = []
         if missing and api_base is None:
+            named = missing if key_variable is None else [*missing, key_variable]
             raise ModelError(
-                f"{name!r} needs a key: set {' or '.join(missing)} in the environment, or give the address "
+                f"{name!r} needs a key: set {' or '.join(named)} in the environment, or give the address "
                 "(api_base) of a server of your own that needs none"
             )
         if is_openai(name):
-            engine = ChatCompletionsEngine(api_base, timeout_s=timeout_s, connections=limiter.limit)
+            engine = ChatCompletionsEngine(
+                api_base, key_variable=key_variable, timeout_s=timeout_s, connections=limiter.limit
+            )
         else:
             key = {"api_key": NO_KEY} if missing else {}
-            engine = PatchedLiteLLMEngine(api_base=api_base, timeout=float(timeout_s), **key)
-        super().__init__(engine, limiter, retries, api_base=api_base)
+            engine = PatchedLiteLLMEngine(api_base=api_base, **key)
+            engine.key_variable, engine.timeout_s = key_variable, timeout_s
+        super().__init__(
+            engine, limiter, retries, api_base=api_base, chat_template_kwargs=chat_template_kwargs
+        )
         self.name = name
+        self.key_variable = key_variable
         self.timeout_s = timeout_s
 
     def dump_state(self) -> dict[str, Any]:  # Any: a JSON object, as DSPy saves engines
@@ -204,9 +236,11 @@ class RemoteModel(RateLimitedEngine):
         return {
             "name": self.name,
             "api_base": self.api_base,
+            "key_variable": self.key_variable,
             "timeout_s": self.timeout_s,
             "retries": {field: getattr(self.retries, field) for field in self.retries.__slots__},
             "concurrency": self.limiter.limit,
+            "chat_template_kwargs": self.chat_template_kwargs,
         }
 
     @classmethod
@@ -215,9 +249,11 @@ class RemoteModel(RateLimitedEngine):
         return cls(
             state["name"],
             api_base=state["api_base"],
+            key_variable=state.get("key_variable"),
             timeout_s=state["timeout_s"],
             retries=RetryPolicy(**state["retries"]),
             limiter=AdaptiveLimiter(state["concurrency"]),
+            chat_template_kwargs=state.get("chat_template_kwargs"),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:  # Any: pickle's protocol
@@ -225,6 +261,14 @@ class RemoteModel(RateLimitedEngine):
 
     def __repr__(self) -> str:
         return f"RemoteModel({self.name!r}, api_base={self.api_base!r})"
+
+
+def _no_provider(name: str) -> str:
+    suggested, key = suggest_name(name) if "/" not in name else None, ""
+    missing = _missing_keys(suggested) if suggested is not None else []
+    if missing:
+        key = f" (it needs a key: set {' or '.join(missing)} in the environment)"
+    return f"{name!r} names no provider that LiteLLM knows: {name_hint(name)}{key}; {_MODEL_NAME_HELP}"
 
 
 def _missing_keys(name: str) -> list[str]:
@@ -239,12 +283,14 @@ def _missing_keys(name: str) -> list[str]:
         try:
             provider: str = litellm.get_llm_provider(model=name)[1]
         except litellm.BadRequestError:
-            raise ModelError(f"{name!r} names no provider that LiteLLM knows: {_MODEL_NAME_HELP}") from None
+            raise ModelError(_no_provider(name)) from None
+        if provider == "together_ai" and any(os.environ.get(key, "").strip() for key in _TOGETHER_KEYS):
+            return []
         # Clouds with accounts (AWS, Google) find their credentials themselves: only keys are checked.
         known = litellm.validate_environment(model=name)["missing_keys"]
         missing = [variable for variable in known if variable.endswith(("_API_KEY", "_API_TOKEN"))]
         if missing:
-            return missing
+            return [*missing, "TOGETHER_API_KEY"] if provider == "together_ai" else missing
         variable = f"{provider.upper()}_API_KEY"
     elif variable not in os.environ:
         return [variable]

@@ -1,32 +1,41 @@
-"""Engines that send a request over HTTP and try once, by DSPy 3.4's engine contract.
+"""The engine of OpenAI's chat completions, which most servers of models speak, by DSPy 3.4's engine contract.
 
-OpenAI's chat completions, which most self-hosted servers speak too, are called with httpx: a fraction of
-LiteLLM's processor time a call, and no import of LiteLLM. LiteLLM reaches every other provider. Keys are read
-from the environment when a request is sent, and never kept.
+It calls with httpx, which takes a fraction of LiteLLM's processor time a call and needs no import of LiteLLM;
+``litellm_engine`` reaches every other provider. It tries once. Keys are read from the environment when a
+request is sent, and never kept.
 """
 
 import functools
-import importlib
-import logging
+import json
 import math
 import os
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from types import ModuleType
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import dspy
 import httpx
 from dspy import lm15
-from dspy.clients.engines.litellm_engine import LiteLLMEngine
-from dspy.lm15 import OpenAIChatCompat, OpenAIChatLM, ProviderError, Request, Response
+from dspy.lm15 import OpenAIChatCompat, OpenAIChatLM, Request, Response, TextPart
 
 from memory_program.core.errors import ModelError
+from memory_program.core.repetition import find_repetition
+from memory_program.models.chat_stream import StreamedReply, in_band_error
+from memory_program.models.endpoint_facts import EndpointFacts, endpoint_facts
+from memory_program.models.model_names import is_vllm
+from memory_program.models.server_errors import (
+    SlowReplyError,
+    provider_error,
+    read_error,
+    version_hint,
+)
+from memory_program.models.usage import CUT_REASONS
 
 NO_KEY = "no-key"
 """The key that is sent to servers that need none."""
@@ -34,15 +43,28 @@ NO_KEY = "no-key"
 _OPENAI = "openai/"
 _OPENAI_URL = "https://api.openai.com/v1"
 _CONNECT_TIMEOUT_S = 10.0  # a host that accepts no connection within this time is down
+_WATCHED_SHARE = 0.25  # of the timeout: a reply that may take longer than this is streamed
+_PROMPT_TOKENS_PER_TIMEOUT = (
+    8_000  # each of these adds a timeout to the allowed silence: 67 tokens/s at 120 s
+)
+_REPLY_TOKENS_PER_TIMEOUT = 1_000  # the same of the reply: 8 tokens/s
+_MAX_GROWTH = 6.0
+_MAX_SILENCES = 10  # a whole reply may take this many times the allowed silence
+_CHECKED_CHARS = 400  # new text after which a streamed reply is searched for repetition again
+_REMEMBERED_CHARS = 4_000
 
 
 class ChatCompletionsEngine:
     """OpenAI's chat completions, at OpenAI or another address, over connections that are kept alive.
 
-    Any thread may call. The environment's proxies (HTTPS_PROXY, NO_PROXY) are read when the engine is made.
+    A reply that may take long is streamed, so that a server that is slow is told from one that is dead, and a
+    reply that repeats itself is stopped. Closing the connection stops the server. Any thread may call. The
+    environment's proxies (HTTPS_PROXY, NO_PROXY) are read when the engine is made.
     """
 
-    def __init__(self, api_base: str | None, *, timeout_s: float, connections: int) -> None:
+    def __init__(
+        self, api_base: str | None, *, key_variable: str | None = None, timeout_s: float, connections: int
+    ) -> None:
         """Prepare the client; nothing is connected before the first call.
 
         Raises:
@@ -50,90 +72,229 @@ class ChatCompletionsEngine:
         """
 
         def key() -> str:
-            return os.environ.get("OPENAI_API_KEY", "").strip() or NO_KEY
+            return read_key(key_variable) or read_key("OPENAI_API_KEY") or NO_KEY
 
-        url = api_base or openai_url()
+        self._is_own = api_base is not None
+        self._url = (api_base or openai_url()).rstrip("/")
+        self._timeout_s = timeout_s
         self._client = httpx.Client(
-            # callers wait for their turn before they come here, so the pool needs no timeout
-            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S), pool=None),
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
             verify=ssl.create_default_context(),
-            proxy=_proxy_url(url),
+            proxy=_proxy_url(self._url),
             trust_env=False,
         )
-        # DSPy's dialect writes the body and reads errors. Some servers ignore ``max_completion_tokens`` in
-        # silence, and a reply then runs until the context is full; reasoning models know no other name.
-        plain = OpenAIChatCompat(max_tokens_field="max_tokens") if api_base is not None else None
+        # DSPy's dialect writes the body and reads replies and errors. Some servers ignore
+        # ``max_completion_tokens`` in silence, and a reply then runs until the context is full; reasoning
+        # models know no other name.
         self._dialects = {
-            reasons: OpenAIChatLM(api_key=key, base_url=url, compat=None if reasons else plain)
-            for reasons in (False, True)
+            field: OpenAIChatLM(
+                api_key=key, base_url=self._url, compat=OpenAIChatCompat(max_tokens_field=field)
+            )
+            for field in ("max_tokens", "max_completion_tokens")
         }
 
     def complete(self, request: Request) -> Response:
-        """Answer a request, trying once.
+        """Answer a request, trying once; a parameter that the model refuses is left out from then on.
 
         Raises:
             lm15.LM15Error: the call failed; ``retry_after`` is the wait that the provider asked for, if any.
         """
-        dialect = self._dialects[is_reasoning_model(request.model)]
-        sent = dialect.build_request(
-            replace(request, model=request.model.removeprefix(_OPENAI)), stream=False
-        )
-        headers = dict(sent.headers)
-        if dialect.base_url == _OPENAI_URL:  # as OpenAI's own client does
-            accounts = {"Organization": "OPENAI_ORG_ID", "Project": "OPENAI_PROJECT_ID"}
-            headers |= {f"OpenAI-{k}": os.environ[v] for k, v in accounts.items() if os.environ.get(v)}
-        server = urlsplit(sent.url).netloc
+        facts = endpoint_facts(self._url, request.model, is_listed=not self._is_own)
+        is_plain = self._is_own and not is_reasoning_model(request.model)
+        while True:
+            field = facts.token_field or ("max_tokens" if is_plain else "max_completion_tokens")
+            sent = facts.adapted(request)
+            try:
+                return self._ask(sent, facts, self._dialects[field])
+            except lm15.InvalidRequestError as error:
+                if not facts.learn_refusal(error, sent, field):
+                    raise
+
+    def _ask(self, request: Request, facts: EndpointFacts, dialect: OpenAIChatLM) -> Response:
+        streams = facts.should_stream(request.config.max_tokens, self._timeout_s * _WATCHED_SHARE)
+        name = request.model.removeprefix(_OPENAI)
+        sent = dialect.build_request(replace(request, model=name), stream=streams)
+        silence_s = allowed_silence_s(self._timeout_s, request)
+        connect_s = min(self._timeout_s, _CONNECT_TIMEOUT_S)
+        # callers wait for their turn before they come here, so the pool needs no timeout
+        timeout = httpx.Timeout(silence_s, connect=connect_s, pool=None)
+        headers = self._headers(sent.headers)
+        started, reply, server = time.monotonic(), None, urlsplit(sent.url).netloc
         try:
-            reply = self._client.post(sent.url, content=sent.body, headers=headers)
+            with self._client.stream(
+                "POST", sent.url, content=sent.body, headers=headers, timeout=timeout
+            ) as reply:
+                if not reply.is_success:
+                    reply.read()
+                    raise self._refusal(reply, sent.url, headers, name, dialect)
+                body = self._read(reply, silence_s * _MAX_SILENCES, prompt_chars=len(sent.body or b""))
+        except httpx.ConnectTimeout as error:
+            raise lm15.TransportError(f"failed to connect to {server}: {error}") from error
         except httpx.TimeoutException as error:
-            raise lm15.TimeoutError(f"no reply in time from {server}: {error}") from error
+            waited_s = time.monotonic() - started
+            if reply is None:
+                raise lm15.TimeoutError(
+                    f"no reply in time from {server}: no byte in {waited_s:.3g} s"
+                ) from error
+            raise _slow(server, f"it began to reply and then was silent for {silence_s:.3g} s") from error
         except httpx.ConnectError as error:
+            if certificate_error(error):
+                raise lm15.ConfigurationError(untrusted_certificate(server, error)) from error
             raise lm15.TransportError(f"failed to connect to {server}: {error}") from error
         except httpx.RequestError as error:
             raise lm15.TransportError(f"the connection to {server} failed: {error}") from error
-        if not reply.is_success:
-            failure = dialect.normalize_error(reply.status_code, reply.text)
-            failure.retry_after = _retry_after_s(reply.headers)
-            raise failure
-        try:
-            response = lm15.response_from_openai_chat(
-                reply.json(), model=request.model, response_format=request.config.response_format
-            )
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
-            # such as a gateway's error page: the next try may get through
-            raise lm15.ServerError(
-                f"the reply is not a chat completion: {error}; it begins with {reply.text[:200]!r}"
-            ) from error
-        if not (response.provider_data or {}).get("choices"):
-            raise lm15.ServerError("the reply has no choices")
+        response = self._response(body, request, dialect, sent.url)
+        facts.note_speed(response.usage.output_tokens or 0, time.monotonic() - started)
         return response
 
+    def _read(
+        self, reply: httpx.Response, longest_s: float, *, prompt_chars: int
+    ) -> dict[str, Any]:  # Any: JSON
+        """Read a reply, whole or streamed.
 
-class PatchedLiteLLMEngine(LiteLLMEngine):
-    """DSPy's LiteLLM engine with two corrections."""
-
-    def complete(self, request: Request) -> Response:
-        """Keep the provider's Retry-After, which LiteLLM stores where DSPy does not look."""
+        Raises:
+            lm15.LM15Error: it is not a chat completion, takes longer than ``longest_s``, or ends too early.
+        """
+        began, whole = time.monotonic(), bytearray()
+        is_stream = "text/event-stream" in reply.headers.get("content-type", "")
+        streamed = StreamedReply()
+        for received in reply.iter_bytes():
+            if time.monotonic() - began > longest_s:
+                raise _slow(reply.url.netloc.decode(), f"its reply was not complete after {longest_s:.3g} s")
+            if not is_stream:
+                whole += received
+                continue
+            streamed.feed(received)
+            if streamed.new_chars >= _CHECKED_CHARS and find_repetition(streamed.written(_REMEMBERED_CHARS)):
+                body = streamed.body(is_stopped=True)
+                # the server had no time to count: about four characters of the prompt are a token
+                body["usage"] = {"prompt_tokens": prompt_chars // 4, "completion_tokens": streamed.events}
+                return body
+        if is_stream:
+            if streamed.error is not None:
+                return {"error": streamed.error}
+            if not streamed.is_complete:
+                raise lm15.TransportError(f"the reply of {reply.url.netloc.decode()} broke off")
+            return streamed.body()
+        text = whole.decode(errors="replace")
         try:
-            return super().complete(request)
-        except ProviderError as error:
-            if error.retry_after is None:
-                headers = getattr(error.__cause__, "litellm_response_headers", None) or {}
-                error.retry_after = _retry_after_s(headers)
-            raise
+            body = json.loads(text)
+            if not isinstance(body, dict):
+                raise TypeError(f"expected a JSON object, got {type(body).__name__}")
+        except (TypeError, ValueError) as error:
+            # such as a gateway's error page: the next try may get through
+            said = f"it says {read_error(text).message!r}" if text.strip() else "it is empty"
+            hint = version_hint(self._url)
+            raise lm15.ServerError(
+                f"the reply of {reply.url} is not a chat completion: {said}{hint}"
+            ) from error
+        return cast(dict[str, Any], body)
 
-    def _arguments(self, request: Request, *, streaming: bool = False) -> dict[str, Any]:  # Any: JSON
-        """Send the token limit under the name that every server knows: see ``ChatCompletionsEngine``."""
-        arguments = super()._arguments(request, streaming=streaming)
-        if self.client_options.get("api_base") and not is_reasoning_model(request.model):
-            arguments["max_tokens"] = arguments.pop("max_completion_tokens", None)
-        return arguments
+    def _response(self, body: dict[str, Any], request: Request, dialect: OpenAIChatLM, url: str) -> Response:
+        """Convert a reply, or raise the error that it carries in place of one."""
+        error = in_band_error(body)
+        if error is not None:
+            said = read_error(json.dumps({"error": error}))
+            status = int(said.code) if said.code.isdecimal() and 400 <= int(said.code) < 600 else 502
+            raise provider_error(status, said, dialect=dialect, url=url)
+        try:
+            response = lm15.response_from_openai_chat(
+                body, model=request.model, response_format=request.config.response_format
+            )
+        except (TypeError, ValueError, KeyError, AttributeError) as malformed:
+            begin = json.dumps(body)[:200]
+            raise lm15.ServerError(
+                f"the reply is not a chat completion: {malformed}; it begins with {begin!r}"
+            ) from malformed
+        if not body.get("choices"):
+            raise lm15.ServerError("the reply has no choices")
+        return with_cut(response)
+
+    def _headers(self, headers: Sequence[tuple[str, str]]) -> dict[str, str]:
+        accounts = {"Organization": "OPENAI_ORG_ID", "Project": "OPENAI_PROJECT_ID"}
+        if self._url != _OPENAI_URL:
+            return dict(headers)
+        # as OpenAI's own client does
+        named = {f"OpenAI-{k}": os.environ[v] for k, v in accounts.items() if os.environ.get(v)}
+        return dict(headers) | named
+
+    def _refusal(
+        self, reply: httpx.Response, url: str, headers: dict[str, str], model: str, dialect: OpenAIChatLM
+    ) -> lm15.ProviderError:
+        """Make the error of a refused call; for an unknown model or path, look what the server has."""
+        error = provider_error(reply.status_code, read_error(reply.text), dialect=dialect, url=url)
+        error.retry_after = retry_after_s(reply.headers)
+        if reply.status_code in (404, 405) or isinstance(error, lm15.UnsupportedModelError):
+            served = self._served_models(headers)
+            if served and model not in served:
+                names = ", ".join(f"'{_OPENAI}{name}'" for name in served[:8])
+                error.message += f"; this server has {names}"
+            elif not served:
+                error.message += version_hint(self._url)
+        return error
+
+    def _served_models(self, headers: dict[str, str]) -> list[str]:
+        """Ask a server for the names of its models; empty where it does not tell."""
+        try:
+            reply = self._client.get(f"{self._url}/models", headers=headers, timeout=_CONNECT_TIMEOUT_S)
+            return [str(entry["id"]) for entry in reply.json()["data"]]
+        except (httpx.HTTPError, ValueError, TypeError, KeyError):
+            return []
+
+
+def allowed_silence_s(timeout_s: float, request: Request) -> float:
+    """Return the longest silence of a server: it grows with the prompt and with the limit of the reply.
+
+    A server may read the whole prompt, wait for its turn, or write the whole reply before its first byte.
+    """
+    texts = [
+        part.text for message in request.messages for part in message.parts if isinstance(part, TextPart)
+    ]
+    prompt_tokens = (len(request.system or "") + sum(map(len, texts))) / 4
+    growth = prompt_tokens / _PROMPT_TOKENS_PER_TIMEOUT
+    growth += (request.config.max_tokens or 0) / _REPLY_TOKENS_PER_TIMEOUT
+    return timeout_s * min(1 + growth, _MAX_GROWTH)
+
+
+def with_cut(response: Response) -> Response:
+    """Give a cut reply its finish reason, whatever the provider calls it, and with tool calls too."""
+    choices = cast(list[dict[str, Any]], (response.provider_data or {}).get("choices") or [{}])  # Any: JSON
+    reason = str(choices[0].get("finish_reason") or "").lower()
+    return replace(response, finish_reason="length") if reason in CUT_REASONS else response
+
+
+def _slow(server: str, what: str) -> SlowReplyError:
+    return SlowReplyError(
+        f"{server} is too slow: {what}. It is not asked again, since that would take as long: lower "
+        "--max-reply-tokens, or --concurrency if it answers many calls at once"
+    )
+
+
+def certificate_error(error: BaseException | None) -> bool:
+    """Tell if a connection failed because the certificate of the server is not trusted."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def untrusted_certificate(server: str, error: BaseException) -> str:
+    """Say what to do about a certificate that is not trusted."""
+    return (
+        f"the certificate of {server} is not trusted ({error}): if the server is yours, set SSL_CERT_FILE to "
+        "the PEM file of the authority that signed it"
+    )
+
+
+def read_key(variable: str | None) -> str:
+    """Read a key from the environment; empty if it has none."""
+    return os.environ.get(variable or "", "").strip()
 
 
 def is_openai(name: str) -> bool:
     """Tell if a model is called without LiteLLM."""
-    return name.startswith(_OPENAI)
+    return name.startswith(_OPENAI) or is_vllm(name)
 
 
 @functools.cache
@@ -142,23 +303,12 @@ def is_reasoning_model(name: str) -> bool:
     return "max_completion_tokens" in dspy.LM(name).kwargs
 
 
-@functools.cache
-def import_litellm() -> ModuleType:
-    """Import LiteLLM (6 s, so only once a model needs it) without network, telemetry or advertising."""
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # read while it is imported
-    module = importlib.import_module("litellm")
-    vars(module).update(telemetry=False, suppress_debug_info=True)
-    # errors are raised; when logged they may contain keys
-    logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)
-    return module
-
-
 def openai_url() -> str:
     """Give the address of OpenAI, or the one that the environment has in its place."""
     return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _OPENAI_URL
 
 
-def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Read a Retry-After header, in seconds or as a date; None if it is missing or makes no sense."""
     said = headers.get("retry-after", "")
     try:

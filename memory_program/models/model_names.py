@@ -11,6 +11,7 @@ POCKET_BASE = "pocket-base"
 """The embedded model, trained to overlook most minor facts: a start for training to improve on."""
 
 _LOCAL = "local:"
+_VLLM = "vllm:"
 _POCKET = Path(__file__).parents[1] / "pocket"
 _BUNDLED = {POCKET: _POCKET / "weights", POCKET_BASE: _POCKET / "weights-base"}
 _HASHED_FILE_PATTERNS = ("*.safetensors", "tokenizer.json")
@@ -31,14 +32,29 @@ def is_local(model: str) -> bool:
     return is_bundled(model) or model.startswith(_LOCAL)
 
 
+def is_vllm(model: str) -> bool:
+    """Tell if a name is that of a model for which a vLLM server is started on this machine.
+
+    Example:
+        >>> is_vllm("vllm:Qwen/Qwen2.5-3B-Instruct"), is_vllm("local:weights/tiny")
+        (True, False)
+    """
+    return model.startswith(_VLLM)
+
+
+def runs_here(model: str) -> bool:
+    """Tell if a model computes on this machine: in this process, or in a vLLM server that it starts."""
+    return is_local(model) or is_vllm(model)
+
+
 def model_source(model: str) -> str:
-    """Return the folder, or the id on the hub, of a model that runs in this process.
+    """Return the folder, the GGUF file or the id on the hub of a model that runs on this machine.
 
     Example:
         >>> model_source("local:weights/tiny")
         'weights/tiny'
     """
-    return str(_BUNDLED.get(model, model.removeprefix(_LOCAL).strip()))
+    return str(_BUNDLED.get(model, model.removeprefix(_VLLM).removeprefix(_LOCAL).strip()))
 
 
 def model_program(model: str) -> Path | None:
@@ -46,7 +62,7 @@ def model_program(model: str) -> Path | None:
 
     A model of the hub is known by its name alone: its program is found once it lies in a folder.
     """
-    if not is_local(model):
+    if not runs_here(model):
         return None
     path = (_POCKET if is_bundled(model) else Path(model_source(model)).expanduser()) / "program.json"
     return path if path.is_file() else None
@@ -56,13 +72,15 @@ def model_fingerprint(model: str) -> str:
     """Return an id for the records of a model, so that other weights never pass for these.
 
     It is the name of a remote model or of one on the hub. For a model in a folder it is the name and a hash
-    of its weights and tokenizer, since training writes other weights under the same name.
+    of its weights and tokenizer, since training writes other weights under the same name. For a GGUF file it
+    is the name and a hash of the file.
     """
-    source = model_source(model) if is_local(model) else ""
-    folder = Path(source).expanduser()
-    if not source or not folder.is_dir():
+    source = model_source(model) if runs_here(model) else ""
+    path = Path(source).expanduser()
+    if not source or not path.exists():
         return model
-    files = sorted(file for pattern in _HASHED_FILE_PATTERNS for file in folder.glob(pattern))
+    found = (file for pattern in _HASHED_FILE_PATTERNS for file in path.glob(pattern))
+    files = sorted(found) if path.is_dir() else [path]
     versions = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
     return f"{model}@{_hash_files(versions)}"
 

@@ -4,23 +4,32 @@ DSPy retries too, but it waits as long as a provider asks, without jitter, and h
 its retries cannot be counted from outside. So its retries are off and these are on.
 """
 
+import json
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from dspy import lm15
 from dspy.clients.errors import wrap_error
 from dspy.utils.exceptions import is_retryable_lm_error
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from memory_program.core.errors import ConfigError
 from memory_program.core.redaction import redact_error
+from memory_program.core.repetition import find_repetition
+from memory_program.models.server_errors import SlowReplyError
 from memory_program.models.usage import CallRecord, Usage, list_price, record_call
+
+TEMPLATE_KEY = "chat_template_kwargs"
+"""The extension of a request with the arguments of the model's chat template."""
+
+MAX_TIMEOUT_RETRIES = 2
+"""Tries after the first of a call that times out."""
 
 
 class Engine(Protocol):
@@ -32,10 +41,10 @@ class Engine(Protocol):
 
 
 class AdaptiveLimiter:
-    """Lets at most ``limit`` calls run at once, and fewer after the provider refuses calls for their rate.
+    """Lets at most ``limit`` calls run at once, fewer after rate limits and timeouts.
 
     Additive increase, multiplicative decrease (Chiu and Jain 1989, Computer Networks 17, section 3). A rate
-    limit error halves the current limit, at most once in ``cooldown_s``, since the calls of one burst are
+    limit error, or a reply that did not come in time, halves the current limit, at most once in ``cooldown_s``, since the calls of one burst are
     refused together. As many successes in a row as the current limit raise it by one. Waiting calls start in
     the order in which they came. Share one limiter between all models that share a provider's limit.
     """
@@ -84,7 +93,7 @@ class AdaptiveLimiter:
                 self._admit()
 
     def record_rate_limit(self) -> None:
-        """Halve the current limit: the provider refused a call for its rate."""
+        """Halve the current limit: the provider has too many calls."""
         with self._lock:
             self._successes = 0
             if self._clock() - self._cut_at >= self._cooldown_s:
@@ -110,6 +119,10 @@ class AdaptiveLimiter:
 class RetryPolicy:
     """Rules for retries: only after transport failures, timeouts, rate limits and server errors.
 
+    A call that timed out without a byte is tried at most ``MAX_TIMEOUT_RETRIES`` times more, since a server
+    that is only slow would be asked for the same work each time. A reply that was slow but alive
+    (``SlowReplyError``) is not asked for again.
+
     The wait before try ``n + 1`` is uniform between 0 and ``first_wait_s * 2**(n-1)``, at most ``max_wait_s``
     ("full jitter": Brooker 2015, AWS Architecture Blog), on top of what the provider asked for (Retry-After),
     since many calls get the same answer, often 0. Asking for more than ``max_retry_after_s`` ends the call.
@@ -132,8 +145,17 @@ class RetryPolicy:
 
     def should_retry(self, error: BaseException) -> bool:
         """Tell if a call should be tried again after this error, as long as tries are left."""
+        if isinstance(error, SlowReplyError):
+            return False
         is_transient = isinstance(error, Exception) and is_retryable_lm_error(wrap_error(error, model=""))
         return is_transient and (_retry_after_s(error) or 0.0) <= self.max_retry_after_s
+
+    def gives_up(self, state: RetryCallState) -> bool:
+        """Tell if the last try was the last one that is allowed after its error."""
+        error = state.outcome.exception() if state.outcome is not None else None
+        is_timeout = isinstance(error, lm15.TimeoutError)
+        retries = min(self.max_retries, MAX_TIMEOUT_RETRIES) if is_timeout else self.max_retries
+        return state.attempt_number > retries
 
     def wait_s(self, state: RetryCallState) -> float:
         """Return the seconds to wait before the next try."""
@@ -155,15 +177,26 @@ class RateLimitedEngine:
         retries: RetryPolicy,
         *,
         api_base: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Wrap an engine; with an ``api_base`` its price is not the list price."""
+        """Wrap an engine.
+
+        Args:
+            engine: answers each request once.
+            limiter: limits the calls that run at once.
+            retries: says which failed calls are tried again.
+            api_base: the address of another server; its price is not the list price.
+            chat_template_kwargs: sent with every request, which DSPy cannot do.
+            sleep: waits between two tries.
+        """
         self.limiter = limiter
+        self.chat_template_kwargs = dict(chat_template_kwargs or {})
         self.retries = retries
         self.api_base = api_base
         self._engine = engine
         self._retrying = Retrying(
-            stop=stop_after_attempt(retries.max_retries + 1),
+            stop=retries.gives_up,
             retry=retry_if_exception(retries.should_retry),
             wait=retries.wait_s,
             sleep=sleep,
@@ -177,6 +210,9 @@ class RateLimitedEngine:
             lm15.LM15Error: the last try's error, without keys.
         """
         tries, seconds, response = 0, 0.0, None
+        if self.chat_template_kwargs:
+            extensions = {TEMPLATE_KEY: self.chat_template_kwargs, **(request.config.extensions or {})}
+            request = replace(request, config=replace(request.config, extensions=extensions))
         try:
             for attempt in self._retrying:
                 with attempt, self.limiter.slot():
@@ -184,12 +220,14 @@ class RateLimitedEngine:
                     started = time.monotonic()
                     try:
                         response = self._engine.complete(request)
-                    except lm15.RateLimitError:
+                    except (lm15.RateLimitError, lm15.TimeoutError):  # too many calls at once, either way
                         self.limiter.record_rate_limit()
                         raise
                     finally:
                         seconds += time.monotonic() - started
                     self.limiter.record_success()
+                    if tries == 1 and self.retries.max_retries and _is_blank(response):
+                        raise lm15.ServerError("the reply is empty")  # it may pass; a second one is taken
         except Exception as error:
             self._note_retries(error, tries)
             redact_error(error)
@@ -201,7 +239,8 @@ class RateLimitedEngine:
         usage = Usage(calls=1, seconds=seconds, retries=tries - 1) + self._token_usage(
             response, request.model
         )
-        record_call(CallRecord(request.model, usage, response.finish_reason))
+        is_repetitive = response.finish_reason == "length" and bool(find_repetition(_written_text(response)))
+        record_call(CallRecord(request.model, usage, response.finish_reason, is_repetitive=is_repetitive))
         return response
 
     def _note_retries(self, error: Exception, tries: int) -> None:
@@ -239,6 +278,26 @@ class RateLimitedEngine:
 
     def __deepcopy__(self, memo: object) -> "RateLimitedEngine":
         return self
+
+
+def _written_text(response: lm15.Response) -> str:
+    """Return what a model wrote last: its text, or its thoughts or tool calls where it came to no text."""
+    parts = response.message.parts
+    texts = [
+        part.text for part in parts if isinstance(part, (lm15.TextPart, lm15.ThinkingPart)) and part.text
+    ]
+    calls = [json.dumps(part.input) for part in parts if isinstance(part, lm15.ToolCallPart)]
+    return next(reversed([*texts, *calls]), "")
+
+
+def _is_blank(response: lm15.Response) -> bool:
+    """Tell if a reply has nothing in it and the model is not the reason, as when a router wakes one.
+
+    A model that ends at once has written a token, the end.
+    """
+    is_the_models = bool(response.usage.output_tokens) or response.finish_reason != "stop"
+    parts = response.message.parts
+    return not is_the_models and all(isinstance(p, lm15.TextPart) and not p.text.strip() for p in parts)
 
 
 def _retry_after_s(error: BaseException | None) -> float | None:

@@ -7,7 +7,7 @@ made. Prices are LiteLLM's list prices, read from the file in its package: impor
 
 import json
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from memory_program.models.model_names import is_local
+from memory_program.models.model_names import runs_here
 
 _logger = logging.getLogger(__name__)
 _PRICE_FILE = "model_prices_and_context_window_backup.json"
@@ -84,18 +84,24 @@ class CallRecord:
     """One call of the program, over all its tries.
 
     ``finish_reason`` is the model's own reason for stopping (``length``: the reply was cut). It is None when
-    the call failed; then ``error`` says why.
+    the call failed; then ``error`` says why. ``is_repetitive``: the reply repeats itself, and was stopped for
+    it or ran on to its limit.
     """
 
     model: str
     usage: Usage
     finish_reason: str | None = None
     error: str | None = None
+    is_repetitive: bool = False
 
     @property
     def is_truncated(self) -> bool:
         """True if the reply stopped at the token limit."""
-        return self.finish_reason == "length"
+        return self.finish_reason is not None and self.finish_reason.lower() in CUT_REASONS
+
+
+CUT_REASONS = frozenset({"length", "max_tokens", "model_length"})
+"""Words of the providers for a reply that the limit of tokens cut, in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,8 @@ class UsageMeter:
     """The calls made while it was open, in the order in which they ended."""
 
     calls: list[CallRecord] = field(default_factory=list[CallRecord])
+    on_call: Callable[[CallRecord], None] | None = None
+    """Called with each call as it ends, in the thread that made it."""
 
     @property
     def usage(self) -> Usage:
@@ -114,10 +122,11 @@ _open_meters: ContextVar[tuple[UsageMeter, ...]] = ContextVar("open_meters", def
 
 
 @contextmanager
-def track_usage() -> Generator[UsageMeter]:
+def track_usage(on_call: Callable[[CallRecord], None] | None = None) -> Generator[UsageMeter]:
     """Record every model call made inside the block, also in threads that run in a copy of this context.
 
-    Meters nest: the inner one sees only its own calls, the outer one all of them.
+    Meters nest: the inner one sees only its own calls, the outer one all of them. ``on_call`` is called with
+    each call as it ends, in the thread that made it.
 
     Example:
         >>> with track_usage() as whole:
@@ -127,7 +136,7 @@ def track_usage() -> Generator[UsageMeter]:
         >>> part.usage.calls, whole.usage.calls
         (1, 2)
     """
-    meter = UsageMeter()
+    meter = UsageMeter(on_call=on_call)
     token = _open_meters.set((*_open_meters.get(), meter))
     try:
         yield meter
@@ -139,15 +148,17 @@ def record_call(record: CallRecord) -> None:
     """Write a call to every meter that is open in this context."""
     for meter in _open_meters.get():
         meter.calls.append(record)
+        if meter.on_call is not None:
+            meter.on_call(record)
 
 
 def list_price(model: str, *, api_base: str | None = None) -> Price | None:
-    """Look up a model's list price in LiteLLM's price file; a model in this process is free.
+    """Look up a model's list price in LiteLLM's price file; a model on this machine is free.
 
     Return None when the price is unknown: the model is not listed, it has an ``api_base``, or it is listed at
     zero (LiteLLM writes zero for subscriptions, previews and self-hosted models; none of them is free).
     """
-    if is_local(model):
+    if runs_here(model):
         return Price(0.0, 0.0, 0.0)
     if api_base is not None:
         return None
@@ -169,18 +180,30 @@ def estimate_cost(
     )
 
 
+def takes_sampling_parameters(model: str) -> bool:
+    """Tell if a model takes a temperature, as far as LiteLLM's list of models knows."""
+    names = (model, model.partition("/")[2])
+    entry = next((listed_models()[name] for name in names if name in listed_models()), {})
+    return entry.get("supports_sampling_params") is not False
+
+
 @cache
-def _price_list() -> dict[str, tuple[str, Price]]:
-    """Read the providers and prices of all models."""
+def listed_models() -> dict[str, dict[str, Any]]:
+    """Read LiteLLM's list of models: provider, prices and abilities by name."""
     package = find_spec("litellm")
     folder = Path(package.origin).parent if package is not None and package.origin else Path()
     try:
-        entries = json.loads((folder / _PRICE_FILE).read_text(encoding="utf-8"))
+        return json.loads((folder / _PRICE_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         _logger.warning("LiteLLM's %s is missing from its package: every price is unknown", _PRICE_FILE)
         return {}
+
+
+@cache
+def _price_list() -> dict[str, tuple[str, Price]]:
+    """Take the providers and prices from the list of models."""
     prices: dict[str, tuple[str, Price]] = {}
-    for name, entry in entries.items():
+    for name, entry in listed_models().items():
         input_usd, output_usd = entry.get("input_cost_per_token"), entry.get("output_cost_per_token")
         if input_usd is None or output_usd is None or input_usd == output_usd == 0:
             continue

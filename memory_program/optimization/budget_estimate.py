@@ -1,6 +1,7 @@
 """Estimates of the calls and the cost of an optimisation before it starts, good to about a factor of two."""
 
 from memory_program.agents.program import MemoryProgram
+from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.evaluation.data_splits import DataSplits
@@ -31,6 +32,7 @@ def estimate_run(config: OptimizeConfig, splits: DataSplits, program: MemoryProg
         model=config.model,
         judge_model=config.judge,
         api_base=config.api_base,
+        judge_api_base=config.judge_api_base,
         system=config.system,
     )
     estimates: list[StageEstimate | None] = []
@@ -64,7 +66,9 @@ def estimate_judging(config: OptimizeConfig, train: int, val: int, predictors: i
         predictors: number of prompts of the judge.
     """
     attempts = config.rounds * (expected_attempts(config, train, val) + (1 + MAX_FINALISTS) * val)
-    as_evaluated = EvaluateConfig(judge_model=config.model, api_base=config.api_base)
+    as_evaluated = EvaluateConfig(
+        judge_model=config.model, api_base=config.api_base, judge_api_base=config.judge_api_base
+    )
     estimates = [
         estimate_judgements(as_evaluated, "known answers", attempts),
         _estimate_proposals(config, config.rounds * expected_proposals(config, predictors)),
@@ -76,8 +80,9 @@ def _estimate_proposals(config: OptimizeConfig, calls: int) -> StageEstimate | N
     """Estimate the calls that write instructions; None without any."""
     if not calls:
         return None
+    address = server_address(config, Role.PROMPT)
     cost_usd = estimate_cost(
-        config.proposer, calls, _PROPOSAL_TOKENS, _PROPOSAL_REPLY_TOKENS, api_base=config.api_base
+        config.proposer, calls, _PROPOSAL_TOKENS, _PROPOSAL_REPLY_TOKENS, api_base=address
     )
     tokens = calls * (_PROPOSAL_TOKENS + _PROPOSAL_REPLY_TOKENS)
     return StageEstimate(config.optimizer.value, "propose", config.proposer, calls, cost_usd, tokens)

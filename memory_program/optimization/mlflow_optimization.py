@@ -1,5 +1,6 @@
 """Publishing of an optimisation: the plot of its scores, the diff of its prompts, MLflow."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,15 @@ RESULTS = "results.json"
 class OptimizationPublisher(RunPublisher):
     """Writes the files of a run into its folder, and logs them to MLflow."""
 
-    def __init__(self, config: OptimizeConfig) -> None:
-        """Begin to open MLflow in the background."""
-        super().__init__(config.output_dir, config.tracking.tracking_uri, is_on=config.tracking.mlflow)
+    def __init__(self, config: OptimizeConfig, say: Callable[[str], None]) -> None:
+        """Begin to open MLflow in the background; ``say`` prints a line."""
+        super().__init__(
+            config.output_dir,
+            config.tracking.tracking_uri,
+            is_on=config.tracking.mlflow,
+            say=say,
+            log_later="the same command",
+        )
         self._config = config
         self.open_tracker()
 

@@ -3,21 +3,20 @@
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from functools import cache, partial
+from functools import partial
 
 import dspy
 from rich.console import Console
 
 from locomo.judge.rubrics import Rubric
+from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
+from memory_program.evaluation.role_models import ModelFactory, make_role_models
 from memory_program.evaluation.stages.cost_estimate import format_estimates
-from memory_program.evaluation.stages.system_runner import ModelFactory
-from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
-from memory_program.models.model_names import is_local
-from memory_program.models.reply_settings import most_reply_tokens
+from memory_program.models.factory import check_model
 from memory_program.models.usage import list_price
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_progress import OptimizationProgress, format_score
@@ -31,7 +30,7 @@ from memory_program.optimization.optimization_stage import (
     stop_at_limits,
 )
 from memory_program.optimization.prompt_text import apply_prompts
-from memory_program.optimization.reply_cache import with_reply_cache
+from memory_program.optimization.reply_cache import CachedLM, with_reply_cache
 from memory_program.optimization.saved_program import run_results, save_program
 from memory_program.rl.rewards import AnswerMetric, build_answer_metric
 
@@ -72,15 +71,24 @@ def optimize(
         StoreError: the database fails.
         TrackingError: MLflow fails; everything else is done.
     """
-    used = {config.model, config.proposer if config.proposes_instructions else config.model, config.judge}
-    named = sorted(model for model in used if model is not None)
-    unpriced = [model for model in named if list_price(model, api_base=config.api_base) is None]
+    is_judge = config.target is Target.JUDGE
+    used = {
+        (config.model, config.task_role),
+        (config.proposer, Role.PROMPT) if config.proposes_instructions else (config.model, config.task_role),
+        (config.judge, Role.JUDGE),
+    }
+    unpriced = sorted(
+        {
+            model
+            for model, role in used
+            if model is not None and list_price(model, api_base=server_address(config, role)) is None
+        }
+    )
     if config.max_cost is not None and unpriced:
         raise ConfigError(
             f"max_cost={config.max_cost!r} cannot be enforced: as called here, {', '.join(unpriced)} has no "
             "known price; leave --max-cost out and give --max-calls, or choose a model with a list price"
         )
-    is_judge = config.target is Target.JUDGE
     subject = JudgeOptimizationTarget(config) if is_judge else MemoryOptimizationTarget(config)
     folder = config.output_dir
     with ExitStack() as stack:
@@ -96,8 +104,8 @@ def optimize(
         limits += [f"--max-cost {config.max_cost:g}"] if config.max_cost is not None else []
         if limits:
             progress.say(f"it stops at {' or '.join(limits)}, and saves the best so far")
-        context = _make_stage_context(config, calls, models or _make_model_maker(config), score)
-        publisher = stack.enter_context(closing(OptimizationPublisher(config)))
+        context = _make_stage_context(config, calls, models, score)
+        publisher = stack.enter_context(closing(OptimizationPublisher(config, progress.say)))
         stages, stopped = list[StageResult](), list[str]()
         with dspy.context(lm=context.task_lm), stop_at_limits(stopped):
             _check_models(context.models)
@@ -122,24 +130,28 @@ def optimize(
 
 
 def _make_stage_context(
-    config: OptimizeConfig, calls: ReplyCache, make: ModelFactory, score: AnswerMetric | None
+    config: OptimizeConfig, calls: ReplyCache, models: ModelFactory | None, score: AnswerMetric | None
 ) -> StageContext:
     """Make the models of a run, with a reply cache, and the metric."""
-    task_lm = with_reply_cache(make(config.model, config.task_temperature), calls)
-    judge_lm = with_reply_cache(make(config.judge, 0.0), calls) if config.judge is not None else None
-    prompt_lm = task_lm
+    make = make_role_models(config, models)
+
+    def make_lm(role: Role, name: str, temperature: float) -> CachedLM:
+        return with_reply_cache(make(role, name, temperature), calls)
+
+    task_lm = prompt_lm = make_lm(config.task_role, config.model, config.task_temperature)
+    judge_lm = make_lm(Role.JUDGE, config.judge, 0.0) if config.judge is not None else None
     if config.proposes_instructions:
-        prompt_lm = with_reply_cache(make(config.proposer, PROMPT_TEMPERATURE), calls)
-    models = [lm for lm in dict.fromkeys((task_lm, prompt_lm, judge_lm)) if lm is not None]
+        prompt_lm = make_lm(Role.PROMPT, config.proposer, PROMPT_TEMPERATURE)
+    used = [lm for lm in dict.fromkeys((task_lm, prompt_lm, judge_lm)) if lm is not None]
     return StageContext(
         config=config,
         calls=calls,
         score=score
         or build_answer_metric(config.grading.answer_metric, Rubric(config.grading.rubric), judge_lm),
-        models=models,
+        models=used,
         task_lm=task_lm,
         prompt_lm=prompt_lm,
-        probe=lambda: _check_models([lm.uncached for lm in models]),
+        probe=lambda: _check_models([lm.uncached for lm in used]),
         log=config.output_dir / OPTIMIZER_LOG,
     )
 
@@ -194,26 +206,3 @@ def _stage_summary(stage: Json) -> str:
             "stays"
         )
     return f"{before} -> {format_score(stage['winner']['score']['value'])} on validation, {by}"
-
-
-def _make_model_maker(config: OptimizeConfig) -> ModelFactory:
-    """Make the models of a config; those over HTTP share one limit of calls in flight."""
-    limiter, replies = AdaptiveLimiter(config.concurrency), config.system.replies.settings()
-
-    @cache
-    def local_model(name: str) -> dspy.LM:
-        # once: a second one would be a second network in memory
-        return language_model(name, max_tokens=most_reply_tokens(name, replies))
-
-    def make_model(name: str, temperature: float) -> dspy.LM:
-        if is_local(name):
-            return local_model(name).copy(temperature=temperature)
-        return language_model(
-            name,
-            api_base=config.api_base,
-            temperature=temperature,
-            max_tokens=most_reply_tokens(name, replies),
-            limiter=limiter,
-        )
-
-    return make_model

@@ -23,7 +23,8 @@ OptimizationTarget = MemoryOptimizationTarget | JudgeOptimizationTarget
 """A program to improve, with the cases to try it on."""
 
 _MACHINE_SETTINGS = {
-    "api_base", "data", "dataset", "mlflow", "output", "output_dir", "program", "tracking_uri", "concurrency"
+    "api_base", "judge_api_base", "prompt_api_base", "data", "dataset", "mlflow", "output", "output_dir",
+    "program", "tracking_uri", "concurrency",
 }  # fmt: skip
 """Settings of the machine and not of the result: addresses and paths. The dataset is named with its hash."""
 

@@ -18,6 +18,7 @@ from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.checkpoints import LogEntry
 from memory_program.core.json_files import Json
+from memory_program.evaluation.console import format_count
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import load_selection
@@ -54,7 +55,7 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
         (BASE, config.model, BASE),
         (TRAINED, f"local:{config.trained_folder}", trained_records),
     ):
-        line = f"evaluating {name} ({writer}) on {len(splits.test)} conversations"
+        line = f"evaluating {name} ({writer}) on {format_count(len(splits.test), 'conversation')}"
         console.print(line, highlight=False, markup=False)
         evaluation = EvaluateConfig(
             system=config.system,
@@ -66,6 +67,8 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
             reader_model=config.reader,
             judge_model=config.grading.judge_model,
             api_base=config.api_base,
+            reader_api_base=config.reader_api_base,
+            judge_api_base=config.judge_api_base,
             output_dir=config.output_dir / "evaluation" / records,
             seed=seed,
             mlflow=False,

@@ -1,6 +1,7 @@
 """The outputs of a training besides its weights: program, card, results.json, curves, MLflow."""
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 
 from memory_program import __version__
 from memory_program.agents.program import MemoryProgram
@@ -19,6 +20,8 @@ RESULTS = "results.json"
 _MACHINE_SETTINGS = {
     "arbor_config",
     "api_base",
+    "reader_api_base",
+    "judge_api_base",
     "data",
     "mlflow",
     "concurrency",
@@ -74,9 +77,15 @@ def write_model_card(config: TrainConfig, results: Json) -> None:
 class TrainingPublisher(RunPublisher):
     """Writes the files of a run into its folder, and logs them to MLflow."""
 
-    def __init__(self, config: TrainConfig) -> None:
-        """Begin to open MLflow in the background."""
-        super().__init__(config.output_dir, config.tracking.tracking_uri, is_on=config.tracking.mlflow)
+    def __init__(self, config: TrainConfig, say: Callable[[str], None]) -> None:
+        """Begin to open MLflow in the background; ``say`` prints a line."""
+        super().__init__(
+            config.output_dir,
+            config.tracking.tracking_uri,
+            is_on=config.tracking.mlflow,
+            say=say,
+            log_later=f"train.py --mode evaluate --output-dir {shlex.quote(str(config.output_dir))}",
+        )
         self._config = config
         self.open_tracker()
 

@@ -5,6 +5,7 @@ import dspy
 from locomo.judge.rubrics import Rubric
 from memory_program.agents.program import MemoryProgram
 from memory_program.configs.arbor_config import ArborTrainConfig
+from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.checkpoints import LogEntry
@@ -79,9 +80,7 @@ def load_frozen_reader(config: TrainConfig) -> dspy.LM:
     Raises:
         ModelError: the model cannot be used, or does not answer.
     """
-    lm = language_model(config.reader, api_base=config.api_base, temperature=0.0)
-    check_model(lm)
-    return lm
+    return _make_frozen(config, config.reader, Role.READER)
 
 
 def make_answer_metric(config: TrainConfig) -> AnswerMetric:
@@ -92,9 +91,15 @@ def make_answer_metric(config: TrainConfig) -> AnswerMetric:
     """
     if config.grading.judge_model is None:
         return build_answer_metric("f1")
-    judge = language_model(config.grading.judge_model, api_base=config.api_base, temperature=0.0)
-    check_model(judge)
+    judge = _make_frozen(config, config.grading.judge_model, Role.JUDGE)
     return build_answer_metric(config.grading.answer_metric, Rubric(config.grading.rubric), judge)
+
+
+def _make_frozen(config: TrainConfig, name: str, role: Role) -> dspy.LM:
+    address, key = server_address(config, role), role.key_variable
+    lm = language_model(name, api_base=address, key_variable=key, temperature=0.0)
+    check_model(lm)
+    return lm
 
 
 def scoring_settings(config: TrainConfig) -> LogEntry:

@@ -62,7 +62,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
             for line in format_groups(grpo.dry_run(program, trainset=splits.train)):
                 progress.say(line)
             return None
-        publisher = stack.enter_context(closing(TrainingPublisher(config)))
+        publisher = stack.enter_context(closing(TrainingPublisher(config, progress.say)))
         path, settings = config.output_dir / CONFIG_FILE, config.model_dump(mode="json")
         if not path.exists():  # an existing one describes the training until that resumes with this config
             write_json(path, settings)
@@ -104,7 +104,9 @@ def reevaluate(config: ReevaluateConfig, *, console: Console | None = None) -> J
         raise ConfigError(f"{name!r} lacks {CONFIG_FILE}, the settings of its training: name another folder")
     saved: Json = json.loads(path.read_text(encoding="utf-8"))
     given = config.model_dump(mode="json", exclude={"mode"})
-    inherited = {name for name in ("num_test", "api_base") if given[name] is None}
+    inherited = {
+        name for name in ("num_test", "api_base", "reader_api_base", "judge_api_base") if given[name] is None
+    }
     values: Json = {**saved, "mode": "train", **{name: given[name] for name in given.keys() - inherited}}
     config_type = ArborTrainConfig if saved.get("backend") == "arbor" else TrainConfig
     training = config_type(**values)
@@ -112,7 +114,7 @@ def reevaluate(config: ReevaluateConfig, *, console: Console | None = None) -> J
     with ExitStack() as stack:
         stack.enter_context(lock_run_folder(training.output_dir))
         splits, program = _load_splits_and_program(training, progress)
-        publisher = stack.enter_context(closing(TrainingPublisher(training)))
+        publisher = stack.enter_context(closing(TrainingPublisher(training, progress.say)))
         return _evaluate_and_publish(training, program, splits, progress, publisher)
 
 

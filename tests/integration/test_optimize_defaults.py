@@ -17,8 +17,8 @@ from rich.console import Console
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.evaluation.role_models import ModelFactory
 from memory_program.evaluation.scoring.question_scores import Json
-from memory_program.evaluation.stages.system_runner import ModelFactory
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 from memory_program.worlds import sample_worlds
 from memory_program.worlds.oracle import Oracle

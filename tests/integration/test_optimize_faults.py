@@ -13,7 +13,7 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.outcomes import Answer
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.errors import ConfigError, ModelError, OptimizationError
-from memory_program.evaluation.stages.system_runner import ModelFactory
+from memory_program.evaluation.role_models import ModelFactory
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 from memory_program.optimization.optimization_run import optimize
 from memory_program.rl.rewards import AnswerMetric

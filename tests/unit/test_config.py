@@ -89,7 +89,7 @@ def test_weights_beside_a_saved_program_write_for_it_only(tmp_path):
 
 def test_trained_weights_cannot_be_sent_to_ray(tmp_path):
     (tmp_path / "model.safetensors").touch()
-    with pytest.raises(ConfigError, match="runs in this process, and executor='ray' in others"):
+    with pytest.raises(ConfigError, match="runs on this machine, and executor='ray' in others"):
         EvaluateConfig(
             executor="ray", systems="memory", model="openai/m", program=tmp_path / "program.json", **LOCOMO
         )
@@ -146,10 +146,10 @@ def test_the_embedded_model_judges_only_if_named_as_judge():
         ),
         ({"num_worlds": 0}, "num_worlds=0 must be at least 1"),
         ({"mode": "judge"}, "mode='judge' needs a judge: name one with --judge-model or --model"),
-        ({"executor": "ray"}, "model 'pocket' runs in this process, and executor='ray' in others"),
+        ({"executor": "ray"}, "model 'pocket' runs on this machine, and executor='ray' in others"),
         (
             {"executor": "ray", "model": "openai/m", "reader_model": "local:weights"},
-            "model 'local:weights' runs in this process, and executor='ray' in others",
+            "model 'local:weights' runs on this machine, and executor='ray' in others",
         ),
         (
             {"executor": "ray", "model": "openai/m", "build": "two-phase"},

@@ -9,6 +9,7 @@ from locomo_samples import sample, write
 
 from locomo.benchmark_errors import DatasetError
 from locomo.locomo import LOCOMO_SHA256, Dataset, load_locomo, read_conversations, read_dataset
+from tests.evaluation_samples import conversation
 
 
 def test_a_file_of_ones_own_is_named_after_itself_and_hashed(tmp_path):
@@ -113,3 +114,17 @@ def test_other_bytes_than_the_pinned_ones_are_not_kept(tmp_path):
     with served(tmp_path) as address, pytest.raises(DatasetError, match="hash"):
         load_locomo(base_url=address, cache_dir=cache)
     assert not (cache / "locomo10.json").exists()
+
+
+def test_evidence_that_names_no_turn_is_left_out_and_reported_once(tmp_path, caplog):
+    talk = conversation(1, sessions=2)
+    talk["qa"][0]["evidence"] += ["D9:1", "note 3"]
+    talk["qa"][1]["evidence"] = ["D2:77"]
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps([talk]))
+    questions = read_dataset(path).conversations[0].questions
+    read_dataset(path)
+    assert [question.evidence for question in questions[:2]] == [("D1:1",), ()]
+    (told,) = [record.getMessage() for record in caplog.records]
+    expected = "3 evidence ids name no turn and are left out, the first: 'D9:1', 'note 3', 'D2:77'"
+    assert told == f"own.json: {expected}"

@@ -55,8 +55,18 @@ def test_a_question_is_answered_with_a_span_or_a_date(space, question, answer):
 @pytest.mark.parametrize(
     ("lines", "question", "evidence", "part"),
     [
-        (("小林: 我上周领养了一只叫豆豆的橘猫。", "阿杰: 我在一家咖啡店上班。"), "阿杰在哪里上班？", "D1:2", "店"),
-        (("美咲: 毎朝コーヒーを飲みます。", "健: 猫を飼いました。"), "誰がコーヒーを飲みますか？", "D1:1", "コ"),
+        (
+            ("小林: 我上周领养了一只叫豆豆的橘猫。", "阿杰: 我在一家咖啡店上班。"),
+            "阿杰在哪里上班？",
+            "D1:2",
+            "店",
+        ),
+        (
+            ("美咲: 毎朝コーヒーを飲みます。", "健: 猫を飼いました。"),
+            "誰がコーヒーを飲みますか？",
+            "D1:1",
+            "コ",
+        ),
         (("Zoë: I live in Malmö.", "Ben: I live in Oslo."), "Where does Zoe live?", "D1:1", "Malmö"),
     ],
 )

@@ -1,5 +1,7 @@
 import io
+import re
 import threading
+import time
 from functools import partial
 
 import dspy
@@ -7,10 +9,11 @@ import pytest
 from rich.console import Console
 
 from memory_program.agents.predict_call import predict
+from memory_program.bank.outcomes import CallFailure, Outcome
 from memory_program.evaluation.stages.limits import RunLimits
 from memory_program.evaluation.stages.workers import Workers
 from memory_program.models.reply_settings import ReplySettings
-from memory_program.models.usage import Usage
+from memory_program.models.usage import CallRecord, Usage, record_call
 from tests.scripted_lm import ScriptedLM, fields
 
 
@@ -27,12 +30,45 @@ def test_every_task_runs_and_progress_is_shown(terminal):
 
     def task(number: int) -> None:
         done.append(number)
-        crew.report_item(Usage(), ["x"] if number == 3 else [])
+        crew.report_item(Usage(), [CallFailure("x", Outcome.ERROR, "y")] if number == 3 else [])
 
     crew.run("rag: answer", [lambda n=n: task(n) for n in range(5)], to_do=5, total=9)
     assert sorted(done) == [0, 1, 2, 3, 4]
     assert "rag: answer: 5 of 9 to do" in output.getvalue()
     assert ("5/5" if terminal else "rag: answer: 5 of 5 done, 1 failed,") in output.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_moves_with_the_calls_of_an_item_and_tells_speed_and_time_left(terminal):
+    output = io.StringIO()
+    console = Console(file=output, width=140, force_terminal=terminal)
+    crew = Workers(console, RunLimits(), 1, line_every_s=0.15)
+
+    def session() -> None:
+        for _ in range(4):
+            time.sleep(0.1)
+            record_call(CallRecord("openai/m", Usage(calls=1, output_tokens=50)))
+        crew.report_item(Usage(calls=4))
+
+    crew.run("memory: build", [session, session], to_do=2, total=2, calls_per_item=4)
+    shown = output.getvalue()
+    assert re.search(r"[1-3] calls, \d+ tokens/s, \d+ s left", shown)
+    if not terminal:
+        assert re.search(r"memory: build: 0 of 2 done, 0 s, 1 call, \d+ tokens/s, \d+ s left\n", shown)
+        assert re.search(r"memory: build: 2 of 2 done, \d\.\d s, \d+ tokens/s\n$", shown)
+        assert len(shown.splitlines()) <= 4
+
+
+def test_a_log_has_a_line_while_one_long_call_runs():
+    output = io.StringIO()
+    crew = Workers(Console(file=output, width=100), RunLimits(), 1, line_every_s=0.1)
+
+    def long() -> None:
+        time.sleep(0.3)
+        crew.report_item(Usage())
+
+    crew.run("rag: answer", [long], to_do=1, total=1)
+    assert output.getvalue().startswith("rag: answer: 0 of 1 done, 0 s\n")
 
 
 def test_dspy_keeps_no_history_of_the_tasks():

@@ -1,12 +1,14 @@
 """Publishing of evaluation results: files, tables on the terminal, MLflow."""
 
+import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from memory_program.bank.store import BankStore
-from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.configs.evaluate_config import EvaluateConfig, Mode
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.provenance import provenance_tags
@@ -36,7 +38,15 @@ class EvaluationPublisher(RunPublisher):
         self, config: EvaluateConfig, selection: Selection, console: Console, oracle: Json | None = None
     ) -> None:
         """Prepare; nothing is opened or written yet. For ``oracle`` see ``build_evaluation_results``."""
-        super().__init__(config.output_dir, config.tracking.tracking_uri, is_on=config.tracking.mlflow)
+        tracking, folder = config.tracking, shlex.quote(str(config.output_dir))
+        to = f" --tracking-uri {shlex.quote(tracking.tracking_uri)}" if tracking.tracking_uri else ""
+        super().__init__(
+            config.output_dir,
+            tracking.tracking_uri,
+            is_on=tracking.mlflow,
+            say=partial(print_plain, console),
+            log_later=None if config.mode is Mode.REPORT else f"evaluate.py {folder} --mode report{to}",
+        )
         self._config, self._selection, self._console, self._oracle = config, selection, console, oracle
 
     def publish(self, recorded: Sequence[SystemRecords], store: BankStore | None) -> ReportedRun:
@@ -71,12 +81,13 @@ class EvaluationPublisher(RunPublisher):
         print_plain(self._console, f"report: {page}")
         if self._config.tracking.mlflow:
             name, tags = f"{folder.name} on {results['dataset']['name']}", provenance_tags(results)
-            self.log_once(
+            is_logged = self.log_once(
                 content_hash(results["systems"], results["comparisons"], results["dataset"]),
                 TrackedRun(name, {}, {}, tags, [path, page, *plots]),
                 (_make_tracked_run(system, results) for system in recorded),
             )
-            print_plain(self._console, f"compare in MLflow: mlflow ui --backend-store-uri {self.uri}")
+            if is_logged:
+                print_plain(self._console, f"compare in MLflow: mlflow ui --backend-store-uri {self.uri}")
         return reported
 
 

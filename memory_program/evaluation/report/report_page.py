@@ -14,6 +14,7 @@ from rich.table import Table
 
 from locomo.atomic_files import atomic_write_text
 from memory_program.core.json_files import Json
+from memory_program.evaluation.console import format_count
 from memory_program.evaluation.question_selection import Selection
 from memory_program.evaluation.report import PLOTS_LEFT_OUT, has_matplotlib
 from memory_program.evaluation.report.answer_browser import (
@@ -130,11 +131,13 @@ class _DatasetReport:
             figures = [{"title": title, "svg": svg} for title, svg in svg_figures(self.results)]
         sessions = sum(len(talk.sessions) for talk in self.conversations.values())
         turns = sum(len(talk.turns) for talk in self.conversations.values())
+        sizes = (len(self.conversations), sessions, turns, len(self.questions))
+        nouns = ("conversation", "session", "turn", "question")
+        counts = map(format_count, sizes, nouns)
         return {
             "anchor": f"dataset-{self.place + 1}",
             "name": self.name,
-            "scope": f"{len(self.conversations):,} conversations, {sessions:,} sessions, {turns:,} turns, "
-            f"{len(self.questions):,} questions; data {self.results['dataset']['sha256'][:8]}",
+            "scope": f"{', '.join(counts)}; data {self.results['dataset']['sha256'][:8]}",
             "abridged": len(browsed.abridged_conversations),
             "warnings": [
                 *(line for name, system in systems.items() for line in result_warnings(name, system)),

@@ -1,6 +1,7 @@
 """The results as tables: a short summary for the terminal, and every number for the report."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 
 from rich import box
 from rich.console import Console
@@ -122,9 +123,10 @@ def result_warnings(name: str, system: Json) -> list[str]:
         failed = {kind: count for kind, count in counts.items() if count and kind != "missing"}
         if failed:
             spelled = ", ".join(f"{count} {kind}" for kind, count in failed.items())
+            first = system.get("first_failures", {}).get(stage, "")  # older runs do not say
             lines.append(
                 f"{name}: {sum(failed.values())} failed in {stage} ({spelled}), counted but not scored; "
-                "--retry-errors repeats them"
+                "--retry-errors repeats them" + (f"; the first: {shorten(first, 240)}" if first else "")
             )
         if counts["missing"]:
             lines.append(f"{name}: {counts['missing']} missing in {stage}: run the same with --mode full")

@@ -22,6 +22,7 @@ from memory_program.bank.outcomes import Outcome
 from memory_program.core.json_files import Json
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, JudgeRecord, Record
 from memory_program.evaluation.scoring.recall import RETRIEVAL_KEYS, retrieval_scores
+from memory_program.evaluation.scoring.stage_failures import answer_failures, build_failures, judge_failures
 from memory_program.models.usage import Usage
 
 RECALL_CUTOFFS = (5, 10, 25, 50)
@@ -201,6 +202,11 @@ def summarize_system(
     records = [*scored_records(scored, builds), *replaced]
     stages = usage_by_stage(records)
     total = sum(stages.values(), Usage())
+    failures = {
+        "build": build_failures(builds),
+        "answer": answer_failures(item.record for item in scored),
+        "judge": judge_failures(j for item in scored for j in item.judgements.values()),
+    }
     return {
         "locomo_f1": mean_by_category(scored, _locomo_f1, resampling, "locomo_f1"),
         "abstention": resampling.mean_interval(unanswerable, _locomo_f1, "abstention"),
@@ -223,6 +229,7 @@ def summarize_system(
         "seconds": sum(record.elapsed_s for record in records),
         "usage": {stage: asdict(usage) for stage, usage in stages.items()},
         "failures": count_failures(scored, builds),
+        "first_failures": {stage: found.first for stage, found in failures.items() if found.failures},
     }
 
 

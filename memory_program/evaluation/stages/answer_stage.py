@@ -1,6 +1,7 @@
 """The answer stage: each question is asked once, all of them in parallel."""
 
 import time
+from collections.abc import Sequence
 from functools import partial
 
 from locomo.types import Question
@@ -18,13 +19,28 @@ class Answerer:
     """Asks one system the questions of a run, from the memories that its builder built."""
 
     def __init__(
-        self, system: MemorySystem, recorded: SystemRecords, builder: Builder, *, retry_errors: bool
+        self,
+        system: MemorySystem,
+        recorded: SystemRecords,
+        builder: Builder,
+        *,
+        retry_errors: bool,
+        writers: Sequence[str] = (),
     ) -> None:
-        """Prepare; with ``retry_errors`` a recorded failure counts as missing."""
+        """Prepare.
+
+        Args:
+            system: answers.
+            recorded: its records, and the questions.
+            builder: has the memories.
+            retry_errors: count a recorded failure as missing.
+            writers: models that wrote banks of this database, to name in an error.
+        """
         self._system = system
         self._recorded = recorded
         self._builder = builder
         self._retry_errors = retry_errors
+        self._writers = writers
 
     def missing(self) -> list[Question]:
         """List the questions without an answer."""
@@ -44,10 +60,13 @@ class Answerer:
         name = self._recorded.run.system.name
         unbuilt = self._builder.count_unbuilt()
         if unbuilt:
+            others = [writer for writer in self._writers if writer != self._recorded.run.system.writer]
+            hint = f"; banks of {' and '.join(map(repr, others))} are there: --writer-model names it"
             raise RecordError(
                 f"{unbuilt} sessions of system {name!r} are not built in {str(self._recorded.folder)!r}: run "
-                "--mode build first, or --mode full for all stages"
+                f"--mode build first, or --mode full for all stages{hint if others else ''}"
             )
+        self._builder.record_saved_sessions()
         missing, keys, selection = self.missing(), self._recorded.answer_keys(), self._recorded.selection
         asked = {question.conversation_id for question in missing}
         to_open = [c for c in selection.conversations if c.conversation_id in asked]
@@ -60,8 +79,8 @@ class Answerer:
             question_id, elapsed_s = question.question_id, time.perf_counter() - began
             record = AnswerRecord(keys[question_id], question_id, answer, meter.usage, elapsed_s)
             self._recorded.journals.answers.add(record)
-            is_lost = answer.outcome is not Outcome.OK
-            workers.report_item(meter.usage, [answer.message] if is_lost else [], is_lost=is_lost)
+            failures = [answer.failure] if answer.failure is not None else []
+            workers.report_item(meter.usage, failures, is_lost=bool(failures))
 
         tasks = [partial(ask, question) for question in missing]
         workers.run(f"{name}: answer", tasks, to_do=len(missing), total=len(selection.questions))

@@ -18,6 +18,7 @@ from memory_program.core.errors import ConfigError
 from memory_program.core.hashing import content_hash
 from memory_program.evaluation.item_records import BuildRecord
 from memory_program.evaluation.scoring.system_records import SystemRecords
+from memory_program.evaluation.stages.limits import FIRST_ITEMS, FIRST_SESSIONS
 from memory_program.evaluation.stages.propose_stage import BuildStoppedError, Proposer, open_proposal_journal
 from memory_program.evaluation.stages.workers import Workers
 from memory_program.models.usage import Usage, track_usage
@@ -32,6 +33,21 @@ class _BuiltSession:
     usage: Usage
     elapsed_s: float
     is_counted: bool = False
+
+
+class _BankHashes:
+    """The hash of a bank after each of its sessions, in order."""
+
+    def __init__(self, conversation_id: str, space: MemorySpace) -> None:
+        self._space, self._bank, self._version = space, content_hash(conversation_id), 0
+
+    def after(self, session: Session) -> str:
+        """Return the hash after the next session, which the space has."""
+        until = self._space.sessions[session.session_id].version
+        operations = self._space.bank.operations(self._version)[: until - self._version]
+        self._bank = content_hash(self._bank, session.fingerprint, list(map(operation_to_json, operations)))
+        self._version = until
+        return self._bank
 
 
 class Builder:
@@ -112,8 +128,15 @@ class Builder:
                 [partial(self._build_conversation, conversation, workers) for conversation in to_build],
                 to_do=sum(len(sessions) for sessions in missing.values()),
                 total=sum(len(conversation.sessions) for conversation in self._conversations),
+                calls_per_item=self._calls_per_session(),
+                first_items=FIRST_ITEMS if self._in_two_phases else FIRST_SESSIONS,
                 is_quiet=not self._system.writes_memories,
             )
+
+    def _calls_per_session(self) -> int:
+        """Estimate the calls of a session: one of each agent, and in two phases up to twice as many."""
+        agents = len(self._system.writer.agents) if isinstance(self._system, MemoryProgram) else 1
+        return agents * (2 if self._in_two_phases else 1)
 
     def open_space(self, conversation: Conversation) -> MemorySpace:
         """Return the memory space of a conversation whose sessions are all built."""
@@ -150,7 +173,7 @@ class Builder:
         new = [session for session in conversation.sessions if not space.has_session(session)]
         in_two_phases = self._in_two_phases and len(conversation.sessions) > 1
         build = self._build_two_phase if in_two_phases else self._build_sequentially
-        bank, version = content_hash(name), 0
+        hashes = _BankHashes(name, space)
         with closing(build(conversation, new, workers)) as built:
             for session in conversation.sessions:
                 if workers.should_stop:
@@ -159,32 +182,43 @@ class Builder:
                 done = None if is_saved else next(built, None)
                 if not is_saved and done is None:
                     return
-                until = space.sessions[session.session_id].version
-                operations = space.bank.operations(version)[: until - version]
-                bank = content_hash(bank, session.fingerprint, list(map(operation_to_json, operations)))
-                key, known = self._record_key(conversation, session), self._journal.records
+                bank, key = hashes.after(session), self._record_key(conversation, session)
                 if done is None:
-                    if key not in known or known[key].bank != bank:
-                        # The journal lacks this session of the database. It took nothing if another system of
-                        # the run built it; otherwise its usage is unknown.
-                        record = space.sessions[session.session_id].record
-                        usage = Usage() if self.shares_banks else Usage(cost_usd=None)
-                        self._journal.add(
-                            BuildRecord(key, name, session.session_id, bank, record, usage, 0.0)
-                        )
-                elif self._store is not None or key not in known:  # else it is only made in memory again
+                    self._record_saved(conversation, session, space, bank)
+                elif self._store is not None or key not in self._journal.records:  # else only made again
                     record, usage, elapsed_s = done.record, done.usage, done.elapsed_s
                     self._journal.add(
                         BuildRecord(key, name, session.session_id, bank, record, usage, elapsed_s)
                     )
                     if self._store is not None:
                         self._store.save(space)
-                    failures = [f"{failure.where}: {failure.message}" for failure in record.failures]
+                    failures = record.failures
                     if done.is_counted:
                         workers.advance(failed=bool(failures))
                     else:
                         workers.report_item(usage, failures, is_lost=bool(failures) and not record.operations)
-                version = space.sessions[session.session_id].version
+
+    def record_saved_sessions(self) -> None:
+        """Complete the journal from the database, where another run may have built the sessions."""
+        for conversation in self._conversations if self._store is not None else ():
+            space = self._space(conversation)
+            hashes = _BankHashes(conversation.conversation_id, space)
+            for session in conversation.sessions:
+                self._record_saved(conversation, session, space, hashes.after(session))
+
+    def _record_saved(
+        self, conversation: Conversation, session: Session, space: MemorySpace, bank: str
+    ) -> None:
+        """Record a session of the database, unless the journal has it.
+
+        It took nothing if another system of the run built it; otherwise its usage is unknown.
+        """
+        key, known = self._record_key(conversation, session), self._journal.records
+        if key not in known or known[key].bank != bank:
+            record = space.sessions[session.session_id].record
+            usage = Usage() if self.shares_banks else Usage(cost_usd=None)
+            name = conversation.conversation_id
+            self._journal.add(BuildRecord(key, name, session.session_id, bank, record, usage, 0.0))
 
     def _build_sequentially(
         self, conversation: Conversation, sessions: Sequence[Session], workers: Workers

@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
+from memory_program.configs.endpoints import Role
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import lock_run_folder
@@ -12,6 +13,7 @@ from memory_program.evaluation.console import print_plain, print_table
 from memory_program.evaluation.datasets import benchmark_for_config
 from memory_program.evaluation.judge_program import make_judges
 from memory_program.evaluation.report.score_tables import calibration_tables
+from memory_program.evaluation.role_models import RoleModels
 from memory_program.evaluation.scoring.judge_errors import (
     calibration_cases,
     calibration_folder,
@@ -27,11 +29,10 @@ from memory_program.evaluation.stages.cost_estimate import (
 )
 from memory_program.evaluation.stages.judge_stage import judge_cases, select_unjudged
 from memory_program.evaluation.stages.limits import RunLimits
-from memory_program.evaluation.stages.system_runner import ModelFactory
 from memory_program.evaluation.stages.workers import Workers
 
 
-def calibrate_judge(config: EvaluateConfig, console: Console, models: ModelFactory) -> Json:
+def calibrate_judge(config: EvaluateConfig, console: Console, models: RoleModels) -> Json:
     """Measure the error rates of a judge on the known answers of its benchmark; print and return them.
 
     Verdicts are kept in a folder beside the run folders, so that every run there cites them. An unparsed
@@ -61,7 +62,7 @@ def calibrate_judge(config: EvaluateConfig, console: Console, models: ModelFacto
         judge_cases(
             f"{judge.name}: calibration on {benchmark.value}",
             missing,
-            make_judges(config, models(judge.model, 0.0) if missing else None),
+            make_judges(config, models(Role.JUDGE, judge.model, 0.0) if missing else None),
             journal,
             Workers(console, limits, config.concurrency),
             total=len(cases),

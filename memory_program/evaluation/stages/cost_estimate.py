@@ -6,9 +6,10 @@ from statistics import fmean
 
 from locomo.types import Conversation
 from memory_program.bank.budget import count_tokens
+from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.core.errors import BudgetExceededError, ConfigError
-from memory_program.models.model_names import is_local
+from memory_program.models.model_names import runs_here
 from memory_program.models.usage import estimate_cost
 
 # Means over LoCoMo, in tokens. An estimate within a factor of two is good enough.
@@ -16,6 +17,7 @@ _WRITER_PROMPT, _RELATED_MEMORIES, _WRITER_REPLY = 900, 700, 400
 _READER_PROMPT, _READER_REPLY, _SHOWN_ITEM = 350, 30, 45
 _JUDGE_PROMPT, _JUDGE_REPLY = 450, 80
 _SPECIALISTS = 4
+_STAGES = {Role.WRITER: "build", Role.READER: "answer", Role.JUDGE: "judge"}
 _PHASES = 2
 
 
@@ -48,7 +50,7 @@ def estimate_build(
         * config.system.writer.writer_max_turns
         * (_PHASES if config.build == "two-phase" else 1)
     )
-    return _estimate(config, name, "build", writer, calls, input_tokens, _WRITER_REPLY)
+    return _estimate(config, Role.WRITER, name, writer, calls, input_tokens, _WRITER_REPLY)
 
 
 def estimate_answers(
@@ -66,28 +68,29 @@ def estimate_answers(
         context_tokens = min(shown.reader_budget, shown.top_k * _SHOWN_ITEM * copies)
     calls = missing * (1 + config.system.reader.max_searches)
     input_tokens = _READER_PROMPT + context_tokens
-    return _estimate(config, name, "answer", config.reader, calls, input_tokens, _READER_REPLY)
+    return _estimate(config, Role.READER, name, config.reader, calls, input_tokens, _READER_REPLY)
 
 
 def estimate_judgements(config: EvaluateConfig, name: str, missing: int) -> StageEstimate | None:
     """Estimate the calls to give ``missing`` verdicts; None if there are none, or no judge."""
     if not missing or config.judge is None:
         return None
-    return _estimate(config, name, "judge", config.judge, missing, _JUDGE_PROMPT, _JUDGE_REPLY)
+    return _estimate(config, Role.JUDGE, name, config.judge, missing, _JUDGE_PROMPT, _JUDGE_REPLY)
 
 
 def _estimate(
     config: EvaluateConfig,
+    role: Role,
     name: str,
-    stage: str,
     model: str,
     calls: int,
     input_tokens: float,
     output_tokens: float,
 ) -> StageEstimate:
-    cost_usd = estimate_cost(model, calls, input_tokens, output_tokens, api_base=config.api_base)
+    address = server_address(config, role)
+    cost_usd = estimate_cost(model, calls, input_tokens, output_tokens, api_base=address)
     tokens = round(calls * (input_tokens + output_tokens))
-    return StageEstimate(str(name), stage, model, calls, cost_usd, tokens)
+    return StageEstimate(str(name), _STAGES[role], model, calls, cost_usd, tokens)
 
 
 def check_affordable(
@@ -122,8 +125,8 @@ def check_affordable(
 
 
 def format_estimates(estimates: Sequence[StageEstimate]) -> list[str]:
-    """Write the estimate as lines to print; calls to models in this process cost nothing and have no line."""
-    hosted = [estimate for estimate in estimates if not is_local(estimate.model)]
+    """Write the estimate as lines to print; calls to models on this machine cost nothing and have no line."""
+    hosted = [estimate for estimate in estimates if not runs_here(estimate.model)]
     if not hosted:
         return []
     lines = [

@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dspy.utils.exceptions import LMError
+from dspy.utils.exceptions import LMBillingError, LMError
 
 from locomo.judge.judge import Judges
 from locomo.judge.rubrics import Rubric, Verdict
 from locomo.types import Question
-from memory_program.bank.outcomes import Outcome
+from memory_program.bank.outcomes import CallFailure, Outcome
+from memory_program.core.errors import QuotaExhaustedError
 from memory_program.core.journal import Journal
 from memory_program.evaluation.item_records import JudgeRecord
 from memory_program.evaluation.scoring.system_records import SystemRecords
@@ -91,6 +92,8 @@ def judge_cases(
             try:
                 judgement = judges[case.rubric].grade(case.question, case.prediction)
                 verdict, message = judgement.verdict, judgement.reasoning
+            except LMBillingError as error:
+                raise QuotaExhaustedError(f"judge: {' '.join(str(error).split())[:300]}") from error
             except LMError as error:
                 outcome, message = Outcome.ERROR, " ".join(str(error).split())[:300]
         if verdict is Verdict.UNPARSED:
@@ -100,6 +103,7 @@ def judge_cases(
             JudgeRecord(case.key, question_id, case.rubric, verdict, outcome, message, usage, elapsed_s)
         )
         is_lost = outcome is Outcome.ERROR or (unparsed_is_lost and outcome is not Outcome.OK)
-        workers.report_item(usage, [f"judge: {message}"] if is_lost else [], is_lost=is_lost)
+        failures = [CallFailure("judge", outcome, message)] if is_lost else []
+        workers.report_item(usage, failures, is_lost=is_lost)
 
     workers.run(label, [partial(judge, case) for case in cases], to_do=len(cases), total=total)

@@ -2,12 +2,18 @@
 
 import threading
 from collections.abc import Sequence
+from textwrap import shorten
 
+from memory_program.bank.outcomes import UNREADABLE_OUTCOMES, CallFailure
 from memory_program.core.errors import BudgetExceededError
 from memory_program.models.usage import Usage
 
 MAX_LEADING_FAILURES = 20
 """Without ``max_errors``, a stage ends when its first 20 items all failed."""
+
+FIRST_SESSIONS, FIRST_ITEMS = 3, 10
+"""Without ``max_errors``, a stage ends when most calls of its first sessions, or other items, were cut or
+could not be read. Such calls take the longest, and the next ones will be no better."""
 
 _RESUME_HINT = (
     "finished work is kept: the same command continues from there, with --retry-errors to repeat failed items"
@@ -26,19 +32,21 @@ class RunLimits:
         self._spent_usd = spent_usd
         self._errors = 0
         self._first_cause = ""
-        self._items = self._lost_items = 0
         self._lock = threading.Lock()
+        self.begin_stage()
 
-    def begin_stage(self) -> None:
-        """Reset the counts that decide whether nothing works in a stage."""
-        self._items = self._lost_items = 0
+    def begin_stage(self, first_items: int = FIRST_ITEMS) -> None:
+        """Reset the counts that decide whether a stage goes on; see ``FIRST_ITEMS``."""
+        self._items = self._lost_items = self._calls = 0
+        self._first_items = first_items
+        self._unreadable = list[CallFailure]()
 
-    def count(self, usage: Usage, failures: Sequence[str] = (), *, is_lost: bool = False) -> None:
+    def count(self, usage: Usage, failures: Sequence[CallFailure] = (), *, is_lost: bool = False) -> None:
         """Count one item after it was recorded.
 
         Args:
             usage: tokens and cost of the item.
-            failures: messages of its failed calls.
+            failures: its failed calls.
             is_lost: the item as a whole gave no result.
 
         Raises:
@@ -47,9 +55,11 @@ class RunLimits:
         with self._lock:
             self._spent_usd += usage.cost_usd or 0.0
             self._errors += len(failures)
-            self._first_cause = self._first_cause or next(iter(failures), "")
+            self._first_cause = self._first_cause or next(map(str, failures), "")
             self._items += 1
             self._lost_items += is_lost
+            self._calls += max(usage.calls, len(failures))
+            self._unreadable += [failure for failure in failures if failure.outcome in UNREADABLE_OUTCOMES]
             limit_usd = self._max_cost_usd
             if limit_usd is not None and usage.cost_usd is None:
                 raise BudgetExceededError(
@@ -61,12 +71,21 @@ class RunLimits:
                     f"the run has cost ${self._spent_usd:.4f}, more than max_cost={limit_usd!r}: raise "
                     f"--max-cost to continue; {_RESUME_HINT}"
                 )
-            if self._max_errors is not None and self._errors > self._max_errors:
+            if self._max_errors is not None:
+                if self._errors > self._max_errors:
+                    raise BudgetExceededError(
+                        f"{self._errors} calls failed, more than max_errors={self._max_errors!r}; first "
+                        f"failure: {self._first_cause}; {_RESUME_HINT}"
+                    )
+                return
+            if self._items >= self._first_items and 2 * len(self._unreadable) > self._calls:
                 raise BudgetExceededError(
-                    f"{self._errors} calls failed, more than max_errors={self._max_errors!r}; first failure: "
-                    f"{self._first_cause}; {_RESUME_HINT}"
+                    f"{len(self._unreadable)} of the first {self._calls} replies were cut or cannot be "
+                    f"read; the first: {shorten(str(self._unreadable[0]), 240)}; choose --reply-format json, "
+                    "another model or a larger --max-reply-tokens, or continue anyway with --max-errors; "
+                    f"{_RESUME_HINT}"
                 )
-            if self._max_errors is None and self._lost_items == self._items >= MAX_LEADING_FAILURES:
+            if self._lost_items == self._items >= MAX_LEADING_FAILURES:
                 raise BudgetExceededError(
                     f"the first {self._items} items all failed; first failure: {self._first_cause}; to "
                     f"continue anyway, set --max-errors; {_RESUME_HINT}"

@@ -142,6 +142,5 @@ class Proposer:
         self._made += meter.calls
         self._journal.add(record)
         self._asked.add(key)
-        failures = [f"{failure.where}: {failure.message}" for failure in proposal.failures]
-        self._workers.limits.count(meter.usage, failures, is_lost=bool(failures))
+        self._workers.limits.count(meter.usage, proposal.failures, is_lost=bool(proposal.failures))
         return record

@@ -1,20 +1,21 @@
 """A system of a run: made from the config, with the stages that build its memories and ask it questions."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-
-import dspy
 
 from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemorySystem
 from memory_program.agents.systems import set_models
 from memory_program.bank.store import BankStore
+from memory_program.configs.endpoints import Role
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
 from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import ConfigError, RecordError
 from memory_program.core.json_files import read_json
 from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import Selection
+from memory_program.evaluation.role_models import RoleModels
 from memory_program.evaluation.scoring.score_signature import (
     SystemRun,
     identify_judge,
@@ -36,12 +37,12 @@ from memory_program.evaluation.stages.judge_stage import unjudged_answers
 from memory_program.evaluation.stages.ray_executor import RayExecutor
 from memory_program.evaluation.stages.ray_system import RemoteSystem
 
-ModelFactory = Callable[[str, float], dspy.LM]
-"""Makes the language model of a name and a temperature, ready for calls."""
-
-
 SystemFactory = Callable[[str, SystemSettings], MemorySystem]
 """Makes the system of a name and settings, without its models."""
+
+
+_WRITER_NOTE = "writer:"
+"""Keys of the notes in a database that name the model of its banks begin with this."""
 
 
 class SystemRunner:
@@ -73,14 +74,16 @@ class SystemRunner:
             RecordError: a file of records is damaged.
             StoreError: the database cannot be read.
         """
-        self._name, self._config = name, config
-        self._system = make_system(name.value, config.system)
-        load_model_prompts(self._system, writer=config.writer_model_for(name), reader=config.reader)
+        folder = config.output_dir / name.value
+        writers: list[str] = []
+        if config.mode is Mode.ANSWER and store is not None and name.has_model_writer:
+            writers = list_bank_writers(store, folder)
+            config = _with_bank_writer(name, config, selection, make_system, store, writers)
+        self._name, self._config, self._store = name, config, store
+        self._system = _make_system(name, config, make_system)
         chosen_on = None
         if config.program is not None and name is SystemName.OPTIMIZED:
-            load_program(self._system, config.program)
             chosen_on = read_optimization_data(config.program)
-        folder = config.output_dir / name.value
         if config.mode is Mode.FULL:
             judge = identify_judge(config)
         else:  # a run of one stage keeps the judge that it had
@@ -98,11 +101,19 @@ class SystemRunner:
         self.builder = Builder(
             runs, self.recorded, banks, others, order=config.build, retry_errors=retry_errors
         )
-        self.answerer = Answerer(runs, self.recorded, self.builder, retry_errors=retry_errors)
+        self.answerer = Answerer(
+            runs, self.recorded, self.builder, retry_errors=retry_errors, writers=writers
+        )
 
     def write_run_files(self) -> None:
-        """Write the identity of the run and the program into the folder of the records."""
+        """Write the identity of the run and the program into the folder of the records.
+
+        The database is told which model writes, so that another run can answer from the banks.
+        """
         write_run(self.recorded.folder, self.recorded.run)
+        identity = self.recorded.run.system
+        if self._store is not None and self._config.mode is not Mode.ANSWER and identity.writer is not None:
+            self._store.add_note(f"{_WRITER_NOTE}{identity.build[:40]}", identity.writer)
         self._system.save(str(self.recorded.folder / "program.json"))
 
     def estimate_calls(self) -> list[StageEstimate]:
@@ -127,20 +138,77 @@ class SystemRunner:
         unjudged = unjudged_answers(self.recorded, retry_errors=self._config.retry_errors)
         return not (self.builder.count_missing() or self.answerer.missing() or unjudged)
 
-    def attach_models(self, models: ModelFactory) -> None:
-        """Give the system its models, and make that of its judge, so that an unusable one ends the run now.
+    def attach_models(self, models: RoleModels, to_call: Sequence[StageEstimate]) -> None:
+        """Give the system the models that it calls in this run, so that an unusable one ends the run now.
 
         Raises:
             ModelError: a model cannot be used as named, or does not answer.
         """
         system, temperature = self.recorded.run.system, self._config.temperature
+        stages = {estimate.stage for estimate in to_call}
+        writer = system.writer if "build" in stages else None
+        reader = system.reader if "answer" in stages else None
         set_models(
             self._system,
-            writer_lm=models(system.writer, temperature) if system.writer is not None else None,
-            reader_lm=models(system.reader, temperature) if system.reader is not None else None,
+            writer_lm=models(Role.WRITER, writer, temperature) if writer is not None else None,
+            reader_lm=models(Role.READER, reader, temperature) if reader is not None else None,
         )
-        if self.recorded.run.judge is not None:
-            models(self.recorded.run.judge.model, 0.0)
+
+
+def list_bank_writers(store: BankStore, folder: Path) -> list[str]:
+    """List the models that wrote banks of a database, as its notes or the folder of a system say."""
+    writers = set(store.notes(_WRITER_NOTE).values())
+    with suppress(RecordError):  # an older database has no notes
+        writers.add(read_run(folder).system.writer or "")
+    return sorted(writers - {""})
+
+
+def _make_system(name: SystemName, config: EvaluateConfig, make_system: SystemFactory) -> MemorySystem:
+    """Make a system with the prompts of its models and of its program, without the models."""
+    system = make_system(name.value, config.system)
+    load_model_prompts(system, writer=config.writer_model_for(name), reader=config.reader)
+    if config.program is not None and name is SystemName.OPTIMIZED:
+        load_program(system, config.program)
+    return system
+
+
+def _with_bank_writer(
+    name: SystemName,
+    config: EvaluateConfig,
+    selection: Selection,
+    make_system: SystemFactory,
+    store: BankStore,
+    writers: Sequence[str],
+) -> EvaluateConfig:
+    """Name the writer of the banks that fit a config which names none.
+
+    Raises:
+        ConfigError: banks of several writers fit.
+        RecordError: no bank fits.
+    """
+    is_named = config.writer_model is not None or config.model is not None
+    if is_named or config.writer_model_for(name) != config.writer:  # weights beside a program write for it
+        return config
+    saved, fitting = set(store.namespaces()), list[str]()
+    for writer in writers:
+        candidate = config.replace(writer_model=writer)
+        identity = identify_system(_make_system(name, candidate, make_system), name, candidate)
+        if any(identity.namespace(conversation) in saved for conversation in selection.conversations):
+            fitting.append(writer)
+    if len(fitting) == 1:
+        return config.replace(writer_model=fitting[0])
+    if fitting:
+        raise ConfigError(
+            f"the banks of these conversations were written by {' and by '.join(map(repr, fitting))}: name "
+            "one with --writer-model"
+        )
+    if config.writer is not None:
+        return config
+    there = f", though there are banks of {' and '.join(map(repr, writers))}" if writers else ""
+    raise RecordError(
+        f"no bank fits these conversations and settings of system {name.value!r}{there}: run --mode build "
+        "first, or repeat the flags of the build (--db-url, --temperature, --memory-budget, ...)"
+    )
 
 
 def load_program(system: MemorySystem, path: Path) -> None:

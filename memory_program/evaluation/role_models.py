@@ -1,0 +1,88 @@
+"""The models of a run by role: each made once, from the address and the key of its role."""
+
+from collections.abc import Callable
+from functools import cache
+
+import dspy
+
+from memory_program.configs.endpoints import Role, server_address
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.core.errors import ModelError
+from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
+from memory_program.models.http_engine import read_key
+from memory_program.models.model_names import is_local
+from memory_program.models.reply_settings import most_reply_tokens
+
+ModelFactory = Callable[[str, float], dspy.LM]
+"""Makes the language model of a name and a temperature, ready for calls."""
+
+RoleModels = Callable[[Role, str, float], dspy.LM]
+"""Makes the language model of a role, a name and a temperature, ready for calls."""
+
+_NAMES = {
+    Role.WRITER: "writer",
+    Role.READER: "reader",
+    Role.JUDGE: "judge",
+    Role.PROMPT: "instruction writer",
+}
+
+
+def make_role_models(
+    config: EvaluateConfig | OptimizeConfig, models: ModelFactory | None = None, *, check: bool = False
+) -> RoleModels:
+    """Return the maker of a run's models. Roles with the same model at the same address share it.
+
+    Args:
+        config: has the addresses. Models of one address share its limit of calls in flight.
+        models: makes the models in place of the config.
+        check: make one small call to each model, so that one that does not answer is an error at once.
+    """
+    if models is not None:
+        return lambda role, name, temperature: models(name, temperature)
+
+    replies = config.system.replies.settings()
+
+    @cache
+    def limiter(address: str | None) -> AdaptiveLimiter:
+        return AdaptiveLimiter(config.concurrency)
+
+    @cache
+    def local_model(name: str) -> dspy.LM:
+        # once: a second one would be a second network in memory
+        return language_model(name, max_tokens=most_reply_tokens(name, replies))
+
+    @cache
+    def make(name: str, temperature: float, address: str | None, key_variable: str | None) -> dspy.LM:
+        if is_local(name):
+            lm = local_model(name).copy(temperature=temperature)
+        else:
+            lm = language_model(
+                name,
+                api_base=address,
+                key_variable=key_variable,
+                temperature=temperature,
+                max_tokens=most_reply_tokens(name, replies),
+                limiter=limiter(address),
+            )
+        if check:
+            try:
+                check_model(lm)
+            except ModelError:
+                check_model(lm)  # one retry: a provider that garbles a reply in a hundred is good enough
+        return lm
+
+    def make_for_role(role: Role, name: str, temperature: float) -> dspy.LM:
+        key_variable = role.key_variable if read_key(role.key_variable) else None
+        try:
+            return make(name, temperature, server_address(config, role), key_variable)
+        except ModelError as error:
+            own = [f"--{role.value}-{name}" for name in ("model", "api-base")]
+            flags = (
+                own if f"{role.value}_api_base" in type(config).flat_fields() else ["--model", "--api-base"]
+            )
+            raise ModelError(
+                f"the model of the {_NAMES[role]} cannot be used: {error}; see {' and '.join(flags)}"
+            ) from error
+
+    return make_for_role

@@ -1,0 +1,197 @@
+"""A vLLM server as a child process: started for a model, waited for, and ended with this process.
+
+vLLM often lives in an environment of its own. Its executable is found on the PATH, or named by the variable
+``VLLM``; ``VLLM_ARGS`` has further arguments of ``vllm serve``, for example ``--max-model-len 16384``.
+
+Between this process and vLLM stands a small guard, this module run as a script: it ends vLLM, with all of its
+own processes, when its standard input closes. That also happens when this process is killed.
+"""
+
+import atexit
+import contextlib
+import logging
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import httpx
+
+from memory_program.core.errors import ModelError
+
+_EXECUTABLE, _ARGUMENTS = "VLLM", "VLLM_ARGS"
+_ERROR = re.compile(r"\b[A-Za-z]+Error: .*")
+_LINE_EVERY_S = 30.0
+_STOP_AFTER_S = 15.0  # vLLM ends within seconds of SIGTERM; what does not is killed
+
+_logger = logging.getLogger(__name__)
+_servers: dict[str, "VllmServer"] = {}
+_lock = threading.Lock()
+
+
+def serve_model(name: str, source: str) -> str:
+    """Return the address of a vLLM server of a model, which it serves under a name; start it if need be.
+
+    The server of a name is started once, and ends with this process.
+
+    Args:
+        name: the name that requests give to the model.
+        source: its folder, or its id on the Hugging Face hub.
+
+    Raises:
+        ModelError: vLLM is not installed, or does not start; the message has the last line of its log.
+    """
+    with _lock:
+        server = _servers.get(name)
+        if server is None or not server.is_running:
+            server = _servers[name] = VllmServer(name, source)
+        return server.url
+
+
+def stop_servers() -> None:
+    """End all servers of this process."""
+    with _lock:
+        for server in _servers.values():
+            server.stop()
+        _servers.clear()
+
+
+class VllmServer:
+    """A running vLLM server on a free port of the loopback address."""
+
+    def __init__(self, name: str, source: str, start_timeout_s: float = 1800.0) -> None:
+        """Start it, and wait until it answers; see ``serve_model``.
+
+        Raises:
+            ModelError: see ``serve_model``.
+        """
+        executable = _find_executable(name)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port: int = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}/v1"
+        handle, path = tempfile.mkstemp(prefix="vllm-", suffix=".log")
+        self._log = Path(path)
+        folder = Path(source).expanduser()
+        model = str(folder) if folder.is_dir() else source
+        arguments = ["serve", model, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", name]
+        own = {_EXECUTABLE, _ARGUMENTS}  # vLLM warns of variables of its own that it does not know
+        command = [sys.executable, "-m", __name__, executable, *arguments]
+        self._process = subprocess.Popen(
+            [*command, *shlex.split(os.environ.get(_ARGUMENTS, ""))],
+            stdin=subprocess.PIPE,
+            stdout=handle,
+            stderr=subprocess.STDOUT,
+            env={variable: value for variable, value in os.environ.items() if variable not in own},
+            start_new_session=True,  # Ctrl-C is for this process, which then ends vLLM
+        )
+        os.close(handle)
+        atexit.register(self.stop)
+        try:
+            self._wait_until_healthy(name, start_timeout_s)
+        except BaseException:  # an interrupt, too, leaves nothing behind
+            self.stop()
+            raise
+        _logger.warning("vLLM serves %s at %s", source, self.url)
+
+    @property
+    def is_running(self) -> bool:
+        """True until the server ends."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End the server, and wait until it has ended."""
+        atexit.unregister(self.stop)
+        assert self._process.stdin is not None, "it is a pipe"
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+        self._log.unlink(missing_ok=True)
+
+    def _wait_until_healthy(self, name: str, timeout_s: float) -> None:
+        began = shown = time.monotonic()
+        health = f"{self.url.removesuffix('/v1')}/health"
+        _logger.warning("vLLM starts for %s; its log is %s", name, self._log)
+        with httpx.Client(trust_env=False, timeout=5.0) as client:
+            while True:
+                if not self.is_running:
+                    kept = self._log.with_suffix(".failed.log")
+                    self._log.rename(kept)
+                    raise ModelError(
+                        f"{name!r}: vLLM ended with status {self._process.returncode}: "
+                        f"{_describe_failure(kept)} (its log: {kept}); arguments of vllm serve go into the "
+                        f"variable {_ARGUMENTS}"
+                    )
+                with contextlib.suppress(httpx.TransportError):
+                    if client.get(health).is_success:
+                        return
+                now = time.monotonic()
+                if now - began > timeout_s:
+                    raise ModelError(
+                        f"{name!r}: vLLM is not ready after {timeout_s:.0f} s: {_last_line(self._log)}; "
+                        "start it yourself, and give its address with --api-base"
+                    )
+                if now - shown >= _LINE_EVERY_S:
+                    shown = now
+                    _logger.warning("vLLM is not ready after %d s: %s", now - began, _last_line(self._log))
+                time.sleep(0.2)
+
+
+def _find_executable(name: str) -> str:
+    named = os.environ.get(_EXECUTABLE, "").strip()
+    found = shutil.which(named or "vllm")
+    beside = Path(sys.executable).with_name("vllm")
+    if found is None and not named and beside.is_file():
+        found = str(beside)
+    if found is None:
+        what = f"{_EXECUTABLE}={named!r} is no program" if named else "there is no program 'vllm' on the PATH"
+        raise ModelError(
+            f"{name!r} needs vLLM, and {what}: pip install 'memory-program[gpu]', or set {_EXECUTABLE} to "
+            "the vllm of another environment"
+        )
+    return found
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "its log is empty")
+
+
+def _describe_failure(log: Path) -> str:
+    """Return the last line of a log, after its first error, which vLLM calls the root cause."""
+    last, lines = _last_line(log), log.read_text(encoding="utf-8", errors="replace").split("\n")
+    errors = [match[0].strip()[:300] for line in lines if (match := _ERROR.search(line)) is not None]
+    return f"{errors[0]} ... {last}" if errors and errors[0] not in last else last
+
+
+def guard(command: list[str]) -> int:
+    """Run a command until it ends or standard input closes; in the second case end its whole session."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def wait_for_end_of_input() -> None:
+        while os.read(0, 1):  # unbuffered: a lock of Python's own would be held when this process ends
+            pass
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_AFTER_S)
+            os.killpg(process.pid, signal.SIGKILL)  # also what is left of its own processes
+
+    watching = threading.Thread(target=wait_for_end_of_input, daemon=True)
+    watching.start()
+    status = process.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(guard(sys.argv[1:]))
