@@ -221,7 +221,7 @@ def main() -> None:
     name = "sample" if options.data is None else "locomo"
     dataset = ["--dataset", name] + ([] if options.data is None else ["--data", str(options.data.resolve())])
     config = EvaluateConfig(dataset=name, data=options.data, systems="extractive")  # only to read the data
-    known = DATASET_LOADERS[name](config).conversations
+    known = DATASET_LOADERS[name](config, 0).conversations
     conversations = known[: options.conversations]
     rows = [measure(setting, dataset, options.latency_s) for setting in settings(conversations)]
     console = Console(width=130) if not sys.stdout.isatty() else Console()
