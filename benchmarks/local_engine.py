@@ -23,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 
 from memory_program.inference.decoder import Decoder
 from memory_program.inference.engine import LocalEngine, LocalSettings
-from memory_program.inference.loading import LoadedModel
+from memory_program.inference.loading import DtypeName, LoadedModel
 from memory_program.inference.prefix_cache import PrefixCache
 from memory_program.models.model_names import POCKET, model_source
 from memory_program.worlds import generate_worlds
@@ -38,6 +38,9 @@ class Benchmark:
 
     model: str = POCKET
     """The embedded model, or "local:" and a folder or hub id of a model made for chat."""
+
+    dtype: DtypeName | None = None
+    """The number format of the model; None takes the engine's own choice."""
 
     conversations: int = 4
     """Generated conversations."""
@@ -64,7 +67,7 @@ def main(benchmark: Benchmark) -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
-    engine = LocalEngine(LocalSettings(source=model_source(benchmark.model)))
+    engine = LocalEngine(LocalSettings(source=model_source(benchmark.model), dtype=benchmark.dtype))
     _measure(engine, benchmark)
     engine.close()
 
@@ -82,6 +85,9 @@ def _measure(engine: LocalEngine, benchmark: Benchmark) -> None:
     millions = sum(weight.numel() for weight in network.parameters()) / 1e6
     print(f"{millions:.1f} M parameters, {network.dtype}, {network.device}, {benchmark.threads} threads")
     print(f"{len(prompts)} prompts of {sizes[0]} to {sizes[-1]} tokens, {sum(sizes)} in all")
+    first = prompts[: max(1, at_once // 4)]
+    prefill = _timed(lambda: _prefill(engine.model, first))
+    print(f"prefill: {prefill.tokens_per_s:.0f} tokens/s, {prefill.cpu_ms_per_token:.2f} CPU ms/token")
     reference = copy.deepcopy(engine.model)
     reference.network.set_attn_implementation("sdpa")  # the attention of the engine does not batch there
     methods: dict[str, Callable[[], int]] = {
@@ -116,6 +122,11 @@ def _timed(method: Callable[[], int]) -> _Speed:
     tokens = method()
     elapsed_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu_started
     return _Speed(tokens / elapsed_s, 1000 * cpu_s / tokens)
+
+
+def _prefill(model: LoadedModel, prompts: Sequence[Sequence[int]]) -> int:
+    Decoder(model.network, model.kv_shape, PrefixCache(0)).prefill(prompts)
+    return sum(map(len, prompts))
 
 
 def _ask(engine: LocalEngine, requests: Sequence[Request], concurrency: int) -> int:

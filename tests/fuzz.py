@@ -10,6 +10,7 @@ a wheel for Linux alone; without it the properties in ``tests/unit/test_any_inpu
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -34,7 +35,7 @@ with atheris.instrument_imports(
     from memory_program.agents.signatures import AnswerOrSearch, WriteAll
     from memory_program.agents.tools import ALL_TOOLS, MemoryTools
     from memory_program.bank.bank import MemoryBank
-    from memory_program.bank.dates.resolve import find_dates, resolve_date
+    from memory_program.bank.dates.resolve import find_dates, resolve_date, resolve_date_span
     from memory_program.bank.record_json import space_from_json
     from memory_program.bank.space import MemorySpace
     from memory_program.core.errors import StoreError
@@ -60,6 +61,7 @@ WORDS = [
         '"memory_id": "m1"',
     ),
     *("]}", "}}", "yesterday", "2023-05-08", "3 weeks ago", "CORRECT", "WRONG", '"sample_id"', '"evidence"'),
+    *("the week before", "Friday", "two", "ago", "the end of", "last", "Christmas", "31", "June", "7pm"),
     *('"conversation"', '"session_1"', '"dia_id"', "D1:1", '"format": "memory-program/1"', '"operations"'),
 ]
 """What inputs are made of; libFuzzer takes them as its dictionary."""
@@ -103,11 +105,23 @@ def verdicts(content: bytes) -> None:
 
 
 def dates(content: bytes) -> None:
-    """An expression of time is a day or none."""
+    """An expression of time is a span near the day that it was said on; its name is read as that span."""
     text = content.decode(errors="replace")[:100]
-    assert isinstance(resolve_date(text, date(2023, 5, 8)), date | None)
-    for mention in find_dates(text, date(2023, 5, 8)):
-        assert mention.date_span.first <= mention.date_span.last
+    for said_on in (date(2023, 5, 8), date(2024, 2, 29), date(1, 1, 2), date(9999, 12, 31)):
+        for mention in find_dates(text, said_on):
+            assert mention.date_span.first <= mention.date_span.last
+        span = resolve_date_span(text, said_on)
+        if span is None:
+            continue
+        assert span.first <= span.last
+        if not re.search(r"\d\d|year|decade|hundred", text, re.IGNORECASE):
+            assert abs(span.first.year - said_on.year) <= 9  # 29 February may be eight years away
+        if 1900 <= said_on.year <= 2099 and 1900 <= span.first.year <= 2099:
+            again = resolve_date_span(span.phrase, date(2000, 1, 1))
+            assert again is not None
+            assert (again.first, again.last) == (span.first, span.last)
+        day = span.first.isoformat()
+        assert resolve_date(day, said_on) == span.first
 
 
 def datasets(content: bytes) -> None:
@@ -146,8 +160,15 @@ def seeds(name: str) -> list[str]:
         "replies": [f'[[ ## tool_calls ## ]]\n{{"tool_calls": [{call}]}}\n\n[[ ## completed ## ]]'],
         "calls": [f'{{"tool_calls": [{call}, {call}]}}', f"{call}\n{call}", f"```\n[{call}]\n```"],
         "prompts": ["[[ ## answer ## ]] <|im_end|>"],
-        "verdicts": ["**CORRECT**", "Verdict: wrong."],
-        "dates": ["the week before last", "8 May 2023", "in 3 days"],
+        "verdicts": ["**CORRECT**", "Verdict: wrong.", '{"label": "CORRECT"}', "CORRECT (same place)"],
+        "dates": [
+            "the week before last",
+            "8 May 2023",
+            "in 3 days",
+            "Monday the 12th",
+            "2023-13-01",
+            "07 June 23",
+        ],
         "datasets": [json.dumps([{"sample_id": "a", "conversation": talk, "qa": asked}])],
         "exports": [json.dumps(export)],
     }[name]

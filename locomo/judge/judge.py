@@ -4,6 +4,7 @@ The official F1 punishes a right answer in other words; a judge forgives too muc
 far the rubrics agree (``locomo.statistics.cohen_kappa`` over the answers on which both gave a verdict).
 """
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,7 +21,26 @@ VERDICT_TOKENS = 512
 """The limit of a reply: two sentences and a word need about 100."""
 
 _VERDICT_MARKER = re.compile(r"^\s*\[\[ ## verdict ## \]\]", re.MULTILINE)
-_VERDICT_LINE = re.compile(r"[\W_]*(?:verdict[\W_]+)?(correct|wrong)[\W_]*", re.IGNORECASE)
+_FIELD_MARKER = re.compile(r"\[\[ ## \w+ ## \]\]")
+_NAMES = r"verdict|label|grade|judge?ment|rating|result|answer|decision|evaluation|output"
+_MARK = r"(?:[^\w?]|_)*"  # "CORRECT?" is a question
+_VERDICT_LINE = re.compile(
+    rf"{_MARK}(?:(?:(?:the|my|final|overall) )*(?:{_NAMES})\b(?: is\b)?{_MARK})?"
+    rf"(?P<verdict>correct|wrong){_MARK}(?:(?<=[(\[])(?P<remark>[^()\[\]?]+)[)\]]{_MARK})?",
+    re.IGNORECASE,
+)
+_LABEL_LINE = re.compile(rf"\A{_MARK}(?:{_NAMES}){_MARK}\n", re.IGNORECASE)
+_FENCE = re.compile(r"```\w*")
+_OBJECT = re.compile(r"\{.*\}", re.DOTALL)
+_NEGATION = r"(?:\b(?:not|never|no|hardly|neither)\b|n['’]t\b)"
+_NEGATED = re.compile(
+    rf"{_NEGATION}[\s*_-]*(?:\w+\s+){{0,2}}(?:correct|wrong)|\b(?:in|un)-?correct", re.IGNORECASE
+)
+_DOUBT = re.compile(
+    rf"{_NEGATION}|\b(?:but|though|although|however|partial(?:ly)?|partly|almost|nearly|mostly|half|if|unless"
+    r"|except|maybe|perhaps|probably|possibly|unsure|uncertain)\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +66,8 @@ class GradeAnswer(dspy.Signature):
 class OneVerdictAdapter(dspy.ChatAdapter):
     """ChatAdapter that never asks a second time, and refuses a reply with more than one verdict.
 
-    The library's fallback to JSON is another prompt, and its parser takes the first of two verdicts.
+    The library's fallback to JSON is another prompt, and its parser takes the first of two verdicts. A reply
+    without fields is read if it is a verdict and nothing else: a word, a labelled word, or a JSON object.
     """
 
     def __init__(self) -> None:
@@ -66,6 +87,8 @@ class OneVerdictAdapter(dspy.ChatAdapter):
                 lm_response=completion,
                 message="the reply has more than one verdict",
             )
+        if not _FIELD_MARKER.search(completion) and parse_verdict(completion) is not Verdict.UNPARSED:
+            return {"reasoning": completion.strip(), "verdict": completion.strip()}
         return super().parse(signature, completion)
 
 
@@ -156,16 +179,42 @@ class Judges(dspy.Module):
 
 
 def parse_verdict(text: str) -> Verdict:
-    """Read the verdict field: its first line must be the verdict, and no line may name the other one.
+    """Read a verdict: it is the first line, or the value of a JSON object, and nothing speaks against it.
+
+    The line may have a label before the word, and a remark in brackets behind it; there may be a code fence
+    around it. No other line may name the other word, or the same one with a negation.
 
     Example:
-        >>> parse_verdict("**CORRECT**")
+        >>> parse_verdict("**CORRECT** (same place)")
         <Verdict.CORRECT: 'correct'>
+        >>> parse_verdict('{"label": "WRONG"}')
+        <Verdict.WRONG: 'wrong'>
         >>> parse_verdict("not correct")
         <Verdict.UNPARSED: 'unparsed'>
     """
-    text = text.replace("[[ ## completed ## ]]", "")  # some models write it on the same line
-    first_line = text.strip().partition("\n")[0]
-    found = _VERDICT_LINE.fullmatch(first_line)
+    text = _FENCE.sub("", text.replace("[[ ## completed ## ]]", "")).strip()  # some write it on the same line
+    if found := _OBJECT.search(text):
+        named = _verdicts_in_json(found[0])
+        around = text[: found.start()] + text[found.end() :]
+        is_clear = len(named) == 1 and not re.search("correct|wrong", around, re.IGNORECASE)
+        return named.pop() if is_clear else Verdict.UNPARSED
     named = {word.lower() for word in re.findall(r"correct|wrong", text, re.IGNORECASE)}
-    return Verdict(found[1].lower()) if found and len(named) == 1 else Verdict.UNPARSED
+    if "{" in text or len(named) != 1 or _NEGATED.search(text):
+        return Verdict.UNPARSED
+    return _read_line(_LABEL_LINE.sub("", text).strip().partition("\n")[0])
+
+
+def _read_line(line: str) -> Verdict:
+    """Read a line that is a verdict, with a label or with a remark that does not doubt it."""
+    match = _VERDICT_LINE.fullmatch(line)
+    is_doubted = match is None or (match["remark"] is not None and _DOUBT.search(match["remark"]))
+    return Verdict.UNPARSED if match is None or is_doubted else Verdict(match["verdict"].lower())
+
+
+def _verdicts_in_json(text: str) -> set[Verdict]:
+    """List the verdicts that a JSON object has under a name for one; UNPARSED for any other value there."""
+    try:
+        members = json.loads(text, object_pairs_hook=list)  # a name may come twice
+    except (ValueError, RecursionError):
+        return set()
+    return {_read_line(str(value)) for name, value in members if re.fullmatch(_NAMES, name, re.IGNORECASE)}

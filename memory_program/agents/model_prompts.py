@@ -5,7 +5,6 @@ program that it was trained in, as ``dspy.Module.save`` writes it (``train.py`` 
 with one). The prompts in ``signatures.py`` can change, and the model is still asked as it was taught.
 """
 
-import json
 from copy import deepcopy
 from typing import Any, Literal, cast
 
@@ -13,6 +12,7 @@ import dspy
 
 from memory_program.agents.tools import READ_TOOLS
 from memory_program.core.errors import ConfigError
+from memory_program.core.json_files import read_json
 from memory_program.models.model_names import model_program
 
 SavedPrompts = dict[str, dict[str, Any]]
@@ -68,7 +68,7 @@ def read_model_prompts(model: str) -> SavedPrompts:
     if path is None:
         return {}
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = read_json(path)
         return {name: state for name, state in saved.items() if "signature" in state}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(

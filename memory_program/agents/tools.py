@@ -16,7 +16,7 @@ from locomo.json_at import INVALID_CHARACTERS
 from locomo.types import Session
 from memory_program.agents.citations import find_source_turns
 from memory_program.agents.memory_lines import format_with_date, render_memories
-from memory_program.bank.dates.date_span import format_day
+from memory_program.bank.dates.date_span import add_words_of_time, format_day
 from memory_program.bank.dates.resolve import find_dates, resolve_date_span
 from memory_program.bank.diversity import select_diverse
 from memory_program.bank.memory import MEMORY_KINDS, Draft, Memory, MemoryKind, Operation, Provenance
@@ -63,6 +63,9 @@ class MemoryTools:
         self._kind = kind
         self._indexed = space.bank.fork()  # the bank as of the index's last update
         self.operations: list[Operation] = []
+        self._odd_date = ""
+        self.odd_dates: list[str] = []
+        """The times of stored memories that are no dates: each is in the text of its memory, or left out."""
 
     def call(self, name: str, arguments: dict[str, Any], allowed: Sequence[str]) -> ToolResult:
         """Run one call of a model. ``arguments`` may hold anything; nothing is raised.
@@ -75,6 +78,7 @@ class MemoryTools:
         if name not in allowed:
             return ToolResult(name, f"there is no tool {name!r}: use one of {', '.join(allowed)}", True)
         tool: Callable[..., str] = getattr(self, name)
+        self._odd_date = ""
         try:
             return ToolResult(name, tool(**arguments), False)
         except ValidationError as error:
@@ -116,7 +120,7 @@ class MemoryTools:
             if not memory_id:
                 raise MemoryOperationError("an update needs the memory_id of the memory that it replaces")
             self._get_writable(memory_id)
-            by, keeps_date = self._provenance("update"), not happened_at.strip()
+            by, keeps_date = self._provenance("update"), bool(self._odd_date) or not happened_at.strip()
             return self._record_operation(
                 self._space.bank.update(memory_id, draft, by, keeps_date=keeps_date)
             )
@@ -222,11 +226,17 @@ class MemoryTools:
 
     def _record_operation(self, operation: Operation) -> str:
         self.operations.append(operation)
+        note, odd_date = "", self._odd_date
+        if odd_date:
+            self.odd_dates.append(f"{self._actor}: happened_at={odd_date!r:.60}")
+            note = (
+                f"; happened_at={odd_date!r:.60} is not a date: write YYYY-MM-DD, what was said, or nothing"
+            )
         made = ", ".join(memory.memory_id for memory in operation.created)
         ended = ", ".join(operation.superseded)
         if made and ended:
-            return f"{ended} is now {made}"
-        return f"stored as {made}" if made else f"ended {ended}" if ended else "profile changed"
+            return f"{ended} is now {made}{note}"
+        return f"stored as {made}{note}" if made else f"ended {ended}" if ended else "profile changed"
 
     def _get_writable(self, memory_id: str) -> Memory:
         """Return a live memory that this agent may change."""
@@ -241,24 +251,23 @@ class MemoryTools:
         return MemoryKind(kind) if kind else self._kind
 
     def _draft(self, text: str, kind: MemoryKind, happened_at: str = "", *, cites: bool = False) -> Draft:
-        """Make a draft. A day becomes the memory's date; a longer time is written into the text.
+        """Make a draft. A day becomes the memory's date; a longer or unknown time is written into the text.
 
         Only new text cites turns of the session: a merge or a split may come from other sessions, and
         inherits its sources.
         """
-        said, time = " ".join(happened_at.split()), None
-        if said:
-            if len(said) <= DATE_LIMIT_CHARS:  # parsing a longer one takes seconds
-                time = resolve_date_span(said, self._session.date_time.date())
-            if time is None:
-                raise MemoryOperationError(
-                    f"happened_at={said!r:.60} is not a time: write YYYY-MM-DD or what was said "
-                    "('last Friday', 'next month'), or leave it empty"
-                )
+        said, time = " ".join(INVALID_CHARACTERS.sub(" ", happened_at).split()), None
+        if len(said) <= DATE_LIMIT_CHARS:  # parsing a longer one takes seconds
+            time = resolve_date_span(said, self._session.date_time.date())
+        self._odd_date = said if time is None else ""
         text = " ".join(INVALID_CHARACTERS.sub(" ", text).split())
         if not any(character.isprintable() and character != " " for character in text):
             raise MemoryOperationError("text is empty: say what is to be remembered in a full sentence")
-        timed = text if time is None or time.is_day else time.insert_into(text, said)
+        if time is None:
+            timed = add_words_of_time(text, said) if len(said) <= DATE_LIMIT_CHARS else text
+            timed = timed if len(timed) <= MEMORY_LIMIT_CHARS else text
+        else:
+            timed = text if time.is_day else time.insert_into(text, said)
         if len(timed) > MEMORY_LIMIT_CHARS:
             raise MemoryOperationError(
                 f"text has {len(timed)} characters: a memory holds at most {MEMORY_LIMIT_CHARS}; "

@@ -263,7 +263,8 @@ def _replay_calls(
         is_alike = len(created) == len(call.created)  # false if only one of the banks knew the memory
         own |= dict(zip(call.created, created if is_alike else [None] * len(call.created), strict=True))
     results = [ToolResult(call.name, "", call.is_refused) for call in proposal.calls]
-    return _ReplayResult(replace(proposal, operations=tools.operations, results=results), misfits)
+    done = replace(proposal, operations=tools.operations, results=results, odd_dates=tools.odd_dates)
+    return _ReplayResult(done, misfits)
 
 
 def _similarity(memory: Memory, predicted: Memory) -> tuple[bool, int]:

@@ -72,6 +72,7 @@ class Proposal:
     results: list[ToolResult] = field(default_factory=list[ToolResult])
     tool_errors: list[str] = field(default_factory=list[str])
     failures: list[CallFailure] = field(default_factory=list[CallFailure])
+    odd_dates: list[str] = field(default_factory=list[str])
 
 
 class MemoryWriter(dspy.Module):
@@ -160,6 +161,7 @@ class MemoryWriter(dspy.Module):
             tool_errors=tuple(error for proposal in proposals for error in proposal.tool_errors),
             failures=tuple(failure for proposal in proposals for failure in proposal.failures),
             left_out=tuple(memory.memory_id for memory in left_out),
+            odd_dates=tuple(odd_date for proposal in proposals for odd_date in proposal.odd_dates),
         )
         operations = space.bank.operations(since=start)
         return dspy.Prediction(record=record, operations=operations, proposals=proposals)
@@ -209,7 +211,7 @@ class MemoryWriter(dspy.Module):
         """Run one agent on its own fork of the space; a failed call is part of its proposal."""
         tools = MemoryTools(space.fork(), session, name, specialist_memory_kind(name))
         allowed, inputs = self.allowed_tools(name), self.agent_inputs(name, space, session)
-        proposal = Proposal(name, operations=tools.operations)
+        proposal = Proposal(name, operations=tools.operations, odd_dates=tools.odd_dates)
         limit = writer_tokens(name, inputs["session"])
         for _ in range(self.max_turns):
             shown = "\n".join(f"{r.tool}: {r.text}" for r in proposal.results) or EMPTY_PLACEHOLDER

@@ -10,13 +10,12 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import regex
 from immutables import Map
 from numpy.typing import NDArray
 
 from locomo.types import Session, Turn
 from memory_program.bank.dates.date_span import format_day
-from memory_program.bank.stems import normalize_nfc, tokenize
+from memory_program.bank.stems import find_named, split_words, tokenize
 from memory_program.core.errors import IndexingError, SessionConflictError
 
 _LINE_WEIGHTS = {0: 4, -1: 2, 1: 1, -2: 1, 2: 1}
@@ -25,9 +24,8 @@ _SESSION_WEIGHT = 0.3
 _SPEAKER_BONUS = 0.2
 _QUESTION_PENALTY = 0.2
 
-_WORD = regex.compile(r"[\w--\p{M}]\w*", regex.V1)
 QUESTION_WORDS = frozenset(
-    _WORD.findall(
+    split_words(
         "what when where who whom whose which why how did do does has have had would could should might been "
         "is are was were his her their he she they him them about any some many much long often from after "
         "before during while since"
@@ -43,10 +41,6 @@ class ScoredTurn:
     turn: Turn
     session: Session
     score: float
-
-
-def _lower_words(text: str) -> list[str]:
-    return _WORD.findall(normalize_nfc(text).lower())
 
 
 class Archive:
@@ -131,13 +125,12 @@ class Archive:
         if top_k < 1:
             raise IndexingError(f"top_k={top_k} must be at least 1")
         index = self._current_index()
-        words = _lower_words(query)
-        content = " ".join(word for word in words if word not in QUESTION_WORDS) or query
+        content = tokenize(query, QUESTION_WORDS) or tokenize(query)
         scores = index.turns.scores(content)
         found = np.flatnonzero(scores)
         scores += _SESSION_WEIGHT * index.sessions.scores(content)[index.session_at]
         scores -= _QUESTION_PENALTY * index.is_question
-        named = [name for name in self._speakers if not set(_lower_words(name)).isdisjoint(words)]
+        named = find_named(query, self._speakers)
         if len(named) == 1:
             scores += _SPEAKER_BONUS * (index.speakers == named[0])
         ranked = found[np.argsort(-scores[found], kind="stable")][:top_k]
@@ -176,7 +169,7 @@ class _ArchiveIndex:
         for session in sessions[len(self._session_stems) :]:
             # a turn is also found by the words with which its image was once looked for
             lines = [tokenize(f"{turn.line} {turn.image_query or ''}") for turn in session.turns]
-            date = tokenize(format_day(session.date_time.date()))
+            date = [stem for stem in tokenize(format_day(session.date_time.date())) if len(stem) > 1]
             for place in range(len(lines)):
                 document = date * _DATE_WEIGHT
                 for offset, weight in _LINE_WEIGHTS.items():
@@ -205,9 +198,8 @@ class _BM25:
             self._index = bm25s.BM25(k1=1.5, b=0.75, method="lucene", dtype="float64")
             self._index.index(documents, show_progress=False)
 
-    def scores(self, text: str) -> NDArray[np.float64]:
-        """Return the score of every document, divided by the best one."""
-        stems = tokenize(text)
+    def scores(self, stems: list[str]) -> NDArray[np.float64]:
+        """Return the score of every document for a query's stems, divided by the best one."""
         scores = self._index.get_scores(stems) if self._size and stems else np.zeros(self._size)
         return scores / (scores.max(initial=0.0) or 1.0)
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from memory_program.bank.memory import Memory
+from memory_program.bank.stems import tokenize
 
 
 def select_diverse(memories: Sequence[Memory], count: int) -> list[Memory]:
@@ -10,7 +11,7 @@ def select_diverse(memories: Sequence[Memory], count: int) -> list[Memory]:
 
     Gonzalez 1985, Theoretical Computer Science 38 (farthest-first traversal); starts at the newest.
     """
-    words = {memory.memory_id: set(memory.text.lower().split()) for memory in memories}
+    words = {memory.memory_id: set(tokenize(memory.text)) for memory in memories}
     rest, chosen = list(memories), list[Memory]()
     nearest = dict.fromkeys(words, 0.0)
     while rest and len(chosen) < count:

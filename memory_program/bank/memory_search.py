@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.columns import MemoryColumns
-from memory_program.bank.dates.date_span import format_day
+from memory_program.bank.dates.date_span import format_day, format_month
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.lexical import BM25Index, Hit, top_positions
 from memory_program.bank.memory import MEMORY_KINDS, Memory, MemoryKind, memory_number
@@ -78,7 +78,8 @@ def searchable_text(memory: Memory) -> str:
     """Return the text under which a memory is indexed: its own, and its date in words."""
     if memory.happened_at is None:
         return memory.text
-    return f"{memory.text} {format_day(memory.happened_at)}"
+    name = format_day if memory.happened_at.day > 9 else format_month
+    return f"{memory.text} {name(memory.happened_at)}"
 
 
 class MemoryIndex:

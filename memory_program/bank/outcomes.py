@@ -41,7 +41,10 @@ class RankedItem:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """The outcome of one session: operations applied, calls refused by a tool, calls that failed."""
+    """The outcome of one session: operations applied, calls refused by a tool, calls that failed.
+
+    ``odd_dates`` are the times of stored memories that are no dates; those memories have none.
+    """
 
     session_id: str
     operations: int = 0
@@ -49,6 +52,7 @@ class SessionRecord:
     tool_errors: tuple[str, ...] = ()
     failures: tuple[CallFailure, ...] = ()
     left_out: tuple[str, ...] = ()
+    odd_dates: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ def record_from_json(document: str) -> SessionRecord:
         tool_errors=_read_strings(record, "tool_errors"),
         failures=tuple(failures),
         left_out=_read_strings(record, "left_out"),
+        odd_dates=_read_strings(record, "odd_dates") if "odd_dates" in record else (),  # older records
     )
 
 

@@ -16,7 +16,7 @@ from memory_program.bank.columns import MEMORY_DTYPE, MemoryColumns
 from memory_program.bank.fold import BankState
 from memory_program.bank.postings import TERM_DTYPE, PostingColumns
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ class Snapshot:
         """Read a snapshot that ``to_parts`` wrote.
 
         Returns:
-            None for a snapshot of format 1, which split texts into other words: the log is replayed instead.
+            None for a snapshot of formats 1 and 2, which split texts into other words: the log is replayed
+            instead.
 
         Raises:
             ValueError, KeyError, TypeError: the parts are damaged.

@@ -184,8 +184,9 @@ class EvaluateConfig(Settings, init=False):
     max_cost: MaxCost
 
     max_errors: int | None = Field(default=None, ge=0)
-    """Stop, and keep the results, when more calls than this have failed. Without it a run stops only when
-    its first 20 items all failed."""
+    """Stop, and keep the results, when more calls than this have failed. Without it a run stops when its
+    first 20 items all failed, or when most replies of its first 3 sessions or 10 answers were cut or
+    unreadable."""
 
     retry_errors: bool = False
     """Repeat work that is recorded as failed. Otherwise it is counted beside the score."""

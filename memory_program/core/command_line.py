@@ -138,7 +138,7 @@ def read_settings_file(path: Path) -> dict[str, Any]:  # Any: JSON or YAML value
     import yaml  # most commands read no file
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"--config {str(path)!r} cannot be read: {' '.join(str(error).split())}") from error

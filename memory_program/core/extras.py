@@ -7,6 +7,7 @@ from memory_program.core.errors import ConfigError
 
 _EXTRAS = {
     "fastapi": "serve",
+    "llguidance": "local",
     "matplotlib": "local",
     "peft": "local",
     "psycopg": "postgres",

@@ -9,6 +9,16 @@ from locomo.atomic_files import atomic_write_text
 Json = dict[str, Any]  # Any: a JSON object
 
 
+def read_json(path: Path) -> Json:  # what it should hold: the caller checks
+    """Read a JSON file that a person may have written or edited: it may begin with a byte order mark.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not JSON in UTF-8.
+    """
+    return json.loads(path.read_text(encoding="utf-8-sig"))
+
+
 def write_json(path: Path, content: Json) -> None:
     """Write a JSON file, the whole of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,10 +15,10 @@ _Sequence = TypeVar("_Sequence", str, list[int])
 def find_repetition(sequence: _Sequence) -> _Sequence:
     """Return the part that a text repeats at its end; empty if it does not end in a loop.
 
-    It ends in a loop if its end is one part after another, letter by letter the same: at least four times, and
-    over at least 100 tokens or 200 characters. The last part may be cut, and any text may come before the
-    loop. Counters make the parts of a loop differ (``1. Yes. 2. Yes.``): such a loop is not found, since a
-    real list looks like it.
+    It ends in a loop if one part is written again and again, letter by letter the same: at least four times,
+    and over at least 100 tokens or 200 characters. The last part may be cut, and any text may come before
+    the loop. Counters make the parts of a loop differ (``1. Yes. 2. Yes.``): such a loop is not found, since
+    a real list looks like it.
 
     The longest end with period ``p`` is read off the Z function of the reversed text (Gusfield 1997,
     "Algorithms on Strings, Trees and Sequences", section 1.3), so the time is linear in its length.

@@ -13,28 +13,49 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import torch
 from torch import Tensor
 
 from memory_program.core.errors import ModelError
+from memory_program.core.repetition import CHECKED_TOKENS, find_repetition
 from memory_program.inference.decoder import PREFILL_CHUNK_TOKENS, Decoder, PrefilledPrompt
+from memory_program.inference.reply_grammar import ReplyGrammar
 from memory_program.inference.sampling import SamplingParams, gumbel_noise, sample_next
+from memory_program.inference.stop_strings import StopStrings
 
 _PREFILL_QUEUE_RATIO = 0.5
 """The decode thread prefills a prompt itself when the queue exceeds this fraction of the running batch: a
 step of a small batch costs more per token. Between 0.25 and 1 the benchmark finds no difference."""
+_REPETITION_CHECK_TOKENS = 32
+"""Each sequence is searched for a loop at every multiple of this length: a check costs as much as a step."""
 _CLOSED = "the embedded model is closed: make another one"
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A prompt to continue by at most ``max_new_tokens``; ``seed`` only affects sampling."""
+    """A prompt to continue by at most ``max_new_tokens``; ``seed`` only affects sampling.
+
+    ``grammar`` is the state of this reply alone.
+    """
 
     prompt: tuple[int, ...]
     max_new_tokens: int
     sampling: SamplingParams
     seed: int = 0
+    grammar: ReplyGrammar | None = None
+    stop_strings: StopStrings | None = None
+
+
+class Ending(StrEnum):
+    """The reason for which a sequence ended."""
+
+    STOP_TOKEN = "stop token"
+    STOP_STRING = "stop string"
+    GRAMMAR = "grammar"
+    REPETITION = "repetition"
+    LIMIT = "limit"
 
 
 @dataclass(slots=True)
@@ -42,16 +63,22 @@ class Continuation:
     """The tokens generated after a prompt.
 
     Attributes:
-        tokens: the tokens, including the stop token if there was one.
-        logprobs: the model's natural logarithm of the probability of each, before temperature and filters.
-        has_ended: the model generated a stop token; otherwise the text was cut.
+        tokens: the tokens, including the stop token or those of the stop string if there was one.
+        logprobs: the model's natural logarithm of the probability of each, before grammar, temperature and
+            filters.
+        ending: why it ended; None while it goes on.
         cached_tokens: the number of prompt tokens that had been computed for an earlier prompt.
     """
 
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
-    has_ended: bool = False
+    ending: Ending | None = None
     cached_tokens: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the reply is whole; otherwise it was cut."""
+        return self.ending in (Ending.STOP_TOKEN, Ending.STOP_STRING, Ending.GRAMMAR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,28 +363,47 @@ class Batcher:
         tolerances = [
             self._tolerance.greedy if each.is_greedy else self._tolerance.sampled for each in params
         ]
-        batch = sample_next(logits, params, noise, tolerances)
+        grammars = [sequence.request.grammar for sequence in sequences]
+        forbidden: list[Tensor | None] = []
+        if any(grammars):
+            forbidden = [None if grammar is None else grammar.forbidden_tokens() for grammar in grammars]
+        batch = sample_next(logits, params, noise, tolerances, forbidden)
         for row, sequence in enumerate(sequences):
             sampled, index, reply = batch, row, sequence.reply
             if not batch.is_batch_invariant[row]:
                 alone = self._decoder.recompute_logits([*sequence.request.prompt, *reply.tokens])
-                sampled, index = sample_next(alone, [params[row]], [noise[row]], [0.0]), 0
+                mask = forbidden[row : row + 1]
+                sampled, index = sample_next(alone, [params[row]], [noise[row]], [0.0], mask), 0
             if not math.isfinite(sampled.logprobs[index]):
                 raise ModelError("the logits are not numbers: the training that changed the weights diverged")
             reply.tokens.append(sampled.tokens[index])
             reply.logprobs.append(sampled.logprobs[index])
-            reply.has_ended = sampled.tokens[index] in self._stop_ids
+            try:
+                reply.ending = self._find_ending(sequence.request, reply.tokens)
+            except ModelError as error:  # of its grammar: the others go on
+                sequence.fail(error)
         for slot in reversed(range(first, len(self._running))):
             sequence = self._running[slot]
             reply, future = sequence.reply, sequence.future
-            is_full = len(reply.tokens) >= sequence.request.max_new_tokens
-            if reply.has_ended or is_full or future.done():
+            if reply.ending is not None or future.done():
                 last = self._running.pop()
                 if last is not sequence:
                     self._running[slot] = last
                 self._decoder.remove_sequence(slot)
                 if not future.done() and future.set_running_or_notify_cancel():
                     future.set_result(reply)
+
+    def _find_ending(self, request: GenerationRequest, tokens: list[int]) -> Ending | None:
+        """Return why a sequence ends with its last token; None if it goes on."""
+        if request.grammar is not None and request.grammar.append(tokens[-1]):
+            return Ending.STOP_TOKEN if tokens[-1] in self._stop_ids else Ending.GRAMMAR
+        if tokens[-1] in self._stop_ids:
+            return Ending.STOP_TOKEN
+        if request.stop_strings is not None and request.stop_strings.end_reply(tokens):
+            return Ending.STOP_STRING
+        if not len(tokens) % _REPETITION_CHECK_TOKENS and find_repetition(tokens[-CHECKED_TOKENS:]):
+            return Ending.REPETITION
+        return Ending.LIMIT if len(tokens) >= request.max_new_tokens else None
 
     def _configure_thread(self) -> None:
         """Set how this thread computes, and leave other threads as they are."""

@@ -1,6 +1,7 @@
 """DSPy's engine contract for a language model in this process: a network, a tokenizer and a batcher."""
 
 import copy
+import logging
 import threading
 import weakref
 from collections import Counter
@@ -8,7 +9,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from dspy import lm15
@@ -16,32 +17,36 @@ from jinja2 import TemplateError
 from pydantic import BaseModel, ConfigDict, Field
 from transformers import PreTrainedModel
 
-from memory_program.inference.batcher import Batcher, GenerationRequest, NumericalTolerance
+from memory_program.inference.batcher import Batcher, Ending, GenerationRequest, NumericalTolerance
 from memory_program.inference.decoder import Decoder
 from memory_program.inference.loading import DeviceName, DtypeName, load_model
 from memory_program.inference.prefix_cache import PrefixCache
+from memory_program.inference.reply_grammar import GrammarCompiler
 from memory_program.inference.sampling import SamplingParams
+from memory_program.inference.stop_strings import StopStrings
 
 __all__ = ["LocalEngine", "LocalSettings"]
 
+_logger = logging.getLogger(__name__)
+
 _TOLERANCES: dict[DtypeName, NumericalTolerance] = {
-    # 15 times (float32) and half (bfloat16) of the largest difference in benchmarks/local_engine.py
+    # 15 times the largest difference in benchmarks/local_engine.py
     "float32": NumericalTolerance(greedy=2**-13, sampled=2**-13),
-    # with a tolerance for samples, a third of their tokens would be computed twice
-    "bfloat16": NumericalTolerance(greedy=2**-5, sampled=0.0),
+    # half of the largest difference is 2**-5: one greedy token in twenty and one sampled token in three would
+    # be computed again, each with its whole prompt
+    "bfloat16": NumericalTolerance(greedy=0.0, sampled=0.0),
 }
+_MIN_BFLOAT16_PARAMETERS = 100_000_000
+"""Smaller models compute in float32 on every processor: they gain little in bfloat16."""
 _SINGLE_THREAD_PARAMETERS = 20_000_000
 """Smaller models compute on one thread: two that meet after every small product wait more than they gain,
 and take 4 to 10 times the processor time of one on two shared cores. One thread decodes, another prefills."""
-_NOT_SUPPORTED = (
-    "stop",
-    "response_format",
-    "reasoning",
-    "frequency_penalty",
-    "presence_penalty",
-    "probabilities",
-    "extensions",
+_NOT_SUPPORTED = ("reasoning", "frequency_penalty", "presence_penalty", "probabilities")
+_BFLOAT16_NOTICE = (
+    "%r computes in bfloat16, which this processor multiplies several times faster; a greedy reply may "
+    "depend on its batch"
 )
+_TEMPLATE_KWARGS = "chat_template_kwargs"
 
 
 class LocalSettings(BaseModel):
@@ -50,13 +55,14 @@ class LocalSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: str
-    """A folder in the format of transformers, or the id of a model on the Hugging Face hub."""
+    """A folder in the format of transformers, a GGUF file, or the id of a model on the Hugging Face hub."""
 
     device: DeviceName | None = None
     """The device of the model; None takes CUDA if there is a GPU."""
 
     dtype: DtypeName | None = None
-    """The number format of the model; None takes bfloat16 on a GPU with native support, else float32."""
+    """The number format of the model; None takes bfloat16 on a GPU with native support, and for a model of at
+    least 100 million parameters on a processor with bfloat16 tiles (AMX), else float32."""
 
     slots: int = Field(default=32, ge=1)
     """The most calls that run at once; others wait. 32 uses most of a small model's gain from batching."""
@@ -71,18 +77,27 @@ class LocalSettings(BaseModel):
 class LocalEngine:
     """Answers requests with a model that it holds; calls from many threads are batched together.
 
-    The same greedy request gives the same text alone and in any batch, on one machine with one number of
-    threads, as long as rounding errors stay within the tolerance of ``sample_next`` (measured by
-    ``benchmarks/local_engine.py``). In float32 so does the same sampled request with the same seed; in
-    bfloat16 only beside the same other calls. Without a seed of its own, the k-th call of a sampled request
+    In float32 the same greedy request gives the same text alone and in any batch, on one machine with one
+    number of threads, as long as rounding errors stay within the tolerance of ``sample_next`` (measured by
+    ``benchmarks/local_engine.py``). So does the same sampled request with the same seed. In bfloat16 this
+    holds only beside the same other calls. Without a seed of its own, the k-th call of a sampled request
     gets the k-th of a fixed series of seeds, independent of other calls.
 
-    ``logprobs`` of a response holds token ids and log-probabilities, with the stop token. A copy is the
-    same engine: optimisers deep-copy programs, and a second engine would be a second model.
+    A reply ends with a stop token, before a stop string, at its limit, or with the end of its JSON if
+    ``response_format`` holds it to a schema. One that repeats itself is stopped as if it were at its limit,
+    and its ``provider_data`` says ``{"is_repetitive": True}``; see ``find_repetition``. The extension
+    ``chat_template_kwargs`` is passed to the model's chat template.
+
+    ``logprobs`` of a response holds token ids and log-probabilities, with the stop token and the tokens of a
+    stop string. They are the model's own, before the grammar. A copy is the same engine: optimisers deep-copy
+    programs, and a second engine would be a second model.
     """
 
-    supports_function_calling = supports_reasoning = supports_response_schema = False
-    supported_params = frozenset({"temperature", "max_tokens", "top_p", "top_k", "seed", "logprobs"})
+    supports_function_calling = supports_reasoning = False
+    supports_response_schema = True
+    supported_params = frozenset(
+        {"temperature", "max_tokens", "top_p", "top_k", "seed", "logprobs", "stop", "response_format"}
+    )
 
     def __init__(self, settings: LocalSettings) -> None:
         """Load the model; nothing runs before the first call.
@@ -91,17 +106,18 @@ class LocalEngine:
             ModelError: the model cannot be used; see ``load_model``.
         """
         device: DeviceName = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        dtype = settings.dtype
-        if dtype is None:
-            # never on a processor, however fast: one token in twenty is so uncertain there in bfloat16
-            # that its whole text is computed again
-            has_bf16 = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-            dtype = "bfloat16" if has_bf16 else "float32"
-        folder = Path(settings.source).expanduser()
-        if folder.is_dir():  # so that it is found from another working directory
-            settings = settings.model_copy(update={"source": str(folder.resolve())})
+        dtype = settings.dtype or _fast_dtype(device)
+        path = Path(settings.source).expanduser()
+        if path.exists():  # so that it is found from another working directory
+            settings = settings.model_copy(update={"source": str(path.resolve())})
         self.settings = settings
         self.model = load_model(settings.source, device, getattr(torch, dtype))
+        if settings.dtype is None and device == "cpu" and dtype == "bfloat16":
+            if self.model.network.num_parameters() >= _MIN_BFLOAT16_PARAMETERS:
+                _logger.warning(_BFLOAT16_NOTICE, settings.source)
+            else:
+                dtype = "float32"
+                self.model = load_model(settings.source, device, torch.float32)
         network = self.model.network
         is_small = device == "cpu" and network.num_parameters() < _SINGLE_THREAD_PARAMETERS
         self._decoder = Decoder(network, self.model.kv_shape, PrefixCache(settings.prefix_tokens))
@@ -113,6 +129,8 @@ class LocalEngine:
             threads=1 if is_small else None,
             prefill_threads=int(is_small and min(torch.get_num_threads(), settings.slots) > 1),
         )
+        vocabulary = network.config.get_text_config().vocab_size
+        self._grammars = GrammarCompiler(self.model.tokenizer, vocabulary, min(self.model.stop_ids))
         self._seeds = _SeedSequence(settings.seed)
         self._reference: PreTrainedModel | None = None
         added = self.model.tokenizer.added_tokens_decoder.values()
@@ -128,13 +146,17 @@ class LocalEngine:
         """Answer a request; many threads may call this at once.
 
         Raises:
-            lm15.UnsupportedFeatureError: the request needs a feature that this engine lacks, such as tools.
+            lm15.UnsupportedFeatureError: the request needs a feature that this engine lacks, such as tools,
+                or a JSON schema that cannot be a grammar.
             lm15.ContextLengthError: the prompt leaves no room for a reply.
             lm15.ProviderError: the model failed.
         """
         config, tokenizer = request.config, self.model.tokenizer
         # refused, rather than ignored silently
         unsupported = [f"config.{name}" for name in _NOT_SUPPORTED if getattr(config, name)]
+        unsupported += [
+            f"config.extensions[{name!r}]" for name in config.extensions or () if name != _TEMPLATE_KWARGS
+        ]
         unsupported += ["config.logprobs"] if config.logprobs else []  # 0: of the chosen tokens only
         unsupported += ["tools"] if request.tools else []
         if unsupported:
@@ -157,20 +179,26 @@ class LocalEngine:
         seed = 0
         if not sampling.is_greedy:
             seed = self._seeds.next(prompt, sampling) if config.seed is None else config.seed
+        limit = min(config.max_tokens or room, room)
+        grammar = self._grammars.begin_reply(config.response_format) if config.response_format else None
+        stops = StopStrings(config.stop, tokenizer) if config.stop else None
         try:
             continuation = self._batcher.generate(
-                GenerationRequest(prompt, min(config.max_tokens or room, room), sampling, seed)
+                GenerationRequest(prompt, limit, sampling, seed, grammar, stops)
             )
         except Exception as error:
             message = f"the embedded model failed: {type(error).__name__}: {error}"
             raise lm15.ProviderError(message, provider="local") from error
         tokens = continuation.tokens
-        shown = tokens[:-1] if continuation.has_ended else tokens
+        shown = tokens[:-1] if continuation.ending is Ending.STOP_TOKEN else tokens
+        text = cast(str, tokenizer.decode(shown, clean_up_tokenization_spaces=False))
+        if stops is not None and continuation.ending is Ending.STOP_STRING:
+            text = stops.cut(text)
         logprobs = zip(tokenizer.convert_ids_to_tokens(tokens), continuation.logprobs, tokens, strict=True)
         return lm15.Response(
             id=None,
             model=request.model,
-            message=lm15.Message.assistant(tokenizer.decode(shown, clean_up_tokenization_spaces=False)),
+            message=lm15.Message.assistant(text),
             finish_reason="stop" if continuation.has_ended else "length",
             usage=lm15.Usage(
                 input_tokens=len(prompt),
@@ -180,6 +208,7 @@ class LocalEngine:
             logprobs=tuple(
                 lm15.TokenLogprob(name or "", logprob, token_id=token) for name, logprob, token in logprobs
             ),
+            provider_data={"is_repetitive": True} if continuation.ending is Ending.REPETITION else None,
         )
 
     def prompt_tokens(self, request: lm15.Request) -> list[int]:
@@ -211,8 +240,11 @@ class LocalEngine:
                 text = text.replace(token, f"{token[0]} {token[1:]}")
             chat.append({"role": role, "content": text})
         tokenizer = self.model.tokenizer
+        options: object = (request.config.extensions or {}).get(_TEMPLATE_KWARGS) or {}
+        # ours come last: neither of the two is the caller's to change
+        settings = {**cast(dict[str, Any], options), "add_generation_prompt": True, "tokenize": False}
         try:
-            rendered = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+            rendered = tokenizer.apply_chat_template(chat, **settings)
         except TemplateError as error:
             raise lm15.InvalidRequestError(f"the chat template of the model refuses this: {error}") from error
         return tokenizer(cast(str, rendered), add_special_tokens=False)["input_ids"]
@@ -255,6 +287,15 @@ class LocalEngine:
 
     def __deepcopy__(self, memo: object) -> "LocalEngine":
         return self
+
+
+def _fast_dtype(device: DeviceName) -> DtypeName:
+    """Return the number format in which a device computes large models fastest."""
+    if device == "cuda":
+        has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:  # older versions of torch cannot say it
+        has_bfloat16 = bool(getattr(torch.cpu, "get_capabilities", dict)().get("amx_bf16"))
+    return "bfloat16" if has_bfloat16 else "float32"
 
 
 class _SeedSequence:

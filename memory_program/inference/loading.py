@@ -5,6 +5,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -49,24 +50,27 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMod
     """Load a model with its tokenizer. A hub id uses the internet only for files not on this disk yet.
 
     Args:
-        source: a folder in the format of transformers (config, safetensors, tokenizer, chat template), or
-            the id of a model on the Hugging Face hub.
+        source: a folder in the format of transformers (config, safetensors, tokenizer, chat template), a GGUF
+            file, whose weights are dequantised, or the id of a model on the Hugging Face hub.
         device: the device of the model.
         dtype: the number format of the computation.
 
     Raises:
-        ModelError: the model cannot be found or read, the weights do not fit the configuration, or this
-            architecture cannot be batched here.
+        ModelError: the model cannot be found or read, the weights do not fit the configuration, this
+            architecture cannot be batched here, or a GGUF file needs a package that is missing.
     """
-    folder = Path(source).expanduser()
-    if not folder.is_dir():
+    folder, gguf = Path(source).expanduser(), None
+    if folder.suffix == ".gguf":
+        folder, gguf = _check_gguf_file(source, folder)
+    elif not folder.is_dir():
         folder = _resolve_hub_model(source)
-    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):  # transformers would invent one
+    has_tokenizer = gguf or any((folder / name).is_file() for name in _TOKENIZER_FILES)
+    if not has_tokenizer:  # transformers would invent one
         raise ModelError(f"{source!r} has no tokenizer: one of {', '.join(_TOKENIZER_FILES)} belongs in it")
-    network = _load_network(source, folder, dtype).eval()
+    network = _load_network(source, folder, gguf, dtype).eval()
     network.to(device)  # pyright: ignore[reportArgumentType]  # a decorator hides its signature
     with _wrap_load_errors(source, "the tokenizer"), _silence_transformers():
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf, local_files_only=True)
     if tokenizer.chat_template is None:
         raise ModelError(
             f"{source!r} has no chat template, so that its prompts cannot be written: take a model made "
@@ -93,6 +97,19 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMod
     return LoadedModel(network, tokenizer, stop_ids, context, _kv_shape(source, network))
 
 
+def _check_gguf_file(source: str, path: Path) -> tuple[Path, str]:
+    """Return the folder and the name of a GGUF file.
+
+    Raises:
+        ModelError: there is no such file, or the package that reads it is missing.
+    """
+    if not path.is_file():
+        raise ModelError(f"{source!r} is not a file on this disk: give the path of a GGUF file")
+    if find_spec("gguf") is None:
+        raise ModelError(f"{source!r}: a GGUF file is read with the package gguf: pip install gguf")
+    return path.parent, path.name
+
+
 def _resolve_hub_model(source: str) -> Path:
     """Return the folder of a hub model on this disk; download what is missing.
 
@@ -101,7 +118,8 @@ def _resolve_hub_model(source: str) -> Path:
     """
     if source.startswith((".", "/", "~")) or source.count("/") != 1:
         raise ModelError(
-            f"{source!r} is not a folder, and not the id of a model on the hub, as 'owner/name' is"
+            f"{source!r} is not a folder, not a GGUF file, and not the id of a model on the hub, as "
+            "'owner/name' is"
         )
     find = partial(snapshot_download, source, allow_patterns=_FILES, ignore_patterns=_NOT_FILES)
     try:
@@ -126,10 +144,11 @@ def _resolve_hub_model(source: str) -> Path:
             ) from error
 
 
-def _load_network(source: str, folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+def _load_network(source: str, folder: Path, gguf: str | None, dtype: torch.dtype) -> PreTrainedModel:
     with _wrap_load_errors(source, "the weights"), _silence_transformers():
         loaded = AutoModelForCausalLM.from_pretrained(
             folder,
+            gguf_file=gguf,
             dtype=dtype,
             attn_implementation=ATTENTION_NAME,
             use_safetensors=True,

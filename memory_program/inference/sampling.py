@@ -33,7 +33,7 @@ class SamplingParams:
 class SampledTokens:
     """The next token of each row of a batch.
 
-    ``logprobs`` are the model's own: natural logarithms, before temperature, ``top_k`` and ``top_p``.
+    ``logprobs`` are the model's own: natural logarithms, before a grammar, temperature and filters.
     ``is_batch_invariant`` is False where rounding could have changed the token.
     """
 
@@ -56,6 +56,7 @@ def sample_next(
     params: Sequence[SamplingParams],
     noise: Sequence[Tensor | None],
     relative_tolerances: Sequence[float],
+    forbidden: Sequence[Tensor | None] = (),
 ) -> SampledTokens:
     """Choose the next token of each row.
 
@@ -70,19 +71,24 @@ def sample_next(
         params: temperature and filters of each row.
         noise: ``gumbel_noise`` for each row that is not greedy.
         relative_tolerances: of each row; 0 calls every choice batch invariant.
+        forbidden: the tokens that a row may not choose, as booleans; None for a row without a grammar, and
+            empty if no row has one. They are left out before the filters, and count in ``logprobs``.
     """
     scores = logits_B_V.clone()
+    for row, is_forbidden_V in enumerate(forbidden):
+        if is_forbidden_V is not None:
+            scores[row].masked_fill_(is_forbidden_V.to(scores.device), -torch.inf)
     tolerances = logits_B_V.abs().amax(dim=-1) * torch.tensor(relative_tolerances, device=scores.device)
     floors = torch.full(scores.shape[:1], -torch.inf, device=scores.device)
     for row, (sampling, gumbel) in enumerate(zip(params, noise, strict=True)):
         if sampling.is_greedy or gumbel is None:
             continue
-        scores[row] += sampling.temperature * gumbel
         if sampling.top_k is not None or sampling.top_p < 1:
             tolerance = float(tolerances[row])
-            lowest_kept, highest_dropped = _filter_bounds(logits_B_V[row], sampling, tolerance)
-            scores[row].masked_fill_(logits_B_V[row] < lowest_kept - tolerance, -torch.inf)
+            lowest_kept, highest_dropped = _filter_bounds(scores[row], sampling, tolerance)
+            scores[row].masked_fill_(scores[row] < lowest_kept - tolerance, -torch.inf)
             floors[row] = highest_dropped + tolerance
+        scores[row] += sampling.temperature * gumbel
     tokens = scores.argmax(dim=-1)
     best_two = scores.topk(2, dim=-1).values
     chosen = logits_B_V.gather(-1, tokens[:, None])[:, 0]

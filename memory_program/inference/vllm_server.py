@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import logging
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -27,6 +28,7 @@ import httpx
 from memory_program.core.errors import ModelError
 
 _EXECUTABLE, _ARGUMENTS = "VLLM", "VLLM_ARGS"
+_ERROR = re.compile(r"\b[A-Za-z]+Error: .*")
 _LINE_EVERY_S = 30.0
 _STOP_AFTER_S = 15.0  # vLLM ends within seconds of SIGTERM; what does not is killed
 
@@ -124,11 +126,12 @@ class VllmServer:
                     kept = self._log.with_suffix(".failed.log")
                     self._log.rename(kept)
                     raise ModelError(
-                        f"{name!r}: vLLM ended with status {self._process.returncode}: {_last_line(kept)} "
-                        f"(its log: {kept}); arguments of vllm serve go into the variable {_ARGUMENTS}"
+                        f"{name!r}: vLLM ended with status {self._process.returncode}: "
+                        f"{_describe_failure(kept)} (its log: {kept}); arguments of vllm serve go into the "
+                        f"variable {_ARGUMENTS}"
                     )
                 with contextlib.suppress(httpx.TransportError):
-                    if client.get(health).status_code == httpx.codes.OK:
+                    if client.get(health).is_success:
                         return
                 now = time.monotonic()
                 if now - began > timeout_s:
@@ -160,6 +163,13 @@ def _find_executable(name: str) -> str:
 def _last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "its log is empty")
+
+
+def _describe_failure(log: Path) -> str:
+    """Return the last line of a log, after its first error, which vLLM calls the root cause."""
+    last, lines = _last_line(log), log.read_text(encoding="utf-8", errors="replace").split("\n")
+    errors = [match[0].strip()[:300] for line in lines if (match := _ERROR.search(line)) is not None]
+    return f"{errors[0]} ... {last}" if errors and errors[0] not in last else last
 
 
 def guard(command: list[str]) -> int:

@@ -20,12 +20,15 @@ class LocalModel(RateLimitedEngine):
 
         Args:
             settings: the engine's settings.
-            limiter: limits the calls that run at once; None allows as many as are batched.
+            limiter: limits the calls that run at once; if it allows more than ``slots``, as many are batched.
+                None allows ``slots``.
             chat_template_kwargs: arguments of the model's chat template.
 
         Raises:
             ModelError: the model cannot be used.
         """
+        if limiter is not None and limiter.limit > settings.slots:
+            settings = settings.model_copy(update={"slots": limiter.limit})
         self.local = LocalEngine(settings)
         retries = RetryPolicy(max_retries=0)  # a call that fails here fails again
         limiter = limiter or AdaptiveLimiter(settings.slots)

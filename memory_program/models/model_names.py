@@ -48,7 +48,7 @@ def runs_here(model: str) -> bool:
 
 
 def model_source(model: str) -> str:
-    """Return the folder, or the id on the hub, of a model that runs on this machine.
+    """Return the folder, the GGUF file or the id on the hub of a model that runs on this machine.
 
     Example:
         >>> model_source("local:weights/tiny")
@@ -72,13 +72,15 @@ def model_fingerprint(model: str) -> str:
     """Return an id for the records of a model, so that other weights never pass for these.
 
     It is the name of a remote model or of one on the hub. For a model in a folder it is the name and a hash
-    of its weights and tokenizer, since training writes other weights under the same name.
+    of its weights and tokenizer, since training writes other weights under the same name. For a GGUF file it
+    is the name and a hash of the file.
     """
     source = model_source(model) if runs_here(model) else ""
-    folder = Path(source).expanduser()
-    if not source or not folder.is_dir():
+    path = Path(source).expanduser()
+    if not source or not path.exists():
         return model
-    files = sorted(file for pattern in _HASHED_FILE_PATTERNS for file in folder.glob(pattern))
+    found = (file for pattern in _HASHED_FILE_PATTERNS for file in path.glob(pattern))
+    files = sorted(found) if path.is_dir() else [path]
     versions = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
     return f"{model}@{_hash_files(versions)}"
 

@@ -8,11 +8,11 @@ from rich.console import Console
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 
-_LINE_EVERY_S = 20.0
+_LINE_EVERY_S = 30.0
 
 
 class OptimizationProgress:
-    """Writes a line for each candidate that was tried on validation, and one every 20 seconds."""
+    """Writes a line for each candidate that was tried on validation, and one every 30 seconds."""
 
     def __init__(self, console: Console, calls: ReplyCache) -> None:
         """Start the clock."""

@@ -14,6 +14,7 @@ from dspy.teleprompt.gepa import InstructionProposer
 
 from memory_program.configs.optimize_config import OptimizeConfig, Optimizer, Target
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator
+from memory_program.optimization.proposal_adapter import ProposalAdapter
 
 MIN_DEMO_SCORE = 0.6
 """The least score of an attempt that is shown as a demo."""
@@ -134,15 +135,18 @@ def _mipro(inputs: OptimizerInputs) -> list[dspy.Module]:
         seed=config.seed + 1,  # DSPy takes 0 for no seed
         metric_threshold=MIN_DEMO_SCORE,
     )
-    best: Any = optimizer.compile(
-        inputs.student,
-        trainset=inputs.train,
-        valset=inputs.val,
-        num_trials=num_optimizer_steps(config),
-        minibatch=minibatch < len(inputs.val),
-        minibatch_size=minibatch,
-        minibatch_full_eval_steps=MIPRO_FULL_EVAL_STEPS,
-    )
+    adapter = ProposalAdapter()
+    with dspy.context(adapter=adapter):  # the program and its judge have adapters of their own
+        best: Any = optimizer.compile(
+            inputs.student,
+            trainset=inputs.train,
+            valset=inputs.val,
+            num_trials=num_optimizer_steps(config),
+            minibatch=minibatch < len(inputs.val),
+            minibatch_size=minibatch,
+            minibatch_full_eval_steps=MIPRO_FULL_EVAL_STEPS,
+        )
+    adapter.require_success()
     tried = [*best.candidate_programs, *best.mb_candidate_programs]  # on all examples, and on batches only
     return [best, *(candidate["program"] for candidate in tried)]
 

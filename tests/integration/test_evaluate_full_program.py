@@ -224,6 +224,8 @@ def test_a_saved_program_is_evaluated_beside_memory_and_shares_its_banks(tmp_pat
     program = make_system("memory", SystemSettings())
     program.reader.answer.signature = program.reader.answer.signature.with_instructions("Answer in one word.")
     program.save(str(tmp_path / "program.json"))
+    saved = (tmp_path / "program.json").read_text(encoding="utf-8")
+    (tmp_path / "program.json").write_text(saved, encoding="utf-8-sig")  # as some editors do
     with ModelServer() as server:
         results, output = run(EvaluateConfig(**config, program=tmp_path / "program.json"), server)
         alone, _ = run(EvaluateConfig(**{**config, "output_dir": tmp_path / "alone"}), server)

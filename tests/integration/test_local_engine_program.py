@@ -102,9 +102,20 @@ def test_sampling_settings_of_dspy_reach_the_model(lm: dspy.LM) -> None:
 
 
 def test_an_unsupported_feature_is_refused_through_dspy(lm: dspy.LM) -> None:
-    with pytest.raises(LMUnsupportedFeatureError, match=r"config\.stop: an embedded model cannot do this"):
-        lm(QUESTIONS[0], stop=["\n"])
+    refused = r"config\.frequency_penalty: an embedded model cannot do this"
+    with pytest.raises(LMUnsupportedFeatureError, match=refused):
+        lm(QUESTIONS[0], frequency_penalty=0.5)
     assert not lm.supports_function_calling
+
+
+def test_stop_strings_and_schemas_of_dspy_reach_the_model(lm: dspy.LM) -> None:
+    (whole,) = lm(QUESTIONS[0])
+    assert lm(QUESTIONS[0], stop=[whole[5:8]]) == [whole[: whole.index(whole[5:8])]]
+    schema = {"type": "object", "properties": {"is_told": {"type": "boolean"}}, "required": ["is_told"]}
+    held = {"name": "told", "schema": {**schema, "additionalProperties": False}, "strict": True}
+    response_format = {"type": "json_schema", "json_schema": held}
+    (text,) = lm(QUESTIONS[0], max_tokens=60, response_format=response_format)
+    assert text in ('{"is_told":true}', '{"is_told":false}')
 
 
 def test_a_check_of_the_model_generates_few_tokens(lm: dspy.LM) -> None:

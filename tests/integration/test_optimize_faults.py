@@ -94,6 +94,49 @@ def test_a_model_for_instructions_whose_every_call_fails_is_named_as_the_cause(
     assert "Incorrect API key" in failure(config, behave, Steerable(["reader"]))
 
 
+def proposes(prompt: Prompt) -> bool:
+    return "proposed_instruction" in prompt.wanted
+
+
+@pytest.mark.parametrize("bad", [Behaviour.CUT, Behaviour.CUT_SILENTLY, Behaviour.REFUSAL, Behaviour.EMPTY])
+def test_a_bad_proposal_of_mipro_is_dropped_and_asked_for_anew(bad: Behaviour, tmp_path: Path) -> None:
+    def behave(prompt: Prompt, seen: int) -> Behaviour:
+        return bad if proposes(prompt) and not seen else Behaviour.COMPETENT
+
+    config, model = quick(tmp_path, optimizer="mipro", max_demos=0), Steerable(["reader"])
+    with ModelServer(behave, reply=model) as server:
+        run(config, server)
+        paid = server.traffic.requests.total()
+        config.output.unlink()
+        run(config, server)
+        assert server.traffic.requests.total() == paid  # the replies are kept, the good ones too
+    assert any(proposes(prompt) for prompt in model.asked)
+
+
+def test_mipro_goes_on_without_a_proposal_that_cannot_be_read(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def behave(prompt: Prompt, seen: int) -> Behaviour:
+        if not proposes(prompt):
+            return Behaviour.COMPETENT
+        asked.append(prompt.key)
+        return Behaviour.REFUSAL if prompt.key == asked[0] else Behaviour.COMPETENT
+
+    config = quick(tmp_path, optimizer="mipro", max_demos=0)
+    with ModelServer(behave, reply=Steerable(["reader"])) as server:
+        run(config, server)
+    assert asked.count(asked[0]) == 3
+    assert config.output.exists()
+
+
+def test_mipro_ends_if_no_proposal_can_be_read(tmp_path: Path) -> None:
+    def behave(prompt: Prompt, seen: int) -> Behaviour:
+        return Behaviour.REFUSAL if proposes(prompt) else Behaviour.COMPETENT
+
+    config = quick(tmp_path, optimizer="mipro", max_demos=0)
+    assert "proposed instructions could be read" in failure(config, behave, Steerable(["reader"]))
+
+
 @pytest.mark.parametrize("optimizer", ["simba", "gepa"])
 def test_a_metric_that_raises_ends_the_run_with_its_error(optimizer: str, tmp_path: Path) -> None:
     def broken(question: Question, answer: Answer) -> float:

@@ -22,7 +22,7 @@ from tests.weights import write_model
 
 
 class StandIn:
-    """An executable that plays vLLM (see ``tests/vllm_stand_in.py``), and what became of its processes."""
+    """An executable that plays vLLM (see ``tests/vllm_stand_in.py``), and what is left of its processes."""
 
     def __init__(self, folder: Path) -> None:
         self.starts = folder / "starts.txt"
@@ -130,7 +130,10 @@ def test_no_process_is_left_when_the_run_is_ended(vllm, tmp_path, blow, how):
 
 def test_a_server_that_does_not_start_is_an_error_with_the_last_line_of_its_log(vllm, monkeypatch):
     monkeypatch.setenv("VLLM_STAND_IN", "fail")
-    message = r"'vllm:m': vLLM ended with status 1: ValueError: To serve .* is needed \(its log: .*VLLM_ARGS"
+    message = (
+        r"'vllm:m': vLLM ended with status 1: ValueError: To serve a request, .* is needed \.\.\. "
+        r"RuntimeError: Engine core initialization failed. .* \(its log: .*VLLM_ARGS"
+    )
     with pytest.raises(ModelError, match=message) as caught:
         serve_model("vllm:m", "m")
     kept = Path(str(caught.value).partition("(its log: ")[2].partition(")")[0])

@@ -67,6 +67,15 @@ def test_the_named_speaker_comes_first():
     assert ids(archive, "Whose dog was adopted, ben's?")[0] == "D2:1"
 
 
+def test_a_named_speaker_is_known_without_accents_and_in_text_without_spaces():
+    archive = Archive()
+    archive.add_sessions(
+        [session(1, "Zoë: I paint a lot.", "Ben: I paint a lot."), session(2, "小林: 茶。", "阿杰: 茶。")]
+    )
+    assert archive.search("Does Zoe paint?")[0].turn.speaker == "Zoë"
+    assert archive.search("阿杰喝茶吗？")[0].turn.speaker == "阿杰"
+
+
 def test_naming_both_speakers_favours_neither():
     archive = archive_of(session(1, "Ana: A dog."), session(2, "Ben: A dog."))
     first, second = archive.search("Do Ana and Ben have a dog?")

@@ -115,6 +115,13 @@ def test_an_export_is_imported_unchanged(run, db, tmp_path, capsys):
     assert new.archive.sessions == old.archive.sessions
 
 
+def test_a_file_with_a_byte_order_mark_is_imported(run, tmp_path):
+    file = tmp_path / "bank.json"
+    run("export", "--namespace", NAME, "--out", str(file))
+    file.write_text(file.read_text(encoding="utf-8"), encoding="utf-8-sig")
+    assert run("import", "--file", str(file), "--namespace", "copy") == ["copy  version: 3  memories: 2"]
+
+
 def test_an_import_overwrites_nothing_and_can_be_renamed(run, tmp_path, db, capsys):
     file = tmp_path / "bank.json"
     run("export", "--namespace", NAME, "--out", str(file))

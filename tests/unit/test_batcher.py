@@ -5,13 +5,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
 
 from memory_program.core.errors import ModelError
-from memory_program.inference.batcher import Batcher, Continuation, GenerationRequest, NumericalTolerance
+from memory_program.inference.batcher import (
+    Batcher,
+    Continuation,
+    Ending,
+    GenerationRequest,
+    NumericalTolerance,
+)
 from memory_program.inference.decoder import PREFILL_CHUNK_TOKENS, PrefilledPrompt
+from memory_program.inference.reply_grammar import ReplyGrammar
 from memory_program.inference.sampling import SamplingParams
 from tests.counting_decoder import (
     NOT_A_NUMBER,
@@ -72,6 +80,51 @@ def test_a_sequence_ends_with_its_stop_token_and_counts_cached_tokens(decoder: C
 def test_a_sequence_is_cut_at_its_limit(decoder: CountingDecoder) -> None:
     continuation = make_batcher(decoder).generate(greedy(5, max_new_tokens=2))
     assert (continuation.tokens, continuation.has_ended) == ([4, 3], False)
+
+
+class Looping(CountingDecoder):
+    """Continues everything by 3, 2, 1, 3, 2, 1 and so on."""
+
+    def decode(self, tokens: Sequence[int]) -> torch.Tensor:
+        return super().decode([4 if token == 1 else token for token in tokens])
+
+
+def test_a_sequence_that_repeats_itself_is_stopped() -> None:
+    continuation = make_batcher(Looping()).generate(greedy(4, max_new_tokens=1000))
+    assert (continuation.ending, continuation.has_ended) == (Ending.REPETITION, False)
+    assert continuation.tokens == [3, 2, 1] * 42 + [3, 2]
+
+
+class CountdownGrammar(ReplyGrammar):
+    """Forbids the numbers from 6 on, and breaks at 2."""
+
+    def __init__(self) -> None:
+        pass
+
+    def forbidden_tokens(self) -> torch.Tensor:
+        return torch.arange(10) > 5
+
+    def append(self, token: int) -> bool:
+        if token == 2:
+            raise ModelError("too complex")
+        return token == 3
+
+
+def test_a_grammar_ends_its_sequence_and_one_that_breaks_fails_alone(
+    decoder: CountingDecoder, threads: ThreadPoolExecutor
+) -> None:
+    batcher = make_batcher(decoder)
+    free = start_and_hold(threads, batcher, decoder, greedy(8))
+    held, broken = (
+        threads.submit(batcher.generate, replace(greedy(prompt), grammar=CountdownGrammar()))
+        for prompt in (5, 3)
+    )
+    until(lambda: batcher._open_calls == 3)
+    decoder.decode_gate.set()
+    with pytest.raises(ModelError, match="too complex"):
+        tokens(broken)
+    assert (tokens(held), held.result().ending) == ([4, 3], Ending.GRAMMAR)
+    assert tokens(free) == countdown(8)
 
 
 def test_a_single_token_needs_no_decode_step(decoder: CountingDecoder) -> None:

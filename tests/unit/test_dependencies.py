@@ -14,7 +14,17 @@ from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
 
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = {"fastapi", "huggingface_hub", "matplotlib", "peft", "pyarrow", "ray", "safetensors", "torch"}
+EXTRAS = {
+    "fastapi",
+    "huggingface_hub",
+    "llguidance",
+    "matplotlib",
+    "peft",
+    "pyarrow",
+    "ray",
+    "safetensors",
+    "torch",
+}
 EXTRAS |= {"transformers", "uvicorn"}
 BLOCK = (
     "import sys\n"

@@ -58,6 +58,31 @@ def test_the_prompt_is_the_one_that_was_agreed_on(rubric, grading):
         ("INCORRECT", Verdict.UNPARSED),
         ("partially correct", Verdict.UNPARSED),
         ("CORRECT, because both name the day", Verdict.UNPARSED),
+        ("correct", Verdict.CORRECT),
+        ("**correct**", Verdict.CORRECT),
+        ("Label: CORRECT", Verdict.CORRECT),
+        ("**Label:** WRONG", Verdict.WRONG),
+        ("The final verdict is: wrong.", Verdict.WRONG),
+        ("## Verdict\nCORRECT", Verdict.CORRECT),
+        ("CORRECT (same place)", Verdict.CORRECT),
+        ("**WRONG** [another city]", Verdict.WRONG),
+        ("```\nCORRECT\n```", Verdict.CORRECT),
+        ('{"label": "CORRECT"}', Verdict.CORRECT),
+        ('```json\n{"reasoning": "The wrong year.", "Verdict": "wrong"}\n```', Verdict.WRONG),
+        ("CORRECT? No.", Verdict.UNPARSED),
+        ("CORRECT?\nNo.", Verdict.UNPARSED),
+        ("CORRECT (not really)", Verdict.UNPARSED),
+        ("CORRECT (partly)", Verdict.UNPARSED),
+        ("CORRECT (it isn't WRONG)", Verdict.UNPARSED),
+        ("CORRECT\nThe answer isn't quite correct.", Verdict.UNPARSED),
+        ("CORRECT\nINCORRECT", Verdict.UNPARSED),
+        ("Label: not correct", Verdict.UNPARSED),
+        ('{"label": "CORRECT", "verdict": "WRONG"}', Verdict.UNPARSED),
+        ('{"label": "CORRECT", "label": "WRONG"}', Verdict.UNPARSED),
+        ('{"label": "CORRECT"} or WRONG', Verdict.UNPARSED),
+        ('{"label": "not correct"}', Verdict.UNPARSED),
+        ('{"reasoning": "CORRECT"}', Verdict.UNPARSED),
+        ('{"label": "CORRECT"', Verdict.UNPARSED),
         ("yes", Verdict.UNPARSED),
         ("", Verdict.UNPARSED),
     ],
@@ -82,11 +107,10 @@ def test_a_reply_with_two_verdicts_is_unparsed():
 @pytest.mark.parametrize(
     "reply",
     [
-        "CORRECT",  # no fields at all: which word is the verdict is a guess
         "The answer is CORRECT, not WRONG.",
         fields(reasoning="Same day."),
         fields(verdict="CORRECT"),
-        '{"reasoning": "Same day.", "verdict": "CORRECT"}',
+        "Same day. CORRECT",
         Truncated("[[ ## reasoning ## ]]\nThe gold answer asks for the day, and the giv"),
     ],
 )
@@ -94,6 +118,13 @@ def test_a_reply_in_another_form_is_unparsed_and_kept_without_asking_again(reply
     judged = verdict_on(reply)
     assert judged.verdict is Verdict.UNPARSED
     assert judged.reasoning == (reply.text if isinstance(reply, Truncated) else reply)
+
+
+@pytest.mark.parametrize(
+    "reply", ["CORRECT", "Label: CORRECT", '```json\n{"reasoning": "Same day.", "label": "CORRECT"}\n```']
+)
+def test_a_reply_without_fields_that_is_only_a_verdict_is_read(reply):
+    assert verdict_on(reply) == Judgement(Verdict.CORRECT, reply)
 
 
 def test_an_unparsed_verdict_keeps_what_was_said():

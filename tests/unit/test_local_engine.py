@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import json
 import pickle
 import threading
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from memory_program.inference.loading import load_model
 from memory_program.inference.prefix_cache import BLOCK_TOKENS, PrefixCache
 from memory_program.inference.sampling import SamplingParams
 from memory_program.models.local_model import LocalModel
+from memory_program.models.rate_limit import AdaptiveLimiter
 from tests.tiny_model import save_tiny_model
 
 SYSTEM = "You keep what Nate and Joanna say: the turtle, the screenplay, the garden and the first of June."
@@ -278,11 +280,13 @@ def test_a_reply_is_cut_where_the_context_ends(engine: LocalEngine) -> None:
 @pytest.mark.parametrize(
     ("refused", "feature"),
     [
-        (request(stop=("end",)), "config.stop"),
-        (request(response_format={"type": "json_object"}), "config.response_format"),
+        (
+            request(response_format={"type": "json_schema", "schema": {"type": "no"}}),
+            "config.response_format",
+        ),
         (request(frequency_penalty=0.5), "config.frequency_penalty"),
         (request(logprobs=3), "config.logprobs"),
-        (request(extensions={"min_p": 0.1}), "config.extensions"),
+        (request(extensions={"min_p": 0.1}), "config.extensions['min_p']"),
         (
             Request(model="m", messages=(Message.user("Hi"),), tools=(lm15.FunctionTool(name="look"),)),
             "tools",
@@ -309,17 +313,177 @@ def test_logprobs_of_the_chosen_tokens_are_supported(engine: LocalEngine) -> Non
     assert len(engine.complete(request(logprobs=0)).logprobs or ()) == 12
 
 
+# grammars, stop strings and loops
+
+CALLS = {
+    "type": "object",
+    "properties": {
+        "calls": {
+            "type": "array",
+            "maxItems": 2,
+            "items": {
+                "anyOf": [
+                    {
+                        "type": "object",
+                        "properties": {"name": {"const": "add"}, "text": {"type": "string", "maxLength": 12}},
+                        "required": ["name", "text"],
+                        "additionalProperties": False,
+                    },
+                    {
+                        "type": "object",
+                        "properties": {"name": {"const": "delete"}, "id": {"enum": ["m1", "m2"]}},
+                        "required": ["name", "id"],
+                        "additionalProperties": False,
+                    },
+                ]
+            },
+        }
+    },
+    "required": ["calls"],
+    "additionalProperties": False,
+}
+
+
+def held(schema: object = CALLS) -> dict[str, Any]:
+    response_format = {"type": "json_schema", "schema": schema, "name": "calls", "strict": True}
+    return {"max_tokens": 300, "response_format": response_format}
+
+
+def check_calls(text: str) -> None:
+    calls = json.loads(text)["calls"]
+    assert len(calls) <= 2
+    for call in calls:
+        assert call.keys() == ({"name", "text"} if call["name"] == "add" else {"name", "id"})
+        assert call["name"] in ("add", "delete")
+        assert len(call.get("text", "")) <= 12
+        assert call.get("id", "m1") in ("m1", "m2")
+    assert text == json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_reply_is_json_of_its_schema_alone_and_in_a_batch_with_others(
+    engine: LocalEngine, temperature: float
+) -> None:
+    def ask(question: str) -> str:
+        free = question.startswith("What did Nate")  # some sequences of the batch have no grammar
+        return answer(engine, question, temperature=temperature, seed=3, **({} if free else held()))
+
+    alone = [ask(question) for question in QUESTIONS]
+    with ThreadPoolExecutor(len(QUESTIONS)) as threads:
+        assert list(threads.map(ask, QUESTIONS)) == alone
+    for question, text in zip(QUESTIONS, alone, strict=True):
+        if not question.startswith("What did Nate"):
+            check_calls(text)
+    assert len(set(alone)) > 3
+
+
+@pytest.mark.parametrize("filters", [{"top_k": 1}, {"top_p": 0.01}, {"top_k": 5, "top_p": 0.9}])
+def test_filters_apply_to_the_tokens_that_the_grammar_allows(
+    engine: LocalEngine, filters: dict[str, Any]
+) -> None:
+    check_calls(answer(engine, QUESTIONS[0], temperature=1.5, seed=1, **filters, **held()))
+
+
+def test_the_end_of_the_json_ends_the_reply(engine: LocalEngine) -> None:
+    response = engine.complete(
+        request(**held({"type": "object", "properties": {}, "additionalProperties": False}))
+    )
+    assert (response.text, response.finish_reason) == ("{}", "stop")
+    assert response.usage.output_tokens == len(response.logprobs or ())
+
+
+def test_logprobs_are_those_of_the_model_without_the_grammar(engine: LocalEngine) -> None:
+    response = engine.complete(request(**held()))
+    tokens = [*engine.prompt_tokens(request())]
+    for scored in response.logprobs or ():
+        with torch.no_grad():
+            logits = engine.model.network(input_ids=torch.tensor([tokens])).logits[0, -1]
+        assert scored.token_id is not None
+        expected = float(logits.log_softmax(dim=-1)[scored.token_id])
+        assert scored.logprob == pytest.approx(expected, abs=1e-3)
+        tokens.append(scored.token_id)
+
+
+def test_a_json_object_has_no_whitespace_between_its_parts(engine: LocalEngine) -> None:
+    response = engine.complete(request(max_tokens=40, response_format={"type": "json_object"}))
+    assert (response.text or "").startswith("{")
+    assert (response.text or "")[1:2] in ('"', "}")
+
+
+def test_a_schema_that_cannot_be_a_grammar_is_refused_with_the_reason(engine: LocalEngine) -> None:
+    unique = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    with pytest.raises(lm15.UnsupportedFeatureError, match=r"cannot be a grammar .*uniqueItems"):
+        engine.complete(request(**held(unique)))
+
+
+def test_a_tokenizer_with_long_tokens_has_no_grammars(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path, text="a" * 1500, tokens=290, by_words=False)
+    engine = LocalEngine(LocalSettings(source=str(tmp_path), dtype="float32"))
+    with pytest.raises(lm15.UnsupportedFeatureError, match=r"longest token 1\d\d\d characters"):
+        engine.complete(request(system=None, **held()))
+    engine.close()
+
+
+def test_a_stop_string_ends_the_reply_and_is_no_part_of_it(engine: LocalEngine) -> None:
+    whole = answer(engine, QUESTIONS[0], max_tokens=40)
+    for start in range(3, 30, 5):
+        stop = whole[start : start + 4]
+        response = engine.complete(request(QUESTIONS[0], max_tokens=40, stop=("never", stop)))
+        assert response.text == whole[: whole.index(stop)]
+        assert response.finish_reason == "stop"
+        assert response.usage.output_tokens == len(response.logprobs or ()) < 40
+    assert answer(engine, QUESTIONS[0], max_tokens=40, stop=("never",)) == whole
+
+
+def test_a_reply_that_repeats_itself_is_stopped_and_says_so(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path, tie_word_embeddings=True, loudness=1.0)  # its greedy text is one token
+    engine = LocalEngine(LocalSettings(source=str(tmp_path), dtype="float32"))
+    response = engine.complete(request(system=None, max_tokens=400))
+    engine.close()
+    assert response.provider_data == {"is_repetitive": True}
+    assert (response.finish_reason, response.usage.output_tokens) == ("length", 128)
+
+
+def test_settings_of_the_chat_template_reach_it(engine: LocalEngine) -> None:
+    tokenizer = engine.model.tokenizer
+    template = str(tokenizer.chat_template)
+    tokenizer.chat_template = template + "{% if enable_thinking is false %}I do not think.{% endif %}"
+    plain, quick = (
+        tokenizer.decode(engine.prompt_tokens(request(extensions={"chat_template_kwargs": settings})))
+        for settings in ({}, {"enable_thinking": False, "tokenize": True})
+    )
+    assert quick == plain + "I do not think."
+
+
 # repeatability
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_greedy_text_is_the_same_alone_and_in_a_batch(folder: Path, dtype: Any) -> None:
-    engine = LocalEngine(LocalSettings(source=str(folder), dtype=dtype))
+def test_greedy_text_is_the_same_alone_and_in_a_batch(engine: LocalEngine) -> None:
     alone = [answer(engine, question) for question in QUESTIONS]
     with ThreadPoolExecutor(len(QUESTIONS)) as threads:
         assert list(threads.map(lambda question: answer(engine, question), QUESTIONS)) == alone
-    engine.close()
     assert len(set(alone)) > len(QUESTIONS) // 2
+
+
+def test_no_token_is_computed_twice_in_bfloat16(folder: Path) -> None:
+    engine = LocalEngine(LocalSettings(source=str(folder), dtype="bfloat16"))
+    passes: list[int] = []
+    engine.model.network.register_forward_pre_hook(
+        lambda _, __, kwargs: passes.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    for question in QUESTIONS:
+        answer(engine, question)
+    engine.close()
+    assert len(passes) == 12 * len(QUESTIONS)
+
+
+def test_a_small_model_computes_in_float32_on_a_processor_with_bfloat16_tiles(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True}, raising=False)
+    engine = LocalEngine(LocalSettings(source=str(folder), device="cpu"))
+    engine.close()
+    assert engine.model.network.dtype == torch.float32
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -483,6 +647,13 @@ def test_a_saved_model_holds_settings_only_and_loads_again(
     assert len(texts) == 1
     for each in (model, again, pickled):
         each.local.close()
+
+
+def test_as_many_calls_are_batched_as_may_run_at_once(folder: Path) -> None:
+    models = [LocalModel(LocalSettings(source=str(folder)), AdaptiveLimiter(limit)) for limit in (8, 48)]
+    assert [model.local.settings.slots for model in models] == [32, 48]
+    for model in models:
+        model.local.close()
 
 
 def test_calls_of_a_closed_engine_fail(engine: LocalEngine) -> None:

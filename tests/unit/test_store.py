@@ -622,14 +622,14 @@ def test_a_bank_opened_from_a_snapshot_equals_the_whole_bank(store_url: str, see
     assert space.snapshot_version > 0
 
 
-def test_a_snapshot_is_stored_in_the_parts_of_format_2() -> None:
+def test_a_snapshot_is_stored_in_the_parts_of_format_3() -> None:
     space = MemorySpace("test")
     for spelling, day in (("Dog!", date(1, 1, 2)), ("dog DOG", None), ("dogs", None)):
         space.bank.create([Draft(spelling, MemoryKind.SEMANTIC, day, ("D1:1",))], BY)
     space.bank.delete("m1", BY)
     space.bank.edit_core("core", BY)
     parts = Snapshot(space.bank.compacted(), space.index.postings(space.bank)).to_parts()
-    head = {"format": 2, "version": 5, "live": 2, "core": "core", "terms": ["dog"], "count_type": "|u1"}
+    head = {"format": 3, "version": 5, "live": 2, "core": "core", "terms": ["dog"], "count_type": "|u1"}
     assert json.loads(parts.pop("head")) == head
     assert (parts.pop("texts"), parts.pop("sources")) == (b"Dog!dog DOGdogs", b'["D1:1"]' * 3)
     stored = {

@@ -26,10 +26,10 @@ MAX_SPAN_WORDS = 9
 _PREFIX_CHARS = 5
 _MAX_TURN_CHARS = 4_000  # answers are short, and a turn may hold megabytes
 
-_SENTENCE_END = re.compile(r"[.!?\n…]|--|\s[–—-]\s|[\U0001F300-\U0001FAFF]")
+_SENTENCE_END = re.compile(r"[.!?\n…。！？]|--|\s[–—-]\s|[\U0001F300-\U0001FAFF]")
 _QUOTE_MARKS = frozenset('"“”')
 _CLOSING_QUOTE = re.compile(r'[.,!?]?["“”]')
-_MARK = re.compile(r'[,;:()"“”]')
+_MARK = re.compile(r'[,;:()"“”，、；：「」]')
 _CAPTION_OPENING = re.compile(r"(?:an? )?(?:photo\w*|picture|image|screenshot|close up)s? of ", re.IGNORECASE)
 _NEVER_FIRST = frozenset(
     WORD.findall("a an the and or but of so because if that which my your our its i is was are were am be to")

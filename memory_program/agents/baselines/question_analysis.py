@@ -9,7 +9,7 @@ from typing import Literal
 
 from memory_program.agents.baselines.word_classes import FUNCTION_CLASSES, WORD, normalize_word, word_class
 from memory_program.bank.archive import QUESTION_WORDS
-from memory_program.bank.stems import stem_words
+from memory_program.bank.stems import find_named, fold_accents, stem_words
 
 
 class AnswerType(StrEnum):
@@ -102,13 +102,14 @@ def parse_question(text: str, speakers: Sequence[str]) -> QuestionClues:
     """
     words = [normalize_word(word).removesuffix("'s") for word in WORD.findall(text)]
     stems = stem_words(words)
-    names = {speaker: {normalize_word(word) for word in WORD.findall(speaker)} for speaker in speakers}
-    named = frozenset(speaker for speaker in speakers if not names[speaker].isdisjoint(words))
-    left_out = QUESTION_WORDS.union(*(names[speaker] for speaker in named))
+    named = frozenset(find_named(text, speakers))
+    names = {fold_accents(normalize_word(word)) for speaker in named for word in WORD.findall(speaker)}
     content_stems = frozenset(
         stem
         for word, stem in zip(words, stems, strict=True)
-        if len(word) > 1 and word not in left_out and word_class(word, is_first=True) not in FUNCTION_CLASSES
+        if word not in QUESTION_WORDS
+        and fold_accents(word) not in names
+        and word_class(word, is_first=True) not in FUNCTION_CLASSES
     )
     lowered = " ".join(words)
     asked_date = re.search(r"\b(?:what|which) (year|month)\b", lowered)

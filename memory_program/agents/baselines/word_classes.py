@@ -4,8 +4,12 @@ import re
 from enum import IntEnum
 from functools import lru_cache
 
-WORD = re.compile(r"[^\W_]+(?:['’.&-][^\W_]+)*")
-"""A word, including marks that join its parts: ``don't``, ``J.K``, ``self-care``."""
+from locomo.unspaced_scripts import CHARACTER, LETTERS
+
+_LETTER = rf"[^\W_{LETTERS}]"
+WORD = re.compile(rf"{CHARACTER}|[A-Za-z](?:\+\+|#)(?!\w)|{_LETTER}+(?:['’.&-]{_LETTER}+)*")
+"""A word, including marks that join its parts: ``don't``, ``J.K``, ``self-care``, ``C++``. Of scripts without
+spaces, one character."""
 
 
 class WordClass(IntEnum):

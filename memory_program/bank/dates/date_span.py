@@ -15,6 +15,14 @@ _AFTER_PREPOSITION = re.compile(
     r"\b(?:in|on|since|by|until|from|of|during|about|around|early|mid|late)(?: the)?[ -]$", re.IGNORECASE
 )
 
+_NO_TIME = re.compile(
+    r"\W*(?:(?:n/?a|none|null|nil|nan|undefined|empty|tbd|unknown|unclear|unsure|undated|no (?:date|time)"
+    r"|(?:(?:date|time|day|exact|it|is|was|are) )*(?:un(?:known|specified|stated|clear|certain)"
+    r"|not (?:known|specified|stated|given|mentioned|available|applicable|provided|sure|clear|said))"
+    r"(?: (?:date|time))?))?\W*",
+    re.IGNORECASE,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class DateSpan:
@@ -54,6 +62,21 @@ class DateSpan:
         if repeated.start() == 0:
             phrase = phrase[0].upper() + phrase[1:]
         return f"{sentence[: repeated.start()]}{phrase}{sentence[repeated.end() :]}"
+
+
+def add_words_of_time(sentence: str, words: str) -> str:
+    """Add a time that is not understood to a sentence, unless it is there or says that there is none.
+
+    Example:
+        >>> add_words_of_time("Ana visited Rome.", "recently")
+        'Ana visited Rome (recently).'
+        >>> add_words_of_time("Ana visited Rome.", "N/A")
+        'Ana visited Rome.'
+    """
+    if _NO_TIME.fullmatch(words) or words.casefold() in sentence.casefold():
+        return sentence
+    body = sentence.rstrip(".!?")
+    return f"{body} ({words}){sentence[len(body) :]}"
 
 
 def format_day(day: date) -> str:

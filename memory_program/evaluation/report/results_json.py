@@ -8,6 +8,7 @@ from pathlib import Path
 
 from locomo.atomic_files import atomic_write_text
 from locomo.types import HEADLINE_TYPES, Benchmark
+from locomo.unspaced_scripts import UNSPACED_RUN
 from memory_program import __version__
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.hashing import content_hash
@@ -148,6 +149,8 @@ def score_signature(
         parts["subset"] = content_hash([question.question_id for question in selection.questions])[:8]
     if config.num_test is not None:
         parts["first"] = config.num_test
+    if any(UNSPACED_RUN.search(str(question.answer)) for question in selection.questions):
+        parts["unspaced_text"] = "by_character"
     if system.writer is not None:
         writer = system.written_by or system.writer
         parts |= {"writer": writer, "memory_budget": system.settings["memory_budget"]}

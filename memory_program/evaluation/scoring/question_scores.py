@@ -17,6 +17,7 @@ from locomo.judge.rubrics import Verdict
 from locomo.metrics import bleu1, evidence_recall, evidence_recall_under_budget, locomo_f1, set_f1
 from locomo.statistics import clustered_interval, cohen_kappa, paired_comparison
 from locomo.types import HEADLINE_TYPES, Benchmark, Category, Question, QuestionType
+from locomo.unspaced_scripts import separate_characters
 from memory_program.bank.outcomes import Outcome
 from memory_program.core.json_files import Json
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, JudgeRecord, Record
@@ -86,7 +87,8 @@ def score_question(
     """
     if record is None or record.answer.outcome is not Outcome.OK:
         return ScoredQuestion(question, record, judgements, None, None, None, None)
-    text, gold, category = record.answer.text, question.answer, question.f1_category
+    text, gold, category = separate_characters(record.answer.text), question.answer, question.f1_category
+    gold = separate_characters(gold) if isinstance(gold, str) else gold
     answerable = gold if question.is_answerable else None
     evidence, ranked = question.evidence, record.answer.ranked
     recall: dict[str, float] | None = None
@@ -304,6 +306,7 @@ def summarize_builds(builds: Sequence[BuildRecord | None]) -> Json:
         "operations": sum(record.operations for record in records),
         "tool_calls": sum(record.tool_calls for record in records),
         "tool_errors": sum(len(record.tool_errors) for record in records),
+        "odd_dates": sum(len(record.odd_dates) for record in records),
         "left_out": sum(len(record.left_out) for record in records),
     }
 

@@ -1,6 +1,5 @@
 """A system of a run: made from the config, with the stages that build its memories and ask it questions."""
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from memory_program.configs.endpoints import Role
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
 from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import ConfigError, RecordError
+from memory_program.core.json_files import read_json
 from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import Selection
 from memory_program.evaluation.role_models import RoleModels
@@ -219,13 +219,13 @@ def load_program(system: MemorySystem, path: Path) -> None:
     """
     try:
         # DSPy matches fields by their place: the first field would get the description of the saved first.
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = read_json(path)
         for name, predictor in system.named_predictors():
             theirs = [field["prefix"] for field in saved[name]["signature"]["fields"]]
             ours = [field["prefix"] for field in predictor.dump_state()["signature"]["fields"]]
             if theirs != ours:
                 raise ValueError(f"{name!r} was saved with the fields {theirs} and now has {ours}")
-        system.load(str(path))
+        system.load_state(saved)
     except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
         raise ConfigError(
             f"program={str(path)!r} cannot be loaded ({type(error).__name__}: {error}): name a JSON file "

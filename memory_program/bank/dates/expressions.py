@@ -1,0 +1,334 @@
+"""Expressions that are dates as a whole: what a model writes as the time of an event.
+
+``phrases`` has what is found inside a text; here is what is only read if nothing else stands beside it.
+"""
+
+import re
+from contextlib import suppress
+from datetime import date, datetime, time, timedelta
+from functools import lru_cache
+
+from dateparser.date import DateDataParser
+
+from memory_program.bank.dates.date_span import (
+    DateSpan,
+    day_span,
+    format_day,
+    format_month,
+    month_span,
+    year_span,
+)
+from memory_program.bank.dates.holidays import HOLIDAY, holiday_span
+from memory_program.bank.dates.phrases import (
+    COUNT,
+    FULL_WEEKDAY,
+    MONTH,
+    ORDINAL,
+    PHRASES,
+    SHORT_YEAR,
+    WEEKDAY,
+    WHICH,
+    PhraseReader,
+    day_of_month,
+    direction_of,
+    full_year,
+    month_number,
+    named_day,
+    named_month,
+    number_from_words,
+    relative_weekday,
+    weekday_number,
+)
+
+_YEAR = r"(?P<year>[12]\d{3})"
+_ANY_YEAR = r"(?P<year>[12]\d{3}|'\d\d)"
+_OF = r"(?:,? (?:of |in )?)"
+_WHICH = rf"(?:{WHICH}|the (?:last|next|coming|previous|past))"
+
+_HOUR_12 = r"(?:0?[1-9]|1[0-2])(?:[:.][0-5]\d){0,2} ?[ap]\.?m\.?"
+_HOUR_24 = r"(?:[01]?\d|2[0-3])(?::[0-5]\d){1,2}(?: ?(?:h|hrs|hours|utc|gmt))?"
+_SPOKEN_HOUR = r"(?:half|a quarter|quarter) (?:past|to) (?:\d{1,2}|[a-z]{3,6})|\d{1,2} o'?clock"
+_PART_OF_DAY = r"(?:morning|afternoon|evening|night|noon|midday|midnight|dawn|lunchtime|dinnertime|bedtime)"
+_TIME = (
+    rf"(?:(?:at|around|about|by|in|on|the|early|late|later|that|this|12|from)[ ,]+)*"
+    rf"(?:{_HOUR_12}|{_HOUR_24}|{_SPOKEN_HOUR}|{_PART_OF_DAY}|(?<=at )\d{{1,2}})"
+)
+_TIME_AFTER = re.compile(rf"(?:^|[ ,]+){_TIME}$", re.IGNORECASE)
+_TIME_BEFORE = re.compile(rf"^{_TIME}(?:,? (?:on|of)\b)?(?:[ ,]+|$)", re.IGNORECASE)
+
+_LEADING_WORD = re.compile(
+    r"(?:on|in|at|around|about|approximately|roughly|circa|since|by|during|from|until|till|the|early|mid|late"
+    r"|earlier|later|of|end|sometime|some time|maybe|perhaps|probably|just|exactly|almost|nearly)(?:[ -]|, )",
+    re.IGNORECASE,
+)
+_NAMED_COUNTS = {"fortnight": "two weeks", "decade": "ten years"}
+_IN_BRACKETS = re.compile(r"(?P<said>.+?),? \((?P<same>[^()]+)\)")
+
+
+def resolve_expression(expression: str, anchor: date) -> DateSpan | None:
+    """Resolve an expression that was said on ``anchor``; None if any part of it is not understood.
+
+    - A day of the month ("12th"), a day without a year and a month without one are the closest to the anchor.
+    - A holiday is that of the anchor's year, or of the turn of the year if that is near.
+    - A time of day is the anchor's day.
+    - In 6/7/2023 the month comes first, unless there is no such month.
+    """
+    text = " ".join(expression.replace("’", "'").replace("–", "-").split()).strip(" .,;:!?\"'[]")
+    if text.startswith("(") and text.endswith(")"):
+        text = text[1:-1].strip()
+    for name, count in _NAMED_COUNTS.items():
+        text = re.sub(rf"\b(?:a|one) {name}\b", count, text, flags=re.IGNORECASE)
+    timeless = text
+    for _ in range(3):
+        timeless = _TIME_BEFORE.sub("", _TIME_AFTER.sub("", timeless))
+    for said in dict.fromkeys((text, timeless)):
+        try:
+            span = _resolve(said, anchor) if said else day_span(anchor) if text else None
+        except (OverflowError, ValueError):
+            continue  # outside the calendar: "999 years ago", said in the year 8
+        if span is not None:
+            return span
+    return None
+
+
+def _resolve(text: str, anchor: date) -> DateSpan | None:
+    """Resolve a text without a time of day."""
+    with suppress(ValueError):
+        return day_span(datetime.fromisoformat(text).date())
+    if bracketed := _IN_BRACKETS.fullmatch(text):  # "Monday, 8 May 2023 (2023-05-08)"
+        span, same = (resolve_expression(bracketed[name], anchor) for name in ("said", "same"))
+        is_weekday = span is not None and f"{span.first:%A}".casefold() == bracketed["same"].casefold()
+        is_same = span is not None and same is not None and (span.first, span.last) == (same.first, same.last)
+        return span if is_weekday or is_same else None
+    said = text
+    while said:
+        for pattern, reader in (*_EXPRESSIONS, *PHRASES):
+            if (match := pattern.fullmatch(said)) and (span := reader(match, anchor)):
+                return span
+        lead = _LEADING_WORD.match(said)
+        said = said[lead.end() :] if lead else ""
+    return _full_date(text, anchor)
+
+
+@lru_cache(maxsize=4096)  # it takes milliseconds
+def _full_date(text: str, anchor: date) -> DateSpan | None:
+    """Read a day with a month in words and a year, in any order, by dateparser.
+
+    Its result is taken if it has the numbers of the text: it ignores words that it does not know, and moves
+    impossible dates.
+    """
+    named = re.search(rf"\b{MONTH}\b", text, re.IGNORECASE)
+    numbers = sorted(map(int, re.findall(r"\d+", re.sub(rf"\b(?:{_HOUR_12}|{_HOUR_24})", "", text))))
+    if named is None or len(numbers) != 2:
+        return None
+    parser = DateDataParser(
+        languages=["en"],
+        settings={
+            "RELATIVE_BASE": datetime.combine(anchor, time(12)),
+            "PARSERS": ["absolute-time"],
+            "REQUIRE_PARTS": ["day", "month", "year"],
+        },
+    )
+    found = parser.get_date_data(text).date_obj
+    is_right = found is not None and sorted((found.day, found.year)) == numbers
+    return day_span(found.date()) if found and is_right and found.month == month_number(named) else None
+
+
+def _in_figures(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``6/7/2023``: month and day, or day and month if there is no such month."""
+    year, first, second = full_year(match["year"], anchor), int(match["first"]), int(match["second"])
+    for month, day in ((first, second), (second, first)):
+        with suppress(ValueError):
+            return day_span(date(year, month, day))
+    return None
+
+
+def _weekday_at_offset(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``two Fridays ago``, counted from the last Friday before the anchor; ``a Friday`` is none."""
+    if match["count"].lower() in ("a", "an"):
+        return None
+    weekday, count = weekday_number(match["weekday"]), number_from_words(match["count"])
+    ahead = (weekday - anchor.weekday()) % 7
+    is_past = match.groupdict().get("ago") is not None
+    return day_span(anchor + timedelta(ahead - 7 * count if is_past else (ahead or 7) + 7 * (count - 1)))
+
+
+def _before_last(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``the week before last`` and ``the month after next``."""
+    unit, steps = match["unit"].lower(), -2 if match["side"].lower() == "before last" else 2
+    if unit == "year":
+        return year_span(anchor.year + steps)
+    if unit == "month":
+        return resolve_expression(format_month(_shifted_month(anchor, steps)), anchor)
+    if unit in ("week", "weekend"):
+        return resolve_expression(f"the {unit} of {format_day(anchor + timedelta(7 * steps))}", anchor)
+    ahead = (weekday_number(unit) - anchor.weekday()) % 7
+    return day_span(anchor + timedelta(ahead - 14 if steps < 0 else (ahead or 7) + 7))
+
+
+def _shifted_month(day: date, months: int) -> date:
+    index = day.year * 12 + day.month - 1 + months
+    return date(index // 12, index % 12 + 1, 1)
+
+
+def _weekday_of_week(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``Friday of last week``; weeks begin on Monday."""
+    monday = anchor + timedelta(7 * direction_of(match) - anchor.weekday())
+    return day_span(monday + timedelta(weekday_number(match["weekday"])))
+
+
+def _day_of_relative_month(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``the 5th of last month``."""
+    month = _shifted_month(anchor, direction_of(match))
+    return day_span(month.replace(day=int(match["day"])))
+
+
+def _month_of_relative_year(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``May of last year``."""
+    return month_span(date(anchor.year + direction_of(match), month_number(match), 1))
+
+
+def _part_of_period(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``the end of May``, ``mid-June 2022``, ``early this month``, ``late 2022``.
+
+    Early are the days 1 to 10 and the months January to April, mid the next ten days or four months.
+    """
+    part = match["part"].lower()
+    part = {"beginning": "early", "start": "early", "middle": "mid", "end": "late"}.get(part, part)
+    place = ("early", "mid", "late").index(part)
+    period = re.sub("^the (month|year)$", r"this \1", match["period"], flags=re.IGNORECASE)
+    whole = resolve_expression(period, anchor)
+    join = "-" if part == "mid" else " "
+    if whole is not None and whole.phrase == format_month(whole.first):
+        first = whole.first.replace(day=1 + 10 * place)
+        last = whole.last if part == "late" else first + timedelta(9)
+    elif whole is not None and whole.phrase == str(whole.first.year):
+        first = whole.first.replace(month=1 + 4 * place)
+        last = _shifted_month(first, 4) - timedelta(1)
+    else:
+        return None
+    return DateSpan(first, last, f"{part}{join}{whole.phrase}")
+
+
+def _holiday(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``last Christmas``, ``Easter 2022``, ``Halloween``."""
+    return holiday_span(match, anchor, direction_of(match) if match["which"] else None)
+
+
+def _holiday_of_relative_year(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``Christmas of last year``."""
+    return resolve_expression(f"{match['holiday']} {anchor.year + direction_of(match)}", anchor)
+
+
+def _nearby_weekend(_: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``over the weekend``: the last one, or that of the anchor."""
+    return resolve_expression("this weekend" if anchor.weekday() >= 5 else "last weekend", anchor)
+
+
+def _hours_away(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``three hours ago``, said at noon."""
+    unit = {"h": timedelta(hours=1), "m": timedelta(minutes=1), "s": timedelta(seconds=1)}[
+        match["unit"][0].lower()
+    ]
+    shift = number_from_words(match["count"]) * unit
+    noon = datetime.combine(anchor, time(12))
+    return day_span((noon - shift if match["ago"] else noon + shift).date())
+
+
+def _few_days_ago(_: re.Match[str], anchor: date) -> DateSpan | None:
+    return resolve_expression("a few days ago", anchor)
+
+
+def _relative_to_date(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``the week before 9 June 2023`` and ``two days after Easter``, as if said on that date.
+
+    Every phrase that this program writes for a span is of this form, or names its days.
+    """
+    reference = resolve_expression(match["date"], anchor)
+    if reference is None:
+        return None
+    unit, counted = match["unit"].lower(), match["counted"].lower()
+    side = {"prior to": "before", "following": "after"}.get(match["side"].lower(), match["side"].lower())
+    is_long = unit.rstrip("s") in ("month", "year")
+    if unit in ("day", "night", "evening", "morning", "afternoon"):
+        shift = {"before": -1, "of": 0, "after": 1}[side]
+        is_day = reference.is_day or shift
+        return (
+            day_span((reference.last if shift > 0 else reference.first) + timedelta(shift))
+            if is_day
+            else None
+        )
+    if side == "of":
+        if is_long:
+            return reference if counted in ("month", "year") and not reference.is_day else None
+        is_week = counted in ("week", "weekend") and reference.is_day
+        return resolve_expression(f"this {unit}", reference.first) if is_week else None
+    said_on = reference.last if side == "after" and not is_long else reference.first
+    if counted == unit:
+        return resolve_expression(f"{'last' if side == 'before' else 'next'} {unit}", said_on)
+    return resolve_expression(f"{counted} ago" if side == "before" else f"in {counted}", said_on)
+
+
+def _compile(*table: tuple[str, PhraseReader]) -> tuple[tuple[re.Pattern[str], PhraseReader], ...]:
+    return tuple((re.compile(pattern, re.IGNORECASE), reader) for pattern, reader in table)
+
+
+_WEEKDAY_LEAD = r"(?:(?:mon|tues?|wed(?:nes)?|thu(?:rs?)?|fri|sat(?:ur)?|sun)(?:day)?\.?,? )?(?:the )?"
+_DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
+_UNIT_BESIDE_DATE = (
+    rf"(?P<counted>(?:{COUNT} )?(?P<unit>days?|weeks?|weekends?|months?|years?|night|evening|morning"
+    r"|afternoon|(?:mon|tues|wednes|thurs|fri|satur|sun)day))"
+)
+
+_EXPRESSIONS = _compile(
+    (
+        r"(?:right |just )?now|(?:the |this )same day|this day|today's date",
+        lambda _, anchor: day_span(anchor),
+    ),
+    (r"(?:the )?other (?:day|night|evening)", _few_days_ago),
+    (rf"{_YEAR}[-/. ](?P<month>\d{{1,2}})[-/. ](?P<day>\d{{1,2}})", named_day),
+    (rf"{_YEAR}[-/.](?P<month>0?[1-9]|1[0-2])", named_month),
+    (r"(?P<month>0?[1-9]|1[0-2])[-/.](?P<year>[12]\d{3})", named_month),
+    (r"(?P<first>\d{1,2})[-/](?P<second>\d{1,2})[-/](?P<year>[12]\d{3}|\d\d)", _in_figures),
+    (_YEAR, lambda match, _: year_span(int(match["year"]))),
+    (rf"{_WEEKDAY_LEAD}{MONTH}\.?[- ](?:the )?{_DAY},? {_ANY_YEAR}", named_day),
+    (rf"{_WEEKDAY_LEAD}{_DAY}[- ](?:of )?{MONTH}\.?[-, ]{{1,2}}{_ANY_YEAR}", named_day),
+    (rf"{_WEEKDAY_LEAD}{MONTH}\.?[- ](?:the )?{_DAY}{SHORT_YEAR}", named_day),
+    (rf"{_WEEKDAY_LEAD}{_DAY}[- ](?:of )?{MONTH}\.?[-, ]{{1,2}}(?P<year>\d\d)", named_day),
+    (rf"{_WEEKDAY_LEAD}{_DAY}[- ](?:of )?{MONTH}\.?", named_day),
+    (rf"{_WEEKDAY_LEAD}{MONTH}\.?[- ](?:the )?{_DAY}", named_day),
+    (rf"{MONTH}\.?{_OF}{_ANY_YEAR}", named_month),
+    (rf"{MONTH}\.?", named_month),
+    (rf"{MONTH}\.?{_OF}{_WHICH} year", _month_of_relative_year),
+    (rf"{_WHICH} year,? (?:in )?{MONTH}", _month_of_relative_year),
+    (rf"{WEEKDAY}\.?", relative_weekday),
+    (ORDINAL, day_of_month),
+    (rf"{FULL_WEEKDAY},? (?:the )?{ORDINAL}", day_of_month),
+    (rf"{ORDINAL} (?:day )?of {_WHICH} month", _day_of_relative_month),
+    (rf"{COUNT} {FULL_WEEKDAY}s? (?P<ago>ago|back)", _weekday_at_offset),
+    (rf"(?:in {COUNT} {FULL_WEEKDAY}s?)", _weekday_at_offset),
+    (rf"{COUNT} {FULL_WEEKDAY}s? from now", _weekday_at_offset),
+    (rf"{FULL_WEEKDAY},?(?: of| in)? {_WHICH} week", _weekday_of_week),
+    (rf"{_WHICH} week,?(?: on)? {FULL_WEEKDAY}", _weekday_of_week),
+    (
+        r"(?P<unit>week|weekend|month|year|(?:mon|tues|wednes|thurs|fri|satur|sun)day) "
+        r"(?P<side>before last|after next)",
+        _before_last,
+    ),
+    (
+        rf"{COUNT} (?P<unit>hour|hr|minute|min|second|moment)s? (?:(?P<ago>ago|back|earlier)|later|from now)",
+        _hours_away,
+    ),
+    (rf"(?:in )?{COUNT} (?P<unit>hour|minute|second)s?(?P<ago>)", _hours_away),
+    (
+        r"(?:the )?(?P<part>early|mid|late|(?:beginning|start|middle|end)(?= of))(?: of |[ -])(?P<period>.+)",
+        _part_of_period,
+    ),
+    (rf"(?:{_WHICH} |(?:over )?the )?(?:over )?{HOLIDAY}(?:{_OF}{_YEAR})?", _holiday),
+    (rf"{HOLIDAY}{_OF}{_WHICH} year", _holiday_of_relative_year),
+    (r"(?:over |at )?(?:the )?weekend", _nearby_weekend),
+    (
+        rf"(?:the )?{_UNIT_BESIDE_DATE} (?P<side>before|of|after|prior to|following) (?P<date>.+)",
+        _relative_to_date,
+    ),
+)
