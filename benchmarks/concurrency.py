@@ -31,7 +31,7 @@ from rich.table import Table
 
 from locomo.types import Conversation
 from memory_program.configs.evaluate_config import BuildOrder, EvaluateConfig
-from memory_program.evaluation.datasets import DATASET_LOADERS
+from memory_program.evaluation.datasets import load_dataset
 
 ROOT = Path(__file__).resolve().parents[1]
 GOAL = 1.15
@@ -221,7 +221,7 @@ def main() -> None:
     name = "sample" if options.data is None else "locomo"
     dataset = ["--dataset", name] + ([] if options.data is None else ["--data", str(options.data.resolve())])
     config = EvaluateConfig(dataset=name, data=options.data, systems="extractive")  # only to read the data
-    known = DATASET_LOADERS[name](config).conversations
+    known = load_dataset(config.source, config.seed).conversations
     conversations = known[: options.conversations]
     rows = [measure(setting, dataset, options.latency_s) for setting in settings(conversations)]
     console = Console(width=130) if not sys.stdout.isatty() else Console()

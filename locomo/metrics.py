@@ -34,6 +34,8 @@ def locomo_f1(prediction: str, gold: str | int | None, category: int) -> float:
     the mean over gold parts. Predicted parts that match nothing cost nothing (``set_f1`` makes them cost).
     Temporal (2) and single-hop (4): F1. Open-domain (3): F1 against the gold up to its first ``;``.
     Adversarial (5): 1 if the answer abstains (``is_abstention``), else 0; the gold is not looked at.
+    Words are what stands between spaces, so a Chinese sentence is one word, as officially. An evaluation puts
+    both sides through ``unspaced_scripts.separate_characters`` first, which compares characters instead.
 
     Returns:
         A number from 0 to 1; 0 where either side normalises to nothing, even if both do.

@@ -241,8 +241,8 @@ class LocalEngine:
             chat.append({"role": role, "content": text})
         tokenizer = self.model.tokenizer
         options: object = (request.config.extensions or {}).get(_TEMPLATE_KWARGS) or {}
-        # ours come last: neither of the two is the caller's to change
-        settings = {**cast(dict[str, Any], options), "add_generation_prompt": True, "tokenize": False}
+        # ours come last: neither of the two is the caller's to change. Any: the template's own arguments
+        settings: Any = {**cast(dict[str, Any], options), "add_generation_prompt": True, "tokenize": False}
         try:
             rendered = tokenizer.apply_chat_template(chat, **settings)
         except TemplateError as error:

@@ -124,8 +124,8 @@ class StreamedReply:
 def in_band_error(body: Json) -> Json | None:
     """Return the error that a reply with status 200 carries; None if it carries none.
 
-    Servers put it beside the choices, in place of the whole reply (vLLM's ``object: error``), or in the choice
-    (OpenRouter).
+    Servers put it beside the choices, in place of the whole reply (vLLM's ``object: error``), or in the
+    choice (OpenRouter).
     """
     choice: Json = next(iter(body.get("choices") or []), None) or {}
     error = body.get("error") or choice.get("error")

@@ -44,9 +44,10 @@ class AdaptiveLimiter:
     """Lets at most ``limit`` calls run at once, fewer after rate limits and timeouts.
 
     Additive increase, multiplicative decrease (Chiu and Jain 1989, Computer Networks 17, section 3). A rate
-    limit error, or a reply that did not come in time, halves the current limit, at most once in ``cooldown_s``, since the calls of one burst are
-    refused together. As many successes in a row as the current limit raise it by one. Waiting calls start in
-    the order in which they came. Share one limiter between all models that share a provider's limit.
+    limit error, or a reply that did not come in time, halves the current limit, at most once in
+    ``cooldown_s``, since the calls of one burst are refused together. As many successes in a row as the
+    current limit raise it by one. Waiting calls start in the order in which they came. Share one limiter
+    between all models that share a provider's limit.
     """
 
     def __init__(
@@ -239,7 +240,11 @@ class RateLimitedEngine:
         usage = Usage(calls=1, seconds=seconds, retries=tries - 1) + self._token_usage(
             response, request.model
         )
-        is_repetitive = response.finish_reason == "length" and bool(find_repetition(_written_text(response)))
+        was_stopped = bool(
+            (response.provider_data or {}).get("is_repetitive")
+        )  # by the engine of this process
+        loops = response.finish_reason == "length" and bool(find_repetition(_written_text(response)))
+        is_repetitive = was_stopped or loops
         record_call(CallRecord(request.model, usage, response.finish_reason, is_repetitive=is_repetitive))
         return response
 

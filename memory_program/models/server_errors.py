@@ -33,8 +33,8 @@ _UNKNOWN_MODEL = re.compile(
 )
 _REFUSED = re.compile(
     r"unsupported|not support|n't support|deprecated|not permitted|not allowed|unrecognized|unknown|"
-    r"unexpected|extra (fields|inputs)|does not accept|cannot be (set|specified|used)|only the default|may only be|"
-    r"must be verified|instead",
+    r"unexpected|extra (fields|inputs)|does not accept|cannot be (set|specified|used)|only the default|"
+    r"may only be|must be verified|instead",
     re.IGNORECASE,
 )
 _TITLE = re.compile(r"<(title|h1)[^>]*>(.*?)</\1>", re.IGNORECASE | re.DOTALL)

@@ -174,6 +174,18 @@ def test_a_folder_is_loaded_without_network_or_output(
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_gguf_file_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "tiny.gguf"
+    with pytest.raises(ModelError, match=r"tiny.gguf' is not a file on this disk"):
+        language_model(f"local:{file}")
+    file.write_bytes(b"GGUF, and then something else")
+    with pytest.raises(ModelError, match=r"the weights of .*tiny.gguf' cannot be read"):
+        language_model(f"local:{file}")
+    monkeypatch.setitem(sys.modules, "gguf", None)  # as if it were not installed
+    with pytest.raises(ModelError, match=r"tiny.gguf': a GGUF file is read with .*pip install gguf"):
+        language_model(f"local:{file}")
+
+
 def ask(hub_address: str, cache: Path) -> subprocess.CompletedProcess[str]:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))

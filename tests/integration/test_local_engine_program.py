@@ -64,6 +64,15 @@ def test_usage_records_the_tokens_of_a_call_and_no_cost(lm: dspy.LM) -> None:
     assert usage.seconds > 0
 
 
+def test_a_call_records_that_its_reply_repeats_itself(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path, tie_word_embeddings=True, loudness=1.0)  # its greedy text is one token
+    lm = language_model(f"local:{tmp_path}")
+    with track_usage() as meter:
+        lm("Go on.")
+    local(lm).local.close()
+    assert [(call.finish_reason, call.is_repetitive) for call in meter.calls] == [("length", True)]
+
+
 def test_usage_records_a_failed_call_which_is_not_retried(lm: dspy.LM) -> None:
     with track_usage() as meter, pytest.raises(ContextWindowExceededError, match="at most 512 together"):
         lm("turtle " * 600)

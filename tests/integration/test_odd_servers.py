@@ -51,8 +51,9 @@ def wait_for(condition: Any) -> bool:
 
 @pytest.mark.parametrize("streams", [True, False])
 def test_a_reply_that_drips_for_longer_than_the_timeout_is_read(streams: bool) -> None:
-    with ModelServer(always(Behaviour.DRIP), reply=says(LONG), drip_s=1.5, streams=streams) as server:
-        assert model(server.url, timeout_s=0.3)("hello") == [LONG]
+    text = "The lighthouse keeper wrote it down."
+    with ModelServer(always(Behaviour.DRIP), reply=says(text), drip_s=1.5, streams=streams) as server:
+        assert model(server.url, timeout_s=0.6)("hello") == [text]
         assert server.traffic.requests.total() == 1
 
 

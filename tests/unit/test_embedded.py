@@ -47,3 +47,12 @@ def test_a_judges_fingerprint_has_its_weights(tmp_path: Path) -> None:
     assert other is not None
     assert judge.name != other.name == model_fingerprint(name)
     assert not judge.is_same_judge(other, "lenient")
+
+
+def test_the_fingerprint_of_a_gguf_file_is_that_of_the_file(tmp_path):
+    file = tmp_path / "tiny.gguf"
+    file.write_bytes(b"first")
+    first = model_fingerprint(f"local:{file}")
+    file.write_bytes(b"other weights")
+    assert first.startswith(f"local:{file}@")
+    assert model_fingerprint(f"local:{file}") != first

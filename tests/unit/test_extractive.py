@@ -52,6 +52,34 @@ def test_a_question_is_answered_with_a_span_or_a_date(space, question, answer):
     assert ExtractiveSystem().ask(space, question).text == answer
 
 
+@pytest.mark.parametrize(
+    ("lines", "question", "evidence", "part"),
+    [
+        (
+            ("小林: 我上周领养了一只叫豆豆的橘猫。", "阿杰: 我在一家咖啡店上班。"),
+            "阿杰在哪里上班？",
+            "D1:2",
+            "店",
+        ),
+        (
+            ("美咲: 毎朝コーヒーを飲みます。", "健: 猫を飼いました。"),
+            "誰がコーヒーを飲みますか？",
+            "D1:1",
+            "コ",
+        ),
+        (("Zoë: I live in Malmö.", "Ben: I live in Oslo."), "Where does Zoe live?", "D1:1", "Malmö"),
+    ],
+)
+def test_text_without_spaces_or_with_accents_is_found_and_answered(lines, question, evidence, part):
+    space, system = MemorySpace("talk"), ExtractiveSystem()
+    system.remember(space, session(1, *lines))
+    answer = system.ask(space, question)
+    assert answer.ranked is not None
+    assert answer.ranked[0].item_id == evidence
+    assert part in answer.text
+    assert len(answer.text) < len(lines[0])
+
+
 def test_another_speakers_statement_is_no_answer(space):
     assert ExtractiveSystem().ask(space, "Which instrument did Ben start learning?").text != ABSTENTION
     assert ExtractiveSystem().ask(space, "Which instrument did Ana start learning?").text == ABSTENTION

@@ -102,6 +102,24 @@ def test_set_f1_and_bleu_are_over_questions_that_have_them():
     assert summary["bleu1"]["all"]["n"] == 2
 
 
+@pytest.mark.parametrize(
+    ("category", "gold", "answer", "f1"),
+    [
+        (Category.SINGLE_HOP, "云南", "云南", 1.0),
+        (Category.SINGLE_HOP, "云南", "云南。", 1.0),
+        (Category.SINGLE_HOP, "云南", "去云南旅行", 4 / 7),
+        (Category.SINGLE_HOP, "แมว", "แมวสีส้ม", 6 / 9),
+        (Category.MULTI_HOP, "绿茶、咖啡", "咖啡，绿茶", 1.0),
+        (Category.OPEN_DOMAIN, "云南；因为他喜欢山", "云南", 1.0),
+        (Category.SINGLE_HOP, "Oslo, Norway", "Oslo, in Norway", 0.8),
+    ],
+)
+def test_text_without_spaces_is_compared_by_characters(category, gold, answer, f1):
+    item = score_question(question(0, category, gold), record(answer), {})
+    assert item.locomo_f1 == pytest.approx(f1)
+    assert item.bleu1 > 0
+
+
 def test_unreported_tokens_are_unknown_and_not_zero():
     silent = Usage(calls=1, cost_usd=None, unpriced_calls=1)
     heard = Usage(calls=1, input_tokens=90, output_tokens=10)

@@ -12,6 +12,7 @@ from memory_program.bank.bank import MemoryBank
 from memory_program.bank.budget import fit_memories
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import Outcome
+from memory_program.bank.record_json import record_from_json, record_to_json
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import SessionConflictError
 from tests.conversations import session
@@ -43,6 +44,16 @@ def script(**replies) -> dict[str, list]:
 
 def written(space: MemorySpace) -> list[str]:
     return [f"{memory.kind}: {memory.text}" for memory in space.bank.live()]
+
+
+def test_a_time_that_is_no_date_is_counted_in_the_record_and_keeps_the_memory():
+    replies = script(semantic=[calls(create("Mara sings.", happened_at="recently"), create("Tom bakes."))])
+    space = MemorySpace("mara")
+    with ScriptedLM(replies) as lm, dspy.context(lm=lm):
+        record = MemoryProgram().remember(space, SESSION)
+    assert written(space) == ["semantic: Mara sings (recently).", "semantic: Tom bakes."]
+    assert (record.odd_dates, record.tool_errors) == (("semantic: happened_at='recently'",), ())
+    assert record_from_json(record_to_json(record)) == record
 
 
 def test_the_specialists_operations_are_applied_in_a_fixed_order():

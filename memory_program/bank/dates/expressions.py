@@ -65,13 +65,23 @@ _NAMED_COUNTS = {"fortnight": "two weeks", "decade": "ten years"}
 _IN_BRACKETS = re.compile(r"(?P<said>.+?),? \((?P<same>[^()]+)\)")
 
 
-def resolve_expression(expression: str, anchor: date) -> DateSpan | None:
-    """Resolve an expression that was said on ``anchor``; None if any part of it is not understood.
+def resolve_date_span(expression: str, anchor: date) -> DateSpan | None:
+    """Resolve a date phrase that was said on ``anchor`` to its span of days.
 
-    - A day of the month ("12th"), a day without a year and a month without one are the closest to the anchor.
-    - A holiday is that of the anchor's year, or of the turn of the year if that is near.
+    - A day of the month ("12th"), a day without a year and a month without one are the closest to the anchor,
+      before or after it.
+    - A holiday is that of the anchor's year, unless the one of another year is within 60 days.
     - A time of day is the anchor's day.
     - In 6/7/2023 the month comes first, unless there is no such month.
+
+    Returns:
+        None if any part of it is not understood, or if there is no such day (31 February).
+
+    Example:
+        >>> resolve_date_span("next month", date(2023, 12, 15)).phrase
+        'January 2024'
+        >>> resolve_date_span("Monday the 12th", date(2023, 6, 14)).phrase
+        '12 June 2023'
     """
     text = " ".join(expression.replace("’", "'").replace("–", "-").split()).strip(" .,;:!?\"'[]")
     if text.startswith("(") and text.endswith(")"):
@@ -96,7 +106,7 @@ def _resolve(text: str, anchor: date) -> DateSpan | None:
     with suppress(ValueError):
         return day_span(datetime.fromisoformat(text).date())
     if bracketed := _IN_BRACKETS.fullmatch(text):  # "Monday, 8 May 2023 (2023-05-08)"
-        span, same = (resolve_expression(bracketed[name], anchor) for name in ("said", "same"))
+        span, same = (resolve_date_span(bracketed[name], anchor) for name in ("said", "same"))
         is_weekday = span is not None and f"{span.first:%A}".casefold() == bracketed["same"].casefold()
         is_same = span is not None and same is not None and (span.first, span.last) == (same.first, same.last)
         return span if is_weekday or is_same else None
@@ -159,9 +169,9 @@ def _before_last(match: re.Match[str], anchor: date) -> DateSpan | None:
     if unit == "year":
         return year_span(anchor.year + steps)
     if unit == "month":
-        return resolve_expression(format_month(_shifted_month(anchor, steps)), anchor)
+        return resolve_date_span(format_month(_shifted_month(anchor, steps)), anchor)
     if unit in ("week", "weekend"):
-        return resolve_expression(f"the {unit} of {format_day(anchor + timedelta(7 * steps))}", anchor)
+        return resolve_date_span(f"the {unit} of {format_day(anchor + timedelta(7 * steps))}", anchor)
     ahead = (weekday_number(unit) - anchor.weekday()) % 7
     return day_span(anchor + timedelta(ahead - 14 if steps < 0 else (ahead or 7) + 7))
 
@@ -197,7 +207,7 @@ def _part_of_period(match: re.Match[str], anchor: date) -> DateSpan | None:
     part = {"beginning": "early", "start": "early", "middle": "mid", "end": "late"}.get(part, part)
     place = ("early", "mid", "late").index(part)
     period = re.sub("^the (month|year)$", r"this \1", match["period"], flags=re.IGNORECASE)
-    whole = resolve_expression(period, anchor)
+    whole = resolve_date_span(period, anchor)
     join = "-" if part == "mid" else " "
     if whole is not None and whole.phrase == format_month(whole.first):
         first = whole.first.replace(day=1 + 10 * place)
@@ -217,12 +227,12 @@ def _holiday(match: re.Match[str], anchor: date) -> DateSpan | None:
 
 def _holiday_of_relative_year(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``Christmas of last year``."""
-    return resolve_expression(f"{match['holiday']} {anchor.year + direction_of(match)}", anchor)
+    return resolve_date_span(f"{match['holiday']} {anchor.year + direction_of(match)}", anchor)
 
 
 def _nearby_weekend(_: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``over the weekend``: the last one, or that of the anchor."""
-    return resolve_expression("this weekend" if anchor.weekday() >= 5 else "last weekend", anchor)
+    return resolve_date_span("this weekend" if anchor.weekday() >= 5 else "last weekend", anchor)
 
 
 def _hours_away(match: re.Match[str], anchor: date) -> DateSpan | None:
@@ -236,7 +246,7 @@ def _hours_away(match: re.Match[str], anchor: date) -> DateSpan | None:
 
 
 def _few_days_ago(_: re.Match[str], anchor: date) -> DateSpan | None:
-    return resolve_expression("a few days ago", anchor)
+    return resolve_date_span("a few days ago", anchor)
 
 
 def _relative_to_date(match: re.Match[str], anchor: date) -> DateSpan | None:
@@ -244,7 +254,7 @@ def _relative_to_date(match: re.Match[str], anchor: date) -> DateSpan | None:
 
     Every phrase that this program writes for a span is of this form, or names its days.
     """
-    reference = resolve_expression(match["date"], anchor)
+    reference = resolve_date_span(match["date"], anchor)
     if reference is None:
         return None
     unit, counted = match["unit"].lower(), match["counted"].lower()
@@ -262,11 +272,11 @@ def _relative_to_date(match: re.Match[str], anchor: date) -> DateSpan | None:
         if is_long:
             return reference if counted in ("month", "year") and not reference.is_day else None
         is_week = counted in ("week", "weekend") and reference.is_day
-        return resolve_expression(f"this {unit}", reference.first) if is_week else None
+        return resolve_date_span(f"this {unit}", reference.first) if is_week else None
     said_on = reference.last if side == "after" and not is_long else reference.first
     if counted == unit:
-        return resolve_expression(f"{'last' if side == 'before' else 'next'} {unit}", said_on)
-    return resolve_expression(f"{counted} ago" if side == "before" else f"in {counted}", said_on)
+        return resolve_date_span(f"{'last' if side == 'before' else 'next'} {unit}", said_on)
+    return resolve_date_span(f"{counted} ago" if side == "before" else f"in {counted}", said_on)
 
 
 def _compile(*table: tuple[str, PhraseReader]) -> tuple[tuple[re.Pattern[str], PhraseReader], ...]:

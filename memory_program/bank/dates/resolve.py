@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from memory_program.bank.dates.date_span import DateSpan
-from memory_program.bank.dates.expressions import resolve_expression
+from memory_program.bank.dates.expressions import resolve_date_span
 from memory_program.bank.dates.phrases import PHRASES
 
 
@@ -57,19 +57,3 @@ def resolve_date(expression: str, anchor: date) -> date | None:
     """
     resolved = resolve_date_span(expression, anchor)
     return resolved and resolved.first
-
-
-def resolve_date_span(expression: str, anchor: date) -> DateSpan | None:
-    """Resolve a date phrase that was said on ``anchor`` to its span of days.
-
-    It may be a date in figures, a phrase that ``find_dates`` finds, or an expression of
-    ``expressions.resolve_expression``; a time of day beside it does not count.
-
-    Returns:
-        None if it is not a date phrase, or names an impossible date (31 February).
-
-    Example:
-        >>> resolve_date_span("next month", date(2023, 12, 15)).phrase
-        'January 2024'
-    """
-    return resolve_expression(expression, anchor)
