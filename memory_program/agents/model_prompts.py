@@ -12,7 +12,7 @@ import dspy
 
 from memory_program.agents.tools import READ_TOOLS
 from memory_program.core.errors import ConfigError
-from memory_program.core.json_files import read_json
+from memory_program.core.json_files import read_json_file
 from memory_program.models.model_names import model_program
 
 SavedPrompts = dict[str, dict[str, Any]]
@@ -68,7 +68,7 @@ def read_model_prompts(model: str) -> SavedPrompts:
     if path is None:
         return {}
     try:
-        saved = read_json(path)
+        saved = read_json_file(path)
         return {name: state for name, state in saved.items() if "signature" in state}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(

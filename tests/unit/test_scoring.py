@@ -206,6 +206,7 @@ def test_building_is_summed_up_with_its_failures():
         "operations": 6,
         "tool_calls": 10,
         "tool_errors": 4,
+        "odd_dates": 0,
         "left_out": 2,
     }
     assert summary["failures"]["build"] == {"error": 2, "unparsed": 2, "truncated": 0, "missing": 1}
