@@ -77,14 +77,14 @@ class MemorySystem(dspy.Module):
         self,
         flag: ReplyFormat | None,
         models: Mapping[str, str | None],
-        default: Callable[[str, str], ReplyFormat],
+        default: Callable[[str, str], ReplyFormat] | None = None,
     ) -> list[str]:
         """Choose the reply format of each agent: that of the flag, of its saved program, or of its endpoint.
 
         Args:
             flag: the format that was asked for.
             models: the names of the models of ``writer`` and ``reader``.
-            default: returns the format of a part and its model, which has no saved program.
+            default: returns the format of a part and its model, which has no saved program; None is chat.
 
         Returns:
             lines that say what was chosen, besides chat.
@@ -95,7 +95,7 @@ class MemorySystem(dspy.Module):
             if model is None:
                 continue
             saved = agent.saved_format
-            chosen = flag or saved or default(part, model)
+            chosen = flag or saved or (default(part, model) if default else ReplyFormat.CHAT)
             agent.replies = replace(agent.replies, format=chosen)
             if saved not in (None, chosen):
                 lines.append(

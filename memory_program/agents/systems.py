@@ -13,7 +13,6 @@ from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
 from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import ConfigError
-from memory_program.models.reply_settings import ReplyFormat
 
 
 def _context(settings: SystemSettings, *, with_memories: bool, with_archive: bool) -> MemoryContext:
@@ -83,7 +82,7 @@ def make_system(
     writer, reader = (None if lm is None else lm.model for lm in (writer_lm, reader_lm))
     load_model_prompts(system, writer=writer, reader=reader)
     models = {"writer": writer, "reader": reader}
-    system.choose_reply_formats(settings.replies.reply_format, models, lambda *_: ReplyFormat.CHAT)
+    system.choose_reply_formats(settings.replies.reply_format, models)
     return system
 
 

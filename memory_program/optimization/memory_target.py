@@ -64,11 +64,11 @@ class MemoryOptimizationTarget:
             )
             splits = replace(splits, train=train, val=val)
         self._config, self._splits = config, splits
-        self.choose_reply_formats(lambda *_: ReplyFormat.CHAT)
+        self.choose_reply_formats()
         self._test_ids = [conversation.conversation_id for conversation in splits.test]
         self._processed: set[str] = set()
 
-    def choose_reply_formats(self, default: Callable[[str, str], ReplyFormat]) -> list[str]:
+    def choose_reply_formats(self, default: Callable[[str, str], ReplyFormat] | None = None) -> list[str]:
         """Choose the formats of replies, as ``MemorySystem.choose_reply_formats`` does."""
         models = {"writer": self._config.model, "reader": self._config.model}
         return self.program.choose_reply_formats(self._config.system.replies.reply_format, models, default)

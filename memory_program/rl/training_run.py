@@ -18,7 +18,6 @@ from memory_program.core.checkpoints import read_log
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
-from memory_program.models.reply_settings import ReplyFormat
 from memory_program.rl.base_comparison import compare_with_base, comparison_table
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.hub_upload import check_hub_access, upload_to_hub
@@ -144,9 +143,7 @@ def _load_splits_and_program(
     assert isinstance(program, MemoryProgram)
     load_model_prompts(program, writer=config.model, reader=config.reader)
     models = {"writer": config.model, "reader": config.reader}
-    for line in program.choose_reply_formats(
-        config.system.replies.reply_format, models, lambda *_: ReplyFormat.CHAT
-    ):
+    for line in program.choose_reply_formats(config.system.replies.reply_format, models):
         progress.say(line)
     return splits, program
 

@@ -28,7 +28,6 @@ from memory_program.core.errors import ModelError
 from memory_program.core.run_folder import lock_run_folder
 from memory_program.inference.loading import load_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
-from memory_program.models.reply_settings import ReplyFormat
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.rewards import build_answer_metric
 from memory_program.rl.training_data import load_synthesis_conversations, load_training_splits
@@ -59,7 +58,7 @@ def collect_trajectories(
     load_model_prompts(program, writer=config.model)
     if config.model != ORACLE_EXPERT:
         flag, models = config.system.replies.reply_format, {"writer": config.model}
-        for line in program.choose_reply_formats(flag, models, lambda *_: ReplyFormat.CHAT):
+        for line in program.choose_reply_formats(flag, models):
             say(line)
     if expert is None and config.model == ORACLE_EXPERT:
         expert = oracle_lm(list(splits.worlds.values()))

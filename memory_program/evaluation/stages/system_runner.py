@@ -59,7 +59,7 @@ class SystemRunner:
         store: BankStore | None,
         others: Sequence[SystemRecords] = (),
         executor: RayExecutor | None = None,
-        default_format: Callable[[str, str], ReplyFormat] = lambda *_: ReplyFormat.CHAT,
+        default_format: Callable[[str, str], ReplyFormat] | None = None,
     ) -> None:
         """Make the system, without models, and read its records.
 
@@ -71,7 +71,8 @@ class SystemRunner:
             store: the database of the banks; None if no system of the run has any.
             others: systems of the run that may share its banks.
             executor: runs sessions and questions on a cluster; None runs them in this process.
-            default_format: returns the reply format of a part (``writer``) whose model has no saved program.
+            default_format: returns the reply format of a part (``writer``) whose model has no saved program;
+                None is chat.
 
         Raises:
             ConfigError: the saved program does not fit this system.
@@ -96,7 +97,9 @@ class SystemRunner:
         self.format_lines = self._system.choose_reply_formats(
             config.system.replies.reply_format,
             models,
-            lambda part, model: recorded[part] if part in recorded else default_format(part, model),
+            lambda part, model: (
+                recorded.get(part) or (default_format(part, model) if default_format else ReplyFormat.CHAT)
+            ),
         )
         if config.mode is Mode.FULL:
             judge = identify_judge(config)
