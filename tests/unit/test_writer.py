@@ -47,11 +47,11 @@ def written(space: MemorySpace) -> list[str]:
 
 
 def test_a_time_that_is_no_date_is_counted_in_the_record_and_keeps_the_memory():
-    replies = script(semantic=[calls(create("Mara sings.", happened_at="recently"), create("Tom bakes."))])
+    replies = script(semantic=[calls(create("Mara has a dog.", happened_at="recently"), create("Tom bakes."))])
     space = MemorySpace("mara")
     with ScriptedLM(replies) as lm, dspy.context(lm=lm):
         record = MemoryProgram().remember(space, SESSION)
-    assert written(space) == ["semantic: Mara sings (recently).", "semantic: Tom bakes."]
+    assert written(space) == ["semantic: Mara has a dog (recently).", "semantic: Tom bakes."]
     assert (record.odd_dates, record.tool_errors) == (("semantic: happened_at='recently'",), ())
     assert record_from_json(record_to_json(record)) == record
 
