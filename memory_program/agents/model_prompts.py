@@ -16,7 +16,7 @@ from memory_program.agents.reader import QAReader
 from memory_program.agents.tools import READ_TOOLS
 from memory_program.agents.writer import MemoryWriter
 from memory_program.core.errors import ConfigError
-from memory_program.core.json_files import read_json
+from memory_program.core.json_files import read_json_file
 from memory_program.models.model_names import model_program
 
 SavedPrompts = dict[str, dict[str, Any]]
@@ -83,7 +83,7 @@ def _read_program(model: str) -> SavedPrompts | None:
     if path is None:
         return None
     try:
-        saved = read_json(path)
+        saved = read_json_file(path)
         for part in ("writer", "reader"):
             saved_reply_format(saved, part)
         return {name: dict(state) for name, state in saved.items()}

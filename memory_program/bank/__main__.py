@@ -18,7 +18,7 @@ from memory_program.bank.record_json import space_from_json, space_to_json
 from memory_program.bank.store import BankStore
 from memory_program.core.command_line import run_script
 from memory_program.core.errors import ConfigError, StoreError
-from memory_program.core.json_files import read_json
+from memory_program.core.json_files import read_json_file
 from memory_program.core.settings import DATABASE_PASSWORD_SOURCE, check_output_file, reject_password
 
 Db = Annotated[
@@ -138,7 +138,7 @@ def import_file(
 ) -> None:
     """Import a bank from a JSON file into a database, which is created if it does not exist."""
     try:
-        document: Any = read_json(file)  # Any: whatever the file holds
+        document: Any = read_json_file(file)  # Any: whatever the file holds
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{str(file)!r} is not JSON ({error}): name a file that export wrote") from error
     space = space_from_json(document, namespace)

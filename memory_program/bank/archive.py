@@ -169,7 +169,8 @@ class _ArchiveIndex:
         for session in sessions[len(self._session_stems) :]:
             # a turn is also found by the words with which its image was once looked for
             lines = [tokenize(f"{turn.line} {turn.image_query or ''}") for turn in session.turns]
-            date = [stem for stem in tokenize(format_day(session.date_time.date())) if len(stem) > 1]
+            date = tokenize(format_day(session.date_time.date()))
+            date = [stem for stem in date if len(stem) > 1]  # "room 7" is not about the 7th of a month
             for place in range(len(lines)):
                 document = date * _DATE_WEIGHT
                 for offset, weight in _LINE_WEIGHTS.items():

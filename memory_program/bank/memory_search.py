@@ -75,11 +75,14 @@ def reciprocal_rank_fusion(
 
 
 def searchable_text(memory: Memory) -> str:
-    """Return the text under which a memory is indexed: its own, and its date in words."""
-    if memory.happened_at is None:
-        return memory.text
-    name = format_day if memory.happened_at.day > 9 else format_month
-    return f"{memory.text} {name(memory.happened_at)}"
+    """Return the text of which a memory's vector is made: its own, and its date in words."""
+    return f"{memory.text} {format_day(memory.happened_at)}" if memory.happened_at else memory.text
+
+
+def _words(memory: Memory) -> str:
+    """Return the text of which a memory's words are indexed: "room 7" is not about the 7th of a month."""
+    day = memory.happened_at
+    return f"{memory.text} {format_month(day)}" if day and day.day < 10 else searchable_text(memory)
 
 
 class MemoryIndex:
@@ -218,16 +221,15 @@ class MemoryIndex:
             new = {memory.memory_id for memory in created}
             made = [memory for memory in created if memory.memory_id in current]
             ended = [name for operation in operations for name in operation.superseded if name not in new]
-        documents = [searchable_text(memory) for memory in made]
         if self.dense is not None:
-            self.dense.add(documents)  # the only step that can fail
+            self.dense.add([searchable_text(memory) for memory in made])  # the only step that can fail
         ended_numbers = np.array([memory_number(name) for name in ended], np.int32)
         positions = np.searchsorted(self._numbers.values, ended_numbers).tolist()
         for name, position in zip(ended, positions, strict=True):
-            self._lexical.remove(position, searchable_text(current.get(name)))
-        for start in range(0, len(documents), _INDEX_BATCH_SIZE):
-            batch = documents[start : start + _INDEX_BATCH_SIZE]
-            self._lexical.add_all([stem_counts(document) for document in batch])
+            self._lexical.remove(position, _words(current.get(name)))
+        for start in range(0, len(made), _INDEX_BATCH_SIZE):
+            batch = made[start : start + _INDEX_BATCH_SIZE]
+            self._lexical.add_all([stem_counts(_words(memory)) for memory in batch])
         self._numbers = self._numbers.extended([memory_number(memory.memory_id) for memory in made])
         self._kinds = self._kinds.extended([MEMORY_KINDS.index(memory.kind) for memory in made])
         self._seen = current

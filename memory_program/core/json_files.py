@@ -9,7 +9,7 @@ from locomo.atomic_files import atomic_write_text
 Json = dict[str, Any]  # Any: a JSON object
 
 
-def read_json(path: Path) -> Json:  # what it should hold: the caller checks
+def read_json_file(path: Path) -> Json:  # what it should hold: the caller checks
     """Read a JSON file that a person may have written or edited: it may begin with a byte order mark.
 
     Raises:

@@ -11,7 +11,7 @@ from locomo.judge.rubrics import Rubric, list_gradings
 from locomo.types import Benchmark
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import ConfigError
-from memory_program.core.json_files import Json, read_json
+from memory_program.core.json_files import Json, read_json_file
 from memory_program.core.settings import split_list
 from memory_program.evaluation.datasets import benchmark_for_config
 from memory_program.models.reply_settings import thinking_tokens
@@ -72,7 +72,7 @@ def read_judge_program(path: Path) -> JudgeProgram:
         ConfigError: it is missing, or not the file of a judge.
     """
     try:
-        state: Json = read_json(path)
+        state: Json = read_json_file(path)
         dataset: Json = state["metadata"]["optimization"]["dataset"]
         optimized_on = (*map(str, dataset["train"]), *map(str, dataset["val"]))
         rubric, benchmark = Rubric(dataset["rubric"]), Benchmark(dataset["benchmark"])

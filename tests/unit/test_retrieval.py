@@ -137,6 +137,14 @@ def test_a_memory_is_found_by_the_words_of_its_date() -> None:
     assert searchable_text(bank.get("m1")) == "Alice ran. 7 May 2023"
 
 
+def test_a_day_of_one_digit_is_not_the_number_of_a_room() -> None:
+    bank = MemoryBank("test")
+    bank.create(
+        [fact("Alice ran.", at=date(2023, 5, 7)), fact("Alice is in room 7.", at=date(2023, 5, 8))], BY
+    )
+    assert found(MemoryIndex(), bank, "Who is in 7?") == ["m2"]
+
+
 def test_a_tie_keeps_the_order_of_creation() -> None:
     assert found(MemoryIndex(), bank_of(*["the same words"] * 12), "same words") == [
         f"m{number}" for number in range(1, 11)

@@ -94,7 +94,6 @@ def test_an_update_with_a_time_longer_than_a_day_removes_the_old_date(space):
         ("N/A", "Mara ran."),
         ("unknown", "Mara ran."),
         ("Date not specified", "Mara ran."),
-        ("unknown", "Mara ran."),
         ("yesterday " * 5000, "Mara ran."),
     ],
 )

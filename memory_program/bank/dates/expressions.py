@@ -30,12 +30,12 @@ from memory_program.bank.dates.phrases import (
     WHICH,
     PhraseReader,
     day_of_month,
-    direction_of,
     full_year,
     month_number,
     named_day,
     named_month,
     number_from_words,
+    relative_direction,
     relative_weekday,
     weekday_number,
 )
@@ -183,19 +183,19 @@ def _shifted_month(day: date, months: int) -> date:
 
 def _weekday_of_week(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``Friday of last week``; weeks begin on Monday."""
-    monday = anchor + timedelta(7 * direction_of(match) - anchor.weekday())
+    monday = anchor + timedelta(7 * relative_direction(match) - anchor.weekday())
     return day_span(monday + timedelta(weekday_number(match["weekday"])))
 
 
 def _day_of_relative_month(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``the 5th of last month``."""
-    month = _shifted_month(anchor, direction_of(match))
+    month = _shifted_month(anchor, relative_direction(match))
     return day_span(month.replace(day=int(match["day"])))
 
 
 def _month_of_relative_year(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``May of last year``."""
-    return month_span(date(anchor.year + direction_of(match), month_number(match), 1))
+    return month_span(date(anchor.year + relative_direction(match), month_number(match), 1))
 
 
 def _part_of_period(match: re.Match[str], anchor: date) -> DateSpan | None:
@@ -222,12 +222,12 @@ def _part_of_period(match: re.Match[str], anchor: date) -> DateSpan | None:
 
 def _holiday(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``last Christmas``, ``Easter 2022``, ``Halloween``."""
-    return holiday_span(match, anchor, direction_of(match) if match["which"] else None)
+    return holiday_span(match, anchor, relative_direction(match) if match["which"] else None)
 
 
 def _holiday_of_relative_year(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``Christmas of last year``."""
-    return resolve_date_span(f"{match['holiday']} {anchor.year + direction_of(match)}", anchor)
+    return resolve_date_span(f"{match['holiday']} {anchor.year + relative_direction(match)}", anchor)
 
 
 def _nearby_weekend(_: re.Match[str], anchor: date) -> DateSpan | None:

@@ -55,7 +55,7 @@ SHORT_YEAR = r"(?: |,? ['’])(?P<year>\d\d)(?!\s?\w|[:.,]\d|%)"  # "7 June 23",
 _UNIT = r"(?P<unit>day|week|weekend|month|year)s?"
 
 
-def direction_of(match: re.Match[str]) -> int:
+def relative_direction(match: re.Match[str]) -> int:
     """Return -1 for the last one, 0 for this one, 1 for the next."""
     which = match["which"].lower()
     return {"this": 0, "next": 1, "this coming": 1, "coming": 1}.get(which, -1)
@@ -117,7 +117,7 @@ def _relative_day(match: re.Match[str], anchor: date) -> DateSpan | None:
 
 def relative_weekday(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``last Friday``, ``next Friday`` and ``Friday`` (the last one); never to the anchor itself."""
-    is_past = "which" not in match.groupdict() or direction_of(match) < 0
+    is_past = "which" not in match.groupdict() or relative_direction(match) < 0
     days_ahead = (weekday_number(match["weekday"]) - anchor.weekday()) % 7
     day = anchor + timedelta(days_ahead - 7 if is_past else days_ahead or 7)
     return DateSpan(day, day, _relative_phrase(f"{day:%A}", -1 if is_past else 1, anchor))
@@ -141,7 +141,7 @@ def month_number(match: re.Match[str]) -> int:
 
 def _relative_month(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``last May`` and ``next May`` (a year away in May itself), and ``this May``, of that year."""
-    direction, first = direction_of(match), anchor.replace(month=month_number(match), day=1)
+    direction, first = relative_direction(match), anchor.replace(month=month_number(match), day=1)
     if match["which"].lower() == "this":
         is_verb = match["month"] in ("may", "march")  # "this may be", "this march"
         return None if is_verb else month_span(first)
@@ -168,7 +168,7 @@ def _relative_season(match: re.Match[str], anchor: date) -> DateSpan | None:
 
     ``this summer`` is that of the year; in January and February, ``this winter`` began in the year before.
     """
-    direction, year = direction_of(match), relativedelta(years=1)
+    direction, year = relative_direction(match), relativedelta(years=1)
     first = date(anchor.year, _SEASONS[match["season"].lower()], 1)
     while direction < 0 and first + relativedelta(months=3) > anchor:
         first -= year
@@ -181,7 +181,7 @@ def _relative_season(match: re.Match[str], anchor: date) -> DateSpan | None:
 
 def _adjacent_period(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``last week``, ``this month``, ``next year``; weeks begin on Monday, weekends on Saturday."""
-    direction, unit = direction_of(match), match["unit"].lower()
+    direction, unit = relative_direction(match), match["unit"].lower()
     if unit == "year":
         return year_span(anchor.year + direction)
     if unit == "month":

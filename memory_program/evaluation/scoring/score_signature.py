@@ -13,7 +13,7 @@ from memory_program.agents.program import MemorySystem, writer_state
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.core.errors import RecordError
 from memory_program.core.hashing import RECORD_VERSION, content_hash
-from memory_program.core.json_files import read_json
+from memory_program.core.json_files import read_json_file
 from memory_program.evaluation.judge_program import load_judge_program, make_judges
 from memory_program.models.model_names import model_fingerprint
 
@@ -185,7 +185,7 @@ class OptimizationData:
 def read_optimization_data(program: Path) -> OptimizationData | None:
     """Read the data that a saved program was optimised on; None if the file does not say."""
     try:
-        dataset = read_json(program)["metadata"]["optimization"]["dataset"]
+        dataset = read_json_file(program)["metadata"]["optimization"]["dataset"]
         conversations = (*map(str, dataset["train"]), *map(str, dataset["val"]))
         return OptimizationData(str(dataset["sha256"]), conversations)
     except (ValueError, KeyError, TypeError):  # saved by hand

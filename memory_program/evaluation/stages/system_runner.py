@@ -13,7 +13,7 @@ from memory_program.configs.endpoints import Role
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
 from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import ConfigError, RecordError
-from memory_program.core.json_files import read_json
+from memory_program.core.json_files import read_json_file
 from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import Selection
 from memory_program.evaluation.role_models import RoleModels
@@ -246,7 +246,7 @@ def _recorded_formats(folder: Path, models: Mapping[str, str | None]) -> dict[st
     """Read the formats of a run that is continued: its endpoints need not be asked again."""
     try:
         run = read_run(folder).system
-        state = read_json(folder / "program.json")
+        state = read_json_file(folder / "program.json")
     except (RecordError, OSError, ValueError):
         return {}
     made_with = {"writer": run.writer, "reader": run.reader}
@@ -265,7 +265,7 @@ def load_program(system: MemorySystem, path: Path) -> None:
     """
     try:
         # DSPy matches fields by their place: the first field would get the description of the saved first.
-        saved = read_json(path)
+        saved = read_json_file(path)
         for name, predictor in system.named_predictors():
             theirs = [field["prefix"] for field in saved[name]["signature"]["fields"]]
             ours = [field["prefix"] for field in predictor.dump_state()["signature"]["fields"]]
