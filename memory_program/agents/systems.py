@@ -83,7 +83,7 @@ def make_system(
     writer, reader = (None if lm is None else lm.model for lm in (writer_lm, reader_lm))
     load_model_prompts(system, writer=writer, reader=reader)
     models = {"writer": writer, "reader": reader}
-    system.choose_reply_formats(settings.replies.reply_format, models, lambda *_: ReplyFormat.CHAT)
+    system.choose_reply_formats(settings.replies.reply_format, models, lambda _part, _model: ReplyFormat.CHAT)
     return system
 
 

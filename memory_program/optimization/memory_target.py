@@ -64,7 +64,7 @@ class MemoryOptimizationTarget:
             )
             splits = replace(splits, train=train, val=val)
         self._config, self._splits = config, splits
-        self.choose_reply_formats(lambda *_: ReplyFormat.CHAT)
+        self.choose_reply_formats(lambda _part, _model: ReplyFormat.CHAT)
         self._test_ids = [conversation.conversation_id for conversation in splits.test]
         self._processed: set[str] = set()
 

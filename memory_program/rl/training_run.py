@@ -145,7 +145,7 @@ def _load_splits_and_program(
     load_model_prompts(program, writer=config.model, reader=config.reader)
     models = {"writer": config.model, "reader": config.reader}
     for line in program.choose_reply_formats(
-        config.system.replies.reply_format, models, lambda *_: ReplyFormat.CHAT
+        config.system.replies.reply_format, models, lambda _part, _model: ReplyFormat.CHAT
     ):
         progress.say(line)
     return splits, program

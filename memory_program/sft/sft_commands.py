@@ -59,7 +59,7 @@ def collect_trajectories(
     load_model_prompts(program, writer=config.model)
     if config.model != ORACLE_EXPERT:
         flag, models = config.system.replies.reply_format, {"writer": config.model}
-        for line in program.choose_reply_formats(flag, models, lambda *_: ReplyFormat.CHAT):
+        for line in program.choose_reply_formats(flag, models, lambda _part, _model: ReplyFormat.CHAT):
             say(line)
     if expert is None and config.model == ORACLE_EXPERT:
         expert = oracle_lm(list(splits.worlds.values()))

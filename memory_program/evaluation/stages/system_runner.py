@@ -59,7 +59,7 @@ class SystemRunner:
         store: BankStore | None,
         others: Sequence[SystemRecords] = (),
         executor: RayExecutor | None = None,
-        default_format: Callable[[str, str], ReplyFormat] = lambda *_: ReplyFormat.CHAT,
+        default_format: Callable[[str, str], ReplyFormat] = lambda _part, _model: ReplyFormat.CHAT,
     ) -> None:
         """Make the system, without models, and read its records.
 
