@@ -43,6 +43,8 @@ _OPEN_FENCE = re.compile(r"\s*```[a-z]*\s*(?=\{|\[\s*[{\]])")
 class TruncatedReplyError(AdapterParseError):
     """The reply ends in the middle of its tool calls."""
 
+    place: str = ""
+
 
 class StrictChatAdapter(dspy.ChatAdapter):
     """ChatAdapter without JSON fallback or repair of cut replies, safe against its own markers.
@@ -88,6 +90,8 @@ class StrictChatAdapter(dspy.ChatAdapter):
                 if calls_field is not None and _begins_with_json(text):  # a marker inside of it is text
                     text, self.is_repaired = f"[[ ## {calls_field} ## ]]\n{text}", True
                 parsed = self._read_sections(signature, text, calls_field)
+        except TruncatedReplyError as error:
+            _raise_truncated(signature, completion, error.place)
         except DuplicateKeyError as error:
             raise_parse_error(signature, completion, f"an object has the key {error.args[0]!r} twice")
         except AmbiguousReplyError as error:
@@ -328,12 +332,14 @@ def raise_parse_error(signature: type[dspy.Signature], completion: str, message:
 
 
 def _raise_truncated(signature: type[dspy.Signature], completion: str, place: str) -> NoReturn:
-    raise TruncatedReplyError(
+    error = TruncatedReplyError(
         adapter_name="StrictChatAdapter",
         signature=signature,  # pyright: ignore[reportArgumentType]  # DSPy means the class
         lm_response=completion,
         message=f"the reply ends in {place}",
-    ) from None
+    )
+    error.place = place
+    raise error from None
 
 
 ADAPTER = StrictChatAdapter()
