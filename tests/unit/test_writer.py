@@ -49,8 +49,6 @@ def written(space: MemorySpace) -> list[str]:
 def test_a_time_that_is_no_date_is_counted_in_the_record_and_keeps_the_memory():
     made = [create("Mara has a dog.", happened_at="recently"), create("Tom bakes.")]
     replies = script(semantic=[calls(*made)])
-        semantic=[calls(create("Mara has a dog.", happened_at="recently"), create("Tom bakes."))]
-    )
     space = MemorySpace("mara")
     with ScriptedLM(replies) as lm, dspy.context(lm=lm):
         record = MemoryProgram().remember(space, SESSION)
