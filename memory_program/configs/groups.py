@@ -162,7 +162,7 @@ class ReplyOptions(SettingsGroup):
     answer 256, a profile 512, a writing agent 512 to 2,048 by the length of the session, a verdict 512."""
 
     chat_template_kwargs: str = ""
-    """Arguments of the model's chat template as a JSON object, for servers that take them:
+    """Arguments of the chat template as a JSON object, for models in this process and on servers of your own:
     '{"enable_thinking": false}' switches off the thoughts of Qwen3."""
 
     @field_validator("chat_template_kwargs")

@@ -50,7 +50,12 @@ def make_role_models(
     @cache
     def local_model(name: str) -> dspy.LM:
         # once: a second one would be a second network in memory
-        return language_model(name, max_tokens=most_reply_tokens(name, replies))
+        return language_model(
+            name,
+            max_tokens=most_reply_tokens(name, replies),
+            limiter=limiter(None),
+            chat_template_kwargs=replies.chat_template_kwargs,
+        )
 
     @cache
     def make(name: str, temperature: float, address: str | None, key_variable: str | None) -> dspy.LM:
@@ -64,6 +69,8 @@ def make_role_models(
                 temperature=temperature,
                 max_tokens=most_reply_tokens(name, replies),
                 limiter=limiter(address),
+                # a hosted API has no such argument
+                chat_template_kwargs=replies.chat_template_kwargs if address else None,
             )
         if check:
             try:

@@ -35,7 +35,12 @@ def load_trainable_model(config: TrainConfig) -> dspy.LM:
             max_tokens=config.trainer.max_completion_tokens,
             threads=config.grpo.concurrency,
         )
-    lm = language_model(config.model, temperature=0.0, max_tokens=config.trainer.max_completion_tokens)
+    lm = language_model(
+        config.model,
+        temperature=0.0,
+        max_tokens=config.trainer.max_completion_tokens,
+        chat_template_kwargs=config.system.replies.settings().chat_template_kwargs,
+    )
     return reload_in_float32(lm) if config.trainer.optimizer.tuning == "full" else lm
 
 
