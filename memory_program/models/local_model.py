@@ -36,8 +36,8 @@ class LocalModel(RateLimitedEngine):
 
     def dump_state(self) -> dict[str, Any]:  # Any: a JSON object, as DSPy saves engines
         """Return the settings as JSON."""
-        own = {"concurrency": self.limiter.limit, TEMPLATE_KEY: self.chat_template_kwargs}
-        return {**self.local.settings.model_dump(), **own}
+        template = {TEMPLATE_KEY: self.chat_template_kwargs} if self.chat_template_kwargs else {}
+        return {**self.local.settings.model_dump(), "concurrency": self.limiter.limit, **template}
 
     @classmethod
     def load_state(cls, state: dict[str, Any]) -> "LocalModel":  # Any: see dump_state

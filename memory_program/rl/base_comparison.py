@@ -5,6 +5,8 @@ the end. They are compared on the questions that both answered.
 """
 
 import hashlib
+import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -14,17 +16,21 @@ from rich.console import Console
 from rich.table import Table
 
 from locomo.statistics import paired_comparison
+from memory_program.agents.program import saved_reply_format
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.checkpoints import LogEntry
-from memory_program.core.json_files import Json
+from memory_program.core.errors import NoResultError
+from memory_program.core.json_files import Json, read_json_file
 from memory_program.evaluation.console import format_count
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import load_selection
+from memory_program.evaluation.report.results_json import EVALUATION_RESULTS_FILE
 from memory_program.evaluation.scoring.question_scores import BootstrapSampler, ScoredQuestion, score_question
 from memory_program.evaluation.scoring.score_signature import read_run
 from memory_program.evaluation.scoring.system_records import SystemRecords
+from memory_program.models.reply_settings import ReplyFormat
 from memory_program.rl.model_card import format_difference
 from memory_program.rl.training_data import TrainingSplits
 
@@ -48,6 +54,9 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
     for path in sorted(config.trained_folder.glob("*.safetensors")):
         weights.update(path.read_bytes())
     trained_records = f"{TRAINED}-{weights.hexdigest()[:12]}"
+    # both reply as the trained one was taught; left to itself, a model of this process would reply as JSON
+    taught = saved_reply_format(read_json_file(config.trained_folder / "program.json"), "writer")
+    replies = taught if taught is ReplyFormat.CHAT else config.system.replies.reply_format
     seed = config.trainer.optimizer.seed
     systems: Json = {}
     scored: dict[str, list[ScoredQuestion]] = {}
@@ -58,7 +67,7 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
         line = f"evaluating {name} ({writer}) on {format_count(len(splits.test), 'conversation')}"
         console.print(line, highlight=False, markup=False)
         evaluation = EvaluateConfig(
-            system=config.system,
+            system=config.system.replace(reply_format=replies),
             source=config.source,
             conversations=",".join(conversation.conversation_id for conversation in splits.test),
             num_test=config.num_test,
@@ -72,8 +81,14 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
             output_dir=config.output_dir / "evaluation" / records,
             seed=seed,
             mlflow=False,
+            max_errors=sys.maxsize,  # a base whose replies are useless is a result here
         )
-        results = evaluate(evaluation, console=Console(quiet=True))
+        try:
+            results = evaluate(evaluation, console=Console(quiet=True))
+        except NoResultError:  # as is one that cannot reply at all; the results are written
+            results = json.loads(
+                (evaluation.output_dir / EVALUATION_RESULTS_FILE).read_text(encoding="utf-8")
+            )
         assert results is not None, "a full run reports"
         systems[name] = results["systems"][SystemName.MEMORY.value]
         folder = evaluation.output_dir / SystemName.MEMORY.value

@@ -98,7 +98,7 @@ def proposes(prompt: Prompt) -> bool:
     return "proposed_instruction" in prompt.wanted
 
 
-@pytest.mark.parametrize("bad", [Behaviour.CUT, Behaviour.CUT_SILENTLY, Behaviour.REFUSAL, Behaviour.EMPTY])
+@pytest.mark.parametrize("bad", [Behaviour.CUT, Behaviour.REFUSAL, Behaviour.EMPTY])
 def test_a_bad_proposal_of_mipro_is_dropped_and_asked_for_anew(bad: Behaviour, tmp_path: Path) -> None:
     def behave(prompt: Prompt, seen: int) -> Behaviour:
         return bad if proposes(prompt) and not seen else Behaviour.COMPETENT

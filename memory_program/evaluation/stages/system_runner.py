@@ -232,7 +232,8 @@ def _find_bank_format(
     system: MemorySystem, name: SystemName, config: EvaluateConfig, selection: Selection, store: BankStore
 ) -> ReplyFormat | None:
     """Find the format in which the banks of a database were written, without a call; None if none fits."""
-    assert isinstance(system, MemoryProgram)
+    if not isinstance(system, MemoryProgram):  # a writer of another kind has no format
+        return None
     saved, before = set(store.namespaces()), system.writer.replies
     try:
         for reply_format in ReplyFormat:
