@@ -5,7 +5,6 @@ the end. They are compared on the questions that both answered.
 """
 
 import hashlib
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -86,9 +85,7 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
         try:
             results = evaluate(evaluation, console=Console(quiet=True))
         except NoResultError:  # as is one that cannot reply at all; the results are written
-            results = json.loads(
-                (evaluation.output_dir / EVALUATION_RESULTS_FILE).read_text(encoding="utf-8")
-            )
+            results = read_json_file(evaluation.output_dir / EVALUATION_RESULTS_FILE)
         assert results is not None, "a full run reports"
         systems[name] = results["systems"][SystemName.MEMORY.value]
         folder = evaluation.output_dir / SystemName.MEMORY.value

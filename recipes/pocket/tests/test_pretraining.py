@@ -18,7 +18,8 @@ from recipes.pocket.optimizer import lr_schedule_factor
 from recipes.pocket.pretraining import pretrain
 from recipes.pocket.recipe import STAGES, PretrainConfig
 
-pytestmark = pytest.mark.timeout(1200)  # a minute on an idle machine, ten on a busy one
+# a minute each on an idle machine, ten on a busy one
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).parents[3]
 SMALL = {
     "tokens": 81_000,
