@@ -2,17 +2,13 @@
 
 import hashlib
 import json
-import logging
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from locomo.benchmark_errors import DatasetError
 from locomo.downloads import download
 from locomo.locomo_schema import parse_locomo
 from locomo.types import Benchmark, Conversation
-
-_logger = logging.getLogger(__name__)
 
 LOCOMO_FILE = "locomo10.json"
 LOCOMO_SHA256 = "79fa87e90f04081343b8c8debecb80a9a6842b76a7aa537dc9fdf651ea698ff4"
@@ -27,7 +23,8 @@ class Dataset:
     """Conversations, and which bytes they were read from.
 
     ``is_modified`` says that the file passes for a published one without being it; ``variant`` which one was
-    taken of a dataset that comes in several; ``benchmark`` how its questions are scored.
+    taken of a dataset that comes in several; ``benchmark`` how its questions are scored;
+    ``dangling_evidence`` the evidence ids that name no turn and were left out.
     """
 
     conversations: tuple[Conversation, ...]
@@ -36,6 +33,7 @@ class Dataset:
     name: str
     variant: str = ""
     benchmark: Benchmark = Benchmark.LOCOMO
+    dangling_evidence: tuple[str, ...] = ()
 
     @property
     def version(self) -> str:
@@ -93,14 +91,7 @@ def read_dataset(path: Path) -> Dataset:
     document, sha256 = read_json(path)
     dangling = list[str]()
     conversations = tuple(parse_locomo(document, path.name, dangling))
-    if dangling and sha256 != LOCOMO_SHA256:  # the flaws of the official file are known
-        _warn_of_dangling_evidence(path.name, len(dangling), ", ".join(map(repr, dangling[:5])))
-    return Dataset(conversations, sha256, False, name=path.stem)
-
-
-@cache  # a run may read its file several times
-def _warn_of_dangling_evidence(name: str, count: int, first: str) -> None:
-    _logger.warning("%s: %d evidence ids name no turn and are left out, the first: %s", name, count, first)
+    return Dataset(conversations, sha256, False, name=path.stem, dangling_evidence=tuple(dangling))
 
 
 def read_json(path: Path) -> tuple[object, str]:

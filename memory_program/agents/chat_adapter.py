@@ -215,9 +215,8 @@ class StrictChatAdapter(dspy.ChatAdapter):
             _raise_truncated(signature, text, f"the middle of `{field}`")
         if not values:
             self.is_repaired = True
-            return f"{before}\n{section}\n\n{rest}", len(
-                _CALL_NAME.findall(section)
-            )  # as many must be repaired
+            must_repair = len(_CALL_NAME.findall(section))
+            return f"{before}\n{section}\n\n{rest}", must_repair
         read = read_calls(values)
         self.is_repaired |= read.is_repaired or len(section.strip()) != len(text[start:end].strip())
         # in ASCII: DSPy reads line by line, and also breaks at characters that may stand in a JSON string
@@ -343,4 +342,4 @@ def _raise_truncated(signature: type[dspy.Signature], completion: str, place: st
 
 
 ADAPTER = StrictChatAdapter()
-"""The program's only adapter, for rollouts, evaluation and training text."""
+"""The adapter of the format chat, for texts that are rendered or read without a call. It counts nothing."""

@@ -32,10 +32,13 @@ class JsonReplyAdapter(StrictChatAdapter):
         lines += ["", "Reply with one JSON object on one line, and nothing else. Its fields:"]
         lines += [f"- {name}: {_description(field)}".removesuffix(": ") for name, field in outputs.items()]
         lines += ["The form of a reply, without its content:", _example(outputs)]
-        if any(field.annotation is dspy.ToolCalls for field in outputs.values()):
-            lines.append(
-                f"Without calls: {_compact({name: _empty(field) for name, field in outputs.items()})}"
-            )
+        if (
+            len(outputs) > 1
+        ):  # a reader that may search; alone, a weak model takes the empty list for the answer
+            without = {
+                name: PLACEHOLDERS["answer"] if f.annotation is str else [] for name, f in outputs.items()
+            }
+            lines.append(f"Without calls: {_compact(without)}")
         return "\n".join(lines)
 
     def format_task_description(self, signature: type[dspy.Signature]) -> str:
@@ -45,6 +48,11 @@ class JsonReplyAdapter(StrictChatAdapter):
     def user_message_output_requirements(self, signature: type[dspy.Signature]) -> str:
         """Remind of the format after the inputs."""
         names = ", ".join(f'"{name}"' for name in signature.output_fields)
+        if list(signature.output_fields) == ["tool_calls"]:
+            return (
+                f"Go through the material line by line. Reply with the JSON object of {names} only: one call "
+                "for each fact."
+            )
         return f"Reply with the JSON object of {names} only."
 
     def format_assistant_message_content(
@@ -108,10 +116,6 @@ def _example_arguments(tool: str) -> dict[str, Any]:
 def _description(field: _Field) -> str:
     said: str = field.json_schema_extra["desc"]
     return "" if said.startswith("${") else said
-
-
-def _empty(field: _Field) -> list[object] | str:
-    return PLACEHOLDERS["answer"] if field.annotation is str else []
 
 
 def _plain(value: _Json) -> _Json:

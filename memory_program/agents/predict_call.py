@@ -4,15 +4,16 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import dspy
-from dspy.utils.exceptions import AdapterParseError, LMBillingError, LMError
+from dspy.utils.exceptions import AdapterParseError, LMError
 
 from memory_program.agents.chat_adapter import COMPLETION_MARKER, StrictChatAdapter, TruncatedReplyError
 from memory_program.agents.json_adapter import JsonReplyAdapter
 from memory_program.agents.native_tools import NativeToolsAdapter
 from memory_program.agents.tool_schema import ToolOffer, native_tools, reply_schema
 from memory_program.bank.outcomes import CallFailure, Outcome
-from memory_program.core.errors import MemoryProgramError, QuotaExhaustedError
+from memory_program.core.errors import MemoryProgramError
 from memory_program.models.model_names import is_bundled
+from memory_program.models.rate_limit import stopping_at_exhausted_quota
 from memory_program.models.reply_settings import ReplyFormat, ReplySettings, thinking_tokens
 from memory_program.models.response_formats import RESPONSE_FORMATS
 from memory_program.models.usage import UsageMeter, track_usage
@@ -67,7 +68,8 @@ def predict(
     lm: Any = predictor.lm or dspy.settings.lm  # Any: DSPy does not type its settings
 
     def send(keywords: dict[str, Any]) -> dspy.Prediction:
-        return predictor(**inputs, config=config | keywords)
+        with stopping_at_exhausted_quota(where):
+            return predictor(**inputs, config=config | keywords)
 
     with dspy.context(adapter=adapter), track_usage() as meter:
         try:
@@ -80,8 +82,6 @@ def predict(
             outcome = Outcome.TRUNCATED if cut else Outcome.UNPARSED
             message = _name_repetition(error.lm_response, meter) or _one_line(error)
             raise CallFailedError(CallFailure(where, outcome, message)) from error
-        except LMBillingError as error:
-            raise QuotaExhaustedError(f"{where}: {_one_line(error)}") from error
         except LMError as error:
             raise CallFailedError(CallFailure(where, Outcome.ERROR, _one_line(error))) from error
     # Calls in a text have an end of their own. An answer that was cut can look whole, as can a list without

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 from locomo.locomo import Dataset, load_locomo, read_dataset
@@ -12,6 +14,8 @@ from locomo.types import Benchmark
 from memory_program.configs.groups import DatasetName, DataSettings
 from memory_program.worlds import SAMPLE_FILE, World, as_locomo_json, generate_worlds, sample_worlds
 
+_logger = logging.getLogger(__name__)
+
 
 def load_dataset(source: DataSettings, seed: int) -> Dataset:
     """Read, download or generate a dataset; a name without a loader is a path.
@@ -20,7 +24,19 @@ def load_dataset(source: DataSettings, seed: int) -> Dataset:
         DatasetError: the file is missing, modified or not in the schema.
     """
     load = DATASET_LOADERS.get(source.dataset)
-    return load(source, seed) if load is not None else read_dataset(Path(source.dataset))
+    if load is not None:
+        return load(source, seed)
+    dataset = read_dataset(Path(source.dataset))
+    if dangling := dataset.dangling_evidence:
+        _warn_of_dangling_evidence(
+            Path(source.dataset).name, len(dangling), ", ".join(map(repr, dangling[:5]))
+        )
+    return dataset
+
+
+@cache  # a run may read its file several times
+def _warn_of_dangling_evidence(name: str, count: int, first: str) -> None:
+    _logger.warning("%s: %d evidence ids name no turn and are left out, the first: %s", name, count, first)
 
 
 def benchmark_for_config(source: DataSettings) -> Benchmark:

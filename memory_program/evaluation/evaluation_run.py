@@ -1,14 +1,13 @@
 """A run of ``evaluate``: the stages of a config over every system, and the report."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from operator import attrgetter
 from textwrap import shorten
 
 import dspy
-from dspy.utils.exceptions import LMError
 from rich.console import Console
 
 from memory_program.agents.systems import make_system
@@ -39,9 +38,8 @@ from memory_program.evaluation.stages.cost_estimate import (
 from memory_program.evaluation.stages.judge_stage import judge_cases, list_answers_to_judge, unjudged_answers
 from memory_program.evaluation.stages.limits import RunLimits
 from memory_program.evaluation.stages.ray_executor import RayExecutor
-from memory_program.evaluation.stages.system_runner import SystemFactory, SystemRunner
+from memory_program.evaluation.stages.system_runner import FormatChoice, SystemFactory, SystemRunner
 from memory_program.evaluation.stages.workers import Workers
-from memory_program.models.model_names import is_bundled, is_local
 from memory_program.models.reply_settings import ReplyFormat
 from memory_program.models.response_formats import RESPONSE_FORMATS
 
@@ -77,7 +75,6 @@ def evaluate(
     """
     console = console or make_console()
     role_models = make_role_models(config, models, check=True)
-    default_format = _make_format_choice(config, role_models if models is None else None)
     with ExitStack() as stack:
 
         def is_wanted(record: logging.LogRecord) -> bool:
@@ -105,18 +102,10 @@ def evaluate(
         store = stack.enter_context(BankStore(db_url)) if db_url is not None else None
         ray = config.executor == "ray"
         executor = RayExecutor(config.ray_address, config.concurrency, db_url) if ray else None
-        systems: list[SystemRunner] = []
-        for name in config.system_names:
-            others = [system.recorded for system in systems]
-            systems.append(
-                SystemRunner(name, config, selection, system_factory, store, others, executor, default_format)
-            )
-            stack.callback(systems[-1].recorded.journals.close)
-            writer = systems[-1].recorded.run.system.writer
-            if writer != config.writer_model_for(name):
-                print_plain(console, f"{name.value}: answers from the banks that {writer} wrote")
-        for line in dict.fromkeys(line for system in systems for line in system.format_lines):
-            print_plain(console, line)
+        formats = _format_choice(config, role_models if models is None else None)
+        systems = _make_systems(config, selection, console, system_factory, store, executor, formats)
+        for system in systems:
+            stack.callback(system.recorded.journals.close)
         recorded = [system.recorded for system in systems]
         workers = _check_and_prepare(config, console, systems, role_models)
         _write_config(config)  # not earlier: a run that cannot begin leaves the folder as it was
@@ -137,6 +126,44 @@ def evaluate(
         results = publisher.publish(recorded, store).results if config.mode is Mode.FULL else None
         _check_for_results(config, console, recorded)
         return results
+
+
+def _make_systems(
+    config: EvaluateConfig,
+    selection: Selection,
+    console: Console,
+    system_factory: SystemFactory,
+    store: BankStore | None,
+    executor: RayExecutor | None,
+    formats: FormatChoice | None,
+) -> list[SystemRunner]:
+    """Make the systems of a config, without models, and say what was chosen for them."""
+    systems: list[SystemRunner] = []
+    for name in config.system_names:
+        others = [system.recorded for system in systems]
+        systems.append(
+            SystemRunner(name, config, selection, system_factory, store, others, executor, formats)
+        )
+        writer = systems[-1].recorded.run.system.writer
+        if writer != config.writer_model_for(name):
+            print_plain(console, f"{name.value}: answers from the banks that {writer} wrote")
+    for line in dict.fromkeys(line for system in systems for line in system.format_lines):
+        print_plain(console, line)
+    return systems
+
+
+def _format_choice(config: EvaluateConfig, models: RoleModels | None) -> FormatChoice | None:
+    """Return the choice of a model's reply format; None for a caller's own models, which speak chat."""
+    if models is None:
+        return None
+
+    def choose(part: str, model: str) -> ReplyFormat:
+        def make_model() -> dspy.LM:
+            return models(Role(part), model, config.temperature)
+
+        return RESPONSE_FORMATS.default_format(model, make_model, config.system.replies.settings())
+
+    return choose
 
 
 def evaluate_oracle(config: EvaluateConfig) -> Json | None:
@@ -287,25 +314,3 @@ def _make_workers(
     check_affordable(estimates, spent_usd, config.max_cost)
     limits = RunLimits(max_errors=config.max_errors, max_cost_usd=config.max_cost, spent_usd=spent_usd)
     return Workers(console, limits, config.concurrency)
-
-
-def _make_format_choice(
-    config: EvaluateConfig, models: RoleModels | None
-) -> Callable[[str, str], ReplyFormat]:
-    """Choose the reply format of a model by what its endpoint can do, which takes one small call.
-
-    Models of a caller speak chat: nothing is known of their endpoints.
-    """
-
-    def default_format(part: str, model: str) -> ReplyFormat:
-        if models is None:
-            return ReplyFormat.CHAT
-        if is_local(model):
-            return ReplyFormat.CHAT if is_bundled(model) else ReplyFormat.JSON
-        lm = models(Role(part), model, config.temperature)
-        try:
-            return RESPONSE_FORMATS.default_format(lm, config.system.replies.settings())
-        except LMError:  # the check of the model, which just passed, says more if this is no accident
-            return ReplyFormat.CHAT
-
-    return default_format

@@ -11,7 +11,7 @@ from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.errors import ModelError
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.models.http_engine import read_key
-from memory_program.models.model_names import is_local
+from memory_program.models.model_names import is_local, is_vllm
 from memory_program.models.reply_settings import most_reply_tokens
 
 ModelFactory = Callable[[str, float], dspy.LM]
@@ -70,7 +70,7 @@ def make_role_models(
                 max_tokens=most_reply_tokens(name, replies),
                 limiter=limiter(address),
                 # a hosted API has no such argument
-                chat_template_kwargs=replies.chat_template_kwargs if address else None,
+                chat_template_kwargs=replies.chat_template_kwargs if address or is_vllm(name) else None,
             )
         if check:
             try:

@@ -29,7 +29,7 @@ from memory_program.models.http_engine import (
     read_key,
 )
 from memory_program.models.litellm_engine import PatchedLiteLLMEngine, import_litellm
-from memory_program.models.model_names import is_bundled, is_local, is_vllm, model_source
+from memory_program.models.model_names import is_bundled, is_local, is_vllm, model_source, runs_here
 from memory_program.models.name_hints import name_hint, suggest_name
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 
@@ -95,27 +95,24 @@ def language_model(
         raise ConfigError(f"temperature={temperature!r} must be from 0 to 2")
     if max_tokens < 1:
         raise ConfigError(f"max_tokens={max_tokens!r} must be at least 1")
-    if is_local(name):
+    if runs_here(name):
         name = name.rstrip("/")
-        source = model_source(name)
-        if not source:
+        if not model_source(name):
             raise ModelError(f"{name!r} names no model: {_MODEL_NAME_HELP}")
+    if is_local(name):
         with name_missing_extra():  # torch takes seconds to import, and an API model does without
             from memory_program.inference.engine import LocalSettings
             from memory_program.models.local_model import LocalModel
 
         return dspy.LM(
             name,
-            engine=LocalModel(LocalSettings(source=source), limiter, chat_template_kwargs),
+            engine=LocalModel(LocalSettings(source=model_source(name)), limiter, chat_template_kwargs),
             temperature=temperature,
             max_tokens=min(max_tokens, _POCKET_TOKENS) if is_bundled(name) else max_tokens,
             num_retries=0,
             cache=False,
         )
     if is_vllm(name):
-        name = name.rstrip("/")
-        if not model_source(name):
-            raise ModelError(f"{name!r} names no model: {_MODEL_NAME_HELP}")
         api_base = serve_model(name, model_source(name))
     engine = RemoteModel(
         name,

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from dspy import lm15
 from dspy.clients.errors import wrap_error
-from dspy.utils.exceptions import is_retryable_lm_error
+from dspy.utils.exceptions import LMBillingError, is_retryable_lm_error
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
-from memory_program.core.errors import ConfigError
+from memory_program.core.errors import ConfigError, QuotaExhaustedError
 from memory_program.core.redaction import redact_error
 from memory_program.core.repetition import find_repetition
 from memory_program.models.server_errors import SlowReplyError
@@ -303,6 +303,22 @@ def _is_blank(response: lm15.Response) -> bool:
     is_the_models = bool(response.usage.output_tokens) or response.finish_reason != "stop"
     parts = response.message.parts
     return not is_the_models and all(isinstance(p, lm15.TextPart) and not p.text.strip() for p in parts)
+
+
+@contextmanager
+def stopping_at_exhausted_quota(where: str) -> Generator[None]:
+    """Turn a refusal for lack of credit into an error that ends the run: every later call is refused, too.
+
+    Args:
+        where: the name of the call in the message, for example ``judge``.
+
+    Raises:
+        QuotaExhaustedError: the provider refused the call for lack of credit.
+    """
+    try:
+        yield
+    except LMBillingError as error:
+        raise QuotaExhaustedError(f"{where}: {' '.join(str(error).split())[:300]}") from error
 
 
 def _retry_after_s(error: BaseException | None) -> float | None:

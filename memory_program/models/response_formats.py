@@ -24,6 +24,8 @@ from dspy.utils.exceptions import (
     LMUnsupportedModelError,
 )
 
+from memory_program.core.errors import ModelError
+from memory_program.models.model_names import is_bundled, is_local
 from memory_program.models.reply_settings import ReplyFormat, ReplySettings, thinking_tokens
 
 JsonSchema = dict[str, Any]  # Any: JSON
@@ -60,6 +62,7 @@ class ResponseFormats:
     def __init__(self) -> None:
         """Begin without knowledge."""
         self._support: WeakKeyDictionary[object, SchemaSupport] = WeakKeyDictionary()
+        self._holds_schema: WeakKeyDictionary[object, bool] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def support(self, lm: dspy.LM) -> SchemaSupport | None:
@@ -101,6 +104,9 @@ class ResponseFormats:
         Raises:
             LMError: the endpoint does not answer.
         """
+        known = self._holds_schema.get(_endpoint(lm))
+        if known is not None:
+            return known
         schema: JsonSchema = {
             "type": "object",
             "properties": {"ready": {"type": "string", "enum": ["yes"]}},
@@ -125,15 +131,32 @@ class ResponseFormats:
             is_held = json.loads(texts[-1]) == {"ready": "yes"}  # nobody asked for this word
         except ValueError:
             is_held = False
+        with self._lock:
+            self._holds_schema[_endpoint(lm)] = is_held
         return is_held
 
-    def default_format(self, lm: dspy.LM, replies: ReplySettings) -> ReplyFormat:
-        """Return the format for an endpoint: JSON if it holds replies to a schema, else chat.
+    def default_format(
+        self, model: str, make_model: Callable[[], dspy.LM], replies: ReplySettings
+    ) -> ReplyFormat:
+        """Return the format of a model without a saved program: JSON if its replies are held to a schema.
+
+        Args:
+            model: its name. A model in this process is not made for this: it takes a grammar, unless it is an
+                embedded one, which speaks chat.
+            make_model: makes the model, to ask its endpoint.
+            replies: the settings of replies.
 
         Raises:
-            LMError: the endpoint does not answer.
+            ModelError: the endpoint does not answer.
         """
-        return ReplyFormat.JSON if self.takes_schema(lm, replies) else ReplyFormat.CHAT
+        if is_local(model):
+            return ReplyFormat.CHAT if is_bundled(model) else ReplyFormat.JSON
+        try:
+            return ReplyFormat.JSON if self.takes_schema(make_model(), replies) else ReplyFormat.CHAT
+        except LMError as error:
+            raise ModelError(
+                f"{model!r} does not say which replies it can give: {error}; choose with --reply-format"
+            ) from error
 
     def _remember(self, lm: dspy.LM, support: SchemaSupport) -> None:
         with self._lock:

@@ -1,7 +1,7 @@
 """A whole optimisation: it runs the stages, saves the best program and logs the run to MLflow."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 
@@ -17,8 +17,6 @@ from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
 from memory_program.evaluation.role_models import ModelFactory, make_role_models
 from memory_program.evaluation.stages.cost_estimate import format_estimates
 from memory_program.models.factory import check_model
-from memory_program.models.model_names import is_bundled, is_local
-from memory_program.models.reply_settings import ReplyFormat
 from memory_program.models.response_formats import RESPONSE_FORMATS
 from memory_program.models.usage import list_price
 from memory_program.optimization.call_journal import ReplyCache
@@ -113,7 +111,10 @@ def optimize(
         with dspy.context(lm=context.task_lm), stop_at_limits(stopped):
             _check_models(context.models)
             if models is None and isinstance(subject, MemoryOptimizationTarget):
-                for line in subject.choose_reply_formats(_make_format_choice(config, context.task_lm)):
+                task_lm, replies = context.task_lm, config.system.replies.settings()
+                for line in subject.choose_reply_formats(
+                    lambda _part, model: RESPONSE_FORMATS.default_format(model, lambda: task_lm, replies)
+                ):
                     progress.say(line)
             for target in config.rounds * config.target.stages:
                 cases = subject.cases(target)
@@ -212,14 +213,3 @@ def _stage_summary(stage: Json) -> str:
             "stays"
         )
     return f"{before} -> {format_score(stage['winner']['score']['value'])} on validation, {by}"
-
-
-def _make_format_choice(config: OptimizeConfig, task_lm: dspy.LM) -> Callable[[str, str], ReplyFormat]:
-    """Choose the reply format of the model by what its endpoint can do, which takes one small call."""
-
-    def default_format(_: str, model: str) -> ReplyFormat:
-        if is_local(model):
-            return ReplyFormat.CHAT if is_bundled(model) else ReplyFormat.JSON
-        return RESPONSE_FORMATS.default_format(task_lm, config.system.replies.settings())
-
-    return default_format

@@ -18,7 +18,8 @@ class ProposalAdapter(dspy.ChatAdapter):
 
     Each try is another sample, with an entry of its own in the reply cache: a run that is repeated finds the
     good reply after the bad one. If every try fails, the instruction stays as it was, so that the optimiser
-    goes on; any other field is an error, which MIPROv2 handles.
+    goes on; any other field is an error, which MIPROv2 handles. A reply that is cut without a word of it
+    cannot be told from a whole one.
     """
 
     def __init__(self) -> None:

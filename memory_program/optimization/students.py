@@ -11,6 +11,7 @@ from locomo.judge.judge import Judges
 from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
 from memory_program.bank.outcomes import SessionRecord
+from memory_program.models.rate_limit import stopping_at_exhausted_quota
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator
 from memory_program.optimization.candidate_metric import Attempt, JudgeAttempt, MemoryAttempt
 from memory_program.optimization.dev_examples import JudgeCase, MemoryCase
@@ -114,7 +115,8 @@ class JudgeStudent(Student):
             assert isinstance(case, JudgeCase), "judges are tried on answers whose verdict is known"
             prompts = self._register_prompts()
             try:
-                judgement = self.judges.grade(case.answer.question, case.answer.text)
+                with stopping_at_exhausted_quota("judge"):
+                    judgement = self.judges.grade(case.answer.question, case.answer.text)
                 attempt = JudgeAttempt(case, prompts, judgement.verdict, judgement.reasoning)
             except dspy.LMError as error:
                 message = f"judge: {' '.join(str(error).split())[:300]}"

@@ -24,6 +24,7 @@ from memory_program.bank.outcomes import Answer, Outcome
 from memory_program.core.errors import ConfigError
 from memory_program.evaluation.item_records import AnswerRecord
 from memory_program.evaluation.scoring.question_scores import score_question
+from memory_program.models.rate_limit import stopping_at_exhausted_quota
 from memory_program.models.usage import Usage
 
 AnswerMetric = Callable[[Question, Answer], float | None]
@@ -62,7 +63,8 @@ def build_answer_metric(
         if not question.is_answerable or is_abstention(answer.text):
             return float(is_abstention(answer.text) and not question.is_answerable)
         try:
-            found = judges.grade(question, answer.text).verdict
+            with stopping_at_exhausted_quota("judge"):
+                found = judges.grade(question, answer.text).verdict
         except LMError:
             return None
         return None if found is Verdict.UNPARSED else float(found is Verdict.CORRECT)

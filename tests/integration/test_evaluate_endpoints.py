@@ -47,7 +47,8 @@ def asked(server: ModelServer) -> set[str]:
 def test_a_build_and_its_answers_come_from_two_servers_of_which_the_first_is_stopped(talks):
     with ModelServer() as first:
         build = {"mode": "build", "writer_model": "openai/a", "writer_api_base": first.url}
-        run(talks, **build, reader_api_base=NOBODY, judge_api_base=NOBODY)
+        others = {"reader_model": "openai/b", "reader_api_base": NOBODY, "judge_api_base": NOBODY}
+        run(talks, **build, **others)
         stopped = first.url
     assert asked(first) == {"a"}
     answer = {"mode": "answer", "reader_model": "openai/b", "writer_api_base": stopped}

@@ -296,9 +296,6 @@ def test_an_unwritable_folder_is_an_error(locomo_path, tmp_path, capsys):
 def test_the_command_writes_and_verifies_in_a_process_of_its_own(locomo_path, tmp_path):
     command = [sys.executable, "-m", "locomo.splits", "--data", str(locomo_path), "--verify"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0
-    assert all(
-        "evidence ids name no turn" in line for line in done.stderr.splitlines()
-    )  # as the authors wrote
+    assert (done.returncode, done.stderr) == (0, "")
     assert "disjoint and complete" in done.stdout
     assert (tmp_path / "splits" / "test.json").exists()

@@ -9,6 +9,8 @@ from locomo_samples import sample, write
 
 from locomo.benchmark_errors import DatasetError
 from locomo.locomo import LOCOMO_SHA256, Dataset, load_locomo, read_conversations, read_dataset
+from memory_program.configs.groups import DataSettings
+from memory_program.evaluation.datasets import load_dataset
 from tests.evaluation_samples import conversation
 
 
@@ -122,8 +124,9 @@ def test_evidence_that_names_no_turn_is_left_out_and_reported_once(tmp_path, cap
     talk["qa"][1]["evidence"] = ["D2:77"]
     path = tmp_path / "own.json"
     path.write_text(json.dumps([talk]))
-    questions = read_dataset(path).conversations[0].questions
-    read_dataset(path)
+    source = DataSettings(dataset=str(path))
+    questions = load_dataset(source, 0).conversations[0].questions
+    load_dataset(source, 0)
     assert [question.evidence for question in questions[:2]] == [("D1:1",), ()]
     (told,) = [record.getMessage() for record in caplog.records]
     expected = "3 evidence ids name no turn and are left out, the first: 'D9:1', 'note 3', 'D2:77'"

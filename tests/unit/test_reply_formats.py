@@ -30,6 +30,7 @@ from memory_program.agents.writer import MemoryWriter
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import Outcome, ReplyCounts
 from memory_program.bank.space import MemorySpace
+from memory_program.core.errors import ModelError
 from memory_program.models.reply_settings import ReplyFormat, ReplySettings
 from memory_program.models.response_formats import ResponseFormats
 from tests.conversations import session
@@ -319,8 +320,24 @@ def test_an_error_that_is_not_about_the_format_is_raised_as_it_is():
     ],
 )
 def test_an_endpoint_that_holds_replies_to_a_schema_is_given_json(takes, text, expected):
-    lm = Endpoint(takes, TextPart(text)).lm()
-    assert ResponseFormats().default_format(lm, ReplySettings()) is expected
+    endpoint, formats = Endpoint(takes, TextPart(text)), ResponseFormats()
+    lm = endpoint.lm()
+    assert formats.default_format(lm.model, lambda: lm, ReplySettings()) is expected
+    asked = len(endpoint.requests)
+    assert formats.default_format(lm.model, lambda: lm, ReplySettings()) is expected
+    assert len(endpoint.requests) == asked  # its answer is remembered
+
+
+def test_an_endpoint_that_cannot_be_asked_for_its_format_is_an_error():
+    endpoint = Endpoint(lambda _: True)
+
+    def fail(request: Request) -> Response:
+        raise lm15.ServerError("down")
+
+    endpoint.complete = fail
+    lm = endpoint.lm()
+    with pytest.raises(ModelError, match=r"does not say which replies .*down; choose with --reply-format"):
+        ResponseFormats().default_format(lm.model, lambda: lm, ReplySettings())
 
 
 # -- the format tools ----------------------------------------------------------------------------

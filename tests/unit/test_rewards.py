@@ -11,7 +11,7 @@ from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import Answer, Outcome
 from memory_program.configs.trainer_groups import GRPOSettings
-from memory_program.core.errors import ConfigError
+from memory_program.core.errors import ConfigError, QuotaExhaustedError
 from memory_program.rl.rewards import (
     AgentStats,
     BankSize,
@@ -178,6 +178,13 @@ def test_a_failed_or_unparsed_verdict_gives_no_score():
         metric = build_answer_metric("judge", judge_lm=lm)
         assert metric(CAT, Answer("Pip")) is None
         assert metric(CAT, Answer("Pip")) is None
+
+
+def test_a_judge_without_credit_ends_the_run():
+    with ScriptedLM([lm15.BillingError("no credit")]) as lm:
+        metric = build_answer_metric("judge", judge_lm=lm)
+        with pytest.raises(QuotaExhaustedError, match=r"judge: .*no credit"):
+            metric(CAT, Answer("Pip"))
 
 
 def test_a_metric_that_needs_a_judge_asks_for_one():

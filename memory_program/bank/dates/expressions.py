@@ -27,6 +27,7 @@ from memory_program.bank.dates.phrases import (
     PHRASES,
     SHORT_YEAR,
     WEEKDAY,
+    WEEKDAY_NAME,
     WHICH,
     PhraseReader,
     day_of_month,
@@ -287,7 +288,7 @@ _WEEKDAY_LEAD = r"(?:(?:mon|tues?|wed(?:nes)?|thu(?:rs?)?|fri|sat(?:ur)?|sun)(?:
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
 _UNIT_BESIDE_DATE = (
     rf"(?P<counted>(?:{COUNT} )?(?P<unit>days?|weeks?|weekends?|months?|years?|night|evening|morning"
-    r"|afternoon|(?:mon|tues|wednes|thurs|fri|satur|sun)day))"
+    rf"|afternoon|{WEEKDAY_NAME}))"
 )
 
 _EXPRESSIONS = _compile(
@@ -321,7 +322,7 @@ _EXPRESSIONS = _compile(
     (rf"{FULL_WEEKDAY},?(?: of| in)? {_WHICH} week", _weekday_of_week),
     (rf"{_WHICH} week,?(?: on)? {FULL_WEEKDAY}", _weekday_of_week),
     (
-        r"(?P<unit>week|weekend|month|year|(?:mon|tues|wednes|thurs|fri|satur|sun)day) "
+        rf"(?P<unit>week|weekend|month|year|{WEEKDAY_NAME}) "
         r"(?P<side>before last|after next)",
         _before_last,
     ),

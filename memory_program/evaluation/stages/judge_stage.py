@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dspy.utils.exceptions import LMBillingError, LMError
+from dspy.utils.exceptions import LMError
 
 from locomo.judge.judge import Judges
 from locomo.judge.rubrics import Rubric, Verdict
 from locomo.types import Question
 from memory_program.bank.outcomes import CallFailure, Outcome
-from memory_program.core.errors import QuotaExhaustedError
 from memory_program.core.journal import Journal
 from memory_program.evaluation.item_records import JudgeRecord
 from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.evaluation.stages.workers import Workers
+from memory_program.models.rate_limit import stopping_at_exhausted_quota
 from memory_program.models.usage import track_usage
 
 
@@ -90,10 +90,9 @@ def judge_cases(
         verdict, outcome, message = None, Outcome.OK, ""
         with track_usage() as meter:
             try:
-                judgement = judges[case.rubric].grade(case.question, case.prediction)
+                with stopping_at_exhausted_quota("judge"):
+                    judgement = judges[case.rubric].grade(case.question, case.prediction)
                 verdict, message = judgement.verdict, judgement.reasoning
-            except LMBillingError as error:
-                raise QuotaExhaustedError(f"judge: {' '.join(str(error).split())[:300]}") from error
             except LMError as error:
                 outcome, message = Outcome.ERROR, " ".join(str(error).split())[:300]
         if verdict is Verdict.UNPARSED:

@@ -42,6 +42,8 @@ from memory_program.models.reply_settings import ReplyFormat
 SystemFactory = Callable[[str, SystemSettings], MemorySystem]
 """Makes the system of a name and settings, without its models."""
 
+FormatChoice = Callable[[str, str], ReplyFormat]
+"""Returns the reply format of a part (``writer``) and its model, which has no saved program."""
 
 _WRITER_NOTE = "writer:"
 """Keys of the notes in a database that name the model of its banks begin with this."""
@@ -59,7 +61,7 @@ class SystemRunner:
         store: BankStore | None,
         others: Sequence[SystemRecords] = (),
         executor: RayExecutor | None = None,
-        default_format: Callable[[str, str], ReplyFormat] | None = None,
+        default_format: FormatChoice | None = None,
     ) -> None:
         """Make the system, without models, and read its records.
 
@@ -89,8 +91,13 @@ class SystemRunner:
         chosen_on = None
         if config.program is not None and name is SystemName.OPTIMIZED:
             chosen_on = read_optimization_data(config.program)
-        models = {"writer": config.writer_model_for(name), "reader": config.reader}
+        journals = Journals.read(folder)
+        # a build asks no reader; so its run says nothing of one
+        reader = None if config.mode is Mode.BUILD else config.reader
+        models = {"writer": config.writer_model_for(name), "reader": reader}
         recorded = _recorded_formats(folder, models)
+        if not journals.answers.records:
+            recorded.pop("reader", None)
         if config.mode is Mode.ANSWER and store is not None and name.has_model_writer:
             of_banks = _find_bank_format(self._system, name, config, selection, store)
             recorded["writer"] = of_banks or recorded.get("writer", ReplyFormat.CHAT)
@@ -109,7 +116,7 @@ class SystemRunner:
             except RecordError:
                 judge = None
         run = SystemRun(identify_system(self._system, name, config), judge, chosen_on)
-        self.recorded = SystemRecords(folder, run, Journals.read(folder), selection)
+        self.recorded = SystemRecords(folder, run, journals, selection)
         runs = self._system
         if executor is not None:  # the tasks of a cluster together keep to the limit of calls in flight
             builds_at_once = min(config.concurrency, len(selection.conversations))
