@@ -1,8 +1,6 @@
 """The grounding check: memories that share hardly a word with their session are found, true ones are not."""
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 
@@ -74,12 +72,11 @@ def test_an_example_of_a_prompt_is_a_placeholder_and_other_text_is_not():
 
 
 @pytest.mark.dataset
-def test_at_most_one_percent_of_locomos_facts_are_refused():
-    path = Path(os.environ["LOCOMO_DATA"])
-    notes = {sample["sample_id"]: sample["observation"] for sample in json.loads(path.read_bytes())}
+def test_at_most_one_percent_of_locomos_facts_are_refused(locomo_path):
+    notes = {sample["sample_id"]: sample["observation"] for sample in json.loads(locomo_path.read_bytes())}
     checked = [
         is_grounded(fact, said)
-        for conversation in load_locomo(path).conversations
+        for conversation in load_locomo(locomo_path).conversations
         for said in conversation.sessions
         for facts in notes[conversation.conversation_id].get(f"{said.session_id}_observation", {}).values()
         for fact, *_ in facts
