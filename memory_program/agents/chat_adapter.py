@@ -22,6 +22,7 @@ from memory_program.agents.reply_repair import (
     AmbiguousReplyError,
     DuplicateKeyError,
     ReplyJson,
+    close_repeated_calls,
     is_no_calls,
     read_calls,
 )
@@ -80,7 +81,7 @@ class StrictChatAdapter(dspy.ChatAdapter):
             AdapterParseError: a field is missing or does not have its type, or the calls are ambiguous.
         """
         completion = _replace_invalid_characters(completion)
-        text = _unwrap(completion)
+        text = close_repeated_calls(_unwrap(completion))
         self.is_repaired = text.strip() != completion.strip()
         outputs: dict[str, Any] = signature.output_fields  # Any: pydantic's
         calls_field = next((n for n, field in outputs.items() if field.annotation is dspy.ToolCalls), None)

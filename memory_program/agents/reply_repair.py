@@ -5,6 +5,7 @@ they can only mean, and the reply counts as repaired. Two values for one argumen
 """
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ ReplyJson = Any  # Any: a decoded JSON value
 
 _NAMES = ("name", "tool", "tool_name", "function")
 _ARGUMENTS = ("args", "arguments", "parameters", "params", "input")
+_LIST_BEGINS = re.compile(r'\s*(?:\[\[ ## tool_calls ## \]\]\s*)?\{\s*"tool_calls"\s*:\s*\[\s*')
 _NO_CALLS = {"", "none", "null", "[]", "{}", "n/a", "no calls", "no tool calls", "empty"}
 
 
@@ -53,6 +55,37 @@ def is_no_calls(text: str) -> bool:
         (True, True, False)
     """
     return text.replace("```json", "").strip("`()'\".\\ \n\t").lower() in _NO_CALLS
+
+
+def close_repeated_calls(text: str) -> str:
+    """Close a list of calls that was cut while the model wrote calls of the list again.
+
+    Nothing is lost: the last calls repeat those before them, and what was cut off begins as the next one of
+    the loop. Any other text is returned as it is.
+
+    Example:
+        >>> call = '{"name":"search_memory","args":{"query":"cats"}}'
+        >>> close_repeated_calls(f'{{"tool_calls":[{call},{call},{call},{{"name":"sea').count("cats")
+        3
+    """
+    begin = _LIST_BEGINS.match(text)
+    if begin is None:
+        return text
+    calls: list[str] = []
+    start = end = begin.end()
+    while text.startswith("{", start):
+        try:
+            _, end = DECODER.raw_decode(text, start)
+        except (json.JSONDecodeError, DuplicateKeyError, RecursionError):
+            break
+        calls.append(text[start:end])
+        start = end + len(text[end:]) - len(text[end:].lstrip(", \n"))
+    if not calls or calls[-1] not in calls[:-1] or text[end:].lstrip().startswith("]"):
+        return text
+    period = calls[-2::-1].index(calls[-1]) + 1
+    span = max(period, 2)  # one call twice may be an accident
+    is_loop = len(calls) >= span + period and calls[-span:] == calls[-span - period : -period]
+    return f"{text[:end]}]}}" if is_loop and calls[-period].startswith(text[start:]) else text
 
 
 def read_calls(values: list[ReplyJson]) -> ReadCalls:

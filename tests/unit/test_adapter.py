@@ -1,11 +1,14 @@
 """The adapter: whole calls are read, cut ones are refused, data cannot pose as markers."""
 
+import json
+
 import dspy
 import pytest
 from dspy.utils.exceptions import AdapterParseError
 
 from locomo.judge.judge import GradeAnswer, OneVerdictAdapter
 from memory_program.agents.chat_adapter import ADAPTER, TruncatedReplyError
+from memory_program.agents.json_adapter import JsonReplyAdapter
 from memory_program.agents.signatures import (
     SPECIALISTS,
     AnswerOrSearch,
@@ -50,6 +53,42 @@ def test_the_end_marker_may_be_missing_when_the_calls_are_whole():
 def test_calls_cut_at_any_position_are_refused(length):
     with pytest.raises(TruncatedReplyError, match="ends in the middle of `tool_calls`"):
         ADAPTER.parse(WriteCore, f"[[ ## tool_calls ## ]]\n{CALL[:length]}")
+
+
+def repeated_calls(*texts: str) -> str:
+    """A list of calls that is not closed."""
+    calls = [
+        {"name": "edit_core", "args": {"action": "append", "text": text, "old_text": ""}} for text in texts
+    ]
+    return json.dumps({"tool_calls": calls}).removesuffix("]}")
+
+
+@pytest.mark.parametrize(
+    "end", ["", ", ", ', {"name": "edit', ', {"name": "edit_core", "args": {"action": "append"']
+)
+@pytest.mark.parametrize("adapter", [ADAPTER, JsonReplyAdapter()], ids=["chat", "json"])
+def test_a_list_that_was_cut_while_it_repeated_itself_is_read_and_counts_as_repaired(adapter, end):
+    reply = repeated_calls("a", "b", "c", "b", "c", "b") + end
+    read = adapter.parse(WriteCore, f"[[ ## tool_calls ## ]]\n{reply}" if adapter is ADAPTER else reply)
+    assert [call.args["text"] for call in read["tool_calls"].tool_calls] == ["a", "b", "c", "b", "c", "b"]
+    assert adapter.is_repaired
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        repeated_calls("a", "b") + ', {"name": "edit',  # a third call is lost
+        repeated_calls("a") + ', {"name": "edit',  # one call is no loop
+        repeated_calls("a", "b", "a") + ', {"name": "search',  # the next call is not the one that followed
+        repeated_calls("a", "a", "a") + ', {"name": "edit_core", "args": {"action": "append", "text": "other',
+        repeated_calls("a", "a") + ', {"name": "edit',  # one call twice may be an accident
+        repeated_calls("a", "b", "c", "d", "b", "c") + ', {"name": "edit',
+        repeated_calls("a", "a", "a") + ', {"name": "a", "name',
+    ],
+)
+def test_a_cut_list_that_may_have_gone_on_with_another_call_is_refused(reply):
+    with pytest.raises(AdapterParseError):
+        JsonReplyAdapter().parse(WriteCore, reply)
 
 
 def test_complete_calls_of_a_cut_list_are_refused():
