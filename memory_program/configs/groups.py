@@ -6,12 +6,12 @@ Docstrings are the help of the flags. Nothing slow is imported, so that ``--help
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from memory_program.core.errors import ConfigError
-from memory_program.core.settings import ApiBase, SettingsGroup, TrackingUri
+from memory_program.core.settings import ApiBase, Settings, SettingsGroup, TrackingUri
 from memory_program.models.reply_settings import ReplyFormat, ReplySettings
 
 WriterMode = Literal["specialists", "generalist"]
@@ -38,6 +38,34 @@ NumTrain = Annotated[int, Field(default=600, ge=1, description=_NUM_TRAIN)]
 Seed = Annotated[int, Field(default=0, ge=0, description=_SEED)]
 ServerAddress = Annotated[ApiBase | None, Field(default=None, description=_API_BASE)]
 Temperature = Annotated[float, Field(default=0.0, ge=0, le=2, description=_TEMPERATURE)]
+
+
+MACHINE_SETTINGS = frozenset(
+    {
+        *(
+            "api_base",
+            "arbor_config",
+            "concurrency",
+            "data",
+            "db_url",
+            "executor",
+            "judge_api_base",
+            "mlflow",
+        ),
+        *("output", "output_dir", "prompt_api_base", "push_to_hub", "ray_address", "reader_api_base"),
+        *("report_file", "runs", "tracking_uri", "traces", "writer_api_base"),
+    }
+)
+"""Settings of the machine and not of the result: addresses, paths, threads."""
+
+_LIMITS = frozenset(
+    {"dry_run", "max_calls", "max_cost", "max_errors", "minutes", "mode", "retry_errors"}
+)  # how far a command goes
+
+
+def tracked_params(config: Settings) -> dict[str, Any]:  # Any: JSON values
+    """Return the settings that a result depends on. A rerun with the same ones continues its MLflow run."""
+    return config.model_dump(mode="json", exclude={*MACHINE_SETTINGS, *_LIMITS})
 
 
 class DatasetName(StrEnum):

@@ -13,6 +13,7 @@ from memory_program.configs.groups import (
     ServerAddress,
     SystemSettings,
     Temperature,
+    TrackingSettings,
 )
 from memory_program.configs.trainer_groups import OptimizerSettings
 from memory_program.core.settings import Settings
@@ -127,6 +128,8 @@ class FineTuneConfig(Settings, init=False):
 
     output_dir: Path = Path("runs/sft")
     """Folder of the run; its folder "model" is the result. The same folder continues the same run."""
+
+    tracking: TrackingSettings = TrackingSettings()
 
 
 class ExportConfig(Settings):

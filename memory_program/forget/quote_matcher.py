@@ -75,7 +75,7 @@ class QuoteMatcher:
             if any(map(predicate, records)):
                 return True
         before, decoder = "", getincrementaldecoder("utf-8")("replace")  # a piece may end within a letter
-        with path.open("rb") as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             while piece := file.read(_PIECE_BYTES):
                 text = before + decoder.decode(piece)
                 if predicate(text):

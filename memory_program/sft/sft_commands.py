@@ -4,6 +4,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.configs.evaluate_config import SystemName
+from memory_program.configs.groups import tracked_params
 from memory_program.configs.sft_config import (
     ORACLE_EXPERT,
     ExportConfig,
@@ -23,8 +25,10 @@ from memory_program.configs.sft_config import (
     SynthesizeConfig,
     TrajectoriesConfig,
 )
-from memory_program.core.checkpoints import LogEntry
+from memory_program.core.checkpoints import LogEntry, read_log
 from memory_program.core.errors import ModelError
+from memory_program.core.hashing import content_hash
+from memory_program.core.provenance import provenance_tags
 from memory_program.core.run_folder import lock_run_folder
 from memory_program.inference.loading import load_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
@@ -37,6 +41,7 @@ from memory_program.sft.question_synthesis import QuestionSynthesizer
 from memory_program.sft.session_lines import session_file
 from memory_program.sft.sft_training import fine_tune, split_by_conversation
 from memory_program.sft.trajectories import read_trajectories, record_trajectories
+from memory_program.tracking import CurvePoints, RunTracker, TrackedRun
 from memory_program.worlds import as_locomo_json
 from memory_program.worlds.oracle import oracle_lm
 
@@ -124,6 +129,7 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
         ConfigError: the config does not fit the trajectories or the folder.
         ModelError: the model cannot be trained.
         RecordError: there are no trajectories.
+        TrackingError: MLflow refuses something; the model is saved.
     """
     say = _make_printer(console)
     lessons = split_by_conversation(
@@ -136,14 +142,44 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
             say(f"validation after {entry['step']} steps: {told}")
         else:
             say(f"step {entry['step']}: {told}, {entry['tokens_per_s/trained']:,.0f} tokens/s")
+        tracker.log_points(CurvePoints.from_entry(entry))
 
+    def begin() -> None:
+        tracker.start(tracked)
+        for entry in read_log(folder):
+            tracker.log_points(CurvePoints.from_entry(entry))
+
+    folder = config.output_dir
+    data = {"name": config.trajectories.name, "sha256": content_hash(lessons.train, lessons.val)}
+    tracked = TrackedRun(
+        f"sft {config.model} on {data['name']}",
+        tracked_params(config),
+        provenance_tags(data),
+        {**data, "context": "training"},
+    )
     say(f"{len(lessons.train):,} examples to learn from, {len(lessons.val):,} to validate on")
-    with lock_run_folder(config.output_dir):
+    with (
+        lock_run_folder(folder),
+        RunTracker(
+            folder,
+            config.tracking.tracking_uri,
+            source="train.py --mode sft",
+            is_on=config.tracking.mlflow,
+            say=say,
+            log_later="the same command",
+        ) as tracker,
+    ):
         lm = language_model(config.model)
         lm = reload_in_float32(lm) if config.optimizer.tuning == "full" else lm
-        folder = config.output_dir
         job = fine_tune(
-            lm, lessons, folder, config.optimizer, epochs=config.epochs, batch=config.batch, on_entry=report
+            lm,
+            lessons,
+            folder,
+            config.optimizer,
+            epochs=config.epochs,
+            batch=config.batch,
+            on_start=begin,
+            on_entry=report,
         )
         result, prompts = folder / "model", config.trajectories / "program.json"
 
@@ -154,7 +190,14 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
 
         atomic_write_folder(result, save)
         require_local_engine(lm).close()
-    say(f"saved: {result}")
+        say(f"saved: {result}")
+        entries = read_log(folder)
+        best = min((e for e in entries if e["kind"] == "validation"), key=lambda entry: entry["loss"])
+        tracker.finish(
+            content_hash(entries[-1]),
+            replace(tracked, metrics={"best_loss": best["loss"], "best_step": float(best["step"])}),
+            curves=map(CurvePoints.from_entry, entries),
+        )
 
 
 def export_to_format(config: ExportConfig, console: Console | None = None) -> None:
