@@ -92,9 +92,9 @@ def _command(
 ) -> None:
     """Show what a training sampled: the replies of its agents, their rewards, and the answers they led to.
 
-    A row is the work of one agent in one rollout. Its reward is missing if a call was lost. Its advantage is
-    that within the group of rollouts of one prompt. It is missing if all rewards of the group are equal, since
-    such a group teaches nothing.
+    A row is the work of one agent in one rollout. Its reward is missing if a call was lost. The advantage is
+    relative to the other rollouts of the same prompt. It is missing if all of these have equal rewards: then
+    they teach nothing.
 
     Args:
         run: Folder of the training, for example runs/train.

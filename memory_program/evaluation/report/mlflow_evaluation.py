@@ -34,7 +34,7 @@ _RECORD_FILES = (
 
 
 class EvaluationPublisher(RunTracker):
-    """Turns records into results, and publishes them: of each system when it is done, and of all at the end."""
+    """Turns records into results, and publishes those of each system when it is done, and of all at the end."""
 
     def __init__(
         self, config: EvaluateConfig, selection: Selection, console: Console, oracle: Json | None = None
