@@ -177,12 +177,8 @@ class RunTracker:
         """Log points of curves, and a table beside them, unless that step is logged."""
         self._later(partial(self._log_points, points, table))
 
-    def start_child(self, child: TrackedRun) -> None:
-        """Open the run of a system, so that it has a true start."""
-        self._later(partial(self._log_child, child, is_whole=False))
-
     def log_child(self, child: TrackedRun) -> None:
-        """Log and end the run of a system or a candidate, unless the same was logged before."""
+        """Open the run of a system or a candidate; with metrics, log and end it, unless that was done."""
         self._later(partial(self._log_child, child))
 
     def finish(
@@ -213,7 +209,7 @@ class RunTracker:
             self._attach()
             self._wake()
             for child in children:
-                self._log_child(child)
+                self._log_child(child, is_final=True)
             for points in curves:
                 self._log_points(points)
             self._opened.log(self._run_id, run)
@@ -402,10 +398,10 @@ class RunTracker:
             self._opened.log_metrics(self._run_id, points.values, points.step)
             self._steps[marker].add(points.step)
 
-    def _log_child(self, child: TrackedRun, *, is_whole: bool = True) -> None:
+    def _log_child(self, child: TrackedRun, *, is_final: bool = False) -> None:
         opened, digest = self._opened, content_hash(dict(child.metrics))[:16]
         run_id, logged = self._children.get(child.key, ("", ""))
-        if logged and (logged == digest or not is_whole):
+        if logged and (logged == digest or not is_final):
             return
         self._wake()
         if run_id:
@@ -413,7 +409,7 @@ class RunTracker:
         else:
             run_id = opened.create(child, {_PARENT: self._run_id, _KEY: child.key})
         self._children[child.key] = (run_id, "")
-        if is_whole:
+        if child.metrics:
             opened.log(run_id, child)
             opened.client.set_tag(run_id, _DIGEST, digest)
             opened.client.set_terminated(run_id)

@@ -40,6 +40,7 @@ from memory_program.sft.sft_commands import (
 )
 from memory_program.sft.sft_training import sft_examples, split_by_conversation
 from memory_program.sft.trajectories import read_trajectories, record_trajectories
+from memory_program.tracking import EXPERIMENT, import_mlflow
 from memory_program.worlds import as_locomo_json
 from tests.competent_model import Prompt, chat_format
 from tests.conversations import session
@@ -239,6 +240,17 @@ def test_fine_tuning_teaches_the_experts_replies(model, taught, tmp_path):
     with pytest.raises(ConfigError, match="holds a training with epochs=6"):
         fine_tune_writer(FineTuneConfig(**settings, epochs=1), QUIET)
     losses = [e["loss"] for e in read_log(tmp_path / "sft") if e["kind"] == "validation"]
+    client = import_mlflow().MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    (tracked,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
+    assert (tracked.info.status, tracked.data.tags["mlflow.source.name"]) == (
+        "FINISHED",
+        "train.py --mode sft",
+    )
+    curve = client.get_metric_history(tracked.info.run_id, "validation/loss")
+    assert [point.value for point in curve] == losses
+    assert tracked.data.metrics["best_loss"] == min(losses)
+    assert tracked.data.params["epochs"] == "6"
+    assert [used.dataset.name for used in tracked.inputs.dataset_inputs] == [taught.name]
     assert len(losses) == 7
     assert min(losses) < 0.3 * losses[0]
     lm = language_model(f"local:{tmp_path / 'sft' / 'model'}")
@@ -252,6 +264,7 @@ def test_what_fine_tuning_validates_and_keeps_is_the_average_of_the_weights(mode
     settings = {
         "model": f"local:{model}", "trajectories": taught, "output_dir": tmp_path, "batch": 4,
         "learning_rate": 2e-3, "warmup_steps": 0, "held_out": 0.34, "epochs": 2, "ema_decay": 0.5,
+        "mlflow": False,
     }  # fmt: skip
     (taught / "program.json").write_text("{}")
     fine_tune_writer(FineTuneConfig(**settings), QUIET)

@@ -83,10 +83,7 @@ def evaluated_again(*arguments: str) -> str:
 
 def tracked(out: Path) -> mlflow.entities.Run | None:
     """The one run in the MLflow database beside a folder; None if there is none yet."""
-    database = out.parent / "mlflow.db"
-    if not database.exists():  # a client would make one
-        return None
-    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{database.as_posix()}")
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{(out.parent / 'mlflow.db').as_posix()}")
     found = [e for e in client.search_experiments() if e.name == "memory-program"]
     runs = client.search_runs([e.experiment_id for e in found]) if found else []
     assert len(runs) <= 1
@@ -122,10 +119,12 @@ KILLED: dict[str, str] = {}
 def finished(model: Path, talks: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run that was killed and then resumed to its end."""
     out = tmp_path_factory.mktemp("runs") / "train"
+    uri = f"sqlite:///{(out.parent / 'mlflow.db').as_posix()}"
+    mlflow.MlflowClient(tracking_uri=uri).search_experiments()  # makes the tables, which takes seconds
+    with ModelServer(latency_s=2.0) as server:  # slow enough for MLflow to open before the last step
+        KILLED.update(killed_when_tracked(3, flags(model, talks, server, out), out))
     with ModelServer() as server:
-        arguments = flags(model, talks, server, out)
-        KILLED.update(killed_when_tracked(3, arguments, out))
-        return out, run(arguments)
+        return out, run(flags(model, talks, server, out))
 
 
 def test_a_killed_run_takes_every_step_once_and_improves(finished):
@@ -173,7 +172,8 @@ def test_weights_program_and_card_are_saved_together_and_run(finished):
 def test_mlflow_shows_a_running_training_and_continues_a_killed_one(finished):
     out, said = finished
     found = tracked(out)
-    assert KILLED == {"id": found.info.run_id, "while running": "RUNNING", "after the kill": "KILLED"}
+    seen = {"id": found.info.run_id, "while running": "RUNNING", "after the kill": "KILLED"}
+    assert seen == KILLED
     assert found.info.status == "FINISHED"
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{(out.parent / 'mlflow.db').as_posix()}")
     history = client.get_metric_history(found.info.run_id, "reward")

@@ -34,7 +34,7 @@ _RECORD_FILES = (
 
 
 class EvaluationPublisher(RunTracker):
-    """Turns records into results, and publishes those of each system when it is done, and of all at the end."""
+    """Publishes what the records give: the results of each system when it is done, and of all at the end."""
 
     def __init__(
         self, config: EvaluateConfig, selection: Selection, console: Console, oracle: Json | None = None
@@ -58,7 +58,7 @@ class EvaluationPublisher(RunTracker):
 
     def begin_system(self, system: SystemRecords) -> None:
         """Open the MLflow run of a system."""
-        self.start_child(self._describe_system(system))
+        self.log_child(self._describe_system(system))
 
     def publish_system(self, system: SystemRecords, store: BankStore | None) -> None:
         """Log the scores of a system that is done. For ``store`` see ``publish``.
