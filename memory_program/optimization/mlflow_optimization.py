@@ -30,14 +30,8 @@ class OptimizationPublisher(RunTracker):
 
     def __init__(self, config: OptimizeConfig, dataset: Json, say: Callable[[str], None]) -> None:
         """Open the MLflow run in the background; ``say`` prints a line."""
-        super().__init__(
-            config.output_dir,
-            config.tracking.tracking_uri,
-            source="optimize.py",
-            is_on=config.tracking.mlflow,
-            say=say,
-            log_later="the same command",
-        )
+        folder, tracking, later = config.output_dir, config.tracking, "the same command"
+        super().__init__("optimize.py", folder, tracking.tracking_uri, say, later, is_on=tracking.mlflow)
         models = {"prompt_model": config.proposer, "judge_model": config.judge}
         self._config = config
         self._described = TrackedRun(

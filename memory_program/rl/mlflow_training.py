@@ -17,7 +17,7 @@ from memory_program.rl.model_card import model_card
 from memory_program.rl.rollout_files import sample_columns
 from memory_program.rl.training_curves import write_curves
 from memory_program.rl.training_data import TrainingSplits
-from memory_program.tracking import CurvePoints, RunTracker, Table, TrackedRun
+from memory_program.tracking import CurvePoints, RunTracker, TrackedRun
 
 RESULTS = "results.json"
 _TABLE_ROWS = 20
@@ -69,14 +69,9 @@ class TrainingPublisher(RunTracker):
 
     def __init__(self, config: TrainConfig, splits: TrainingSplits, say: Callable[[str], None]) -> None:
         """Prepare; ``say`` prints a line."""
-        super().__init__(
-            config.output_dir,
-            config.tracking.tracking_uri,
-            source="train.py",
-            is_on=config.tracking.mlflow,
-            say=say,
-            log_later=f"train.py --mode evaluate --output-dir {shlex.quote(str(config.output_dir))}",
-        )
+        folder, tracking = config.output_dir, config.tracking
+        later = f"train.py --mode evaluate --output-dir {shlex.quote(str(folder))}"
+        super().__init__("train.py", folder, tracking.tracking_uri, say, later, is_on=tracking.mlflow)
         data = {"name": splits.dataset.name, "sha256": splits.dataset.sha256}
         name = f"train {config.model} on {splits.dataset.name}"
         params = {**tracked_params(config), "reader_model": config.reader}
@@ -91,11 +86,11 @@ class TrainingPublisher(RunTracker):
 
     def log_entry(self, entry: LogEntry) -> None:
         """Log an entry of the training's log; with a validation, a table of rollouts of the last step."""
-        table = None
+        points = CurvePoints.from_entry(entry)
         if entry["kind"] == "validation":
-            columns = sample_columns(self._config.output_dir, entry["step"], _TABLE_ROWS)
-            table = Table(f"rollouts/step-{entry['step']:06d}.json", columns) if columns else None
-        self.log_points(CurvePoints.from_entry(entry), table)
+            table = sample_columns(self._config.output_dir, points.step, _TABLE_ROWS)
+            points = replace(points, table=table, table_file=f"rollouts/step-{points.step:06d}.json")
+        self.log_points(points)
 
     def publish(self, results: Json, entries: Sequence[LogEntry], program: MemoryProgram) -> None:
         """Write results and curves, and log what MLflow lacks, unless that was done before.

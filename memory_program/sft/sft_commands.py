@@ -161,12 +161,12 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
     with (
         lock_run_folder(folder),
         RunTracker(
+            "train.py --mode sft",
             folder,
             config.tracking.tracking_uri,
-            source="train.py --mode sft",
-            is_on=config.tracking.mlflow,
-            say=say,
+            say,
             log_later="the same command",
+            is_on=config.tracking.mlflow,
         ) as tracker,
     ):
         lm = language_model(config.model)

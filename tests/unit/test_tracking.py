@@ -86,5 +86,5 @@ def test_every_number_of_a_log_entry_is_a_point_of_a_curve():
     ],
 )
 def test_the_command_that_shows_the_runs_names_the_address_that_was_used(named, command):
-    with RunTracker(Path("runs/one"), named, source="x.py", is_on=True, say=print, log_later=None) as tracker:
+    with RunTracker("x.py", Path("runs/one"), named, print, None, is_on=True) as tracker:
         assert tracker.view_command == command

@@ -40,16 +40,12 @@ class EvaluationPublisher(RunTracker):
         self, config: EvaluateConfig, selection: Selection, console: Console, oracle: Json | None = None
     ) -> None:
         """Prepare; nothing is opened or written yet. For ``oracle`` see ``build_evaluation_results``."""
-        tracking, folder = config.tracking, shlex.quote(str(config.output_dir))
-        to = f" --tracking-uri {shlex.quote(tracking.tracking_uri)}" if tracking.tracking_uri else ""
-        super().__init__(
-            config.output_dir,
-            tracking.tracking_uri,
-            source="evaluate.py",
-            is_on=tracking.mlflow,
-            say=partial(print_plain, console),
-            log_later=None if config.mode is Mode.REPORT else f"evaluate.py {folder} --mode report{to}",
-        )
+        folder, uri, say = config.output_dir, config.tracking.tracking_uri, partial(print_plain, console)
+        later = f"evaluate.py {shlex.quote(str(folder))} --mode report"
+        later += f" --tracking-uri {shlex.quote(uri)}" if uri else ""
+        needed = config.mode is Mode.REPORT
+        is_on = config.tracking.mlflow
+        super().__init__("evaluate.py", folder, uri, say, None if needed else later, is_on=is_on)
         self._config, self._selection, self._console, self._oracle = config, selection, console, oracle
 
     def begin(self) -> None:

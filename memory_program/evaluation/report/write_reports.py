@@ -56,12 +56,12 @@ def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
         name = f"report of {', '.join(run.folder.name for run in reported)}"
         tags = provenance_tags(reported[0].results["dataset"])
         with RunTracker(  # the page is a run of its own
+            "evaluate.py",
             tracked.output_dir,
             tracked.tracking.tracking_uri,
-            source="evaluate.py",
-            is_on=tracked.tracking.mlflow,
-            say=partial(print_plain, console),
+            partial(print_plain, console),
             log_later=None,
+            is_on=tracked.tracking.mlflow,
             keeps_receipt=False,
         ) as tracker:
             tracker.finish("", TrackedRun(name, {}, tags, artifacts=[page]))
