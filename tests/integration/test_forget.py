@@ -346,6 +346,16 @@ def test_rollouts_of_a_training_are_erased_by_line(tmp_path: Path, capsys):
     assert [read_rollouts(folder, step) for step in (1, 2, 3)] == [lines[1:], lines[1:], []]
 
 
+def test_damaged_rollouts_are_an_error_and_the_memories_stay(tmp_path: Path, capsys):
+    folder = a_run(tmp_path, alice=SECRET)
+    write_rollouts(folder, 1, [{"conversation_id": "bob", "replies": [KEPT]}])
+    (path,) = (folder / "rollouts").iterdir()
+    path.write_bytes(path.read_bytes()[:-12])
+    assert forget(folder) == 1
+    assert f"{path.name}' cannot be searched" in capsys.readouterr().err
+    assert banks_in(folder) == ["alice"]
+
+
 def test_a_run_with_a_missing_database_does_not_count_as_one_without_memories(tmp_path: Path, capsys):
     folder = a_run(tmp_path)
     config = EvaluateConfig(systems="memory", db_url=f"sqlite:///{tmp_path / 'shared.sqlite'}")

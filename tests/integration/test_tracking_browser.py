@@ -12,11 +12,12 @@ import httpx
 import pytest
 from playwright.sync_api import Browser
 
+from memory_program.core.checkpoints import read_log
 from memory_program.core.json_files import read_json_file
 from tests.conftest import CHECKOUT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # a server, a browser and a training at once
-_PATIENCE_MS = 900_000
+_PATIENCE_MS = 120_000
 
 
 @pytest.fixture
@@ -58,7 +59,8 @@ def test_the_curves_of_a_running_training_have_points(browser: Browser, server: 
             command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
     try:
-        while not (folder / "tracking.json").exists():
+        # MLflow's page shows charts of the metrics that were there when it was opened
+        while not (folder / "tracking.json").exists() or len(read_log(folder)) < 5:
             assert process.poll() is None, (tmp_path / "train.log").read_text()
             time.sleep(0.5)
         receipt, page = read_json_file(folder / "tracking.json"), browser.new_page()
@@ -71,7 +73,6 @@ def test_the_curves_of_a_running_training_have_points(browser: Browser, server: 
         page.get_by_placeholder("Search metric charts").fill("^reward$", timeout=_PATIENCE_MS)
         points = page.locator("path.point")
         points.nth(2).wait_for(state="attached", timeout=_PATIENCE_MS)
-        assert points.count() >= 3
         assert process.poll() is None, "the training still runs"
     finally:
         process.kill()
