@@ -26,6 +26,7 @@ COMMANDS = [
     "optimize",
     "train",
     "bank",
+    "rollouts",
     "world",
     "forget",
     "arbor",
