@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import mlflow
 import pytest
 from playwright.sync_api import Browser
 
@@ -77,8 +78,9 @@ def test_the_curves_of_a_running_training_have_points(browser: Browser, server: 
     finally:
         process.kill()
         process.wait()
-    page.goto("about:blank")
+    until, client = time.monotonic() + _PATIENCE_MS / 1000, mlflow.MlflowClient(tracking_uri=server)
+    while client.get_run(receipt["run_id"]).info.status != "KILLED":
+        assert time.monotonic() < until, "the killed run still has the status RUNNING"
+        time.sleep(0.5)
     page.goto(f"{server}/#/experiments/1/runs")
     page.get_by_text("train pocket-base on sample").first.wait_for(timeout=_PATIENCE_MS)
-    page.goto(address)
-    page.get_by_text("Killed").first.wait_for(timeout=_PATIENCE_MS)
