@@ -13,6 +13,7 @@ from memory_program.configs.groups import (
     ServerAddress,
     SystemSettings,
     Temperature,
+    TrainingPart,
 )
 from memory_program.configs.trainer_groups import OptimizerSettings
 from memory_program.core.settings import Settings
@@ -20,6 +21,10 @@ from memory_program.models.model_names import POCKET_BASE
 
 ORACLE_EXPERT = "oracle"
 """The perfect writer of generated conversations; it needs no model."""
+
+
+OBSERVATIONS_EXPERT = "observations"
+"""The notes of LoCoMo's authors, as an expert; it needs no model."""
 
 
 class TrajectoriesConfig(Settings, init=False):
@@ -32,7 +37,8 @@ class TrajectoriesConfig(Settings, init=False):
     """Record an expert."""
 
     model: str = ORACLE_EXPERT
-    """The expert: "oracle" (perfect, for generated conversations), or any model that evaluate.py takes."""
+    """The expert: "oracle" (perfect, for generated conversations), "observations" (the notes of LoCoMo's
+    authors, for --dataset locomo), or any model that evaluate.py takes."""
 
     api_base: ServerAddress
 
@@ -42,6 +48,7 @@ class TrajectoriesConfig(Settings, init=False):
     """Most tokens of a reply."""
 
     source: DataSettings = DataSettings()
+    part: TrainingPart = TrainingPart(split="sft")
 
     num_train: NumTrain
 
@@ -86,6 +93,7 @@ class SynthesizeConfig(Settings, init=False):
     """Most tokens of a reply."""
 
     source: DataSettings = DataSettings()
+    part: TrainingPart = TrainingPart()
 
     num_train: NumTrain
 

@@ -15,6 +15,7 @@ from memory_program.configs.groups import (
     ServerAddress,
     SystemSettings,
     TrackingSettings,
+    TrainingPart,
 )
 from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
 from memory_program.core.errors import ConfigError
@@ -64,6 +65,7 @@ class TrainConfig(Settings, init=False):
     judge_api_base: JudgeAddress
 
     source: DataSettings = DataSettings()
+    part: TrainingPart = TrainingPart()
 
     num_train: NumTrain
 

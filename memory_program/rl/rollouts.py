@@ -148,6 +148,7 @@ def run_rollout(
     finally:
         _current_recording.reset(token)
     space.ingest(episode.session, done.record)
+    space.log_session(done.record)
     agents = program.writer.agents
     # other actors, such as the consolidation, are not trained
     proposals: list[Proposal] = [proposal for proposal in done.proposals if proposal.actor in agents]
