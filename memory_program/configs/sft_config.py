@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from memory_program.configs.groups import (
     Concurrency,
@@ -17,7 +17,7 @@ from memory_program.configs.groups import (
 )
 from memory_program.configs.trainer_groups import OptimizerSettings
 from memory_program.core.settings import Settings
-from memory_program.models.model_names import POCKET_BASE
+from memory_program.models.model_names import POCKET_BASE, trainable_model
 
 ORACLE_EXPERT = "oracle"
 """The perfect writer of generated conversations; it needs no model."""
@@ -117,7 +117,7 @@ class FineTuneConfig(Settings, init=False):
     """Supervised fine-tuning."""
 
     model: str = POCKET_BASE
-    """Model to train: "pocket-base" or "pocket" (embedded), or "local:" and a folder or Hugging Face id."""
+    """Model to train: "pocket-base" or "pocket" (embedded), "local:" and a folder, or a Hugging Face id."""
 
     trajectories: Path = Path("runs/trajectories")
     """Folder of the expert's trajectories, from --mode trajectories."""
@@ -135,6 +135,11 @@ class FineTuneConfig(Settings, init=False):
 
     output_dir: Path = Path("runs/sft")
     """Folder of the run; its folder "model" is the result. The same folder continues the same run."""
+
+    @field_validator("model")
+    @classmethod
+    def _complete_model(cls, value: str) -> str:
+        return trainable_model(value)
 
 
 class ExportConfig(Settings):

@@ -19,7 +19,7 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "expert-model": (("model", "use --model NAME"),),
     "gpu-type": (("", "GPUs are rented by SkyPilot: sky launch --gpus NAME deploy/arbor-sky.yaml"),),
-    "inference-gpus": (("backend", "it belongs to --backend arbor, a server with GPUs: add that flag"),),
+    "inference-gpus": (("backend", "it belongs to --backend arbor, a server with GPUs"),),
     "judge-provider": (("judge-model", "use --judge-model openai/NAME: the provider is a part of the name"),),
     "max-length": (
         ("max-completion-tokens", "use --max-completion-tokens N for replies; prompts are never cut"),
@@ -38,7 +38,7 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
         ("num-examples", "use --num-examples N and --num-val N"),
         ("num-train", "use --num-train N"),
     ),
-    "training-gpus": (("backend", "it belongs to --backend arbor, a server with GPUs: add that flag"),),
+    "training-gpus": (("backend", "it belongs to --backend arbor, a server with GPUs"),),
     "vector-store": (("", "memories are found by words (BM25); vectors are for Python: docs/concepts.md"),),
     "workers": (("concurrency", "use --concurrency N"), ("threads", "use --threads N")),
 }
