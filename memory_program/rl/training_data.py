@@ -9,7 +9,7 @@ from locomo.sessions import truncate_conversation
 from locomo.splits import SPLITS
 from locomo.types import Benchmark, Conversation
 from memory_program.bank.budget import count_tokens
-from memory_program.bank.memory import MemoryKind
+from memory_program.bank.memory import MemoryKind, operation_from_json
 from memory_program.bank.record_json import session_to_json
 from memory_program.configs.groups import DatasetName, DataSettings, TrainingPart
 from memory_program.core.errors import ConfigError, RecordError
@@ -31,14 +31,52 @@ SFT_CONVERSATIONS_FILE = "sft_conversations.json"
 """Lies beside the weights of a fine-tuned model and lists the conversations that taught it."""
 
 
+ExpertLengths = dict[tuple[str, str], dict[MemoryKind, int]]
+"""Tokens of the memories that an expert wrote, by conversation and session, and by kind."""
+
+
+def read_expert_lengths(folder: Path) -> ExpertLengths:
+    """Read the lengths of an expert's memories from its trajectories.
+
+    Raises:
+        RecordError: the folder holds no trajectories, or a line cannot be read.
+    """
+    found: ExpertLengths = {}
+    try:
+        for path in sorted(folder.glob("*.jsonl")):
+            for line in map(json.loads, path.read_text(encoding="utf-8").split("\n")[:-1]):
+                operations = [operation_from_json(record) for record in line["operations"]]
+                session = f"session_{line['episode']['session']['number']}"
+                by_kind = found.setdefault((line["episode"]["conversation_id"], session), {})
+                for memory in (memory for operation in operations for memory in operation.created):
+                    by_kind[memory.kind] = by_kind.get(memory.kind, 0) + count_tokens(memory.text)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(
+            f"{str(folder)!r} holds a line that is no trajectory ({error}): record it again"
+        ) from error
+    if not found:
+        raise RecordError(
+            f"{str(folder)!r} holds no trajectories: run --mode trajectories first, or name another folder"
+        )
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingSplits(DataSplits):
     """The splits of a training, and the worlds behind its generated conversations, by conversation id."""
 
     worlds: dict[str, World] = field(default_factory=dict[str, World])
+    expert_lengths: ExpertLengths = field(default_factory=dict[tuple[str, str], dict[MemoryKind, int]])
 
     def expert_tokens(self, episode: Episode, kind: MemoryKind | None) -> int | None:
-        """Count the tokens that the oracle writes for an episode; None without a world behind it."""
+        """Count the tokens that the expert writes for an episode; None where that is unknown.
+
+        It is the expert whose trajectories were read, or else the oracle of a generated conversation.
+        """
+        key = (episode.conversation.conversation_id, episode.session.session_id)
+        if key in self.expert_lengths:
+            by_kind = self.expert_lengths[key]
+            return sum(by_kind.values()) if kind is None else by_kind.get(kind, 0)
         world = self.worlds.get(episode.conversation.conversation_id)
         if world is None:
             return None

@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -28,6 +29,7 @@ from memory_program.rl.training_data import (
     check_not_taught,
     count_examples,
     load_training_splits,
+    read_expert_lengths,
     read_sft_conversations,
 )
 from memory_program.rl.training_models import (
@@ -140,6 +142,9 @@ def _load_splits_and_program(
     seed = config.trainer.optimizer.seed
     splits = load_training_splits(config.source, seed, config.num_train, config.num_val, config.part)
     check_not_taught(config.model, splits.train)
+    trajectories = config.grpo.rewards.expert_trajectories
+    if trajectories is not None:
+        splits = replace(splits, expert_lengths=read_expert_lengths(trajectories))
     counts = [
         f"{len(conversations)} {name} conversations ({count_examples(conversations)} examples)"
         for name, conversations in (
