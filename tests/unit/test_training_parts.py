@@ -1,22 +1,34 @@
 """The part of the training split that a command uses: its halves, named conversations, first sessions."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from locomo.locomo import read_dataset
+from memory_program.agents.program import MemoryProgram
+from memory_program.agents.writer import MemoryWriter
+from memory_program.bank.budget import count_tokens
+from memory_program.bank.memory import MemoryKind
+from memory_program.bank.record_json import session_to_json
+from memory_program.bank.space import MemorySpace
 from memory_program.configs.groups import DataSettings, TrainingPart
 from memory_program.configs.sft_config import SynthesizeConfig, TrajectoriesConfig
 from memory_program.core.errors import ConfigError, RecordError
+from memory_program.rl.episodes import Episode
 from memory_program.rl.training_data import (
     SFT_CONVERSATIONS_FILE,
     check_not_taught,
     load_synthesis_conversations,
     load_training_splits,
+    read_expert_lengths,
     sft_conversation_key,
 )
+from memory_program.sft.trajectories import record_trajectories
+from tests.competent_model import chat_format
 from tests.evaluation_samples import write_conversations
+from tests.scripted_lm import ScriptedLM
 
 
 @pytest.fixture
@@ -121,7 +133,36 @@ def test_what_taught_a_model_cannot_train_it_by_reward(source, tmp_path):
         check_not_taught(model, dataset.conversations)
 
 
-def _first_sessions(dataset) -> list[str]:
-    from memory_program.bank.record_json import session_to_json
+def test_lengths_are_compared_with_an_experts_trajectories(source, tmp_path):
+    conversation = read_dataset(Path(source.dataset)).conversations[0]
+    program = MemoryProgram(MemoryWriter(checks_grounding=False))
+    program.writer.agents = ("episodic", "semantic")
+    call = {"name": "manage_memory", "args": {"action": "create", "text": "Mara moved to Oslo."}}
+    replies = [chat_format({"tool_calls": json.dumps({"tool_calls": [call]})})] * 8
+    program.writer.set_lm(ScriptedLM(replies))
+    record_trajectories(program, [conversation], tmp_path / "expert", threads=1)
+    splits = replace(
+        load_training_splits(source, 0, 600), expert_lengths=read_expert_lengths(tmp_path / "expert")
+    )
+    first, second = (
+        Episode(conversation, session, MemorySpace("x"), ()) for session in conversation.sessions[:2]
+    )
+    tokens = count_tokens("Mara moved to Oslo.")
+    assert splits.expert_tokens(first, MemoryKind.EPISODIC) == tokens
+    assert splits.expert_tokens(first, MemoryKind.PROCEDURAL) == 0
+    assert splits.expert_tokens(first, None) == 2 * tokens
+    assert splits.expert_tokens(second, None) == 0  # nothing is stored twice
+    other = splits.train[1]
+    assert splits.expert_tokens(Episode(other, other.sessions[0], MemorySpace("x"), ()), None) is None
 
+
+def test_a_folder_without_trajectories_has_no_lengths(tmp_path):
+    with pytest.raises(RecordError, match="holds no trajectories: run --mode trajectories first"):
+        read_expert_lengths(tmp_path / "nowhere")
+    (tmp_path / "a.jsonl").write_text('{"episode": 3}\n', encoding="utf-8")
+    with pytest.raises(RecordError, match="holds a line that is no trajectory"):
+        read_expert_lengths(tmp_path)
+
+
+def _first_sessions(dataset) -> list[str]:
     return [session_to_json(conversation.sessions[0]) for conversation in dataset.conversations]
