@@ -2,7 +2,8 @@
 
 verl trains on ``score`` and logs the other numbers. The length penalty is part of the reward already; its
 weight and limits are flags of the server. This file imports nothing but the standard library, so that verl's
-own environment can load it alone. The rows of ``train.py --mode export --format verl`` hold the episode and the agent in ``extra_info``.
+own environment can load it alone. The rows of ``train.py --mode export --format verl`` hold the episode and
+the agent in ``extra_info``.
 """
 
 import json
