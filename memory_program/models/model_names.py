@@ -60,7 +60,7 @@ def trainable_model(name: str) -> str:
         >>> trainable_model("Qwen/Qwen2.5-3B"), trainable_model("pocket-base")
         ('local:Qwen/Qwen2.5-3B', 'pocket-base')
     """
-    if is_local(name):
+    if is_local(name) or not name.strip():  # a blank name is an error of its own
         return name
     owner, slash, rest = name.partition("/")
     if not slash or not rest or "/" in rest or ":" in name or owner in _API_PROVIDERS:

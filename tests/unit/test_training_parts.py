@@ -13,6 +13,7 @@ from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import MemoryKind
 from memory_program.bank.record_json import session_to_json
 from memory_program.bank.space import MemorySpace
+from memory_program.cli import run_train
 from memory_program.configs.groups import DataSettings, TrainingPart
 from memory_program.configs.sft_config import SynthesizeConfig, TrajectoriesConfig
 from memory_program.core.errors import ConfigError, RecordError
@@ -131,6 +132,24 @@ def test_what_taught_a_model_cannot_train_it_by_reward(source, tmp_path):
     path.write_text("{}", encoding="utf-8")
     with pytest.raises(RecordError, match="does not list conversations"):
         check_not_taught(model, dataset.conversations)
+
+
+def test_a_training_is_refused_what_taught_its_model(source, tmp_path, capsys):
+    dataset = read_dataset(Path(source.dataset))
+    key = sft_conversation_key("talk-2", json.loads(_first_sessions(dataset)[1]))
+    (tmp_path / SFT_CONVERSATIONS_FILE).write_text(json.dumps({"conversations": [key]}), encoding="utf-8")
+    flags = [
+        "--dataset",
+        source.dataset,
+        "--model",
+        f"local:{tmp_path}",
+        "--output-dir",
+        str(tmp_path / "run"),
+    ]
+    assert run_train(["--no-mlflow", *flags]) == 2
+    assert "'talk-2' taught" in capsys.readouterr().err
+    assert run_train(["--no-mlflow", "--split", "rl", *flags]) != 0  # there are no weights to train
+    assert "taught" not in capsys.readouterr().err
 
 
 def test_lengths_are_compared_with_an_experts_trajectories(source, tmp_path):
