@@ -233,6 +233,12 @@ def _first_sessions(splits: TrainingSplits, part: TrainingPart) -> TrainingSplit
         name: tuple(_shorten(conversation, part) for conversation in getattr(splits, name))
         for name in ("train", "val", "test")
     }
+    for name, conversations in shorter.items():
+        if part.sessions is not None and not count_examples(conversations):
+            raise ConfigError(
+                f"sessions={part.sessions} leaves no question in the {name} split: none has all of its evidence "
+                "in those sessions; use more of them"
+            )
     return replace(splits, **shorter)
 
 

@@ -88,6 +88,17 @@ def test_sessions_shorten_every_split(source):
         assert all(set(question.evidence) <= set(turns) for question in conversation.questions)
 
 
+def test_sessions_without_questions_are_an_error(tmp_path):
+    talks = json.loads(write_conversations(tmp_path / "talks.json", 5).read_text(encoding="utf-8"))
+    for one in talks:
+        one["qa"] = [{**question, "evidence": ["D3:1"]} for question in one["qa"]]
+    (tmp_path / "late.json").write_text(json.dumps(talks), encoding="utf-8")
+    source = DataSettings(dataset=str(tmp_path / "late.json"))
+    assert trained(source, sessions=3)
+    with pytest.raises(ConfigError, match="sessions=2 leaves no question in the train split"):
+        trained(source, sessions=2)
+
+
 def test_generated_conversations_for_sft_are_others_than_those_for_rl():
     halves = [set(trained(DataSettings(), 12, split=split)) for split in ("sft", "rl", "train")]
     assert not halves[0] & halves[1]
