@@ -236,7 +236,7 @@ def _first_sessions(splits: TrainingSplits, part: TrainingPart) -> TrainingSplit
     for name, conversations in shorter.items():
         if part.sessions is not None and not count_examples(conversations):
             raise ConfigError(
-                f"sessions={part.sessions} leaves no question in the {name} split: none has all of its evidence "
+                f"sessions={part.sessions} leaves no question in the {name} split: none has all its evidence "
                 "in those sessions; use more of them"
             )
     return replace(splits, **shorter)
