@@ -14,7 +14,7 @@ from memory_program.bank.record_json import session_to_json
 from memory_program.configs.groups import DatasetName, DataSettings, TrainingPart
 from memory_program.core.errors import ConfigError, RecordError
 from memory_program.core.hashing import content_hash
-from memory_program.core.json_files import Json, read_json_file
+from memory_program.core.json_files import Json, read_json_file, write_json
 from memory_program.evaluation.data_splits import DataSplits, split_conversations
 from memory_program.evaluation.datasets import load_dataset
 from memory_program.evaluation.question_selection import read_subset_ids, select_named
@@ -184,6 +184,15 @@ def read_sft_conversations(model: str) -> list[str]:
         raise RecordError(
             f"{str(path)!r} does not list conversations ({error}): run --mode sft again"
         ) from error
+
+
+def inherit_sft_conversations(model: str, folder: Path) -> None:
+    """Write the list of a model's SFT conversations beside the weights that were trained from it, if any.
+
+    So a second training does not use them either.
+    """
+    if taught := read_sft_conversations(model):
+        write_json(folder / SFT_CONVERSATIONS_FILE, {"conversations": taught})
 
 
 def check_not_taught(model: str, conversations: Sequence[Conversation]) -> None:

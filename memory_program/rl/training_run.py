@@ -24,13 +24,12 @@ from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.hub_upload import check_hub_access, upload_to_hub
 from memory_program.rl.mlflow_training import TrainingPublisher, make_training_results, write_model_card
 from memory_program.rl.training_data import (
-    SFT_CONVERSATIONS_FILE,
     TrainingSplits,
     check_not_taught,
     count_examples,
+    inherit_sft_conversations,
     load_training_splits,
     read_expert_lengths,
-    read_sft_conversations,
 )
 from memory_program.rl.training_models import (
     check_backend,
@@ -85,8 +84,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
             atomic_write_folder(config.trained_folder, grpo.job.trainer.save_model)
         if not (config.trained_folder / "program.json").exists():  # the evaluation uses these prompts
             program.save(str(config.trained_folder / "program.json"))
-        if taught := read_sft_conversations(config.model):  # a second training must not use them either
-            write_json(config.trained_folder / SFT_CONVERSATIONS_FILE, {"conversations": taught})
+        inherit_sft_conversations(config.model, config.trained_folder)
         grpo.job.terminate()
         program.set_lm(None)  # free the memory: the evaluation loads the saved model
         return _evaluate_and_publish(config, program, splits, progress, publisher)

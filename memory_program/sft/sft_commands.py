@@ -26,7 +26,7 @@ from memory_program.configs.sft_config import (
 )
 from memory_program.core.checkpoints import LogEntry
 from memory_program.core.errors import ModelError
-from memory_program.core.json_files import Json, write_json
+from memory_program.core.json_files import write_json
 from memory_program.core.run_folder import lock_run_folder
 from memory_program.inference.loading import load_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
@@ -37,7 +37,6 @@ from memory_program.rl.training_data import (
     load_synthesis_conversations,
     load_training_splits,
     read_sft_conversations,
-    sft_conversation_key,
 )
 from memory_program.rl.training_models import reload_in_float32
 from memory_program.sft.exports import write_llamafactory, write_verl
@@ -45,7 +44,7 @@ from memory_program.sft.observation_expert import expert_of_observations
 from memory_program.sft.question_synthesis import QuestionSynthesizer
 from memory_program.sft.session_lines import session_file
 from memory_program.sft.sft_training import fine_tune, split_by_conversation
-from memory_program.sft.trajectories import read_trajectories, record_trajectories
+from memory_program.sft.trajectories import conversation_keys, read_trajectories, record_trajectories
 from memory_program.worlds import as_locomo_json
 from memory_program.worlds.oracle import oracle_lm
 
@@ -139,11 +138,7 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
     say = _make_printer(console)
     lines = read_trajectories(config.trajectories)
     lessons = split_by_conversation(lines, config.held_out, config.optimizer.seed)
-    first_sessions: dict[str, Json] = {}
-    for line in lines:
-        first_sessions.setdefault(line["episode"]["conversation_id"], line["episode"]["session"])
-    taught = [sft_conversation_key(name, session) for name, session in first_sessions.items()]
-    taught = sorted({*taught, *read_sft_conversations(config.model)})
+    taught = sorted({*conversation_keys(lines), *read_sft_conversations(config.model)})
 
     def report(entry: LogEntry) -> None:
         told = f"loss {entry['loss']:.4f}"

@@ -21,6 +21,7 @@ from memory_program.rl.episodes import Episode
 from memory_program.rl.training_data import (
     SFT_CONVERSATIONS_FILE,
     check_not_taught,
+    inherit_sft_conversations,
     load_synthesis_conversations,
     load_training_splits,
     read_expert_lengths,
@@ -138,6 +139,11 @@ def test_what_taught_a_model_cannot_train_it_by_reward(source, tmp_path):
     check_not_taught(model, dataset.conversations[2:])
     with pytest.raises(ConfigError, match=r"'talk-2' taught 'local:.*' by --mode sft.*train with --split rl"):
         check_not_taught(model, dataset.conversations[1:])
+    inherit_sft_conversations(model, tmp_path / "trained")
+    with pytest.raises(ConfigError, match="'talk-1' taught"):
+        check_not_taught(f"local:{tmp_path / 'trained'}", dataset.conversations)
+    inherit_sft_conversations("pocket-base", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
     check_not_taught("openai/m", dataset.conversations)
     check_not_taught("pocket-base", dataset.conversations)
     path.write_text("{}", encoding="utf-8")
