@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -22,7 +23,14 @@ from memory_program.rl.base_comparison import compare_with_base, comparison_tabl
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.hub_upload import check_hub_access, upload_to_hub
 from memory_program.rl.mlflow_training import TrainingPublisher, make_training_results, write_model_card
-from memory_program.rl.training_data import TrainingSplits, count_examples, load_training_splits
+from memory_program.rl.training_data import (
+    TrainingSplits,
+    check_not_taught,
+    count_examples,
+    inherit_sft_conversations,
+    load_training_splits,
+    read_expert_lengths,
+)
 from memory_program.rl.training_models import (
     check_backend,
     load_frozen_reader,
@@ -76,6 +84,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
             atomic_write_folder(config.trained_folder, grpo.job.trainer.save_model)
         if not (config.trained_folder / "program.json").exists():  # the evaluation uses these prompts
             program.save(str(config.trained_folder / "program.json"))
+        inherit_sft_conversations(config.model, config.trained_folder)
         grpo.job.terminate()
         program.set_lm(None)  # free the memory: the evaluation loads the saved model
         return _evaluate_and_publish(config, program, splits, progress, publisher)
@@ -129,7 +138,11 @@ def _load_splits_and_program(
     config: TrainConfig, progress: TrainingProgress
 ) -> tuple[TrainingSplits, MemoryProgram]:
     seed = config.trainer.optimizer.seed
-    splits = load_training_splits(config.source, seed, config.num_train, config.num_val)
+    splits = load_training_splits(config.source, seed, config.num_train, config.num_val, config.part)
+    check_not_taught(config.model, splits.train)
+    trajectories = config.grpo.rewards.expert_trajectories
+    if trajectories is not None:
+        splits = replace(splits, expert_lengths=read_expert_lengths(trajectories))
     counts = [
         f"{len(conversations)} {name} conversations ({count_examples(conversations)} examples)"
         for name, conversations in (
