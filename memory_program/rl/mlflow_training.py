@@ -1,11 +1,12 @@
 """The outputs of a training besides its weights: program, card, results.json, curves, MLflow."""
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from memory_program import __version__
 from memory_program.agents.program import MemoryProgram
 from memory_program.configs.train_config import TrainConfig
+from memory_program.configs.trainer_groups import Part
 from memory_program.core.checkpoints import LogEntry
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json, write_json
@@ -26,18 +27,26 @@ _MACHINE_SETTINGS = {
     "mlflow",
     "concurrency",
     "output_dir",
+    "program",
     "push_to_hub",
     "tracking_uri",
 }
 
 
 def make_training_results(
-    config: TrainConfig, splits: TrainingSplits, entries: Sequence[LogEntry], comparison: Json
+    config: TrainConfig, splits: TrainingSplits, logs: Mapping[Part, Sequence[LogEntry]], comparison: Json
 ) -> Json:
-    """Make results.json: settings, data, progress, validation scores and the comparison with the base."""
+    """Make results.json: settings, data, progress, validation scores and the comparison with the base.
+
+    Args:
+        config: of the training.
+        splits: the data.
+        logs: the log of each part that was trained.
+        comparison: of ``compare_with_base``.
+    """
+    trainings = {part: _summarize_log(log, config.trainer.optimizer.seed) for part, log in logs.items()}
+    entries = [entry for log in logs.values() for entry in log]
     steps = [entry for entry in entries if entry["kind"] == "step"]
-    validations = [entry for entry in entries if entry["kind"] == "validation"]
-    best = next(entry for entry in validations if entry["step"] == validations[-1]["best_step"])
     return {
         "settings": config.model_dump(mode="json", exclude=_MACHINE_SETTINGS),
         "dataset": {
@@ -54,14 +63,24 @@ def make_training_results(
         "lock_hash": lock_hash(),
         "steps": len(steps),
         "samples": sum(int(entry["samples"]) for entry in steps),
-        "run_s": entries[-1]["run_s"],
+        "run_s": sum(log[-1]["run_s"] for log in logs.values()),
         "overhead": sum(e["overhead"] * e["seconds/step"] for e in steps)
         / max(1e-9, sum(e["seconds/step"] for e in steps)),
+        "trainings": trainings,
+        "validation": trainings[config.parts[-1]]["validation"],
+        **comparison,
+    }
+
+
+def _summarize_log(entries: Sequence[LogEntry], seed: int) -> Json:
+    validations = [entry for entry in entries if entry["kind"] == "validation"]
+    best = next(entry for entry in validations if entry["step"] == validations[-1]["best_step"])
+    return {
+        "steps": sum(entry["kind"] == "step" for entry in entries),
         "validation": {
             **{"first": validations[0], "best": best, "last": validations[-1]},
-            "difference": validation_difference(validations[0], best, config.trainer.optimizer.seed),
+            "difference": validation_difference(validations[0], best, seed),
         },
-        **comparison,
     }
 
 
@@ -89,7 +108,7 @@ class TrainingPublisher(RunPublisher):
         self._config = config
         self.open_tracker()
 
-    def publish(self, results: Json, entries: Sequence[LogEntry], program: MemoryProgram) -> None:
+    def publish(self, results: Json, logs: Mapping[Part, Sequence[LogEntry]], program: MemoryProgram) -> None:
         """Write results and curves, and log the run with its curves, unless that was done before.
 
         Raises:
@@ -98,11 +117,12 @@ class TrainingPublisher(RunPublisher):
         """
         folder = self._config.output_dir
         write_json(folder / RESULTS, results)
-        files = [
-            folder / RESULTS,
-            self._config.trained_folder / "README.md",
-            *write_curves(folder / "plots", entries),
-        ]
+        files = [folder / RESULTS, self._config.trained_folder / "README.md"]
+        curves: dict[str, list[tuple[int, float]]] = {}
+        for part, entries in logs.items():
+            prefix = f"{part}-" if len(logs) > 1 else ""
+            files += write_curves(folder / "plots", entries, prefix)
+            curves |= {f"{prefix}{name}": points for name, points in metric_curves(entries).items()}
         digest = content_hash(
             {name: results[name] for name in ("settings", "dataset", "systems", "validation")}
         )
@@ -112,7 +132,7 @@ class TrainingPublisher(RunPublisher):
             metrics=dict(_test_metrics(results)),
             tags=provenance_tags(results),
             artifacts=files,
-            curves=metric_curves(entries),
+            curves=curves,
         )
         self.log_once(digest, run, program=program)
 
@@ -130,6 +150,7 @@ def metric_curves(entries: Sequence[LogEntry]) -> dict[str, list[tuple[int, floa
 
 def _test_metrics(results: Json) -> Iterator[tuple[str, float]]:
     for name, system in results["systems"].items():
+        name = name.replace(" ", "_")
         for score in ("abstention", "overall_with_abstention"):
             if system[score]["value"] is not None:
                 yield f"test/{name}/{score}", system[score]["value"]

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from statistics import fmean
 
 from memory_program.agents.tools import ALL_TOOLS
@@ -15,6 +16,14 @@ Metrics = dict[str, float]
 
 PHASES = ("roll_in", "write", "read", "update")
 """The phases of a step; the rest of its time is overhead."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSamples:
+    """The groups of a step, and the metrics of its rollouts."""
+
+    groups: Sequence[EpisodeGroups]
+    metrics: Metrics
 
 
 class Stopwatch:

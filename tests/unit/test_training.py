@@ -238,7 +238,9 @@ def test_the_model_card_has_origin_scores_and_a_command():
     results = {
         "dataset": {"name": "sample", "train": ["a"] * 70, "val": ["b"] * 5, "test": ["c"] * 8},
         "steps": 60, "samples": 9000, "version": "0.1.0", "git_commit": "abc",
-        "validation": {"first": {"score": 0.3}, "best": {"score": 0.5, "step": 40}, "difference": COMPARISON},
+        "trainings": {"writer": {"validation": {
+            "first": {"score": 0.3}, "best": {"score": 0.5, "step": 40}, "difference": COMPARISON,
+        }}},
         "comparisons": {"locomo_f1": COMPARISON},
     }  # fmt: skip
     card = model_card(TrainConfig(), results)
