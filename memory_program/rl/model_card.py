@@ -34,7 +34,7 @@ _READER = """The reader of a memory program (its weights are in `reader/`): it a
 memories that retrieval finds. Its reward was the score of its answer; the writer was frozen."""
 
 _VALIDATED = """\
-- validation score{of_part}: {before:.3f} before training, {after:.3f} after {best_step} steps (these weights):
+- validation score{of_part}: {before:.3f} before training, {after:.3f} after {steps} steps (these weights):
   {difference}"""
 
 
@@ -63,7 +63,7 @@ def model_card(config: TrainConfig, results: Json) -> str:
             of_part=f" of the {part}" if len(parts) > 1 else "",
             before=found["first"]["score"],
             after=found["best"]["score"],
-            best_step=found["best"]["step"],
+            steps=found["best"]["step"],
             difference=format_difference(found["difference"]),
         )
         for part in parts

@@ -84,7 +84,9 @@ def get_policy_lm(program: MemoryProgram, part: Part = "writer") -> dspy.LM:
     """
     whose = "agents of the writer" if part == "writer" else "predictors of the reader"
     agents = [getattr(program.writer, agent) for agent in program.writer.agents]
-    lms = [predictor.lm for predictor in (agents if part == "writer" else program.reader.predictors())]
+    lms: list[Any] = [
+        predictor.lm for predictor in (agents if part == "writer" else program.reader.predictors())
+    ]
     if lms[0] is None or any(lm is not lms[0] for lm in lms):
         raise ConfigError(
             f"the {whose} must share one model, whose weights are trained: give it to all of them with "

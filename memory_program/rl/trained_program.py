@@ -67,7 +67,9 @@ def leave_out_seen(config: TrainConfig, splits: TrainingSplits) -> tuple[Trainin
     return replace(splits, test=test), [line] if seen else []
 
 
-def save_program(program: MemoryProgram, path: Path, config: TrainConfig, splits: TrainingSplits) -> None:
+def save_trained_program(
+    program: MemoryProgram, path: Path, config: TrainConfig, splits: TrainingSplits
+) -> None:
     """Save a trained program, with the conversations that its prompts and weights were optimised on.
 
     Raises:

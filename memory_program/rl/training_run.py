@@ -13,7 +13,7 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
 from memory_program.configs.trainer_groups import Part
-from memory_program.core.checkpoints import read_log
+from memory_program.core.checkpoints import LogEntry, read_log
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
@@ -25,7 +25,7 @@ from memory_program.rl.trained_program import (
     PROGRAM_FILE,
     leave_out_seen,
     make_program,
-    save_program,
+    save_trained_program,
 )
 from memory_program.rl.training_data import TrainingSplits, count_examples, load_training_splits
 from memory_program.rl.training_models import (
@@ -93,14 +93,14 @@ def _train_part(
 
     def save(draft: Path) -> None:
         job.trainer.save_model(draft)
-        save_program(program, draft / PROGRAM_FILE, config, splits)
+        save_trained_program(program, draft / PROGRAM_FILE, config, splits)
 
     # the result of an ended job may have been saved before the job ended
     if not (job.is_ended and folder.is_dir()):
         config.trained_folder.parent.mkdir(parents=True, exist_ok=True)
         if part == "reader":
             config.trained_folder.mkdir(exist_ok=True)
-            save_program(program, config.trained_folder / PROGRAM_FILE, config, splits)
+            save_trained_program(program, config.trained_folder / PROGRAM_FILE, config, splits)
         atomic_write_folder(folder, save)
     job.terminate()
     program.set_lm(None)  # free the memory: whatever comes next loads the saved model
@@ -209,7 +209,7 @@ def _evaluate_and_publish(
     publisher: TrainingPublisher,
 ) -> Json:
     comparison = compare_with_base(config, splits, progress.console)
-    logs = {part: read_log(config.part_folder(part)) for part in config.parts}
+    logs: dict[Part, list[LogEntry]] = {part: read_log(config.part_folder(part)) for part in config.parts}
     results = make_training_results(config, splits, logs, comparison)
     write_model_card(config, results)
     progress.console.print(comparison_table(comparison), markup=False)

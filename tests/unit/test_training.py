@@ -126,7 +126,7 @@ def test_invalid_settings_are_refused(settings, complaint):
 def test_scoring_settings_name_the_metric_and_the_programs_settings():
     settings = scoring_settings(TrainConfig(writer_max_turns=2))
     assert (settings["answer_metric"], settings["writer_max_turns"], settings["top_k"]) == ("f1", 2, 10)
-    unused_judge = TrainConfig(judge_model="openai/judge", writer_max_turns=2)
+    unused_judge = TrainConfig(answer_metric="f1", judge_model="openai/judge", writer_max_turns=2)
     assert scoring_settings(unused_judge) == settings
     judged = scoring_settings(TrainConfig(answer_metric="mix", judge_model="openai/judge", rubric="lenient"))
     assert (judged["answer_metric"], judged["judge"], judged["rubric"]) == ("mix", "openai/judge", "lenient")
