@@ -200,6 +200,7 @@ def test_a_program_is_trained_under_and_four_systems_are_compared(model, talks, 
     assert {"test/prompts_only/locomo_f1", "test/both/locomo_f1"} <= set(tracked.data.metrics)
 
 
+@pytest.mark.slow
 def test_both_parts_are_trained_in_turn_and_compared_alone(talks, tmp_path):
     out = tmp_path / "train"
     said = run(
