@@ -10,7 +10,10 @@ import torch
 from rich.console import Console
 
 from memory_program.agents.program import MemoryProgram
+from memory_program.agents.writer import MemoryWriter
+from memory_program.bank.space import MemorySpace
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
+from memory_program.configs.sft_config import FineTuneConfig, TrajectoriesConfig
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
 from memory_program.core.checkpoints import read_log
@@ -20,9 +23,19 @@ from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.rewards import build_answer_metric
 from memory_program.rl.training_run import train
+from memory_program.sft.program_examples import reader_examples, writer_examples
+from memory_program.sft.sft_commands import fine_tune_writer
+from memory_program.sft.sft_training import sft_examples
+from memory_program.sft.trajectories import read_trajectories, record_trajectories
 from memory_program.worlds import as_locomo_json
 from tests.model_server import ModelServer
-from tests.training_samples import memorable_talk, one_thread, reader_student, save_half_taught_reader
+from tests.training_samples import (
+    memorable_talk,
+    one_thread,
+    reader_student,
+    ruled_program,
+    save_half_taught_reader,
+)
 
 EASY = {
     "num_train_steps": 4, "examples_per_step": 2, "group_size": 8, "curriculum": "", "refresh_every": 2,
@@ -100,6 +113,72 @@ def test_a_writer_with_the_trained_weights_is_refused(model, tmp_path):
         grpo(tmp_path).compile(program, trainset=TRAIN, valset=VAL)
 
 
+# supervised fine-tuning
+
+
+@pytest.fixture(scope="module")
+def trajectories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trajectories")
+    record_trajectories(ruled_program(), [memorable_talk(name) for name in "abc"], folder, threads=2)
+    ruled_program().save(str(folder / "program.json"))
+    return folder
+
+
+def brief_program() -> MemoryProgram:
+    """A program whose agents are all asked to be brief."""
+    program = MemoryProgram()
+    for predictor in program.predictors():
+        asked = predictor.signature
+        predictor.signature = asked.with_instructions(f"{asked.instructions} Be brief.")
+    return program
+
+
+def test_an_experts_replies_are_taught_under_the_prompts_of_a_program(trajectories):
+    lines = read_trajectories(trajectories)
+    assert writer_examples(MemoryProgram(), lines) == sft_examples(lines)
+    brief = writer_examples(brief_program(), lines)
+    assert all("Be brief." in example["messages"][0]["content"] for example in brief)
+    replies = [[example["messages"][-1] for example in examples] for examples in (brief, sft_examples(lines))]
+    assert replies[0] == replies[1]
+    with pytest.raises(
+        ConfigError, match="4 calls of core, episodic, semantic, procedural, and the program's"
+    ):
+        writer_examples(MemoryProgram(MemoryWriter("generalist")), lines)
+
+
+def test_gold_answers_are_taught_where_retrieval_shows_their_evidence(trajectories):
+    lines = read_trajectories(trajectories)
+    found = reader_examples(brief_program(), lines)
+    assert (len(found.examples), found.missed) == (6, 0)
+    messages = found.examples[0]["messages"]
+    assert "Be brief." in messages[0]["content"]
+    assert "Mara: I moved to Oslo with my sister." in messages[1]["content"]
+    assert "Mara moved to Oslo" in messages[2]["content"]
+    for line in lines:
+        line["operations"] = []  # nothing was remembered
+    assert reader_examples(MemoryProgram(), lines).missed == 6
+
+
+def test_fine_tuning_teaches_a_reader_to_answer(model, trajectories, tmp_path):
+    config = FineTuneConfig(
+        model=f"local:{model}", trajectories=trajectories, target="reader", output_dir=tmp_path, batch=4,
+        learning_rate=2e-3, warmup_steps=0, held_out=0.34, epochs=4,
+    )  # fmt: skip
+    fine_tune_writer(config, Console(quiet=True))
+    assert (tmp_path / "model" / "program.json").is_file()
+    program, space = reader_student(tmp_path / "model" / "reader"), MemorySpace("x")
+    (told,) = memorable_talk("x").sessions
+    program.remember(space, told)
+    assert program.ask(space, "Where did Mara move, Oslo?").text == "Mara moved to Oslo"
+
+
+def test_settings_of_fine_tuning_that_do_not_fit_are_refused():
+    with pytest.raises(ConfigError, match="max_searches=1 cannot be taught"):
+        FineTuneConfig(target="reader", max_searches=1)
+    with pytest.raises(ConfigError, match=r"program='p\.json' has prompts that model='oracle' does not know"):
+        TrajectoriesConfig(program=Path("p.json"))
+
+
 # from the command line
 
 
@@ -163,10 +242,7 @@ def test_the_weights_beside_a_program_answer_for_it_and_not_for_others(trained_r
 
 
 def test_a_program_is_trained_under_and_four_systems_are_compared(model, talks, tmp_path):
-    program = MemoryProgram()
-    asked = program.reader.answer.signature
-    program.reader.answer.signature = asked.with_instructions(f"{asked.instructions} Be brief.")
-    program.save(str(tmp_path / "program.json"))
+    brief_program().save(str(tmp_path / "program.json"))
     out = tmp_path / "runs" / "train"
     with ModelServer() as server:
         said = run(
