@@ -7,6 +7,7 @@ taught is what the program will ask.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import dspy
 from dspy.lm15 import Message, Request, Response, TextPart, Usage
@@ -120,7 +121,8 @@ def _answer_example(
 ) -> tuple[Answer, SftExample]:
     adapter = JsonReplyAdapter() if program.reader.replies.format is ReplyFormat.JSON else ADAPTER
     gold = str(question.answer) if question.is_answerable else NOT_MENTIONED
-    reply = adapter.format_assistant_message_content(program.reader.answer.signature, {"answer": gold})
+    signature = cast(type[dspy.Signature], program.reader.answer.signature)
+    reply = adapter.format_assistant_message_content(signature, {"answer": gold})
     reader = program.reader.deepcopy()
     reader.set_lm(_known_lm("reader", [reply]))
     with recorded_calls("taught") as calls:
