@@ -17,10 +17,13 @@ from memory_program.core.checkpoints import LogEntry, read_log
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
+from memory_program.models.model_names import is_local
+from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.base_comparison import compare_with_base, comparison_table
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.hub_upload import check_hub_access, upload_to_hub
 from memory_program.rl.mlflow_training import TrainingPublisher, make_training_results, write_model_card
+from memory_program.rl.rollouts import get_policy_lm
 from memory_program.rl.trained_program import (
     PROGRAM_FILE,
     leave_out_seen,
@@ -103,6 +106,9 @@ def _train_part(
             save_trained_program(program, config.trained_folder / PROGRAM_FILE, config, splits)
         atomic_write_folder(folder, save)
     job.terminate()
+    policy = get_policy_lm(program, part)
+    if is_local(policy.model):
+        require_local_engine(policy).close()
     program.set_lm(None)  # free the memory: whatever comes next loads the saved model
 
 
