@@ -31,7 +31,7 @@ _COMMANDS = {
         "memory_program.serving.reward_server:main",
         "serve rewards over HTTP to other trainers",
     ),
-    "split-data": ("locomo.splits:main", "check or write LoCoMo's reference splits"),
+    "split-data": ("locomo.split_data:main", "check or write LoCoMo's reference splits"),
 }
 """For each subcommand its function, and a phrase for the help."""
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
+import tyro
 from pydantic import Field, field_validator, model_validator
 
 from memory_program.core.errors import ConfigError
@@ -17,6 +18,9 @@ from memory_program.models.reply_settings import ReplyFormat, ReplySettings
 WriterMode = Literal["specialists", "generalist"]
 
 _API_BASE = "Address of your own OpenAI-compatible server, for every API model without one of its own."
+_CONVERSATIONS = (
+    "Comma-separated ids of conversations to use. In LongMemEval they are question ids, in PerLTQA names."
+)
 _CONCURRENCY = (
     "Parallel work, and most model calls in flight. 8 stays under most rate limits of new accounts."
 )
@@ -30,10 +34,20 @@ _PROGRAM = (
 )
 _PUSH = 'Push the result to this Hugging Face repository, "owner/model". A new one is private.'
 _SEED = "Random seed of generated conversations, samples and statistics. API models are not seeded."
+_SESSIONS = "Use only the first N sessions of each conversation, and the questions that they can answer."
+_SUBSET_FILE = (
+    "File of conversation ids to use (in evaluate.py also of question ids): one per line, a JSON list, or a "
+    "JSON object with a list under sample_ids or character_ids, as MemBuilder has them."
+)
 _TEMPERATURE = "Sampling temperature of writer and reader, from 0 to 2. The judge always has 0."
 
 # settings that several commands have, each with its one default
 Concurrency = Annotated[int, Field(default=8, ge=1, le=1024, description=_CONCURRENCY)]
+Conversations = Annotated[
+    str,
+    tyro.conf.arg(aliases=("--conv-id", "--sample-id", "--character-id")),
+    Field(default="", description=_CONVERSATIONS),
+]
 HubRepository = Annotated[str | None, Field(default=None, description=_PUSH)]
 MaxCost = Annotated[float | None, Field(default=None, gt=0, description=_MAX_COST)]
 NumTest = Annotated[int | None, Field(default=None, ge=1, description=_NUM_TEST)]
@@ -41,6 +55,8 @@ NumTrain = Annotated[int, Field(default=600, ge=1, description=_NUM_TRAIN)]
 SavedProgram = Annotated[Path | None, Field(default=None, description=_PROGRAM)]
 Seed = Annotated[int, Field(default=0, ge=0, description=_SEED)]
 ServerAddress = Annotated[ApiBase | None, Field(default=None, description=_API_BASE)]
+Sessions = Annotated[int | None, Field(default=None, ge=1, description=_SESSIONS)]
+SubsetFile = Annotated[Path | None, Field(default=None, description=_SUBSET_FILE)]
 Temperature = Annotated[float, Field(default=0.0, ge=0, le=2, description=_TEMPERATURE)]
 
 
@@ -105,6 +121,21 @@ class DataSettings(SettingsGroup):
                 "--dataset world cannot be trained on: choose --dataset sample, which generates training "
                 "conversations from --seed"
             )
+
+
+class TrainingPart(SettingsGroup, init=False):
+    """The part of the training split to use."""
+
+    split: Literal["train", "sft", "rl"] = "train"
+    """train: the whole training split. sft and rl: its halves, which share no conversation: record
+    trajectories on sft, and train by reward on rl. LongMemEval has MemBuilder's own; the conversations that
+    are generated for sft are others; the rest is split by order. The test split is never trained on."""
+
+    conversations: Conversations
+
+    subset_file: SubsetFile
+
+    sessions: Sessions
 
 
 class RetrievalSettings(SettingsGroup):

@@ -94,6 +94,7 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
             source=config.source,
             conversations=",".join(conversation.conversation_id for conversation in splits.test),
             num_test=config.num_test,
+            sessions=config.part.sessions,
             systems=system.value,
             program=row.program,
             writer_model=row.writer,

@@ -129,7 +129,7 @@ class MemoryGRPO(Teleprompter):
         """The reason why the last ``compile`` stopped."""
         self.rule = RewardRule(
             self.settings.rewards.reward_rule,
-            self.settings.rewards.length_weight,
+            self.settings.rewards.lengths.length_weight,
             self.settings.rewards.format_weight,
             parse_tool_weights(self.settings.rewards.tool_weights),
         )
@@ -253,7 +253,13 @@ class _RolloutPhase:
         numbers = defaultdict[str, Iterator[int]](count)  # an episode that comes twice is counted on
         tasks = [
             partial(
-                run_rollout, self._sampler, e, seed, next(numbers[e.episode_id]), self._grpo.expert_tokens
+                run_rollout,
+                self._sampler,
+                e,
+                seed,
+                next(numbers[e.episode_id]),
+                self._grpo.expert_tokens,
+                self._settings.rewards.lengths,
             )
             for e in episodes
             for _ in range(self._settings.group_size)

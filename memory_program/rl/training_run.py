@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -30,7 +31,14 @@ from memory_program.rl.trained_program import (
     make_program,
     save_trained_program,
 )
-from memory_program.rl.training_data import TrainingSplits, count_examples, load_training_splits
+from memory_program.rl.training_data import (
+    TrainingSplits,
+    check_not_taught,
+    count_examples,
+    inherit_sft_conversations,
+    load_training_splits,
+    read_expert_lengths,
+)
 from memory_program.rl.training_models import (
     check_backend,
     load_frozen_model,
@@ -97,6 +105,7 @@ def _train_part(
     def save(draft: Path) -> None:
         job.trainer.save_model(draft)
         save_trained_program(program, draft / PROGRAM_FILE, config, splits)
+        inherit_sft_conversations(config.model, draft)
 
     # the result of an ended job may have been saved before the job ended
     if not (job.is_ended and folder.is_dir()):
@@ -160,8 +169,12 @@ def _load_splits_and_program(
     config: TrainConfig, progress: TrainingProgress
 ) -> tuple[TrainingSplits, MemoryProgram]:
     seed = config.trainer.optimizer.seed
-    splits = load_training_splits(config.source, seed, config.num_train, config.num_val)
+    splits = load_training_splits(config.source, seed, config.num_train, config.num_val, config.part)
     splits, lines = leave_out_seen(config, splits)
+    check_not_taught(config.model, splits.train)
+    trajectories = config.grpo.rewards.expert_trajectories
+    if trajectories is not None:
+        splits = replace(splits, expert_lengths=read_expert_lengths(trajectories))
     counts = [
         f"{len(conversations)} {name} conversations ({count_examples(conversations)} examples)"
         for name, conversations in (

@@ -17,6 +17,7 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.sft_config import (
+    OBSERVATIONS_EXPERT,
     ORACLE_EXPERT,
     ExportConfig,
     FineTuneConfig,
@@ -25,6 +26,7 @@ from memory_program.configs.sft_config import (
 )
 from memory_program.core.checkpoints import LogEntry
 from memory_program.core.errors import ModelError
+from memory_program.core.json_files import write_json
 from memory_program.core.run_folder import lock_run_folder
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.inference.loading import load_model
@@ -32,14 +34,20 @@ from memory_program.models.factory import AdaptiveLimiter, check_model, language
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.rewards import build_answer_metric
 from memory_program.rl.trained_program import PROGRAM_FILE
-from memory_program.rl.training_data import load_synthesis_conversations, load_training_splits
+from memory_program.rl.training_data import (
+    SFT_CONVERSATIONS_FILE,
+    load_synthesis_conversations,
+    load_training_splits,
+    read_sft_conversations,
+)
 from memory_program.rl.training_models import reload_in_float32
 from memory_program.sft.exports import write_llamafactory, write_verl
+from memory_program.sft.observation_expert import expert_of_observations
 from memory_program.sft.program_examples import reader_examples, writer_examples
 from memory_program.sft.question_synthesis import QuestionSynthesizer
 from memory_program.sft.session_lines import SessionLine, session_file
 from memory_program.sft.sft_training import SftExample, fine_tune, sft_examples, split_by_conversation
-from memory_program.sft.trajectories import read_trajectories, record_trajectories
+from memory_program.sft.trajectories import conversation_keys, read_trajectories, record_trajectories
 from memory_program.worlds import as_locomo_json
 from memory_program.worlds.oracle import oracle_lm
 
@@ -55,18 +63,20 @@ def collect_trajectories(
         RecordError: the folder holds other trajectories.
     """
     say = _make_printer(console)
-    splits = load_training_splits(config.source, config.seed, config.num_train)
+    splits = load_training_splits(config.source, config.seed, config.num_train, part=config.part)
     program = make_system(SystemName.MEMORY.value, config.system)
     assert isinstance(program, MemoryProgram)
     load_model_prompts(program, writer=config.model)
     if config.program is not None:
         load_program(program, config.program)
-    if config.model != ORACLE_EXPERT:
+    if config.model not in (ORACLE_EXPERT, OBSERVATIONS_EXPERT):
         flag, models = config.system.replies.reply_format, {"writer": config.model}
         for line in program.choose_reply_formats(flag, models):
             say(line)
     if expert is None and config.model == ORACLE_EXPERT:
         expert = oracle_lm(list(splits.worlds.values()))
+    elif expert is None and config.model == OBSERVATIONS_EXPERT:
+        expert = expert_of_observations(program, splits.train)
     elif expert is None:
         limiter = AdaptiveLimiter(config.concurrency)
         expert = language_model(config.model, api_base=config.api_base, limiter=limiter)
@@ -101,7 +111,7 @@ def synthesize_questions(config: SynthesizeConfig, console: Console | None = Non
         RecordError: the folder holds other questions.
     """
     say = _make_printer(console)
-    conversations = load_synthesis_conversations(config.source, config.seed, config.num_train)
+    conversations = load_synthesis_conversations(config.source, config.seed, config.num_train, config.part)
     lm = language_model(
         config.model,
         api_base=config.api_base,
@@ -148,6 +158,7 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
     lessons = split_by_conversation(lines, config.held_out, config.optimizer.seed, make_examples)
     if sum(missed):
         say(f"{sum(missed):,} questions are left out: retrieval does not find what answers them")
+    taught = sorted({*conversation_keys(lines), *read_sft_conversations(config.model)})
 
     def report(entry: LogEntry) -> None:
         told = f"loss {entry['loss']:.4f}"
@@ -168,6 +179,7 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
 
         def save(draft: Path) -> None:
             job.save_checkpoint(str(draft))
+            write_json(draft / SFT_CONVERSATIONS_FILE, {"conversations": taught})
             if prompts.is_file():  # trajectories of earlier versions lack it
                 shutil.copy(prompts, draft / PROGRAM_FILE)
 

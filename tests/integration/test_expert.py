@@ -30,6 +30,7 @@ from memory_program.inference.loading import load_model
 from memory_program.models.factory import language_model
 from memory_program.rl.episode_json import episode_from_json
 from memory_program.rl.rewards import RewardRule, build_answer_metric
+from memory_program.rl.training_data import check_not_taught
 from memory_program.serving.reply_rewards import ReplyRewarder
 from memory_program.sft.exports import write_verl
 from memory_program.sft.sft_commands import (
@@ -211,7 +212,9 @@ def test_a_row_of_verl_can_be_rolled_out_and_rewarded(taught, tmp_path):
         assert [message["role"] for message in row["prompt"]] == ["system", "user"]
         extra = row["extra_info"]
         assert (extra["index"], extra["agent"]) == (1, "episodic")
-        episode = episode_from_json(json.loads(extra["episode"]))
+        sent = json.loads(extra["episode"])
+        assert sent["expert_tokens"] == {"episodic": 6, "semantic": 7, "procedural": 4}
+        episode = episode_from_json(sent)
         assert rewarder.reward(episode, "episodic", reply("episodic", remembers=True)).reward == worth
     namespaces = {row["extra_info"]["namespace"] for row in rows}
     assert len(namespaces) == 6
@@ -241,6 +244,11 @@ def test_fine_tuning_teaches_the_experts_replies(model, taught, tmp_path):
     losses = [e["loss"] for e in read_log(tmp_path / "sft") if e["kind"] == "validation"]
     assert len(losses) == 7
     assert min(losses) < 0.3 * losses[0]
+    talks = [talk(name) for name in "abcd"]
+    check_not_taught(f"local:{model}", talks)
+    for shared in talks[:3]:
+        with pytest.raises(ConfigError, match=f"'{shared.conversation_id}' taught .* by --mode sft"):
+            check_not_taught(f"local:{tmp_path / 'sft' / 'model'}", [talks[3], shared])
     lm = language_model(f"local:{tmp_path / 'sft' / 'model'}")
     greedy = lm15.Config(temperature=0.0, max_tokens=40)
     said = lm(replace(request("semantic"), model=lm.model, config=greedy))
@@ -282,7 +290,7 @@ def test_lost_calls_are_told_and_what_is_done_is_kept(tmp_path):
     path.write_text(json.dumps(as_locomo_json([talk(name) for name in "abcd"])), encoding="utf-8")
     failing = dspy.LM("test/expert", engine=Expert(failing=1), cache=False, num_retries=0)
     config = TrajectoriesConfig(
-        model="test/expert", dataset=str(path), output_dir=tmp_path / "out", num_threads=1
+        model="test/expert", dataset=str(path), output_dir=tmp_path / "out", num_threads=1, split="train"
     )
     with pytest.raises(ModelError, match="1 conversations are not finished"):
         collect_trajectories(config, QUIET, expert=failing)

@@ -147,6 +147,8 @@ def score_signature(
         parts["conversations"] = "+".join(c.conversation_id for c in selection.conversations)
     if config.subset_file is not None:
         parts["subset"] = content_hash([question.question_id for question in selection.questions])[:8]
+    if config.sessions is not None:
+        parts["sessions"] = config.sessions
     if config.num_test is not None:
         parts["first"] = config.num_test
     if any(UNSPACED_RUN.search(str(question.answer)) for question in selection.questions):
