@@ -6,8 +6,9 @@ remembers and one that does not, and gives each equally often. Replies that reme
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import dspy
@@ -20,12 +21,13 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.agents.reader import QAReader
 from memory_program.agents.signatures import EMPTY_PLACEHOLDER, SPECIALISTS
 from memory_program.agents.writer import format_session_date
+from memory_program.bank.space import MemorySpace
 from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.models.local_model import LocalModel
 from memory_program.rl.trainer.packing import Sample
 from memory_program.rl.trainer.policy_step import LocalTrainer
-from tests.competent_model import Prompt, competent_reply
+from tests.competent_model import NOT_MENTIONED, Prompt, chat_format, competent_reply
 from tests.conversations import session
 from tests.tiny_model import save_tiny_model
 
@@ -75,8 +77,40 @@ def request(agent: str) -> Request:
 
 def save_half_taught(folder: Path) -> Path:
     """Save a model of half a million parameters that gives both replies of each specialist equally often."""
-    texts = [str(request(agent).system) + request(agent).messages[0].text for agent in REPLIES]
-    texts += [reply(agent, remembers=remembers) for agent in REPLIES for remembers in (True, False)]
+    lessons = [(request(agent), [reply(agent, remembers=r) for r in (True, False)]) for agent in REPLIES]
+    return _teach(folder, lessons)
+
+
+def save_half_taught_reader(folder: Path) -> Path:
+    """Save such a model that answers both questions about ``memorable_talk`` and abstains equally often."""
+    program, reader = ruled_program(), RuledReader()
+    program.reader.set_lm(program.reader.answer.lm.copy(engine=reader))
+    space, conversation = MemorySpace("x"), memorable_talk("x")
+    program.remember(space, conversation.sessions[0])
+    for question in conversation.questions:
+        program.ask(space, question.dated_text)
+    lessons = [
+        (asked, [answer_text(str(question.answer)), answer_text(NOT_MENTIONED)])
+        for asked, question in zip(reader.requests, conversation.questions, strict=True)
+    ]
+    return _teach(folder, lessons, spread=1.1)
+
+
+def answer_text(answer: str) -> str:
+    """The reply of a reader."""
+    return chat_format({"answer": answer})
+
+
+def memorable_talk(name: str) -> Conversation:
+    """A conversation whose two sentences are long enough for the rule-based writer."""
+    told = session(1, "Mara: I moved to Oslo with my sister.", "Tom: I adopted a puppy called Rex.")
+    return replace(talk(name), sessions=(told,))
+
+
+def _teach(folder: Path, lessons: Sequence[tuple[Request, Sequence[str]]], spread: float = 1.5) -> Path:
+    """Save a model that gives each of the replies to a request equally often, up to a factor of its loss."""
+    texts = [str(asked.system) + asked.messages[0].text for asked, _ in lessons]
+    texts += [text for _, replies in lessons for text in replies]
     save_tiny_model(
         folder, "llama", loudness=2.0, text="\n".join(texts), tokens=3000, by_words=False, **SIZES
     )
@@ -84,15 +118,13 @@ def save_half_taught(folder: Path) -> Path:
     training = ReinforceSettings(learning_rate=5e-3, warmup_steps=5, batch_tokens=2048, beta=0.0)
     learner = LocalTrainer(engine, training)
     samples = [
-        Sample(
-            tuple(engine.prompt_tokens(request(agent))), tuple(engine.reply_tokens(reply(agent, remembers=r)))
-        )
-        for agent in REPLIES
-        for r in (True, False)
+        Sample(tuple(engine.prompt_tokens(asked)), tuple(engine.reply_tokens(text)))
+        for asked, replies in lessons
+        for text in replies
     ]
     least = math.log(2) / statistics.fmean(len(sample.completion) for sample in samples)  # both equally often
     for _ in range(MOST_LESSONS):
-        if learner.sft_step(samples).loss < 1.5 * least:
+        if learner.sft_step(samples).loss < spread * least:
             break
     else:
         raise AssertionError(f"the tiny model has not learned its replies in {MOST_LESSONS} steps")
@@ -137,6 +169,22 @@ def student(folder: Path, reader: object | None = None) -> MemoryProgram:
     program.writer.set_lm(dspy.LM("local:tiny", engine=model, temperature=0.0, cache=False, num_retries=0))
     engine = reader if reader is not None else RuledReader()
     program.reader.set_lm(dspy.LM("test/ruled", engine=engine, temperature=0.0, cache=False, num_retries=0))
+    return program
+
+
+def ruled_program() -> MemoryProgram:
+    """A program whose writer and reader are rule-based."""
+    program = MemoryProgram()
+    for part in (program.writer, program.reader):
+        part.set_lm(dspy.LM("test/ruled", engine=RuledReader(), temperature=0.0, cache=False, num_retries=0))
+    return program
+
+
+def reader_student(folder: Path) -> MemoryProgram:
+    """A program whose reader is the model of a folder, and whose writer is rule-based."""
+    program = ruled_program()
+    model = LocalModel(LocalSettings(source=str(folder), dtype="float32", device="cpu"))
+    program.reader.set_lm(dspy.LM("local:tiny", engine=model, temperature=0.0, cache=False, num_retries=0))
     return program
 
 

@@ -32,6 +32,9 @@ BuildOrder = Literal["sequential", "two-phase"]
 
 SplitName = Literal["all", "train", "val", "test", "sft", "rl"]
 
+READER_FOLDER = "reader"
+"""The folder of a reader's weights beside a program; those in the program's own folder write for it."""
+
 NO_JUDGE = "none"
 """The value of ``judge_model`` that switches the judge off."""
 
@@ -152,8 +155,8 @@ class EvaluateConfig(Settings, init=False):
 
     program: Path | None = None
     """Saved program (JSON from optimize.py or train.py) to evaluate as the system "optimized", beside
-    "memory" with the prompts of this version. Trained weights in the same folder write for it, and
-    --writer-model for the others."""
+    "memory" with the prompts of this version. Trained weights in the same folder write for it, and those
+    in its folder "reader" answer; --writer-model and --reader-model are for the others."""
 
     build: BuildOrder = "sequential"
     """Order of writing sessions: one after the other, or in two phases (propose all at once, then settle in
@@ -252,7 +255,7 @@ class EvaluateConfig(Settings, init=False):
         if self.executor != "ray" or not self.mode.runs_systems:
             return self
         writers = [self.writer_model_for(name) for name in self.system_names]
-        readers = [self.reader] if any(name.has_model_reader for name in self.system_names) else []
+        readers = [self.reader_model_for(name) for name in self.system_names]
         called = (
             *(writers if self.mode is not Mode.ANSWER else ()),
             *(readers if self.mode is not Mode.BUILD else ()),
@@ -281,7 +284,11 @@ class EvaluateConfig(Settings, init=False):
                     and self.writer_model_for(name) is None
                     and self.mode is not Mode.ANSWER  # the banks say which model wrote them
                 )
-                lacks_reader = name.has_model_reader and self.reader is None and self.mode is not Mode.BUILD
+                lacks_reader = (
+                    name.has_model_reader
+                    and self.reader_model_for(name) is None
+                    and self.mode is not Mode.BUILD
+                )
                 if lacks_writer or lacks_reader:
                     part = "writer" if lacks_writer else "reader"
                     raise ConfigError(
@@ -313,11 +320,19 @@ class EvaluateConfig(Settings, init=False):
         """Name the model that writes in a system, if any: weights beside a program write for it."""
         if not name.has_model_writer:
             return None
-        if name is SystemName.OPTIMIZED and self.program is not None:
-            folder = self.program.parent
-            if any(folder.glob("*.safetensors")):
-                return f"local:{folder}"
-        return self.writer
+        return self._model_beside_program(name, ".") or self.writer
+
+    def reader_model_for(self, name: SystemName) -> str | None:
+        """Name the model that answers in a system, if any: weights in "reader" beside a program do for it."""
+        if not name.has_model_reader:
+            return None
+        return self._model_beside_program(name, READER_FOLDER) or self.reader
+
+    def _model_beside_program(self, name: SystemName, folder: str) -> str | None:
+        if name is not SystemName.OPTIMIZED or self.program is None:
+            return None
+        weights = self.program.parent / folder
+        return f"local:{weights}" if any(weights.glob("*.safetensors")) else None
 
     @property
     def writer(self) -> str | None:

@@ -29,6 +29,9 @@ _MAX_COST = (
 )
 _NUM_TEST = "Ask only the first N questions. For a quick look, not for a score."
 _NUM_TRAIN = "Least number of training examples (sessions with questions). A file may have fewer."
+_PROGRAM = (
+    "Saved program (JSON from optimize.py or train.py) whose prompts and demos replace those of this version."
+)
 _PUSH = 'Push the result to this Hugging Face repository, "owner/model". A new one is private.'
 _SEED = "Random seed of generated conversations, samples and statistics. API models are not seeded."
 _SESSIONS = "Use only the first N sessions of each conversation, and the questions that they can answer."
@@ -49,6 +52,7 @@ HubRepository = Annotated[str | None, Field(default=None, description=_PUSH)]
 MaxCost = Annotated[float | None, Field(default=None, gt=0, description=_MAX_COST)]
 NumTest = Annotated[int | None, Field(default=None, ge=1, description=_NUM_TEST)]
 NumTrain = Annotated[int, Field(default=600, ge=1, description=_NUM_TRAIN)]
+SavedProgram = Annotated[Path | None, Field(default=None, description=_PROGRAM)]
 Seed = Annotated[int, Field(default=0, ge=0, description=_SEED)]
 ServerAddress = Annotated[ApiBase | None, Field(default=None, description=_API_BASE)]
 Sessions = Annotated[int | None, Field(default=None, ge=1, description=_SESSIONS)]
@@ -275,9 +279,9 @@ class SystemSettings(SettingsGroup, init=False):
 class GradingSettings(SettingsGroup):
     """The score of one answer."""
 
-    answer_metric: Literal["f1", "judge", "mix"] = "f1"
+    answer_metric: Literal["f1", "judge", "mix"] | None = None
     """Score of an answer: LoCoMo's official F1, a judge's verdict, or the mean of both. A correct abstention
-    scores 1 in each."""
+    scores 1 in each. Default: mix with --judge-model, f1 without."""
 
     rubric: Literal["lenient", "strict"] = "strict"
     """Rubric of the judge. A lenient judge accepts vague answers, which training learns to exploit."""
@@ -285,13 +289,27 @@ class GradingSettings(SettingsGroup):
     judge_model: str | None = None
     """Model that judges answers, for --answer-metric judge and mix."""
 
+    @property
+    def metric(self) -> Literal["f1", "judge", "mix"]:
+        """The score of an answer, whether it was named or not."""
+        return self.answer_metric or ("f1" if self.judge_model is None else "mix")
+
+    def describe_default(self) -> list[str]:
+        """Say in a line that a judge is asked because its model was named."""
+        if self.answer_metric is not None or self.judge_model is None:
+            return []
+        return [
+            f"answers are scored by the mean of F1 and the verdict of {self.judge_model} "
+            "(--answer-metric f1 or judge takes one of them)"
+        ]
+
     def check_has_judge(self) -> None:
         """Check that a metric that needs a judge has one.
 
         Raises:
             ConfigError: it has none.
         """
-        if self.answer_metric != "f1" and self.judge_model is None:
+        if self.metric != "f1" and self.judge_model is None:
             raise ConfigError(
                 f"answer_metric={self.answer_metric!r} needs a judge: name its model with --judge-model, or "
                 "choose --answer-metric f1"

@@ -184,7 +184,7 @@ class OptimizeConfig(Settings, init=False):
                 "max_demos=0 leaves nothing to propose: allow demos with --max-demos 4, or name a model that "
                 "writes instructions with --prompt-model"
             )
-        if self.grading.answer_metric != "f1" and self.judge is None and self.target is not Target.JUDGE:
+        if self.grading.metric != "f1" and self.judge is None and self.target is not Target.JUDGE:
             raise ConfigError(
                 f"answer_metric={self.grading.answer_metric!r} needs a model that judges, which "
                 f"{self.model!r} cannot: name one with --judge-model, or choose --answer-metric f1"
@@ -220,6 +220,6 @@ class OptimizeConfig(Settings, init=False):
     @property
     def judge(self) -> str | None:
         """The judge's model, if the metric uses one. A judge itself is compared with known verdicts."""
-        if self.grading.answer_metric == "f1" or self.target is Target.JUDGE:
+        if self.grading.metric == "f1" or self.target is Target.JUDGE:
             return None
         return self.grading.judge_model or (None if is_bundled(self.model) else self.model)

@@ -5,10 +5,12 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from memory_program.configs.evaluate_config import READER_FOLDER
 from memory_program.configs.groups import (
     Concurrency,
     DataSettings,
     NumTrain,
+    SavedProgram,
     Seed,
     ServerAddress,
     SystemSettings,
@@ -17,6 +19,7 @@ from memory_program.configs.groups import (
     TrainingPart,
 )
 from memory_program.configs.trainer_groups import OptimizerSettings
+from memory_program.core.errors import ConfigError
 from memory_program.core.settings import Settings
 from memory_program.models.model_names import POCKET_BASE, trainable_model
 
@@ -48,6 +51,8 @@ class TrajectoriesConfig(Settings, init=False):
     max_completion_tokens: int = Field(default=4096, ge=1)
     """Most tokens of a reply."""
 
+    program: SavedProgram
+
     source: DataSettings = DataSettings()
     part: TrainingPart = TrainingPart(split="sft")
 
@@ -68,6 +73,11 @@ class TrajectoriesConfig(Settings, init=False):
     @model_validator(mode="after")
     def _check_trainable(self) -> Self:
         self.source.check_trainable()
+        if self.model == ORACLE_EXPERT and self.program is not None:
+            raise ConfigError(
+                f"program={str(self.program)!r} has prompts that model={ORACLE_EXPERT!r} does not know: "
+                "record it without a program, and give the program to --mode sft"
+            )
         return self
 
 
@@ -112,7 +122,7 @@ class SynthesizeConfig(Settings, init=False):
 
 
 class FineTuneConfig(Settings, init=False):
-    """Teach a writer the replies of an expert (SFT), before training by reward."""
+    """Teach a writer an expert's replies, or a reader the gold answers (SFT), before training by reward."""
 
     mode: Literal["sft"] = "sft"
     """Supervised fine-tuning."""
@@ -122,6 +132,14 @@ class FineTuneConfig(Settings, init=False):
 
     trajectories: Path = Path("runs/trajectories")
     """Folder of the expert's trajectories, from --mode trajectories."""
+
+    target: Literal["writer", "reader", "both"] = "writer"
+    """Part to teach: the writer (the expert's replies), the reader (the gold answers of the trajectories'
+    questions, from what retrieval finds in the expert's memories), or one model that does both."""
+
+    program: SavedProgram
+
+    system: SystemSettings = SystemSettings()
 
     epochs: int = Field(default=3, ge=1)
     """Passes over the examples. The weights with the lowest validation loss are the result."""
@@ -135,7 +153,23 @@ class FineTuneConfig(Settings, init=False):
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=1e-4)
 
     output_dir: Path = Path("runs/sft")
-    """Folder of the run; its folder "model" is the result. The same folder continues the same run."""
+    """Folder of the run; its folder "model" is the result (of a reader, "model/reader"). The same folder
+    continues the same run."""
+
+    @model_validator(mode="after")
+    def _check_searches(self) -> Self:
+        if self.target != "writer" and self.system.reader.max_searches:
+            raise ConfigError(
+                f"max_searches={self.system.reader.max_searches} cannot be taught: gold answers tell of no "
+                "search; leave it out, and train the reader by reward with it"
+            )
+        return self
+
+    @property
+    def weights_folder(self) -> Path:
+        """The folder of the result."""
+        model = self.output_dir / "model"
+        return model / READER_FOLDER if self.target == "reader" else model
 
     tracking: TrackingSettings = TrackingSettings()
 

@@ -6,18 +6,20 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from memory_program.configs.endpoints import JudgeAddress, ReaderAddress
+from memory_program.configs.evaluate_config import READER_FOLDER
 from memory_program.configs.groups import (
     DataSettings,
     GradingSettings,
     HubRepository,
     NumTest,
     NumTrain,
+    SavedProgram,
     ServerAddress,
     SystemSettings,
     TrackingSettings,
     TrainingPart,
 )
-from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
+from memory_program.configs.trainer_groups import GRPOSettings, Part, ReinforceSettings
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import Settings
 from memory_program.models.model_names import POCKET, POCKET_BASE, is_bundled, trainable_model
@@ -33,14 +35,18 @@ DEFAULT_GRPO = GRPOSettings(
 
 _BUNDLED_MODEL_MINUTES = 15.0
 
+_WRITERS_ONLY = ("reward_rule", "length_weight", "tool_weights", "alpha", "replay_questions")
+"""Settings without a meaning for the reader: its reward is the score of its answer."""
+
 
 class TrainConfig(Settings, init=False):
-    """Train the weights of the memory program's writer by the value of its memories.
+    """Train the weights of the memory program's writer by the value of its memories, or of its reader.
 
     A step writes the memories of a few sessions several times, asks a frozen reader the questions about them,
-    and increases the probability of replies that led to better answers. The train split teaches, validation
-    chooses the best weights, and test compares them with the start. A run can be stopped at any time: the
-    same command continues it from its last checkpoint.
+    and increases the probability of replies that led to better answers. A reader answers each question
+    several times from memories that stay as they are. The train split teaches, validation chooses the best
+    weights, and test compares them with the start. A run can be stopped at any time: the same command
+    continues it from its last checkpoint.
     """
 
     mode: Literal["train"] = "train"
@@ -54,9 +60,20 @@ class TrainConfig(Settings, init=False):
     model: str = POCKET_BASE
     """Model to train: "pocket-base" or "pocket" (embedded), "local:" and a folder, or a Hugging Face id."""
 
+    target: Literal["writer", "reader", "both"] = "writer"
+    """Part to train: the writer, the reader (the score of an answer is its reward), or both in turn: first
+    the writer, then the reader on its memories, each from --model, with its own steps and minutes. The other
+    part is frozen."""
+
+    program: SavedProgram
+
     reader_model: str | None = None
-    """Model that answers; it is never trained. Default: a frozen copy of --model, or pocket for pocket-base,
-    since its answers reflect the memories better."""
+    """Model that answers while the writer is trained. Default: a frozen copy of --model, or pocket for
+    pocket-base, since its answers reflect the memories better."""
+
+    writer_model: str | None = None
+    """Model that writes while the reader is trained. Default: a frozen copy of --model, or pocket for
+    pocket-base."""
 
     api_base: ServerAddress
 
@@ -101,17 +118,54 @@ class TrainConfig(Settings, init=False):
             raise ConfigError(f"backend={self.backend!r} has settings of its own: build an ArborTrainConfig")
         self.grading.check_has_judge()
         self.source.check_trainable()
+        for part in self.parts:
+            named = getattr(self, f"{part}_model")
+            if named is not None:
+                raise ConfigError(
+                    f"{part}_model={named!r} is for a frozen {part}, and target={self.target!r} trains it: "
+                    "name the model to train with --model"
+                )
+        values, defaults = self.grpo.flat_values(), DEFAULT_GRPO.flat_values()
+        changed = [name for name in _WRITERS_ONLY if values[name] != defaults[name]]
+        if self.target == "reader" and changed:
+            raise ConfigError(
+                f"{changed[0]}={values[changed[0]]!r} is for a writer, and target='reader' trains one whose "
+                "reward is the score of its answer: leave it out"
+            )
         return self
 
     @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts that are trained, in this order."""
+        return ("writer", "reader") if self.target == "both" else (self.target,)
+
+    @property
+    def writer(self) -> str:
+        """The model that writes: the frozen one, or that which the training begins with."""
+        return self._start("writer", self.writer_model)
+
+    @property
     def reader(self) -> str:
-        """The model that answers."""
-        return self.reader_model or (POCKET if self.model == POCKET_BASE else self.model)
+        """The model that answers: the frozen one, or that which the training begins with."""
+        return self._start("reader", self.reader_model)
+
+    def _start(self, part: Part, named: str | None) -> str:
+        if named is None and part not in self.parts and self.model == POCKET_BASE:
+            return POCKET
+        return named or self.model
 
     @property
     def trained_folder(self) -> Path:
-        """The folder of the result: weights, tokenizer, program, card."""
+        """The folder of the result: program, card, and the weights of the writer, if it was trained."""
         return self.output_dir / "model"
+
+    def weights_folder(self, part: Part) -> Path:
+        """Return the folder of the trained weights of a part, with tokenizer and program."""
+        return self.trained_folder if part == "writer" else self.trained_folder / READER_FOLDER
+
+    def part_folder(self, part: Part) -> Path:
+        """Return the folder of the checkpoints and the log of a part's training."""
+        return self.output_dir if self.parts[0] == part else self.output_dir / f"{part}-training"
 
     @property
     def timed_grpo(self) -> GRPOSettings:

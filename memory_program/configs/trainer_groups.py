@@ -12,6 +12,9 @@ from memory_program.core.settings import SettingsGroup, split_list
 
 LossType = Literal["grpo", "dr_grpo", "dapo"]
 
+Part = Literal["writer", "reader"]
+"""A part of the memory program whose weights can be trained."""
+
 
 def parse_tool_weights(tools: str) -> dict[str, float]:
     """Read the weights of tools.

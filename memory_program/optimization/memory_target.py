@@ -197,9 +197,7 @@ class MemoryOptimizationTarget:
             "seed": config.seed,
             **{OLD_NAMES.get(name, name): value for name, value in config.system.for_records().items()},
         }
-        metric = {"f1": "locomo_f1", "judge": "judge", "mix": "mean(locomo_f1,judge)"}[
-            config.grading.answer_metric
-        ]
+        metric = {"f1": "locomo_f1", "judge": "judge", "mix": "mean(locomo_f1,judge)"}[config.grading.metric]
         return "|".join([metric, *(f"{name}:{value}" for name, value in parts.items())])
 
     def errors(self, evaluator: CandidateEvaluator, candidate: PromptCandidate) -> Json:

@@ -100,7 +100,8 @@ def optimize(
         calls = stack.enter_context(closing(replies))
         subject.begin(calls, stack)
         progress = OptimizationProgress(console or Console(file=sys.stdout, width=120), calls)
-        for line in (subject.summary, *format_estimates(subject.estimates())):
+        metric = [] if is_judge else config.grading.describe_default()
+        for line in (subject.summary, *metric, *format_estimates(subject.estimates())):
             progress.say(line)
         limits = [f"--max-calls {config.max_calls:,}"] if config.max_calls is not None else []
         limits += [f"--max-cost {config.max_cost:g}"] if config.max_cost is not None else []
@@ -168,8 +169,7 @@ def _make_stage_context(
     return StageContext(
         config=config,
         calls=calls,
-        score=score
-        or build_answer_metric(config.grading.answer_metric, Rubric(config.grading.rubric), judge_lm),
+        score=score or build_answer_metric(config.grading.metric, Rubric(config.grading.rubric), judge_lm),
         models=used,
         task_lm=task_lm,
         prompt_lm=prompt_lm,

@@ -1,4 +1,4 @@
-"""The trained writer compared with its base model on the test split.
+"""The result of a training compared with its start on the test split.
 
 Both are evaluated like any system: whole conversations are remembered, and all their questions are asked at
 the end. They are compared on the questions that both answered.
@@ -7,7 +7,8 @@ the end. They are compared on the questions that both answered.
 import hashlib
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 from rich import box
@@ -18,6 +19,7 @@ from locomo.statistics import paired_comparison
 from memory_program.agents.program import saved_reply_format
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.configs.train_config import TrainConfig
+from memory_program.configs.trainer_groups import Part
 from memory_program.core.checkpoints import LogEntry
 from memory_program.core.errors import NoResultError
 from memory_program.core.json_files import Json, read_json_file
@@ -31,54 +33,78 @@ from memory_program.evaluation.scoring.score_signature import read_run
 from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.models.reply_settings import ReplyFormat
 from memory_program.rl.model_card import format_difference
+from memory_program.rl.trained_program import PROGRAM_FILE, make_base_program
 from memory_program.rl.training_data import TrainingSplits
 
 BASE, TRAINED = "base", "trained"
+PROMPTS_ONLY, WEIGHTS_ONLY, BOTH = "prompts only", "weights only", "both"
+_NOTE = (
+    "weights only: the weights that were trained under the program's prompts, asked under the base prompts"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A system of the comparison: its prompts (None: those of its models) and its models.
+
+    ``records`` names the folder of its records.
+    """
+
+    name: str
+    records: str
+    program: Path | None
+    writer: str
+    reader: str
 
 
 def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Console) -> Json:
-    """Evaluate the base and the trained writer on the test conversations, and compare them by question.
+    """Evaluate the start and the result of a training on the test conversations; compare by question.
 
-    Records of the same weights are reused. The folder of the trained writer's records names a hash of them.
+    With ``--program`` there are four systems: base, its prompts only, the weights only, and both. If writer
+    and reader were trained, each is evaluated alone, too. Records of the same weights are reused: the folders
+    of a trained system's records name a hash of them.
 
     Returns:
-        JSON: ``systems`` (base and trained, as in results.json of an evaluation) and ``comparisons`` (trained
-        minus base: ``locomo_f1`` on answerable questions, ``all five`` with abstention).
+        JSON: ``systems`` (by row, as in results.json of an evaluation), ``comparisons`` (the last row minus
+        the first: ``locomo_f1`` on answerable questions, ``all five`` with abstention) and ``gains`` (each
+        row's F1 minus that of the first).
 
     Raises:
         ModelError: a model does not answer.
         RunInUseError: another process works in the folder.
     """
-    weights = hashlib.sha256()
-    for path in sorted(config.trained_folder.glob("*.safetensors")):
-        weights.update(path.read_bytes())
-    trained_records = f"{TRAINED}-{weights.hexdigest()[:12]}"
-    # both reply as the trained one was taught; left to itself, a model of this process would reply as JSON
-    taught = saved_reply_format(read_json_file(config.trained_folder / "program.json"), "writer")
-    replies = taught if taught is ReplyFormat.CHAT else config.system.replies.reply_format
+    # all reply as the trained ones were taught; left to itself, a model of this process would reply as JSON
+    saved = read_json_file(config.trained_folder / PROGRAM_FILE)
+    is_chat = all(saved_reply_format(saved, part) is ReplyFormat.CHAT for part in config.parts)
+    replies = ReplyFormat.CHAT if is_chat else config.system.replies.reply_format
     seed = config.trainer.optimizer.seed
     systems: Json = {}
     scored: dict[str, list[ScoredQuestion]] = {}
-    for name, writer, records in (
-        (BASE, config.model, BASE),
-        (TRAINED, f"local:{config.trained_folder}", trained_records),
-    ):
-        line = f"evaluating {name} ({writer}) on {format_count(len(splits.test), 'conversation')}"
-        console.print(line, highlight=False, markup=False)
+    rows = _make_rows(config)
+    # rows with one writer share its memories; a training of a writer alone keeps those of each row apart
+    shares_banks = len(rows) > 2 or "reader" in config.parts
+    banks = config.output_dir / "evaluation" / "banks.sqlite"
+    for row in rows:
+        models = row.writer if config.parts == ("writer",) else f"{row.writer} writes, {row.reader} answers"
+        line = f"evaluating {row.name} ({models}) on {format_count(len(splits.test), 'conversation')}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        system = SystemName.MEMORY if row.program is None else SystemName.OPTIMIZED
         evaluation = EvaluateConfig(
             system=config.system.replace(reply_format=replies),
             source=config.source,
             conversations=",".join(conversation.conversation_id for conversation in splits.test),
             num_test=config.num_test,
             sessions=config.part.sessions,
-            systems=SystemName.MEMORY.value,
-            writer_model=writer,
-            reader_model=config.reader,
+            systems=system.value,
+            program=row.program,
+            writer_model=row.writer,
+            reader_model=row.reader,
             judge_model=config.grading.judge_model,
             api_base=config.api_base,
             reader_api_base=config.reader_api_base,
             judge_api_base=config.judge_api_base,
-            output_dir=config.output_dir / "evaluation" / records,
+            output_dir=config.output_dir / "evaluation" / row.records,
+            db_url=f"sqlite:///{banks.as_posix()}" if shares_banks else None,
             seed=seed,
             mlflow=False,
             max_errors=sys.maxsize,  # a base whose replies are useless is a result here
@@ -88,20 +114,66 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
         except NoResultError:  # as is one that cannot reply at all; the results are written
             results = read_json_file(evaluation.output_dir / EVALUATION_RESULTS_FILE)
         assert results is not None, "a full run reports"
-        systems[name] = results["systems"][SystemName.MEMORY.value]
-        folder = evaluation.output_dir / SystemName.MEMORY.value
+        systems[row.name] = results["systems"][system.value]
+        folder = evaluation.output_dir / system.value
         recorded = SystemRecords(folder, read_run(folder), Journals.read(folder), load_selection(evaluation))
-        scored[name] = [score_question(question, record, {}) for question, record in recorded.answers()]
+        scored[row.name] = [score_question(question, record, {}) for question, record in recorded.answers()]
+    first, *others = (row.name for row in rows)
     comparisons = {
-        name: _compare_answers(scored[TRAINED], scored[BASE], seed, headline_only=headline_only)
+        name: _compare_answers(scored[others[-1]], scored[first], seed, headline_only=headline_only)
         for name, headline_only in (("locomo_f1", True), ("all five", False))
     }
-    return {"systems": systems, "comparisons": comparisons}
+    gains = {name: _compare_answers(scored[name], scored[first], seed, headline_only=True) for name in others}
+    return {"systems": systems, "comparisons": comparisons, "gains": gains}
+
+
+def _make_rows(config: TrainConfig) -> list[_Row]:
+    """List the systems to compare, the start first and the result last."""
+    digest = hashlib.sha256()
+    start: dict[Part, str] = {"writer": config.writer, "reader": config.reader}
+    trained = dict(start)
+    for part in config.parts:
+        folder = config.weights_folder(part)
+        trained[part] = f"local:{folder}"
+        for path in sorted(folder.glob("*.safetensors")):
+            digest.update(path.read_bytes())
+    weights = digest.hexdigest()[:12]
+
+    def make(name: str, program: Path | None, writer: str, reader: str) -> _Row:
+        is_trained = [writer, reader] != list(start.values())
+        records = name.replace(" ", "-") + (f"-{weights}" if is_trained else "")
+        return _Row(name, records, program, writer, reader)
+
+    base = make(BASE, None, start["writer"], start["reader"])
+    result = (trained["writer"], trained["reader"])
+    if config.program is None and len(config.parts) == 1:
+        return [base, make(TRAINED, None, *result)]
+    if config.program is None:
+        return [
+            base,
+            make("writer only", None, trained["writer"], start["reader"]),
+            make("reader only", None, start["writer"], trained["reader"]),
+            make(BOTH, None, *result),
+        ]
+    programs = [config.output_dir / "evaluation" / f"{name}.json" for name in ("base", "program")]
+    # copies, since weights may lie beside the program itself, and would write for it
+    programs[0].parent.mkdir(parents=True, exist_ok=True)
+    make_base_program(config).save(str(programs[0]))
+    programs[1].write_bytes(config.program.read_bytes())
+    return [
+        base,
+        make(PROMPTS_ONLY, programs[1], start["writer"], start["reader"]),
+        make(WEIGHTS_ONLY, programs[0], *result),
+        make(BOTH, programs[1], *result),
+    ]
 
 
 def comparison_table(comparison: Json) -> Table:
-    """Make a table of both systems and their difference."""
-    table = Table(box=box.SIMPLE_HEAD, title="test: official F1, 95 % interval by conversation")
+    """Make a table of the systems, their gains over the first where there are several, and the difference."""
+    systems, gains = comparison["systems"], comparison.get("gains", {})
+    note = _NOTE if WEIGHTS_ONLY in systems else None
+    title = "test: official F1, 95 % interval by conversation"
+    table = Table(box=box.SIMPLE_HEAD, title=title, caption=note, caption_justify="left")
 
     def interval(score: Json) -> str:
         if score["value"] is None:
@@ -109,13 +181,17 @@ def comparison_table(comparison: Json) -> Table:
         bounds = "" if score["low"] is None else f" ({score['low']:.2f}..{score['high']:.2f})"
         return f"{score['value']:.3f}{bounds}"
 
-    for heading in ("", "F1", "abstention", "all five", "failures"):
+    has_gains = len(gains) > 1
+    headings = ["", "F1", "abstention", "all five", "failures", *(["F1 minus base"] if has_gains else [])]
+    for heading in headings:
         table.add_column(heading, justify="left" if not heading else "right")
-    for name, system in comparison["systems"].items():
+    for name, system in systems.items():
         scores = (system["locomo_f1"]["all"], system["abstention"], system["overall_with_abstention"])
-        table.add_row(name, *map(interval, scores), str(system["failures"]["all"]))
-    headline, overall = (comparison["comparisons"][name] for name in ("locomo_f1", "all five"))
-    table.add_row("difference", format_difference(headline), "", format_difference(overall), "")
+        gain = [format_difference(gains[name]) if name in gains else ""] if has_gains else []
+        table.add_row(name, *map(interval, scores), str(system["failures"]["all"]), *gain)
+    if not has_gains:
+        headline, overall = (comparison["comparisons"][name] for name in ("locomo_f1", "all five"))
+        table.add_row("difference", format_difference(headline), "", format_difference(overall), "")
     return table
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from locomo.types import ANSWERABLE_CATEGORIES, Category, Conversation, Question
+from locomo.types import ANSWERABLE_CATEGORIES, Category, Conversation, Question, Session
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import operation_from_json, operation_to_json
 from memory_program.bank.record_json import session_from_json, session_to_json
@@ -44,14 +44,14 @@ def episode_from_json(document: Json) -> Episode:
         name = document["conversation_id"]
         if not isinstance(name, str) or not name:
             raise ValueError(f"conversation_id={name!r} is not a name")
-        session = session_from_json(json.dumps(document["session"]))
+        session = read_session(document["session"])
         if not session.turns:
             raise ValueError("the session has no turns")
         if len({turn.turn_id for turn in session.turns}) < len(session.turns):
             raise ValueError("two turns have one id")
         space = MemorySpace(name)
         space.bank = MemoryBank.replay(name, map(operation_from_json, document["operations"]))
-        questions = tuple(_question(name, asked) for asked in document["questions"])
+        questions = tuple(question_from_json(name, asked) for asked in document["questions"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise RecordError(f"not an episode: {problem:.300}; write it with episode_to_json") from error
@@ -62,7 +62,13 @@ def episode_from_json(document: Json) -> Episode:
     return Episode(conversation, session, space, questions)
 
 
-def _question(conversation_id: str, asked: Json) -> Question:
+def read_session(document: Json) -> Session:
+    """Parse the session of an episode; raise ``ValueError`` or ``KeyError`` if it is something else."""
+    return session_from_json(json.dumps(document))
+
+
+def question_from_json(conversation_id: str, asked: Json) -> Question:
+    """Parse a question of an episode; raise ``ValueError`` or ``KeyError`` if it is something else."""
     text, answer = asked["question"], asked["answer"]
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"question={text!r} is not a text")

@@ -1,4 +1,4 @@
-"""MemoryGRPO: a DSPy teleprompter that trains the weights of a memory program's writer.
+"""MemoryGRPO: a DSPy teleprompter that trains the weights of a memory program's writer, or its reader.
 
 Group relative policy optimisation (DeepSeekMath, arXiv 2402.03300) on episodes. A step samples several
 rollouts of some sessions, each from the same memory. A frozen reader answers questions from each resulting
@@ -6,7 +6,8 @@ memory, and the update increases the probability of replies that led to better a
 for its own work, weighted by how much of it was retrieved (MemBuilder, arXiv 2601.05488: ADRPO).
 
 One step is ``_TrainingLoop._step``: sample (``rollouts.py``), grade (``rollouts.py``), credit
-(``rewards.py``), update (``trainer/policy_step.py``).
+(``rewards.py``), update (``trainer/policy_step.py``). For the reader the sampled replies are answers, and
+their scores are the rewards (``answer_rollouts.py``).
 """
 
 from collections import defaultdict
@@ -24,13 +25,14 @@ from locomo.types import Conversation
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
-from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings, parse_tool_weights
+from memory_program.configs.trainer_groups import GRPOSettings, Part, ReinforceSettings, parse_tool_weights
 from memory_program.core.checkpoints import LogEntry, RunState, TrainableWeights
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.hashing import content_hash
 from memory_program.core.parallel import run_parallel
 from memory_program.models.memoized import memoized
 from memory_program.models.model_names import model_fingerprint
+from memory_program.rl.answer_rollouts import AnswerPhase
 from memory_program.rl.backends.arbor.arbor_trainer import SubmittedGroups
 from memory_program.rl.backends.local_backend import LocalProvider
 from memory_program.rl.curriculum import Curriculum
@@ -50,9 +52,9 @@ from memory_program.rl.rollouts import (
     sampling_program,
     training_items,
 )
-from memory_program.rl.step_metrics import Stopwatch, rollout_metrics, update_metrics
+from memory_program.rl.step_metrics import StepSamples, Stopwatch, rollout_metrics, update_metrics
 from memory_program.rl.trainer.policy_step import StepReport
-from memory_program.rl.validation import validate_policy
+from memory_program.rl.validation import ValidationResult, validate_policy
 
 _MIN_IMPROVEMENT = 1e-9  # smaller differences of scores are rounding errors
 _MAX_UNSCORED_SHARE = 0.1  # a validation that lost more of its questions cannot become the best
@@ -81,7 +83,7 @@ class TrainingJob(Protocol):
 
 
 class MemoryGRPO(Teleprompter):
-    """Trains the one model that a program's writer uses; the reader is another model and stays frozen.
+    """Trains the one model that a part of a program uses; the other part has another model, which is frozen.
 
     The model's provider decides where training happens: in this process, or on a server (``arbor_model``).
 
@@ -100,6 +102,7 @@ class MemoryGRPO(Teleprompter):
         extra_resume_settings: LogEntry | None = None,
         on_start: Callable[[], None] = lambda: None,
         on_entry: Callable[[LogEntry], None] = lambda entry: None,
+        target: Part = "writer",
     ) -> None:
         """Prepare to train.
 
@@ -113,8 +116,11 @@ class MemoryGRPO(Teleprompter):
                 metric, and those of the student that its prompts do not show.
             on_start: called when the folder turns out to fit the settings, before models are loaded.
             on_entry: called with every log entry.
+            target: the part that is trained. Of the rewards, the reader has ``format_weight`` and
+                ``scale_rewards`` only.
         """
         super().__init__()
+        self.target: Part = target
         self.metric, self.folder = metric, folder
         self.settings = settings or GRPOSettings()
         self.training = training or ReinforceSettings()
@@ -143,7 +149,7 @@ class MemoryGRPO(Teleprompter):
         """Train, and leave the weights with the best validation score in the student's model.
 
         Args:
-            student: the agents of its writer share one model; its reader has another one.
+            student: all agents of its writer share one model, and its reader has another one.
             trainset: conversations to train on.
             valset: conversations to validate on; none of them is in the training set.
             teacher: not used; the name is DSPy's.
@@ -156,48 +162,97 @@ class MemoryGRPO(Teleprompter):
             ModelError: the weights cannot be trained, the training diverges, or every rollout fails.
             StoreError: the database fails.
         """
-        _check_setup(student, trainset, valset)
+        _check_setup(self.target, student, trainset, valset)
         with self._open_store() as store:
             _TrainingLoop(self, student, trainset, valset, store).run()
         return student
 
     def dry_run(self, student: MemoryProgram, *, trainset: Sequence[Conversation]) -> list[EpisodeGroups]:
         """Sample, grade and credit one episode, and return its groups; nothing is trained."""
-        _check_setup(student, trainset, ())
+        _check_setup(self.target, student, trainset, ())
         with self._open_store() as store:
             settings = _resume_settings(self, student, trainset, ())
-            rollouts = _RolloutPhase(self, student, trainset, store, settings)
-            episode = rollouts.curriculum.episodes(0)[0]
-            return rollouts.credit(rollouts.grader.grade(rollouts.sample([episode], 0)))
+            one = self.settings.replace(examples_per_step=1)
+            phase = _make_phase(self, one, student, (trainset, ()), store, settings)
+            return list(phase.sample_groups(0, Stopwatch()).groups)
 
     def _open_store(self) -> BankStore:
         self.folder.mkdir(parents=True, exist_ok=True)
         return BankStore(f"sqlite:///{(self.folder / 'banks.sqlite').as_posix()}")
 
 
+class _SamplingPhase(Protocol):
+    """The part of a step that needs no gradient."""
+
+    curriculum: Curriculum
+    sampling_phase: str
+    """The phase of the stopwatch in which the policy samples."""
+
+    def sample_groups(self, step: int, watch: Stopwatch) -> StepSamples:
+        """Sample the rollouts of a step, score and group them."""
+        ...
+
+    def validate(self) -> ValidationResult:
+        """Score the greedy policy on the validation set."""
+        ...
+
+
+def _make_phase(
+    grpo: MemoryGRPO,
+    settings: GRPOSettings,
+    student: MemoryProgram,
+    data: tuple[Sequence[Conversation], Sequence[Conversation]],
+    store: BankStore,
+    resume_settings: LogEntry,
+) -> _SamplingPhase:
+    if grpo.target == "writer":
+        return _RolloutPhase(grpo, settings, student, data, store, resume_settings)
+    return AnswerPhase(student, *data, store, grpo.metric, settings, grpo.training, resume_settings)
+
+
 class _RolloutPhase:
-    """The part of a step that needs no gradient: roll in, sample, grade, credit."""
+    """The part of a writer's step that needs no gradient: roll in, sample, grade, credit."""
+
+    sampling_phase = "write"
 
     def __init__(
         self,
         grpo: MemoryGRPO,
+        settings: GRPOSettings,
         student: MemoryProgram,
-        trainset: Sequence[Conversation],
+        data: tuple[Sequence[Conversation], Sequence[Conversation]],
         store: BankStore,
         resume_settings: LogEntry,
     ) -> None:
-        self._grpo, self._settings, self._seed = grpo, grpo.settings, grpo.training.optimizer.seed
+        trainset, self._valset = data
+        self._grpo, self._settings, self._seed = grpo, settings, grpo.training.optimizer.seed
         self._store, self._resume_settings = store, resume_settings
         self._agents = student.writer.agents
         max_tokens = grpo.training.max_completion_tokens
         self._sampler = sampling_program(student, grpo.training.temperature, max_tokens)
-        self.greedy = sampling_program(student, 0.0, max_tokens)
+        self._greedy = sampling_program(student, 0.0, max_tokens)
         reader = student.reader.deepcopy()
         reader.set_lm(memoized(get_reader_lm(student)))
-        self.grader = Grader(reader, grpo.metric, grpo.rule, self._settings.concurrency, self.greedy.writer)
-        self.curriculum = Curriculum(trainset, self._settings, self._seed, self._roll_in)
+        self._grader = Grader(reader, grpo.metric, grpo.rule, settings.concurrency, self._greedy.writer)
+        self.curriculum = Curriculum(trainset, settings, self._seed, self._roll_in)
 
-    def sample(self, episodes: Sequence[Episode], step: int) -> list[Rollout]:
+    def sample_groups(self, step: int, watch: Stopwatch) -> StepSamples:
+        """Sample, grade and credit the rollouts of a step."""
+        with watch.phase("roll_in"):
+            episodes = self.curriculum.episodes(step)
+        with watch.phase("write"):
+            rollouts = self._sample(episodes, step)
+        with watch.phase("read"):
+            graded = self._grader.grade(rollouts)
+        groups = self._credit(graded)
+        lines = rollout_lines(graded, groups, step + 1)
+        return StepSamples(groups, rollout_metrics(graded, groups), lines)
+
+    def validate(self) -> ValidationResult:
+        """Let the greedy policy remember the validation set, and ask it all questions."""
+        return validate_policy(self._greedy, self._valset, self._grader, threads=self._settings.concurrency)
+
+    def _sample(self, episodes: Sequence[Episode], step: int) -> list[Rollout]:
         """Sample the rollouts of each episode, those of one episode next to each other."""
         seed = f"{self._seed}/{step}"
         numbers = defaultdict[str, Iterator[int]](count)  # an episode that comes twice is counted on
@@ -220,7 +275,7 @@ class _RolloutPhase:
             raise ModelError(f"every rollout failed; the first failure: {lost[0].where}: {lost[0].message}")
         return rollouts
 
-    def credit(self, graded: Sequence[ScoredRollout]) -> list[EpisodeGroups]:
+    def _credit(self, graded: Sequence[ScoredRollout]) -> list[EpisodeGroups]:
         """Compute rewards and advantages within the groups of each episode."""
         size = self._settings.group_size
         return [
@@ -238,7 +293,7 @@ class _RolloutPhase:
         """Remember the conversations of a window with the current weights."""
         names = [memory_namespace(c, self._resume_settings, "window", window) for c in conversations]
         by_name = dict(zip(names, conversations, strict=True))  # one may come twice
-        tasks = [partial(roll_in, self.greedy, c, self._store, name) for name, c in by_name.items()]
+        tasks = [partial(roll_in, self._greedy, c, self._store, name) for name, c in by_name.items()]
         spaces = dict(zip(by_name, run_parallel(tasks, self._settings.concurrency), strict=True))
         return [spaces[name] for name in names]
 
@@ -254,8 +309,8 @@ class _TrainingLoop:
         valset: Sequence[Conversation],
         store: BankStore,
     ) -> None:
-        self._grpo, self._settings, self._valset = grpo, grpo.settings, valset
-        lm = get_policy_lm(student)
+        self._grpo, self._settings = grpo, grpo.settings
+        lm = get_policy_lm(student, grpo.target)
         if not lm.provider.reinforceable:
             lm.provider = LocalProvider()
         self._state = RunState(grpo.folder, _resume_settings(grpo, student, trainset, valset))
@@ -263,7 +318,8 @@ class _TrainingLoop:
         self._job = cast(TrainingJob, lm.reinforce(grpo.training.model_dump()))
         grpo.job = self._job
         # after reinforce(), which gives the model the name of its job
-        self._rollouts = _RolloutPhase(grpo, student, trainset, store, self._state.settings)
+        data = (trainset, valset)
+        self._phase = _make_phase(grpo, grpo.settings, student, data, store, self._state.settings)
         self._progress = self._state.resume(self._job.trainer)
         drop_rollouts_after(grpo.folder, self._progress.step)
 
@@ -302,26 +358,20 @@ class _TrainingLoop:
 
     def _step(self) -> None:
         """Take one GRPO step: sample, grade, credit, update."""
-        watch, phase, step = Stopwatch(), self._rollouts, self._progress.step
-        with watch.phase("roll_in"):
-            episodes = phase.curriculum.episodes(step)
-        with watch.phase("write"):
-            rollouts = phase.sample(episodes, step)
-        with watch.phase("read"):
-            graded = phase.grader.grade(rollouts)
-        episode_groups = phase.credit(graded)
-        write_rollouts(self._grpo.folder, step + 1, rollout_lines(graded, episode_groups, step + 1))
+        watch, phase, step = Stopwatch(), self._phase, self._progress.step
+        sampled = phase.sample_groups(step, watch)
+        write_rollouts(self._grpo.folder, step + 1, sampled.lines)
         with watch.phase("update"):
-            groups = [group for of_episode in episode_groups for group in of_episode.groups]
+            groups = [group for of_episode in sampled.groups for group in of_episode.groups]
             has_own_logprobs = self._grpo.training.temperature == 1.0
             items = [training_items(group, has_own_logprobs=has_own_logprobs) for group in groups]
             report = self._job.step([{"batch_id": n, "group": group} for n, group in enumerate(items)])
-        metrics = {**rollout_metrics(graded, episode_groups), **update_metrics(report), **watch.metrics()}
+        metrics = {**sampled.metrics, **update_metrics(report), **watch.metrics()}
         self._progress.step += 1
         self._progress.seconds += watch.total_s
         self._progress.samples += report.samples if report is not None else 0
         counts = {
-            "sampled": (metrics["sampled_tokens"], metrics["seconds/write"]),
+            "sampled": (metrics["sampled_tokens"], metrics[f"seconds/{phase.sampling_phase}"]),
             "trained": (metrics.get("forward_tokens", 0.0), metrics["seconds/update"]),
         }
         speeds = {f"tokens_per_s/{name}": tokens / s for name, (tokens, s) in counts.items() if s}
@@ -329,11 +379,9 @@ class _TrainingLoop:
 
     def _validate(self) -> None:
         """Score the EMA weights on the validation set, and keep them if they are the best so far."""
-        watch, progress, rollouts = Stopwatch(), self._progress, self._rollouts
+        watch, progress = Stopwatch(), self._progress
         with self._job.trainer.ema_weights():
-            found = validate_policy(
-                rollouts.greedy, self._valset, rollouts.grader, threads=self._settings.concurrency
-            )
+            found = self._phase.validate()
             if found.score is None:
                 raise ModelError(
                     f"none of {found.lost} validation questions has a score: calls of the writer, the reader "
@@ -361,9 +409,11 @@ def _resume_settings(
 ) -> LogEntry:
     """Collect the settings that must not change between runs: all but the time limit and the threads."""
     data = [[conversation.fingerprint for conversation in split] for split in (trainset, valset)]
+    lms = {"writer": get_policy_lm(student), "reader": get_reader_lm(student)}
+    models = {part: model_fingerprint(lm.model) for part, lm in lms.items()}
     return {
-        "model": model_fingerprint(get_policy_lm(student).model),
-        "reader": model_fingerprint(get_reader_lm(student).model),
+        "model": models.pop(grpo.target),
+        **models,  # of the frozen part
         "program": content_hash(student.dump_state())[:16],
         "data": content_hash(data)[:16],
         **grpo.extra_resume_settings,
@@ -385,12 +435,13 @@ def get_reader_lm(student: MemoryProgram) -> dspy.LM:
 
 
 def _check_setup(
-    student: MemoryProgram, trainset: Sequence[Conversation], valset: Sequence[Conversation]
+    target: Part, student: MemoryProgram, trainset: Sequence[Conversation], valset: Sequence[Conversation]
 ) -> None:
     if get_reader_lm(student).engine is get_policy_lm(student).engine:
+        frozen = "reader" if target == "writer" else "writer"
         raise ConfigError(
-            "the reader shares the model that is trained, and would change with it: give it a model of its "
-            "own with program.reader.set_lm(lm)"
+            f"the {frozen} shares the model that is trained, and would change with it: give it a model of "
+            f"its own with program.{frozen}.set_lm(lm)"
         )
     shared = {c.conversation_id for c in trainset} & {c.conversation_id for c in valset}
     if shared:

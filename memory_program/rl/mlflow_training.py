@@ -1,12 +1,13 @@
 """The outputs of a training besides its weights: program, card, results.json, curves, MLflow."""
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from memory_program.agents.program import MemoryProgram
 from memory_program.configs.groups import MACHINE_SETTINGS, tracked_params
 from memory_program.configs.train_config import TrainConfig
+from memory_program.configs.trainer_groups import Part
 from memory_program.core.checkpoints import LogEntry, read_log
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json, write_json
@@ -24,14 +25,21 @@ _TABLE_ROWS = 20
 
 
 def make_training_results(
-    config: TrainConfig, splits: TrainingSplits, entries: Sequence[LogEntry], comparison: Json
+    config: TrainConfig, splits: TrainingSplits, logs: Mapping[Part, Sequence[LogEntry]], comparison: Json
 ) -> Json:
-    """Make results.json: settings, data, progress, validation scores and the comparison with the base."""
+    """Make results.json: settings, data, progress, validation scores and the comparison with the base.
+
+    Args:
+        config: of the training.
+        splits: the data.
+        logs: the log of each part that was trained.
+        comparison: of ``compare_with_base``.
+    """
+    trainings = {part: _summarize_log(log, config.trainer.optimizer.seed) for part, log in logs.items()}
+    entries = [entry for log in logs.values() for entry in log]
     steps = [entry for entry in entries if entry["kind"] == "step"]
-    validations = [entry for entry in entries if entry["kind"] == "validation"]
-    best = next(entry for entry in validations if entry["step"] == validations[-1]["best_step"])
     return {
-        "settings": config.model_dump(mode="json", exclude={*MACHINE_SETTINGS}),
+        "settings": config.model_dump(mode="json", exclude={*MACHINE_SETTINGS, "program"}),
         "dataset": {
             "name": splits.dataset.name,
             "sha256": splits.dataset.sha256,
@@ -44,14 +52,24 @@ def make_training_results(
         **provenance(),
         "steps": len(steps),
         "samples": sum(int(entry["samples"]) for entry in steps),
-        "run_s": entries[-1]["run_s"],
+        "run_s": sum(log[-1]["run_s"] for log in logs.values()),
         "overhead": sum(e["overhead"] * e["seconds/step"] for e in steps)
         / max(1e-9, sum(e["seconds/step"] for e in steps)),
+        "trainings": trainings,
+        "validation": trainings[config.parts[-1]]["validation"],
+        **comparison,
+    }
+
+
+def _summarize_log(entries: Sequence[LogEntry], seed: int) -> Json:
+    validations = [entry for entry in entries if entry["kind"] == "validation"]
+    best = next(entry for entry in validations if entry["step"] == validations[-1]["best_step"])
+    return {
+        "steps": sum(entry["kind"] == "step" for entry in entries),
         "validation": {
             **{"first": validations[0], "best": best, "last": validations[-1]},
-            "difference": validation_difference(validations[0], best, config.trainer.optimizer.seed),
+            "difference": validation_difference(validations[0], best, seed),
         },
-        **comparison,
     }
 
 
@@ -81,18 +99,28 @@ class TrainingPublisher(RunTracker):
     def begin(self) -> None:
         """Open the MLflow run, with the curves of an earlier process if it lacks them."""
         self.start(self._described)
-        for entry in read_log(self._config.output_dir):
-            self.log_points(CurvePoints.from_entry(entry))
+        for part in self._config.parts:
+            for entry in read_log(self._config.part_folder(part)):
+                self.log_points(self._points(entry, part))
 
-    def log_entry(self, entry: LogEntry) -> None:
-        """Log an entry of the training's log; with a validation, a table of rollouts of the last step."""
-        points = CurvePoints.from_entry(entry)
+    def log_entry(self, entry: LogEntry, part: Part) -> None:
+        """Log an entry of a part's log; with a validation, a table of rollouts of the last step."""
+        points = self._points(entry, part)
         if entry["kind"] == "validation":
-            table = sample_columns(self._config.output_dir, points.step, _TABLE_ROWS)
-            points = replace(points, table=table, table_file=f"rollouts/step-{points.step:06d}.json")
+            table = sample_columns(self._config.part_folder(part), points.step, _TABLE_ROWS)
+            file = f"rollouts/{self._prefix(part)}step-{points.step:06d}.json"
+            points = replace(points, table=table, table_file=file)
         self.log_points(points)
 
-    def publish(self, results: Json, entries: Sequence[LogEntry], program: MemoryProgram) -> None:
+    def _points(self, entry: LogEntry, part: Part) -> CurvePoints:
+        points, prefix = CurvePoints.from_entry(entry), self._prefix(part)
+        values = {f"{prefix}{name}": value for name, value in points.values.items()}
+        return replace(points, values=values, marker=f"{prefix}{points.marker}")
+
+    def _prefix(self, part: Part) -> str:
+        return f"{part}-" if len(self._config.parts) > 1 else ""
+
+    def publish(self, results: Json, logs: Mapping[Part, Sequence[LogEntry]], program: MemoryProgram) -> None:
         """Write results and curves, and log what MLflow lacks, unless that was done before.
 
         Raises:
@@ -101,11 +129,11 @@ class TrainingPublisher(RunTracker):
         """
         folder = self._config.output_dir
         write_json(folder / RESULTS, results)
-        files = [
-            folder / RESULTS,
-            self._config.trained_folder / "README.md",
-            *write_curves(folder / "plots", entries),
-        ]
+        files = [folder / RESULTS, self._config.trained_folder / "README.md"]
+        points: list[CurvePoints] = []
+        for part, entries in logs.items():
+            files += write_curves(folder / "plots", entries, self._prefix(part))
+            points += [self._points(entry, part) for entry in entries]
         digest = content_hash(
             {name: results[name] for name in ("settings", "dataset", "systems", "validation")}
         )
@@ -117,11 +145,12 @@ class TrainingPublisher(RunTracker):
             tags={**self._described.tags, **tags},
             artifacts=files,
         )
-        self.finish(digest, run, curves=map(CurvePoints.from_entry, entries), program=program)
+        self.finish(digest, run, curves=points, program=program)
 
 
 def _test_metrics(results: Json) -> Iterator[tuple[str, float]]:
     for name, system in results["systems"].items():
+        name = name.replace(" ", "_")
         for score in ("abstention", "overall_with_abstention"):
             if system[score]["value"] is not None:
                 yield f"test/{name}/{score}", system[score]["value"]

@@ -1,4 +1,4 @@
-"""The model card of a trained writer: origin, data, method, scores, and how to run it."""
+"""The model card of a trained writer or reader: origin, data, method, scores, and how to run it."""
 
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.json_files import Json
@@ -6,17 +6,15 @@ from memory_program.core.json_files import Json
 _CARD = """---
 tags: [memory, reinforcement-learning, grpo]
 ---
-# {model}, trained as a memory writer
+# {model}, trained as a memory {parts}
 
-The writer of a memory program: it reads a session of a conversation and calls tools that write memories. Its
-reward was the score of a frozen reader's answers from these memories. It is made for this task only.
+{about} It is made for this task only.
 
-- base model: {model}; frozen reader: {reader}
+- base model: {model}{frozen}
 - data: {dataset}, {train} training conversations, {val} for validation, {test} for testing
-- method: GRPO ({loss_type}), {reward_rule} reward on {answer_metric}{attribution}; {steps} steps, {samples:,}
+- method: GRPO ({loss_type}), {reward}; {steps} steps, {samples:,}
   samples, {tuning} tuning, learning rate {learning_rate:g}, seed {seed}
-- validation score: {before:.3f} before training, {after:.3f} after {best_step} steps (these weights):
-  {validated}
+{validated}
 - test, official F1 on answerable questions, trained minus base: {gained}
 - version {version}, commit {git_commit}
 
@@ -25,9 +23,19 @@ Run it in the folder of this card:
 
 ```
 python evaluate.py --dataset {dataset} --systems optimized --program program.json \\
-  --writer-model local:. --reader-model {reader}
+  {models}
 ```
 """
+
+_WRITER = """The writer of a memory program: it reads a session of a conversation and calls tools that write
+memories. Its reward was the score of a frozen reader's answers from these memories."""
+
+_READER = """The reader of a memory program (its weights are in `reader/`): it answers a question from the
+memories that retrieval finds. Its reward was the score of its answer; the writer was frozen."""
+
+_VALIDATED = """\
+- validation score{of_part}: {before:.3f} before training, {after:.3f} after {steps} steps (these weights):
+  {difference}"""
 
 
 def model_card(config: TrainConfig, results: Json) -> str:
@@ -37,21 +45,42 @@ def model_card(config: TrainConfig, results: Json) -> str:
         config: of the training.
         results: of ``make_training_results``.
     """
-    validation, rewards = results["validation"], config.grpo.rewards
+    rewards, parts = config.grpo.rewards, config.parts
     splits = {name: len(results["dataset"][name]) for name in ("train", "val", "test")}
-    names = {"model", "loss_type", "reward_rule", "answer_metric", "tuning", "learning_rate", "seed"}
+    names = {"model", "loss_type", "tuning", "learning_rate", "seed"}
+    attribution = "" if rewards.reward_rule == "leave-one-out" else f", alpha {rewards.alpha:g}"
+    metric = config.grading.metric
+    if parts == ("reader",):
+        models, frozen = f"--writer-model {config.writer}", f"; frozen writer: {config.writer}"
+        reward = f"{metric} of an answer as its reward"
+    else:
+        models, frozen = "--writer-model local:.", ""
+        reward = f"{rewards.reward_rule} reward on {metric}{attribution}"
+    if "reader" not in parts:
+        models, frozen = f"{models} --reader-model {config.reader}", f"; frozen reader: {config.reader}"
+    validated = [
+        _VALIDATED.format(
+            of_part=f" of the {part}" if len(parts) > 1 else "",
+            before=found["first"]["score"],
+            after=found["best"]["score"],
+            steps=found["best"]["step"],
+            difference=format_difference(found["difference"]),
+        )
+        for part in parts
+        for found in (results["trainings"][part]["validation"],)
+    ]
     return _CARD.format(
         **config.model_dump(include=names),
         **splits,
-        attribution="" if rewards.reward_rule == "leave-one-out" else f", alpha {rewards.alpha:g}",
-        reader=config.reader,
+        parts=" and ".join(parts),
+        about=" ".join({"writer": _WRITER, "reader": _READER}[part] for part in parts),
+        frozen=frozen,
+        reward=reward,
+        models=models,
         dataset=config.source.dataset,
         steps=results["steps"],
         samples=results["samples"],
-        before=validation["first"]["score"],
-        after=validation["best"]["score"],
-        best_step=validation["best"]["step"],
-        validated=format_difference(validation["difference"]),
+        validated="\n".join(validated),
         gained=format_difference(results["comparisons"]["locomo_f1"]),
         version=results["version"],
         git_commit=results["git_commit"],

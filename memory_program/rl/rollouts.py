@@ -5,17 +5,14 @@ reply is rendered a second time. A group holds one agent's samples in the rollou
 prompt, different replies, each rewarded for the agent's own work.
 """
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
-from hashlib import blake2b
-from typing import Any, cast
+from typing import Any
 
 import dspy
-from dspy.lm15 import Request, Response
+from dspy.lm15 import Request
 
 from locomo.types import Question
 from memory_program.agents.program import MemoryProgram
@@ -25,10 +22,10 @@ from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import MemoryKind
 from memory_program.bank.outcomes import Answer, CallFailure, Outcome
 from memory_program.bank.space import MemorySpace
-from memory_program.configs.trainer_groups import DEFAULT_LENGTHS, LengthSettings
+from memory_program.configs.trainer_groups import DEFAULT_LENGTHS, LengthSettings, Part
 from memory_program.core.errors import ConfigError
 from memory_program.core.parallel import run_parallel
-from memory_program.models.rate_limit import Engine
+from memory_program.rl.call_recording import AgentCall, recorded_calls, recording_lm
 from memory_program.rl.episodes import Episode
 from memory_program.rl.rewards import (
     AgentStats,
@@ -49,16 +46,6 @@ ExpertTokens = Callable[[Episode, MemoryKind | None], int | None]
 
 
 # -- sampling --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class AgentCall:
-    """One call of an agent in a rollout. ``turn`` counts the agent's calls from 0."""
-
-    agent: str
-    turn: int
-    request: Request
-    response: Response
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +76,21 @@ class Rollout:
         return [failure for failure in self.failures if failure.outcome is not Outcome.ERROR]
 
 
-def get_policy_lm(program: MemoryProgram) -> dspy.LM:
-    """Return the one model that all agents of the writer share.
+def get_policy_lm(program: MemoryProgram, part: Part = "writer") -> dspy.LM:
+    """Return the one model that all agents of the writer, or all predictors of the reader, share.
 
     Raises:
         ConfigError: they have none, or several.
     """
-    lms = [getattr(program.writer, agent).lm for agent in program.writer.agents]
+    whose = "agents of the writer" if part == "writer" else "predictors of the reader"
+    agents = [getattr(program.writer, agent) for agent in program.writer.agents]
+    lms: list[Any] = [
+        predictor.lm for predictor in (agents if part == "writer" else program.reader.predictors())
+    ]
     if lms[0] is None or any(lm is not lms[0] for lm in lms):
         raise ConfigError(
-            "the agents of the writer must share one model, whose weights are trained: give it to all of "
-            "them with program.writer.set_lm(lm)"
+            f"the {whose} must share one model, whose weights are trained: give it to all of them with "
+            f"program.{part}.set_lm(lm)"
         )
     return lms[0]
 
@@ -115,13 +106,9 @@ def sampling_program(program: MemoryProgram, temperature: float, max_tokens: int
     A reply has at most ``max_tokens`` tokens, and no more than the model's own limit.
     """
     lm = get_policy_lm(program)
-    max_tokens = min(max_tokens, lm.kwargs.get("max_tokens") or max_tokens)
-    engine = cast(Engine, lm.engine)
     copied = program.deepcopy()
     for agent in copied.writer.agents:
-        recorder = _SeededRecordingEngine(engine, agent)
-        copied_lm = lm.copy(engine=recorder, temperature=temperature, max_tokens=max_tokens)
-        getattr(copied.writer, agent).lm = copied_lm
+        getattr(copied.writer, agent).lm = recording_lm(lm, agent, temperature, max_tokens)
     return copied
 
 
@@ -144,12 +131,8 @@ def run_rollout(
         lengths: limits of its length penalty.
     """
     space = episode.before.fork()
-    recording = _CallRecording(f"{seed}/{episode.episode_id}/{number}")
-    token = _current_recording.set(recording)  # threads that run in a copy of this context record, too
-    try:
+    with recorded_calls(f"{seed}/{episode.episode_id}/{number}") as calls:
         done = program.writer(space=space, session=episode.session)
-    finally:
-        _current_recording.reset(token)
     space.ingest(episode.session, done.record)
     space.log_session(done.record)
     agents = program.writer.agents
@@ -175,52 +158,12 @@ def run_rollout(
         episode=episode,
         number=number,
         space=space,
-        calls=tuple(sorted(recording.calls, key=lambda call: (agents.index(call.agent), call.turn))),
+        calls=tuple(sorted(calls, key=lambda call: (agents.index(call.agent), call.turn))),
         agent_stats=agent_stats,
         written=written_kinds(done.operations),
         failures=done.record.failures,
         proposals=tuple(proposals),
     )
-
-
-@dataclass(slots=True)
-class _CallRecording:
-    """The calls of one rollout, and the number of calls of each agent so far."""
-
-    seed: str
-    calls: list[AgentCall] = field(default_factory=list[AgentCall])
-    turns: Counter[str] = field(default_factory=Counter[str])
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
-_current_recording: ContextVar[_CallRecording | None] = ContextVar("current_recording", default=None)
-
-
-class _SeededRecordingEngine:
-    """Wraps an engine: seeds the calls of one agent and adds them to the current recording."""
-
-    def __init__(self, engine: Engine, agent: str) -> None:
-        self._engine = engine
-        self._agent = agent
-
-    def __deepcopy__(self, memo: object) -> "_SeededRecordingEngine":
-        return self
-
-    def complete(self, request: Request) -> Response:
-        recording = _current_recording.get()
-        if recording is None:
-            return self._engine.complete(request)
-        with recording.lock:
-            turn = recording.turns[self._agent]
-            recording.turns[self._agent] += 1
-        digest = blake2b(f"{recording.seed}/{self._agent}/{turn}".encode(), digest_size=7).digest()
-        # without a stop string or a grammar: a policy learns to end its replies and to keep to a form itself
-        config = replace(request.config, seed=int.from_bytes(digest), stop=(), response_format=None)
-        seeded = replace(request, config=config)
-        response = self._engine.complete(seeded)
-        with recording.lock:
-            recording.calls.append(AgentCall(self._agent, turn, seeded, response))
-        return response
 
 
 # -- grading ---------------------------------------------------------------------------------------
@@ -334,18 +277,16 @@ def counterfactual_space(rollout: Rollout, agent: str, writer: MemoryWriter) -> 
 
 @dataclass(frozen=True, slots=True)
 class AgentSample:
-    """One agent's part in one rollout."""
+    """One agent's part in one rollout: its calls, one or several turns, and their credit.
 
-    scored: ScoredRollout
-    agent: str
+    ``number`` counts the rollouts of the episode.
+    """
+
+    number: int
+    calls: tuple[AgentCall, ...]
     reward: float
     weight: float
     advantage: float
-
-    @property
-    def calls(self) -> list[AgentCall]:
-        """The agent's calls: one, or several turns."""
-        return [call for call in self.scored.rollout.calls if call.agent == self.agent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +345,13 @@ def group_by_agent(
         advantages = weighted_advantages(weighted, scale_rewards=scale_rewards)
         if advantages is not None:
             samples = tuple(
-                AgentSample(g, agent, part.reward, part.weight, advantage)
+                AgentSample(
+                    number=g.rollout.number,
+                    calls=tuple(call for call in g.rollout.calls if call.agent == agent),
+                    reward=part.reward,
+                    weight=part.weight,
+                    advantage=advantage,
+                )
                 for (g, _), part, advantage in zip(scored, weighted, advantages, strict=True)
             )
             groups.append(AgentGroup(scored[0][0].rollout.episode.episode_id, agent, samples))

@@ -4,11 +4,13 @@ import time
 from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from statistics import fmean
 
 from memory_program.agents.tools import ALL_TOOLS
 from memory_program.bank.budget import count_memory_tokens
 from memory_program.bank.space import MemorySpace
+from memory_program.core.json_files import Json
 from memory_program.rl.backends.arbor.arbor_trainer import SubmittedGroups
 from memory_program.rl.rollouts import EpisodeGroups, ScoredRollout
 from memory_program.rl.trainer.policy_step import StepReport
@@ -17,6 +19,15 @@ Metrics = dict[str, float]
 
 PHASES = ("roll_in", "write", "read", "update")
 """The phases of a step; the rest of its time is overhead."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSamples:
+    """The groups of a step, the metrics of its rollouts, and these as JSON."""
+
+    groups: Sequence[EpisodeGroups]
+    metrics: Metrics
+    lines: Sequence[Json]
 
 
 class Stopwatch:

@@ -11,13 +11,13 @@ from memory_program.core.checkpoints import LogEntry
 _DIAGNOSTICS = ("kl", "entropy", "completion_tokens", "grad_norm")
 
 
-def write_curves(folder: Path, entries: Sequence[LogEntry]) -> list[Path]:
-    """Draw the curves of a log into a folder, and return the files."""
+def write_curves(folder: Path, entries: Sequence[LogEntry], prefix: str = "") -> list[Path]:
+    """Draw the curves of a log into a folder, and return the files, whose names begin with a prefix."""
     folder.mkdir(parents=True, exist_ok=True)
     figures = {"reward.png": plot_reward(entries), "watched.png": plot_diagnostics(entries)}
     for name, figure in figures.items():
-        figure.savefig(folder / name, dpi=120, bbox_inches="tight")
-    return [folder / name for name in figures]
+        figure.savefig(folder / f"{prefix}{name}", dpi=120, bbox_inches="tight")
+    return [folder / f"{prefix}{name}" for name in figures]
 
 
 def plot_reward(entries: Sequence[LogEntry]) -> Figure:

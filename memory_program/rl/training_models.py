@@ -1,4 +1,6 @@
-"""The models of a training: the trained one, and the frozen reader and judge."""
+"""The models of a training: the trained one, the frozen one, and the judge."""
+
+from pathlib import Path
 
 import dspy
 
@@ -7,7 +9,7 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.train_config import TrainConfig
-from memory_program.configs.trainer_groups import ReinforceSettings
+from memory_program.configs.trainer_groups import Part, ReinforceSettings
 from memory_program.core.checkpoints import LogEntry
 from memory_program.models.factory import check_model, language_model
 from memory_program.models.local_model import LocalModel
@@ -18,10 +20,14 @@ from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.rewards import AnswerMetric, build_answer_metric
 
 
-def load_trainable_model(config: TrainConfig) -> dspy.LM:
+def load_trainable_model(config: TrainConfig, folder: Path) -> dspy.LM:
     """Load the model to train into this process, or name it to the server that trains it.
 
     Training all weights in this process needs float32.
+
+    Args:
+        config: of the training.
+        folder: of the training's state; a server's job is recorded there.
 
     Raises:
         ConfigError: ``arbor.yaml`` is missing or wrong.
@@ -31,7 +37,7 @@ def load_trainable_model(config: TrainConfig) -> dspy.LM:
         return arbor_model(
             config.model,
             config.arbor.url,
-            config.output_dir,
+            folder,
             max_tokens=config.trainer.max_completion_tokens,
             threads=config.grpo.concurrency,
         )
@@ -55,14 +61,15 @@ def check_backend(config: TrainConfig) -> None:
         ArborClient(config.arbor.url).check()
 
 
-def training_settings(config: TrainConfig, program: MemoryProgram) -> ReinforceSettings:
-    """Return the settings of the policy update; a server also needs the number of agents.
+def training_settings(config: TrainConfig, program: MemoryProgram, part: Part) -> ReinforceSettings:
+    """Return the settings of the policy update; a server also needs the most groups of an episode.
 
     Raises:
         ConfigError: the samples of a step do not fit the server's GPUs.
     """
     if isinstance(config, ArborTrainConfig):
-        return config.job_settings(agents=len(program.writer.agents))
+        groups = len(program.writer.agents) if part == "writer" else config.grpo.episode_questions
+        return config.job_settings(agents=groups)
     return config.trainer
 
 
@@ -79,13 +86,13 @@ def reload_in_float32(lm: dspy.LM) -> dspy.LM:
     return lm.copy(engine=LocalModel(engine.settings.model_copy(update={"dtype": "float32"})))
 
 
-def load_frozen_reader(config: TrainConfig) -> dspy.LM:
-    """Load the reader's model; in this process it has its own copy of the weights.
+def load_frozen_model(config: TrainConfig, part: Part, name: str) -> dspy.LM:
+    """Load the model of the part that is not trained; in this process it has its own copy of the weights.
 
     Raises:
         ModelError: the model cannot be used, or does not answer.
     """
-    return _make_frozen(config, config.reader, Role.READER)
+    return _make_frozen(config, name, Role(part))
 
 
 def make_answer_metric(config: TrainConfig) -> AnswerMetric:
@@ -97,7 +104,7 @@ def make_answer_metric(config: TrainConfig) -> AnswerMetric:
     if config.grading.judge_model is None:
         return build_answer_metric("f1")
     judge = _make_frozen(config, config.grading.judge_model, Role.JUDGE)
-    return build_answer_metric(config.grading.answer_metric, Rubric(config.grading.rubric), judge)
+    return build_answer_metric(config.grading.metric, Rubric(config.grading.rubric), judge)
 
 
 def _make_frozen(config: TrainConfig, name: str, role: Role) -> dspy.LM:
@@ -109,7 +116,7 @@ def _make_frozen(config: TrainConfig, name: str, role: Role) -> dspy.LM:
 
 def scoring_settings(config: TrainConfig) -> LogEntry:
     """Return the settings behind the scores: metric, judge, and how the program writes and reads."""
-    scoring: LogEntry = {"answer_metric": config.grading.answer_metric}
-    if config.grading.answer_metric != "f1" and config.grading.judge_model is not None:
+    scoring: LogEntry = {"answer_metric": config.grading.metric}
+    if config.grading.metric != "f1" and config.grading.judge_model is not None:
         scoring |= {"judge": model_fingerprint(config.grading.judge_model), "rubric": config.grading.rubric}
     return {**scoring, **config.system.model_dump(mode="json")}

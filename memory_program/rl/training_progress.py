@@ -82,7 +82,7 @@ def format_groups(episode_groups: Sequence[EpisodeGroups]) -> list[str]:
             for sample in group.samples:
                 reply = sample.calls[-1].response.text or "" if sample.calls else ""
                 lines.append(
-                    f"  rollout {sample.scored.rollout.number}: reward {sample.reward:.3f}, "
+                    f"  rollout {sample.number}: reward {sample.reward:.3f}, "
                     f"weight {sample.weight:g}, advantage {sample.advantage:+.3f}: "
                     f"{' '.join(reply.split()):.200}"
                 )

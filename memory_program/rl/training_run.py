@@ -1,28 +1,36 @@
-"""A whole training: load data and models, train, save the result, compare it with the base model."""
+"""A whole training: load data and models, train, save the result, compare it with its start."""
 
 import json
 import logging
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 
 from locomo.atomic_files import atomic_write_folder
-from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram
-from memory_program.agents.systems import make_system
 from memory_program.configs.arbor_config import ArborTrainConfig
-from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
+from memory_program.configs.trainer_groups import Part
 from memory_program.core.checkpoints import LogEntry, read_log
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
+from memory_program.models.model_names import is_local
+from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.base_comparison import compare_with_base, comparison_table
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.hub_upload import check_hub_access, upload_to_hub
 from memory_program.rl.mlflow_training import TrainingPublisher, make_training_results, write_model_card
+from memory_program.rl.rollouts import get_policy_lm
+from memory_program.rl.trained_program import (
+    PROGRAM_FILE,
+    leave_out_seen,
+    make_program,
+    save_trained_program,
+)
 from memory_program.rl.training_data import (
     TrainingSplits,
     check_not_taught,
@@ -33,7 +41,7 @@ from memory_program.rl.training_data import (
 )
 from memory_program.rl.training_models import (
     check_backend,
-    load_frozen_reader,
+    load_frozen_model,
     load_trainable_model,
     make_answer_metric,
     scoring_settings,
@@ -43,7 +51,7 @@ from memory_program.rl.training_progress import TrainingProgress, format_groups,
 
 
 def train(config: TrainConfig, *, console: Console | None = None) -> Json | None:
-    """Train the writer's weights, save the best ones, and compare them with the base model.
+    """Train the weights of writer or reader, save the best ones, and compare them with the base model.
 
     Args:
         config: the settings.
@@ -66,7 +74,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
         stack.enter_context(lock_run_folder(config.output_dir))
         splits, program = _load_splits_and_program(config, progress)
         if config.dry_run:
-            grpo = _make_grpo(config, program, splits, progress)
+            grpo = _make_grpo(config, config.parts[0], program, splits, progress)
             for line in format_groups(grpo.dry_run(program, trainset=splits.train)):
                 progress.say(line)
             return None
@@ -74,20 +82,44 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
         path, settings = config.output_dir / CONFIG_FILE, config.model_dump(mode="json")
         if not path.exists():  # an existing one describes the training until that resumes with this config
             write_json(path, settings)
-        grpo = _make_grpo(config, program, splits, progress, publisher)
-        grpo.compile(program, trainset=splits.train, valset=splits.val)
-        write_json(path, settings)
-        progress.say(f"training ended: {grpo.ended_by}")
-        assert grpo.job is not None, "compile sets the job"
-        # the result of an ended job may have been saved before the job ended
-        if not (grpo.job.is_ended and config.trained_folder.is_dir()):
-            atomic_write_folder(config.trained_folder, grpo.job.trainer.save_model)
-        if not (config.trained_folder / "program.json").exists():  # the evaluation uses these prompts
-            program.save(str(config.trained_folder / "program.json"))
-        inherit_sft_conversations(config.model, config.trained_folder)
-        grpo.job.terminate()
-        program.set_lm(None)  # free the memory: the evaluation loads the saved model
+        for part in config.parts:
+            _train_part(config, part, program, splits, progress, publisher)
+            write_json(path, settings)
         return _evaluate_and_publish(config, program, splits, progress, publisher)
+
+
+def _train_part(
+    config: TrainConfig,
+    part: Part,
+    program: MemoryProgram,
+    splits: TrainingSplits,
+    progress: TrainingProgress,
+    publisher: TrainingPublisher,
+) -> None:
+    """Train one part of a program, and save its best weights with the program; the other part is frozen."""
+    grpo = _make_grpo(config, part, program, splits, progress, publisher)
+    grpo.compile(program, trainset=splits.train, valset=splits.val)
+    progress.say(f"training ended: {grpo.ended_by}")
+    job, folder = grpo.job, config.weights_folder(part)
+    assert job is not None, "compile sets the job"
+
+    def save(draft: Path) -> None:
+        job.trainer.save_model(draft)
+        save_trained_program(program, draft / PROGRAM_FILE, config, splits)
+        inherit_sft_conversations(config.model, draft)
+
+    # the result of an ended job may have been saved before the job ended
+    if not (job.is_ended and folder.is_dir()):
+        config.trained_folder.parent.mkdir(parents=True, exist_ok=True)
+        if part == "reader":
+            config.trained_folder.mkdir(exist_ok=True)
+            save_trained_program(program, config.trained_folder / PROGRAM_FILE, config, splits)
+        atomic_write_folder(folder, save)
+    job.terminate()
+    policy = get_policy_lm(program, part)
+    if is_local(policy.model):
+        require_local_engine(policy).close()
+    program.set_lm(None)  # free the memory: whatever comes next loads the saved model
 
 
 def reevaluate(config: ReevaluateConfig, *, console: Console | None = None) -> Json:
@@ -139,6 +171,7 @@ def _load_splits_and_program(
 ) -> tuple[TrainingSplits, MemoryProgram]:
     seed = config.trainer.optimizer.seed
     splits = load_training_splits(config.source, seed, config.num_train, config.num_val, config.part)
+    splits, lines = leave_out_seen(config, splits)
     check_not_taught(config.model, splits.train)
     trajectories = config.grpo.rewards.expert_trajectories
     if trajectories is not None:
@@ -152,17 +185,15 @@ def _load_splits_and_program(
         )
     ]
     progress.say(f"{splits.dataset.name}: {', '.join(counts)}")
-    program = make_system(SystemName.MEMORY.value, config.system)
-    assert isinstance(program, MemoryProgram)
-    load_model_prompts(program, writer=config.model, reader=config.reader)
-    models = {"writer": config.model, "reader": config.reader}
-    for line in program.choose_reply_formats(config.system.replies.reply_format, models):
+    program, formats = make_program(config)
+    for line in (*lines, *config.grading.describe_default(), *formats):
         progress.say(line)
     return splits, program
 
 
 def _make_grpo(
     config: TrainConfig,
+    part: Part,
     program: MemoryProgram,
     splits: TrainingSplits,
     progress: TrainingProgress,
@@ -171,19 +202,30 @@ def _make_grpo(
     def report(entry: LogEntry) -> None:
         progress.entry(entry)
         if publisher is not None:
-            publisher.log_entry(entry)
+            publisher.log_entry(entry, part)
 
-    program.writer.set_lm(load_trainable_model(config))
-    program.reader.set_lm(load_frozen_reader(config))
+    folder = config.part_folder(part)
+    policy = load_trainable_model(config, folder)
+    if part == "writer":
+        program.writer.set_lm(policy)
+        program.reader.set_lm(load_frozen_model(config, "reader", config.reader))
+    else:
+        is_trained = "writer" in config.parts
+        writer = f"local:{config.weights_folder('writer')}" if is_trained else config.writer
+        program.reader.set_lm(policy)
+        program.writer.set_lm(load_frozen_model(config, "writer", writer))
+        progress.say(f"the reader is trained from {config.model}; {writer} writes")
+    begin = publisher.begin if publisher is not None and part == config.parts[0] else lambda: None
     return MemoryGRPO(
         make_answer_metric(config),
-        config.output_dir / "dry-run" if config.dry_run else config.output_dir,
+        folder / "dry-run" if config.dry_run else folder,
         config.timed_grpo,
-        training_settings(config, program),
+        training_settings(config, program, part),
         expert_tokens=splits.expert_tokens,
         extra_resume_settings=scoring_settings(config),
-        on_start=publisher.begin if publisher is not None else lambda: None,
+        on_start=begin,
         on_entry=report,
+        target=part,
     )
 
 
@@ -195,13 +237,15 @@ def _evaluate_and_publish(
     publisher: TrainingPublisher,
 ) -> Json:
     comparison = compare_with_base(config, splits, progress.console)
-    entries = read_log(config.output_dir)
-    results = make_training_results(config, splits, entries, comparison)
+    logs: dict[Part, list[LogEntry]] = {part: read_log(config.part_folder(part)) for part in config.parts}
+    results = make_training_results(config, splits, logs, comparison)
     write_model_card(config, results)
     progress.console.print(comparison_table(comparison), markup=False)
-    progress.say(format_validation_gain(results["validation"]))
+    for part in config.parts:
+        gain = format_validation_gain(results["trainings"][part]["validation"])
+        progress.say(gain if len(config.parts) == 1 else f"{part}: {gain}")
     progress.say(f"saved: {config.trained_folder}; log and plots: {config.output_dir}")
-    publisher.publish(results, entries, program)
+    publisher.publish(results, logs, program)
     if config.push_to_hub is not None:
         progress.say(f"uploaded: {upload_to_hub(config.trained_folder, config.push_to_hub)}")
     return results

@@ -30,6 +30,15 @@ class ValidationResult:
     lost: int
     scores: dict[str, dict[str, float]]
 
+    @classmethod
+    def from_scores(
+        cls, scores: dict[str, dict[str, float]], conversations: Sequence[Conversation]
+    ) -> "ValidationResult":
+        """Make the result of the scores that there are, for the questions of the conversations."""
+        known = [score for of_conversation in scores.values() for score in of_conversation.values()]
+        wanted = sum(len(qs) for c in conversations for qs in questions_by_session(c).values())
+        return cls(fmean(known) if known else None, len(known), wanted - len(known), scores)
+
 
 def validate_policy(
     program: MemoryProgram, conversations: Sequence[Conversation], grader: Grader, *, threads: int
@@ -56,6 +65,4 @@ def validate_policy(
     for (_, question), score in zip(asked, grader.score_questions(asked), strict=True):
         if score is not None:
             by_conversation.setdefault(question.conversation_id, {})[question.question_id] = score
-    known = [score for scores in by_conversation.values() for score in scores.values()]
-    wanted = sum(len(qs) for c in conversations for qs in questions_by_session(c).values())
-    return ValidationResult(fmean(known) if known else None, len(known), wanted - len(known), by_conversation)
+    return ValidationResult.from_scores(by_conversation, conversations)

@@ -212,7 +212,7 @@ def serve_rewards(config: RewardServerConfig) -> None:
     reader = QAReader(MemoryContext(shown.top_k, shown.reader_budget, shown.min_relative_score))
     load_agent_prompts(reader, "reader", config.reader_model)
     reader.set_lm(memoized(lm))
-    metric = build_answer_metric(config.grading.answer_metric, Rubric(config.grading.rubric), judge)
+    metric = build_answer_metric(config.grading.metric, Rubric(config.grading.rubric), judge)
     limits = RequestLimits(config.max_items, int(config.max_megabytes * 1e6), config.threads, token)
     rule = RewardRule(config.reward_rule, config.lengths.length_weight)
     app = make_app(ReplyRewarder(reader, metric, rule, config.lengths, config.alpha), limits)

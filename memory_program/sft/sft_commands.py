@@ -32,10 +32,12 @@ from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import write_json
 from memory_program.core.provenance import provenance_tags
 from memory_program.core.run_folder import lock_run_folder
+from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.inference.loading import load_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.rewards import build_answer_metric
+from memory_program.rl.trained_program import PROGRAM_FILE
 from memory_program.rl.training_data import (
     SFT_CONVERSATIONS_FILE,
     load_synthesis_conversations,
@@ -45,9 +47,10 @@ from memory_program.rl.training_data import (
 from memory_program.rl.training_models import reload_in_float32
 from memory_program.sft.exports import write_llamafactory, write_verl
 from memory_program.sft.observation_expert import expert_of_observations
+from memory_program.sft.program_examples import reader_examples, writer_examples
 from memory_program.sft.question_synthesis import QuestionSynthesizer
-from memory_program.sft.session_lines import session_file
-from memory_program.sft.sft_training import fine_tune, split_by_conversation
+from memory_program.sft.session_lines import SessionLine, session_file
+from memory_program.sft.sft_training import SftExample, fine_tune, sft_examples, split_by_conversation
 from memory_program.sft.trajectories import conversation_keys, read_trajectories, record_trajectories
 from memory_program.tracking import CurvePoints, RunTracker, TrackedRun
 from memory_program.worlds import as_locomo_json
@@ -69,6 +72,8 @@ def collect_trajectories(
     program = make_system(SystemName.MEMORY.value, config.system)
     assert isinstance(program, MemoryProgram)
     load_model_prompts(program, writer=config.model)
+    if config.program is not None:
+        load_program(program, config.program)
     if config.model not in (ORACLE_EXPERT, OBSERVATIONS_EXPERT):
         flag, models = config.system.replies.reply_format, {"writer": config.model}
         for line in program.choose_reply_formats(flag, models):
@@ -133,7 +138,7 @@ def synthesize_questions(config: SynthesizeConfig, console: Console | None = Non
 
 
 def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> None:
-    """Fine-tune a writer on an expert's trajectories, and save it.
+    """Fine-tune a writer on an expert's trajectories, or a reader on gold answers, and save it.
 
     Raises:
         ConfigError: the config does not fit the trajectories or the folder.
@@ -142,8 +147,23 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
         TrackingError: MLflow refuses something; the model is saved.
     """
     say = _make_printer(console)
+    program = _taught_program(config)
+    missed: list[int] = []
+
+    def make_examples(lines: Sequence[SessionLine]) -> list[SftExample]:
+        examples: list[SftExample] = []
+        if config.target != "reader":
+            examples += sft_examples(lines) if config.program is None else writer_examples(program, lines)
+        if config.target != "writer":
+            answers = reader_examples(program, lines)
+            missed.append(answers.missed)
+            examples += answers.examples
+        return examples
+
     lines = read_trajectories(config.trajectories)
-    lessons = split_by_conversation(lines, config.held_out, config.optimizer.seed)
+    lessons = split_by_conversation(lines, config.held_out, config.optimizer.seed, make_examples)
+    if sum(missed):
+        say(f"{sum(missed):,} questions are left out: retrieval does not find what answers them")
     taught = sorted({*conversation_keys(lines), *read_sft_conversations(config.model)})
 
     def report(entry: LogEntry) -> None:
@@ -191,14 +211,17 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
             on_start=begin,
             on_entry=report,
         )
-        result, prompts = folder / "model", config.trajectories / "program.json"
+        result, prompts = config.weights_folder, config.program or config.trajectories / PROGRAM_FILE
 
         def save(draft: Path) -> None:
             job.save_checkpoint(str(draft))
             write_json(draft / SFT_CONVERSATIONS_FILE, {"conversations": taught})
             if prompts.is_file():  # trajectories of earlier versions lack it
-                shutil.copy(prompts, draft)
+                shutil.copy(prompts, draft / PROGRAM_FILE)
 
+        result.parent.mkdir(parents=True, exist_ok=True)
+        if config.target == "reader" and prompts.is_file():
+            shutil.copy(prompts, result.parent / PROGRAM_FILE)
         atomic_write_folder(result, save)
         require_local_engine(lm).close()
         say(f"saved: {result}")
@@ -209,6 +232,16 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
             replace(tracked, metrics={"best_loss": best["loss"], "best_step": float(best["step"])}),
             curves=map(CurvePoints.from_entry, entries),
         )
+
+
+def _taught_program(config: FineTuneConfig) -> MemoryProgram:
+    """Make the program under whose prompts is taught: the given one, or that of the trajectories."""
+    program = make_system(SystemName.MEMORY.value, config.system)
+    assert isinstance(program, MemoryProgram)
+    prompts = config.program or config.trajectories / PROGRAM_FILE
+    if config.program is not None or (config.target != "writer" and prompts.is_file()):
+        load_program(program, prompts)
+    return program
 
 
 def export_to_format(config: ExportConfig, console: Console | None = None) -> None:

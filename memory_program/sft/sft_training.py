@@ -41,7 +41,12 @@ def sft_examples(lines: Sequence[SessionLine]) -> list[SftExample]:
     ]
 
 
-def split_by_conversation(lines: Sequence[SessionLine], held_out_share: float, seed: int) -> SftSplit:
+def split_by_conversation(
+    lines: Sequence[SessionLine],
+    held_out_share: float,
+    seed: int,
+    make_examples: Callable[[Sequence[SessionLine]], list[SftExample]] = sft_examples,
+) -> SftSplit:
     """Split trajectories by conversation; raise ``ConfigError`` if there are fewer than two."""
     names = sorted({line["episode"]["conversation_id"] for line in lines})
     if len(names) < 2:
@@ -53,7 +58,7 @@ def split_by_conversation(lines: Sequence[SessionLine], held_out_share: float, s
     held_out = set(names[: max(1, round(held_out_share * len(names)))])
     learned = [line for line in lines if line["episode"]["conversation_id"] not in held_out]
     validating = [line for line in lines if line["episode"]["conversation_id"] in held_out]
-    return SftSplit(sft_examples(learned), sft_examples(validating))
+    return SftSplit(make_examples(learned), make_examples(validating))
 
 
 def fine_tune(

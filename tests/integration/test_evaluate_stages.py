@@ -280,7 +280,7 @@ def test_optimisation_data_is_known_without_the_program_file(bench):
     saved["metadata"]["optimization"] = {"dataset": seen}
     program.write_text(json.dumps(saved))
     bench.run_memory(NoteTaking(), systems="optimized", program=program)
-    warning = "optimized: its prompts were optimised on 2 of these conversations: quote --split test"
+    warning = "optimized: it was optimised on 2 of these conversations: quote --split test"
     assert warning in bench.output
     program.unlink()
     results = bench.run(NoteTaking(), mode="report", systems="optimized", program=program)

@@ -16,7 +16,7 @@ OPTIMIZE = Path(__file__).parents[2] / "optimize.py"
 def test_without_any_flag_simba_proposes_demos_to_the_embedded_model_on_the_sample() -> None:
     config = parse_flags(OptimizeConfig, [])
     assert (config.optimizer, config.target, config.model) == (Optimizer.SIMBA, Target.READER, "pocket")
-    assert (config.source.dataset, config.grading.answer_metric, config.judge) == ("sample", "f1", None)
+    assert (config.source.dataset, config.grading.metric, config.judge) == ("sample", "f1", None)
     assert not config.proposes_instructions
     assert config.output_file == Path("optimized_memory_program.json")
 

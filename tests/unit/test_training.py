@@ -10,6 +10,7 @@ from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import MemoryKind
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.groups import DataSettings
+from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.command_line import parse_flags, parse_mode
 from memory_program.core.errors import ConfigError
@@ -109,6 +110,12 @@ def test_only_bundled_models_have_a_default_time_limit():
             {"answer_metric": "judge"},
             "answer_metric='judge' needs a judge: name its model with --judge-model",
         ),
+        (
+            {"target": "reader", "reader_model": "openai/x"},
+            "reader_model='openai/x' is for a frozen reader, and target='reader' trains it",
+        ),
+        ({"writer_model": "openai/x"}, "writer_model='openai/x' is for a frozen writer, and target='writer'"),
+        ({"target": "reader", "alpha": 2}, "alpha=2.0 is for a writer, and target='reader' trains one whose"),
         ({"dataset": "world"}, "--dataset world cannot be trained on: choose --dataset sample"),
         ({"group_size": 1}, "group_size=1 must be at least 2"),
         (
@@ -125,10 +132,31 @@ def test_invalid_settings_are_refused(settings, complaint):
 def test_scoring_settings_name_the_metric_and_the_programs_settings():
     settings = scoring_settings(TrainConfig(writer_max_turns=2))
     assert (settings["answer_metric"], settings["writer_max_turns"], settings["top_k"]) == ("f1", 2, 10)
-    unused_judge = TrainConfig(judge_model="openai/judge", writer_max_turns=2)
+    unused_judge = TrainConfig(answer_metric="f1", judge_model="openai/judge", writer_max_turns=2)
     assert scoring_settings(unused_judge) == settings
     judged = scoring_settings(TrainConfig(answer_metric="mix", judge_model="openai/judge", rubric="lenient"))
     assert (judged["answer_metric"], judged["judge"], judged["rubric"]) == ("mix", "openai/judge", "lenient")
+
+
+def test_a_judge_that_is_named_is_asked_and_that_is_said():
+    judged = TrainConfig(judge_model="openai/judge")
+    assert scoring_settings(judged)["answer_metric"] == "mix"
+    (line,) = judged.grading.describe_default()
+    assert line.startswith(
+        "answers are scored by the mean of F1 and the verdict of openai/judge (--answer-me"
+    )
+    assert not TrainConfig(answer_metric="f1", judge_model="openai/judge").grading.describe_default()
+    assert not TrainConfig().grading.describe_default()
+    assert OptimizeConfig(judge_model="openai/judge").judge == "openai/judge"
+
+
+def test_each_part_has_its_models_and_folders():
+    reader, both = TrainConfig(target="reader"), TrainConfig(target="both", output_dir="out")
+    assert (reader.model, reader.reader, reader.writer) == ("pocket-base", "pocket-base", "pocket")
+    assert (both.writer, both.reader) == ("pocket-base", "pocket-base")
+    assert [both.part_folder(part).name for part in both.parts] == ["out", "reader-training"]
+    folders = [both.weights_folder(part).as_posix() for part in both.parts]
+    assert folders == ["out/model", "out/model/reader"]
 
 
 def test_an_unknown_mode_is_refused_with_the_known_ones():
@@ -228,6 +256,23 @@ def test_the_table_shows_both_models_and_their_difference():
     assert "nothing to compare" in printed
 
 
+def test_several_systems_have_their_gains_over_the_first():
+    names = ("base", "prompts only", "weights only", "both")
+    table = comparison_table(
+        {
+            "systems": {name: scores(0.3) for name in names},
+            "comparisons": {"locomo_f1": COMPARISON, "all five": None},
+            "gains": dict.fromkeys(names[1:], COMPARISON),
+        }
+    )
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(table)
+    printed = captured.get()
+    assert printed.count("+0.120 (+0.100..+0.200, p 0.008, n 90)") == 3
+    assert "weights only: the weights that were trained under the program's prompts" in printed
+
+
 def test_one_conversation_has_no_interval():
     alone = {**COMPARISON, "low": None, "high": None}
     assert format_difference(alone) == "+0.120 (one conversation, n 90)"
@@ -237,7 +282,9 @@ def test_the_model_card_has_origin_scores_and_a_command():
     results = {
         "dataset": {"name": "sample", "train": ["a"] * 70, "val": ["b"] * 5, "test": ["c"] * 8},
         "steps": 60, "samples": 9000, "version": "0.1.0", "git_commit": "abc",
-        "validation": {"first": {"score": 0.3}, "best": {"score": 0.5, "step": 40}, "difference": COMPARISON},
+        "trainings": {"writer": {"validation": {
+            "first": {"score": 0.3}, "best": {"score": 0.5, "step": 40}, "difference": COMPARISON,
+        }}},
         "comparisons": {"locomo_f1": COMPARISON},
     }  # fmt: skip
     card = model_card(TrainConfig(), results)

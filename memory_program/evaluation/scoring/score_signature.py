@@ -76,7 +76,7 @@ def identify_system(system: MemorySystem, name: SystemName, config: EvaluateConf
     if any(found != "chat" for found in formats):
         settings["reply_format"] = "+".join(formats)
     writer = config.writer_model_for(name)
-    reader = config.reader if name.has_model_reader else None
+    reader = config.reader_model_for(name)
     known_writer, known_reader = (
         None if model is None else model_fingerprint(model) for model in (writer, reader)
     )

@@ -57,7 +57,8 @@ def estimate_answers(
     config: EvaluateConfig, name: SystemName, conversations: Sequence[Conversation], missing: int
 ) -> StageEstimate | None:
     """Estimate the calls to answer ``missing`` questions; None if there are none."""
-    if not missing or config.reader is None or not name.has_model_reader:
+    reader = config.reader_model_for(name)
+    if not missing or reader is None:
         return None
     if name is SystemName.NO_MEMORY:
         context_tokens = 0.0
@@ -68,7 +69,7 @@ def estimate_answers(
         context_tokens = min(shown.reader_budget, shown.top_k * _SHOWN_ITEM * copies)
     calls = missing * (1 + config.system.reader.max_searches)
     input_tokens = _READER_PROMPT + context_tokens
-    return _estimate(config, Role.READER, name, config.reader, calls, input_tokens, _READER_REPLY)
+    return _estimate(config, Role.READER, name, reader, calls, input_tokens, _READER_REPLY)
 
 
 def estimate_judgements(config: EvaluateConfig, name: str, missing: int) -> StageEstimate | None:

@@ -93,7 +93,7 @@ class SystemRunner:
             chosen_on = read_optimization_data(config.program)
         journals = Journals.read(folder)
         # a build asks no reader; so its run says nothing of one
-        reader = None if config.mode is Mode.BUILD else config.reader
+        reader = None if config.mode is Mode.BUILD else config.reader_model_for(name)
         models = {"writer": config.writer_model_for(name), "reader": reader}
         recorded = _recorded_formats(folder, models)
         if not journals.answers.records:
@@ -190,7 +190,7 @@ def list_bank_writers(store: BankStore, folder: Path) -> list[str]:
 def _make_system(name: SystemName, config: EvaluateConfig, make_system: SystemFactory) -> MemorySystem:
     """Make a system with the prompts of its models and of its program, without the models."""
     system = make_system(name.value, config.system)
-    load_model_prompts(system, writer=config.writer_model_for(name), reader=config.reader)
+    load_model_prompts(system, writer=config.writer_model_for(name), reader=config.reader_model_for(name))
     if config.program is not None and name is SystemName.OPTIMIZED:
         load_program(system, config.program)
     return system

@@ -15,6 +15,7 @@ from dspy.clients.utils_finetune import TrainDataFormat
 
 from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.errors import ModelError
+from memory_program.core.json_files import Json
 from memory_program.inference.engine import LocalEngine
 from memory_program.models.local_model import LocalModel
 from memory_program.rl.rewards import group_advantages
@@ -29,6 +30,7 @@ class LocalReinforceJob(ReinforceJob):
 
     trainer: LocalTrainer
     is_ended = False  # it can always go on from a checkpoint
+    _calls = 0
 
     def initialize(self) -> None:
         """Prepare the optimiser.
@@ -37,7 +39,9 @@ class LocalReinforceJob(ReinforceJob):
             ConfigError: a setting is unknown or out of range.
             ModelError: the model does not run in this process, or its weights are not in float32.
         """
-        self.trainer = LocalTrainer(require_local_engine(self.lm), ReinforceSettings(**self.train_kwargs))
+        # dspy.GRPO also sends the size of its groups, which they show themselves
+        settings = {name: value for name, value in self.train_kwargs.items() if name != "num_generations"}
+        self.trainer = LocalTrainer(require_local_engine(self.lm), ReinforceSettings(**settings))
 
     def step(
         self,
@@ -67,6 +71,7 @@ class LocalReinforceJob(ReinforceJob):
                 f"train_data_format={train_data_format!r} cannot be trained on here: give "
                 f"{TrainDataFormat.GRPO_CHAT.value!r} or {TrainDataFormat.CHAT.value!r}"
             )
+        self._calls += 1
         engine = require_local_engine(self.lm)
         samples: list[Sample] = []
         for group in (item["group"] for item in train_data):
@@ -92,9 +97,19 @@ class LocalReinforceJob(ReinforceJob):
         self.checkpoints[checkpoint_name] = checkpoint_name
         self.last_checkpoint = checkpoint_name
 
+    def get_status(self) -> Json:
+        """Return the status that dspy.GRPO asks for: each step waits for one group, under a new id."""
+        return {
+            "job_id": self.lm.model,
+            "status": self.status(),
+            "current_model": self.lm.model,
+            "checkpoints": dict(self.checkpoints),
+            "last_checkpoint": self.last_checkpoint,
+            "pending_batch_ids": [self._calls],
+        }
+
     def terminate(self) -> None:
-        """Remove the model from this process."""
-        require_local_engine(self.lm).close()
+        """Do nothing: the model stays in this process, with the trained weights."""
 
     def cancel(self) -> None:
         """Do nothing: no step outlives its call."""

@@ -1,0 +1,94 @@
+"""The program of a training: the prompts that the weights are trained under, saved beside them.
+
+``optimize.py`` finds prompts, ``train.py --program`` trains weights under them, and ``evaluate.py --program``
+runs both: ``program.json`` lies beside the weights (see ``agents.model_prompts``).
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from memory_program.agents.model_prompts import load_model_prompts
+from memory_program.agents.program import MemoryProgram
+from memory_program.agents.systems import make_system
+from memory_program.configs.evaluate_config import SystemName
+from memory_program.configs.train_config import TrainConfig
+from memory_program.core.errors import ConfigError
+from memory_program.core.json_files import Json, read_json_file, write_json
+from memory_program.evaluation.scoring.score_signature import read_optimization_data
+from memory_program.evaluation.stages.system_runner import load_program
+from memory_program.rl.training_data import TrainingSplits
+
+PROGRAM_FILE = "program.json"
+"""The program beside weights."""
+
+
+def make_base_program(config: TrainConfig) -> MemoryProgram:
+    """Make the program that a training is compared with: the prompts of its models, or of this version.
+
+    Raises:
+        ConfigError: a program beside the weights of a model is damaged.
+    """
+    program = make_system(SystemName.MEMORY.value, config.system)
+    assert isinstance(program, MemoryProgram)
+    load_model_prompts(program, writer=config.writer, reader=config.reader)
+    return program
+
+
+def make_program(config: TrainConfig) -> tuple[MemoryProgram, list[str]]:
+    """Make the program to train, and say in lines in which formats its models reply, besides chat.
+
+    Raises:
+        ConfigError: the saved program does not fit.
+    """
+    program = make_base_program(config)
+    if config.program is not None:
+        load_program(program, config.program)
+    models = {"writer": config.writer, "reader": config.reader}
+    return program, program.choose_reply_formats(config.system.replies.reply_format, models)
+
+
+def leave_out_seen(config: TrainConfig, splits: TrainingSplits) -> tuple[TrainingSplits, list[str]]:
+    """Leave out of the test split what the prompts of ``--program`` were optimised on, and say so in a line.
+
+    Raises:
+        ConfigError: nothing is left.
+    """
+    data = read_optimization_data(config.program) if config.program is not None else None
+    if data is None or data.sha256 != splits.dataset.sha256:
+        return splits, []
+    test = tuple(c for c in splits.test if c.conversation_id not in data.conversations)
+    if not test:
+        raise ConfigError(
+            f"program={str(config.program)!r} was optimised on all {len(splits.test)} test conversations, so "
+            "that nothing is left to compare on: optimise on fewer, or train on another dataset"
+        )
+    seen = len(splits.test) - len(test)
+    line = f"test: {len(test)} conversations, without {seen} that the prompts were optimised on"
+    return replace(splits, test=test), [line] if seen else []
+
+
+def save_trained_program(
+    program: MemoryProgram, path: Path, config: TrainConfig, splits: TrainingSplits
+) -> None:
+    """Save a trained program, with the conversations that its prompts and weights were optimised on.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    program.save(str(path))
+    state = read_json_file(path)
+    given: Json = read_json_file(config.program) if config.program is not None else {}
+    optimization: Json = dict(given.get("metadata", {}).get("optimization", {}))
+    known = {conversation.conversation_id for conversation in splits.dataset.conversations}
+    used = {
+        name: [c.conversation_id for c in split if c.conversation_id in known]
+        for name, split in (("train", splits.train), ("val", splits.val))
+    }
+    if any(used.values()):  # generated conversations are in no dataset
+        before: Json = optimization.get("dataset", {})
+        same = before if before.get("sha256") == splits.dataset.sha256 else {}
+        dataset = {name: sorted({*ids, *same.get(name, [])}) for name, ids in used.items()}
+        optimization["dataset"] = {"name": splits.dataset.name, "sha256": splits.dataset.sha256, **dataset}
+    if optimization:
+        state["metadata"]["optimization"] = optimization
+        write_json(path, state)
