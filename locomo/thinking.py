@@ -3,7 +3,7 @@
 import re
 
 _NAMES = r"(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning|reflection|analysis|scratchpad)"
-# In angle brackets, those of Kimi, and those of special tokens; then the blocks of Mistral, Gemma and gpt-oss.
+# In angle brackets, those of Kimi and of special tokens; then the blocks of Mistral, Gemma and gpt-oss.
 _OPEN = re.compile(
     rf"<{_NAMES}(?:\s[^<>]*)?>|◁{_NAMES}▷|<\|(?:begin_of_)?{_NAMES}\|>"
     r"|\[THINK\]|<unused94>|<\|channel\|>analysis<\|message\|>",

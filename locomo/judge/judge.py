@@ -38,11 +38,11 @@ _NEGATION = r"(?:\b(?:not|never|no|hardly|neither)\b|n['’]t\b)"
 _NEGATED = re.compile(
     rf"{_NEGATION}[\s*_-]*(?:\w+\s+){{0,2}}(?:correct|wrong)|\b(?:in|un)-?correct", re.IGNORECASE
 )
-# The reason beside WRONG may be any; beside CORRECT there is none to give, so all but plain agreement is doubt.
+# Any reason may stand beside WRONG. CORRECT needs none: beside it, all but plain agreement is doubt.
 _AGREES = re.compile(
     r"1|yes|true|(?:(?:the|an?|exact(?:ly)?) )*(?:same|identical|equivalent|equal|exact|match(?:es|ing)?)"
-    r"(?:,? (?:(?:the|a|an|as|to|in|gold|given|answer|meaning|fact|thing|event|place|person|name|number|amount|day"
-    r"|date|week|month|year|time|match)|(?:different|other) (?:words?|wording|name)))*\W*",
+    r"(?:,? (?:(?:the|a|an|as|to|in|gold|given|answer|meaning|fact|thing|event|place|person|name|number"
+    r"|amount|day|date|week|month|year|time|match)|(?:different|other) (?:words?|wording|name)))*\W*",
     re.IGNORECASE,
 )
 _DOUBTS_WRONG = re.compile(
