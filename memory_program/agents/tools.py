@@ -379,7 +379,7 @@ def _normalize_arguments(tool: Callable[..., str], arguments: dict[str, Any]) ->
             continue
         if get_origin(parameter.annotation) is Literal and isinstance(value, str):
             value = value.strip().lower()
-        elif parameter.annotation is str and isinstance(value, int) and not isinstance(value, bool):
+        elif isinstance(parameter.default, str) and isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
         elif parameter.annotation is int and isinstance(value, str) and value.strip().isdecimal():
             value = int(value)

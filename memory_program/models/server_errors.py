@@ -43,7 +43,8 @@ _REFUSED = re.compile(
     r"unsupported|not support|n't support|deprecated|not permitted|not allowed|unrecognized|unknown|"
     r"unexpected|extra (fields|inputs)|does not accept|cannot be (set|specified|used)|only the default|"
     r"\bonly\b.{0,30}\b(allowed|supported|accepted|permitted|valid)|"
-    r"must be (exactly |set to |equal to )?1(\.0)?\b|strictly positive|both be specified|may only be|must be verified|instead",
+    r"must be (exactly |set to |equal to )?1(\.0)?\b|strictly positive|both be specified|"
+    r"may only be|must be verified|instead",
     re.IGNORECASE,
 )
 _TITLE = re.compile(r"<(title|h1)[^>]*>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
