@@ -136,8 +136,7 @@ def test_a_winter_has_the_year_in_which_it_began(said_on, last, this, following)
     [
         *("I may go", "the sun is out", "he sat down", "31 February", "a march", "12"),
         *("this may be the best day", "half a year ago", "1.5 years ago", "half-a-year ago"),
-        *("a hundred and two days ago"),
-        *("on 31 June 2023", "it was 2023-13-01", "Friday the 13th was bad"),
+        *("a hundred and two days ago", "on 31 June 2023", "it was 2023-13-01", "Friday the 13th was bad"),
     ],
 )
 def test_words_that_only_look_like_dates_are_ignored(text):

@@ -120,7 +120,7 @@ def _relative_day(match: re.Match[str], anchor: date) -> DateSpan | None:
 
 
 def relative_weekday(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """Resolve ``last Friday``, ``next Friday`` and ``Friday`` (the last); only ``this Friday`` is the anchor."""
+    """Resolve ``last Friday``, ``next Friday`` and ``Friday`` (the last); only ``this`` may be the anchor."""
     is_past = "which" not in match.groupdict() or relative_direction(match) < 0
     days_ahead = (weekday_number(match["weekday"]) - anchor.weekday()) % 7
     if not (is_past or days_ahead) and match["which"].lower() == "this":
