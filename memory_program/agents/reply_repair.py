@@ -142,7 +142,7 @@ def _read_call(value: ReplyJson) -> dict[str, ReplyJson]:
     """Read one call into its name and its arguments."""
     if not isinstance(value, dict):
         raise AmbiguousReplyError(f"{value!r:.40} is no call")
-    call = dict(cast(dict[str, ReplyJson], value))
+    call: dict[str, ReplyJson] = dict(cast(dict[str, ReplyJson], value))
     for key, inner in value.items():
         if isinstance(inner, dict) and (key == "function" or len(value) == 1):  # as OpenAI writes it
             call = (

@@ -197,7 +197,7 @@ def version_hint(api_base: str) -> str:
     return f"; the address of an OpenAI-compatible server usually ends in /v1: try {api_base.rstrip('/')}/v1"
 
 
-_DIALECT = lm15.OpenAIChatLM(api_key="unused", transport=None)  # it only sorts errors by their status
+_DIALECT = lm15.OpenAIChatLM(api_key="unused")  # it only sorts errors by their status
 
 
 def _shortened(text: str) -> str:
