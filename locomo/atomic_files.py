@@ -13,12 +13,17 @@ def atomic_write_text(path: Path, text: str, *, errors: str = "strict") -> None:
     Raises:
         OSError: it cannot be written.
     """
+    atomic_write_bytes(path, text.encode(errors=errors))
+
+
+def atomic_write_bytes(path: Path, content: bytes) -> None:
+    """Write a file as ``atomic_write_text`` does."""
     if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8", errors=errors)
+        path.write_bytes(content)
         return
     file = path.resolve()
     part = file.with_name(f"{file.name}.part")
-    part.write_text(text, encoding="utf-8", errors=errors)
+    part.write_bytes(content)
     part.replace(file)
 
 

@@ -20,6 +20,7 @@ def run_with_exit_status(
     deliberate: ErrorTypes = (BenchmarkError, OSError),
     nothing_started: ErrorTypes = (),
     interrupted: str = "interrupted",
+    redact: Callable[[str], str] = str,
 ) -> int:
     """Run something; a deliberate error becomes one line on stderr and an exit status.
 
@@ -30,6 +31,7 @@ def run_with_exit_status(
         deliberate: the errors that tell the user something.
         nothing_started: those of them after which nothing was done.
         interrupted: what is said when the user stops it.
+        redact: removes keys from the message of an error.
     """
     try:
         try:
@@ -41,7 +43,7 @@ def run_with_exit_status(
     except deliberate as error:
         if isinstance(error, BrokenPipeError) and _is_stdout_closed():
             return BROKEN_PIPE
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {redact(' '.join(str(error).split()))}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, nothing_started) else FAILED
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)

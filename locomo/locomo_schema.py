@@ -6,16 +6,17 @@ for answers); everything else that is not in the schema is refused, and the erro
 
 import re
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from locomo.json_at import JsonAt, reject_duplicates
+from locomo.observations import find_turn_ids, read_observations
 from locomo.types import ANSWERABLE_CATEGORIES, Category, Conversation, Question, Session, Turn
 
 LOCOMO_DATE_FORMAT = "%I:%M %p on %d %B, %Y"
 """How LoCoMo writes a session's date, for example ``1:56 pm on 8 May, 2023``."""
 
 _SESSION_KEY = re.compile(r"session_([0-9]{1,6})")
-_EVIDENCE_ID = re.compile(r"D:?([0-9]{1,6}):([0-9]{1,6})")
 
 
 def parse_locomo(document: object, source: str, dangling: list[str] | None = None) -> list[Conversation]:
@@ -53,13 +54,15 @@ def _conversation(sample: JsonAt, dangling: list[str]) -> Conversation:
     sessions = [_session(talk, number, key, speakers) for number, key in numbered]
     turn_ids = [turn.turn_id for session in sessions for turn in session.turns]
     reject_duplicates(turn_ids, talk, "dia_id")
+    known = set(turn_ids)
+    sessions = [replace(s, observations=read_observations(sample, s.number, known)) for s in sessions]
     asked = sample.optional("qa")
     questions = [] if asked is None else asked.elements("question")
     return Conversation(
         conversation_id,
         speakers,
         tuple(sessions),
-        tuple(_question(q, conversation_id, i, set(turn_ids), dangling) for i, q in enumerate(questions)),
+        tuple(_question(q, conversation_id, i, known, dangling) for i, q in enumerate(questions)),
     )
 
 
@@ -117,8 +120,7 @@ def _question(
     evidence: list[str] = []
     for entry in listed.elements("entry") if listed else []:
         named = entry.text()
-        ids = [f"D{int(session)}:{int(turn)}" for session, turn in _EVIDENCE_ID.findall(named)]
-        ids = [named] if named in turn_ids else ids  # your own conversations may name turns otherwise
+        ids = [named] if named in turn_ids else find_turn_ids(named)  # your own may name turns otherwise
         evidence += ids
         dangling += [unknown for unknown in ids or [named] if unknown not in turn_ids]
     return Question(

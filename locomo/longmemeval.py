@@ -79,7 +79,7 @@ def load_membuilder_split(
     Raises:
         DatasetError: it cannot be fetched, or is not the pinned one.
     """
-    way_out = "Name a file of ids with --subset-file PATH"
+    way_out = "Give evaluate.py a file of ids with --subset-file PATH"
     path = download(url, MEMBUILDER_SPLITS_SHA256, cache_dir, alternative=way_out)
     document, _ = read_json(path)
     splits = JsonAt(document, path.name)

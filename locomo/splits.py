@@ -1,4 +1,4 @@
-"""Split LoCoMo by conversation: ``python -m locomo.splits``.
+"""Splits of LoCoMo by conversation; ``python -m locomo.split_data`` writes them.
 
 The turns of a conversation answer many of its questions, so a split by question would put what is tested
 into training. Each conversation is therefore wholly in one split.
@@ -6,20 +6,15 @@ into training. Each conversation is therefore wholly in one split.
 
 import hashlib
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-import tyro
-
 from locomo.atomic_files import atomic_write_text
 from locomo.benchmark_errors import DatasetError
-from locomo.exit_status import run_with_exit_status
-from locomo.locomo import Dataset, decode_json, download_locomo, load_locomo, read_conversations
+from locomo.locomo import Dataset, decode_json, read_conversations
 from locomo.types import Category, Conversation, all_questions
 
 Split = Literal["train", "val", "test"]
@@ -116,7 +111,7 @@ def write_splits(dataset: Dataset, source: Path, folder: Path) -> None:
     }
     for split, conversations in chosen.items():
         ids = {conversation.conversation_id for conversation in conversations}
-        _write_json(_split_file(folder, split), [sample for sample in samples if sample["sample_id"] in ids])
+        _write_json(split_file(folder, split), [sample for sample in samples if sample["sample_id"] in ids])
     _write_json(folder / MANIFEST_FILE, _manifest(dataset, folder))
 
 
@@ -131,7 +126,7 @@ def verify_splits(dataset: Dataset, folder: Path) -> None:
         DatasetError: one of these does not hold; the message says which.
     """
     written: dict[Split, list[Conversation]] = {
-        split: read_conversations(_split_file(folder, split)) for split in SPLITS
+        split: read_conversations(split_file(folder, split)) for split in SPLITS
     }
     for one, other in combinations(SPLITS, 2):
         held = _content_identities(written[other])
@@ -172,8 +167,8 @@ def _manifest(dataset: Dataset, folder: Path) -> dict[str, object]:
         questions = all_questions(conversations)
         by_category = Counter(question.category for question in questions)
         entries[split] = {
-            "file": _split_file(folder, split).name,
-            "sha256": hashlib.sha256(_read_bytes(_split_file(folder, split))).hexdigest(),
+            "file": split_file(folder, split).name,
+            "sha256": hashlib.sha256(_read_bytes(split_file(folder, split))).hexdigest(),
             "conversations": [conversation.conversation_id for conversation in conversations],
             "sessions": sum(len(conversation.sessions) for conversation in conversations),
             "turns": sum(len(conversation.turns) for conversation in conversations),
@@ -183,7 +178,8 @@ def _manifest(dataset: Dataset, folder: Path) -> dict[str, object]:
     return {"source": source, "splits": entries}
 
 
-def _split_file(folder: Path, split: Split) -> Path:
+def split_file(folder: Path, split: Split) -> Path:
+    """Name the file of a split."""
     return folder / f"{split}.json"
 
 
@@ -207,47 +203,3 @@ def _write_json(path: Path, content: object) -> None:
 
 def _verification_error(folder: Path, complaint: str) -> DatasetError:
     return DatasetError(f"the splits in {str(folder)!r} are not proven: {complaint}; write them again")
-
-
-@dataclass(frozen=True, slots=True)
-class SplitConfig:
-    """Split LoCoMo by conversation into train.json, val.json, test.json and splits.json."""
-
-    data: Path | None = None
-    """A copy of locomo10.json; downloaded if not named."""
-
-    out: Path = Path("splits")
-    """The folder of the splits."""
-
-    verify: bool = False
-    """Prove that the splits in the folder are disjoint, complete and true to the data. They are not
-    rewritten; a folder without splits gets them first."""
-
-    allow_modified: bool = False
-    """Accept a copy of the data that is not the official file."""
-
-
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m locomo.splits") -> int:
-    """Write or verify the splits as the command line says, and return the exit status."""
-    flags = tyro.conf.FlagCreatePairsOff[SplitConfig]
-    return run_with_exit_status(lambda: _run_split_command(tyro.cli(flags, args=arguments, prog=prog)))
-
-
-def _run_split_command(config: SplitConfig) -> None:
-    source = config.data or download_locomo()
-    dataset = load_locomo(source, allow_modified=config.allow_modified)
-    if not (config.verify and (config.out / MANIFEST_FILE).exists()):
-        write_splits(dataset, source, config.out)
-    if config.verify:
-        verify_splits(dataset, config.out)
-    for split in SPLITS:
-        conversations = select_split(dataset.conversations, split)
-        count = len(all_questions(conversations))
-        where = _split_file(config.out, split)
-        print(f"{split:5}  conversations: {len(conversations)}  questions: {count:4}  {where}")
-    if config.verify:
-        print("verified: the splits are disjoint and complete")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

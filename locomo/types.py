@@ -3,10 +3,12 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
 from functools import cached_property
+
+from locomo.observations import Observation
 
 
 class Category(IntEnum):
@@ -113,11 +115,16 @@ class Turn:
 
 @dataclass(frozen=True)
 class Session:
-    """The turns of one sitting, and when it took place (``date_time`` carries a zone; UTC if unknown)."""
+    """The turns of one sitting, and when it took place (``date_time`` carries a zone; UTC if unknown).
+
+    ``observations`` are the notes of LoCoMo's authors, which no system but ``observations`` sees. They are no
+    part of what was said: a session is equal to itself without them.
+    """
 
     number: int
     date_time: datetime
     turns: tuple[Turn, ...]
+    observations: tuple[Observation, ...] = field(default=(), compare=False)
 
     @property
     def session_id(self) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from memory_program.evaluation.evaluation_run import evaluate
     from memory_program.models.factory import language_model
     from memory_program.optimization.optimization_run import optimize
+    from memory_program.rl import rewards
     from memory_program.rl.training_run import train
 
 __version__ = "0.2.0"
@@ -39,6 +40,7 @@ __all__ = [
     "evaluate",
     "language_model",
     "optimize",
+    "rewards",
     "train",
 ]
 
@@ -48,9 +50,11 @@ _HOMES = {
     **{"EvaluateConfig": "configs.evaluate_config", "evaluate": "evaluation.evaluation_run"},
     **{"OptimizeConfig": "configs.optimize_config", "optimize": "optimization.optimization_run"},
     **{"TrainConfig": "configs.train_config", "train": "rl.training_run"},
-    "language_model": "models.factory",
+    **{"language_model": "models.factory", "rewards": "rl.rewards"},
 }
-"""The module of each public name, below this package. ``Session`` and ``Turn`` are of ``locomo.types``."""
+"""The module of each public name, below this package; ``rewards`` is one itself.
+
+``Session`` and ``Turn`` are of ``locomo.types``."""
 
 
 def __getattr__(name: str) -> object:
@@ -59,7 +63,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with name_missing_extra("train" if name == "train" else None):
         home = f"memory_program.{_HOMES[name]}" if name in _HOMES else "locomo.types"
-        value = getattr(import_module(home), name)
+        value = import_module(home) if home.endswith(f".{name}") else getattr(import_module(home), name)
     globals()[name] = value
     return value
 

@@ -24,6 +24,10 @@ _COMMANDS = {
         "memory_program.bank.__main__:main",
         "inspect, search, undo, forget, export and import memories",
     ),
+    "rollouts": (
+        "memory_program.rl.rollout_files:main",
+        "show what a training sampled: replies, rewards, answers",
+    ),
     "world": ("memory_program.worlds.__main__:main", "generate conversations whose truth is known"),
     "forget": ("memory_program.forget.__main__:main", "delete a conversation from runs, reports and MLflow"),
     "arbor": ("memory_program.rl.backends.arbor.__main__:main", "start and stop an Arbor training server"),
@@ -31,7 +35,7 @@ _COMMANDS = {
         "memory_program.serving.reward_server:main",
         "serve rewards over HTTP to other trainers",
     ),
-    "split-data": ("locomo.splits:main", "check or write LoCoMo's reference splits"),
+    "split-data": ("locomo.split_data:main", "check or write LoCoMo's reference splits"),
 }
 """For each subcommand its function, and a phrase for the help."""
 

@@ -1,47 +1,89 @@
-"""MLflow: one run per system under one parent run, so that its compare view shows systems side by side."""
+"""MLflow: the run of a command, logged while it happens, with a child run for each system or candidate."""
 
 import importlib
 import json
 import logging
 import os
+import shlex
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import httpx
 
 from memory_program.core.errors import TrackingError
+from memory_program.core.hashing import content_hash
+from memory_program.core.json_files import Json, write_json
 
 EXPERIMENT = "memory-program"
 RECEIPT_FILE = "tracking.json"
-"""The file in a run's folder that records which results were logged, and to which address."""
+"""The file in a run's folder that names its MLflow run, its address, and the results that were logged."""
 
 _CHECK_TIMEOUT_S = 4.0
 _DATABASE_PORTS = {"postgresql": 5432, "postgres": 5432, "mysql": 3306, "mssql": 1433}
 _SQLITE_HEADER = b"SQLite format 3\0"
 _WAY_OUT = "correct --tracking-uri and run the same command again, or leave MLflow out with --no-mlflow"
-_MAX_METRICS = 1000  # MLflow accepts no more at once
+_PARENT, _KEY, _DIGEST = "mlflow.parentRunId", "memory_program.key", "memory_program.digest"
+_PROCESS = "memory_program.process"
+_WATCH = """
+import sys
+if not sys.stdin.read():
+    from memory_program.tracking import mark_killed
+    mark_killed(*sys.argv[1:])
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
     """The content of one MLflow run: a system, a candidate, or the parent of several.
 
-    ``curves`` are metrics over the steps of a run: (step, value), in order.
+    Runs with equal ``params`` and data in one folder are one run, which a later command continues.
+    ``dataset`` has the ``name`` and the ``sha256`` of the data, and their use (``context``).
     """
 
     name: str
     params: Mapping[str, object]
-    metrics: Mapping[str, float]
     tags: Mapping[str, str]
-    artifacts: Sequence[Path]
-    curves: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict[str, Any])
+    dataset: Mapping[str, str] = field(default_factory=dict[str, str])
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    artifacts: Sequence[Path] = ()
+
+    @property
+    def key(self) -> str:
+        """A hash of what makes it this run: its parameters, and its data."""
+        return content_hash({n: str(v) for n, v in self.params.items()}, self.dataset.get("sha256"))[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoints:
+    """The values of curves at a step, and perhaps a table: its columns, logged as ``table_file``.
+
+    ``marker`` is one of the values: a step for which MLflow has it is logged.
+    """
+
+    step: int
+    values: Mapping[str, float]
+    marker: str
+    table: Mapping[str, list[object]] = field(default_factory=dict[str, list[object]])
+    table_file: str = ""
+
+    @classmethod
+    def from_entry(cls, entry: Json) -> Self:
+        """Take the numbers of an entry of a training's log, those of validations as ``validation/NAME``."""
+        prefix = "validation/" if entry["kind"] == "validation" else ""
+        numbers = {name: value for name, value in entry.items() if isinstance(value, int | float)}
+        values = {f"{prefix}{name}": float(value) for name, value in numbers.items() if name != "step"}
+        return cls(entry["step"], values, f"{prefix}run_s")
 
 
 def tracking_location(output_dir: Path, named: str | None) -> tuple[str, Path | None]:
@@ -57,173 +99,366 @@ def tracking_location(output_dir: Path, named: str | None) -> tuple[str, Path | 
     return f"sqlite:///{(beside / 'mlflow.db').as_posix()}", beside / "mlartifacts"
 
 
-class Tracker:
-    """Logs finished results to MLflow.
+class RunTracker:
+    """The MLflow run of a command: opened at its start, logged to while it works, closed with its status.
 
-    Importing MLflow and laying out a new database take seconds, so both begin in the background when the
-    tracker is made; ``log`` waits for them.
+    A thread of its own talks to MLflow, in order, so that no work waits for it. The folder of the run keeps
+    the id of the MLflow run: after a kill the same command continues it. A run goes on without an MLflow that
+    cannot be opened, or can no longer be reached; that is said once, and ``finish`` tries once more.
     """
 
-    def __init__(self, uri: str, artifact_root: Path | None = None) -> None:
-        """Begin to open MLflow.
+    def __init__(
+        self,
+        source: str,
+        output_dir: Path,
+        tracking_uri: str | None,
+        say: Callable[[str], None],
+        log_later: str | None,
+        *,
+        is_on: bool,
+        keeps_receipt: bool = True,
+    ) -> None:
+        """Prepare; ``start``, ``trace_calls`` or ``finish`` opens MLflow, unless it is off.
 
         Args:
-            uri: MLflow's tracking address, for example ``sqlite:///runs/mlflow.db``.
-            artifact_root: where a new experiment keeps its files; None leaves it to the server.
+            source: the script, as MLflow's list of runs shows it.
+            output_dir: the folder of the run.
+            tracking_uri: MLflow's address; None is a database beside the folder.
+            say: prints a line.
+            log_later: the command that logs the results later. None is for commands that have nothing else to
+                do: without MLflow they fail.
+            is_on: log at all.
+            keeps_receipt: remember the MLflow run in the folder, to log it once and to continue it.
         """
-        self.uri = uri
-        self._artifact_root = artifact_root
+        self.uri, self._artifact_root = tracking_location(output_dir, tracking_uri)
+        self._receipt_file = output_dir / RECEIPT_FILE if keeps_receipt else None
+        self._source, self._is_on, self._say, self._log_later = source, is_on, say, log_later
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="mlflow")
-        self._opened: Future[_MlflowConnection] = self._pool.submit(self._open)
+        self._failure: TrackingError | None = None
+        # of the thread
+        self._client: Any = None  # Any: MLflow's client, which has no types
+        self._experiment_id = self._run_id = ""
+        self._run: TrackedRun | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None  # while the MLflow run has the status RUNNING
+        self._steps: dict[str, set[int]] = {}  # logged, by marker
+        self._children: dict[str, tuple[str, str]] = {}  # by key: the id, and the digest of what was logged
 
-    def log(self, parent: TrackedRun, children: Sequence[TrackedRun]) -> str:
-        """Log a parent run and its children, and return the parent's id.
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """End the MLflow run, if that was not done: as failed after an error, as killed after Ctrl-C."""
+        status = "FINISHED" if kind is None else "FAILED" if issubclass(kind, Exception) else "KILLED"
+        self._later(partial(self._end, status))
+        self._pool.shutdown()
+
+    def start(self, run: TrackedRun) -> None:
+        """Open the MLflow run in the background: the one that the folder names, if it is about the same.
+
+        A run that has ended stays as it is until something is logged that it lacks.
+        """
+
+        def begin() -> None:
+            if not self._attach(run).get("digest"):
+                self._wake()
+            self._say(f"follow it in MLflow: {self.view_command}")
+
+        self._later(begin)
+
+    def log_points(self, points: CurvePoints) -> None:
+        """Log points of curves, unless MLflow has their step."""
+        self._later(partial(self._log_points, points))
+
+    def log_child(self, child: TrackedRun) -> None:
+        """Open the run of a system or a candidate; with metrics, log and end it, unless that was done."""
+        self._later(partial(self._log_child, child))
+
+    def finish(
+        self,
+        digest: str,
+        run: TrackedRun,
+        *,
+        children: Iterable[TrackedRun] = (),
+        curves: Iterable[CurvePoints] = (),
+        program: object | None = None,
+    ) -> bool:
+        """Log all that is missing, and end the run, unless results with this digest are logged already.
+
+        ``mlflow.dspy.load_model`` gives ``program`` back. MLflow keeps it as a pickle: load it only if you
+        trust who wrote it.
+
+        Returns:
+            True if the results are logged.
 
         Raises:
-            TrackingError: MLflow cannot be reached, or refuses something.
+            TrackingError: MLflow refuses something, or it cannot be opened and there is nothing else to do.
         """
-        opened = self._wait()
-        try:
-            parent_id = opened.log(parent, {})
+
+        def log_results() -> None:
+            self._attach(run)
+            self._wake()
             for child in children:
-                opened.log(child, {"mlflow.parentRunId": parent_id})
-        except opened.mlflow.exceptions.MlflowException as error:
-            raise TrackingError(f"{self._error_message(error)}; {_WAY_OUT}") from error
-        return parent_id
+                self._log_child(child, is_final=True)
+            for points in curves:
+                self._log_points(points)
+            self._log(self._run_id, run)
+            if program is not None:
+                self._log_program(program)
+            self._end("FINISHED")
+            self._write_receipt(run, digest)
 
-    def log_program(self, run_id: str, program: object) -> str:
-        """Log a DSPy program with a run, without its models, and return the address to load it from.
+        if not self._is_on:
+            return False
+        self._pool.submit(lambda: None).result()  # all that came before
+        was_told, self._failure = self._failure is not None, None
+        if self._receipt().get("digest") != digest or self._watcher is not None:
+            try:
+                self._pool.submit(self._perform, log_results).result()
+            except TrackingError as error:
+                self._failure = error
+                is_refused = self._client is not None and find_tracking_problem(self.uri) is None
+                if self._log_later is None or is_refused:
+                    raise TrackingError(f"{error}; {_WAY_OUT}") from error
+                if was_told:
+                    self._say(f"not logged to MLflow: {self._log_later} logs these results later")
+                else:
+                    self._tell_failure(error)
+                return False
+        self._say(f"compare in MLflow: {self.view_command}")
+        return True
 
-        ``mlflow.dspy.load_model(address)`` gives it back. MLflow keeps programs as pickles: load one only
-        if you trust who wrote it.
-
-        Raises:
-            TrackingError: MLflow cannot be reached, or refuses something.
-        """
-        opened = self._wait()
-        mlflow = opened.mlflow
-        for name in ("dspy.primitives.base_module", "dspy.dsp.utils.settings"):
-            logging.getLogger(name).setLevel(logging.ERROR)  # they warn of the pickle that MLflow writes
-        try:
-            mlflow.set_tracking_uri(self.uri)
-            with mlflow.start_run(run_id=run_id):
-                logged = mlflow.dspy.log_model(
-                    program,
-                    name="program",
-                    # otherwise MLflow would load it again to find its requirements
-                    pip_requirements=[f"dspy=={version('dspy')}"],
-                    use_dspy_model_save=True,
-                )
-        except mlflow.exceptions.MlflowException as error:
-            raise TrackingError(f"{self._error_message(error)}; {_WAY_OUT}") from error
-        return str(logged.model_uri)
-
-    def enable_tracing(self) -> None:
+    def trace_calls(self) -> None:
         """Record every DSPy module call from now on as a trace.
 
         Raises:
             TrackingError: MLflow cannot be reached.
         """
-        opened = self._wait()
-        opened.mlflow.set_tracking_uri(self.uri)
-        opened.mlflow.set_experiment(experiment_id=opened.experiment_id)
-        opened.mlflow.dspy.autolog(silent=True)
-
-    def close(self) -> None:
-        """Wait until MLflow is open, and release it."""
-        self._pool.shutdown(cancel_futures=True)
-
-    def _wait(self) -> "_MlflowConnection":
         try:
-            return self._opened.result()
+            self._pool.submit(self._perform, lambda: None).result()
         except TrackingError as error:
             raise TrackingError(f"{error}; {_WAY_OUT}") from error
-        except (OSError, RuntimeError, ValueError) as error:
-            raise TrackingError(f"{self._error_message(error)}; {_WAY_OUT}") from error
-
-    def on_failure(self, tell: Callable[[str], None]) -> None:
-        """Tell why MLflow cannot be opened, at once when that is known."""
-
-        def check(opened: "Future[_MlflowConnection]") -> None:
-            if not opened.cancelled() and (error := opened.exception()) is not None:
-                tell(str(error) if isinstance(error, TrackingError) else self._error_message(error))
-
-        self._opened.add_done_callback(check)
+        mlflow = import_mlflow()
+        mlflow.set_tracking_uri(self.uri)
+        mlflow.set_experiment(experiment_id=self._experiment_id)
+        mlflow.dspy.autolog(silent=True)
 
     @property
-    def is_open(self) -> bool:
-        """True if MLflow could be opened; waits until that is known."""
-        return self._opened.exception() is None
+    def view_command(self) -> str:
+        """The command that shows the runs in a browser; of a server, its address."""
+        is_served = self.uri.startswith(("http:", "https:", "databricks"))
+        return self.uri if is_served else f"mlflow ui --backend-store-uri {shlex.quote(self.uri)}"
 
-    def _open(self) -> "_MlflowConnection":
-        problem = find_tracking_problem(self.uri)
-        if problem is not None:
-            raise TrackingError(f"MLflow at {self.uri!r} cannot be reached: {problem}")
-        mlflow = import_mlflow()
-        # errors of a database, or of a missing driver, have the message of their library
-        of_databases = (importlib.import_module("sqlalchemy.exc").SQLAlchemyError, ImportError)
-        try:
-            database = sqlite_path(self.uri)
-            if database is not None and not database.exists():
-                self._create_database(mlflow, database)
-            return self._experiment(mlflow, self.uri)
-        except (mlflow.exceptions.MlflowException, *of_databases) as error:
-            raise TrackingError(self._error_message(error)) from error
+    # -- the rest runs on the thread -------------------------------------------------------------------
 
-    def _create_database(self, mlflow: ModuleType, database: Path) -> None:
-        """Make a new SQLite database under another name, and move it into place.
+    def _later(self, job: Callable[[], None]) -> None:
+        """Let the thread do a job, unless MLflow is off or has failed."""
+        if self._is_on:
+            self._pool.submit(self._attempt, job)
 
-        That takes seconds in which the process may be killed, and MLflow cannot read a half-made database.
+    def _attempt(self, job: Callable[[], None]) -> None:
+        if self._failure is None:
+            try:
+                self._perform(job)
+            except TrackingError as error:
+                self._failure = error
+                if self._log_later is not None:
+                    self._tell_failure(error)
+
+    def _tell_failure(self, error: TrackingError) -> None:
+        self._say(f"{error}; the run goes on without it, and {self._log_later} logs its results later")
+
+    def _perform(self, job: Callable[[], None]) -> None:
+        """Open MLflow if it is not, and do a job.
+
+        Raises:
+            TrackingError: MLflow cannot be reached, or refuses something.
         """
-        database.parent.mkdir(parents=True, exist_ok=True)
-        part = database.with_name(f"{database.name}.{os.getpid()}.part")
-        self._experiment(mlflow, f"sqlite:///{part.as_posix()}")
+        if self._client is None or self.uri.startswith("http"):
+            problem, can = (
+                find_tracking_problem(self.uri),
+                "cannot" if self._client is None else "can no longer",
+            )
+            if problem is not None:
+                raise TrackingError(f"MLflow at {self.uri!r} {can} be reached: {problem}")
+        mlflow = import_mlflow()
+        # errors of a database, of a missing driver or of an address have the message of their library
+        of_databases = importlib.import_module("sqlalchemy.exc").SQLAlchemyError
+        of_others = (mlflow.exceptions.MlflowException, ImportError, OSError, RuntimeError, ValueError)
         try:
-            os.link(part, database)  # unlike a rename, it keeps a database that another process made
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without links
-            part.replace(database)
-        part.unlink(missing_ok=True)
+            if self._client is None:
+                self._client = self._open(self.uri)
+            job()
+        except (of_databases, *of_others) as error:
+            cause = " ".join(str(error).split())[:300]
+            raise TrackingError(f"MLflow at {self.uri!r} failed: {cause}") from error
 
-    def _experiment(self, mlflow: ModuleType, uri: str) -> "_MlflowConnection":
-        client = mlflow.MlflowClient(tracking_uri=uri)
+    def _open(self, uri: str) -> Any:  # noqa: ANN401 - MLflow's client, which has no types
+        """Make a client, and the experiment if there is none.
+
+        A new SQLite database is made under another name, and moved into place. That takes seconds in which
+        the process may be killed, and MLflow cannot read a half-made database.
+        """
+        database = sqlite_path(uri)
+        if database is not None and uri == self.uri and not database.exists():
+            database.parent.mkdir(parents=True, exist_ok=True)
+            part = database.with_name(f"{database.name}.{os.getpid()}.part")
+            self._open(f"sqlite:///{part.as_posix()}")
+            try:
+                os.link(part, database)  # unlike a rename, it keeps a database that another process made
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without links
+                part.replace(database)
+            part.unlink(missing_ok=True)
+        client = import_mlflow().MlflowClient(tracking_uri=uri)
         experiment = client.get_experiment_by_name(EXPERIMENT)
-        if experiment is not None:
-            return _MlflowConnection(mlflow, client, experiment.experiment_id)
-        location = self._artifact_root.resolve().as_uri() if self._artifact_root is not None else None
-        return _MlflowConnection(
-            mlflow, client, client.create_experiment(EXPERIMENT, artifact_location=location)
+        root = self._artifact_root.resolve().as_uri() if self._artifact_root is not None else None
+        self._experiment_id = (
+            experiment.experiment_id
+            if experiment is not None
+            else client.create_experiment(EXPERIMENT, artifact_location=root)
         )
+        return client
 
-    def _error_message(self, error: BaseException) -> str:
-        return f"MLflow at {self.uri!r} failed: {' '.join(str(error).split())[:300]}"
+    def _receipt(self) -> Json:
+        """Read what the folder says of the MLflow run at this address; empty if there is none."""
+        database = sqlite_path(self.uri)
+        if self._receipt_file is None or not (database is None or database.exists()):
+            return {}
+        try:
+            receipt: Json = json.loads(self._receipt_file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            return {}
+        return receipt if receipt.get("uri") == self.uri else {}
 
+    def _write_receipt(self, run: TrackedRun, digest: str | None) -> None:
+        if self._receipt_file is not None:
+            receipt = {"uri": self.uri, "run_id": self._run_id, "key": run.key, "digest": digest}
+            write_json(self._receipt_file, receipt)
 
-@dataclass(frozen=True, slots=True)
-class _MlflowConnection:
-    mlflow: ModuleType
-    client: Any  # Any: MLflow's client, which has no types
-    experiment_id: str
+    def _attach(self, run: TrackedRun) -> Json:
+        """Find the MLflow run of the folder, or create one; return its receipt."""
+        receipt = self._receipt()
+        if self._run_id:
+            return receipt
+        if receipt.get("key") == run.key and self._search(f"attributes.run_id = '{receipt['run_id']}'"):
+            self._run_id = receipt["run_id"]
+            children = self._search(f"tags.`{_PARENT}` = '{self._run_id}'")
+            found = [(child.info.run_id, child.data.tags) for child in children]
+            self._children = {tags[_KEY]: (run_id, tags.get(_DIGEST, "")) for run_id, tags in found}
+            return receipt
+        source = {"mlflow.source.name": self._source, "mlflow.source.type": "LOCAL"}
+        self._run_id = self._create(run, source)
+        self._write_receipt(run, None)
+        return {}
 
-    def log(self, run: TrackedRun, tags: Mapping[str, str]) -> str:
-        entities = self.mlflow.entities
-        named = {"mlflow.runName": run.name, **run.tags, **tags}
-        run_id: str = self.client.create_run(self.experiment_id, tags=named, run_name=run.name).info.run_id
+    def _search(self, filter_string: str) -> Sequence[Any]:  # Any: runs of MLflow, without those in its trash
+        return self._client.search_runs([self._experiment_id], filter_string=filter_string)
+
+    def _create(self, run: TrackedRun, tags: Mapping[str, str]) -> str:
+        """Create a run with its parameters and data, and return its id."""
+        entities, client = import_mlflow().entities, self._client
+        created = client.create_run(self._experiment_id, tags={**run.tags, **tags}, run_name=run.name)
+        run_id: str = created.info.run_id
         params = [entities.Param(name, str(value)) for name, value in run.params.items()]
-        metrics = [entities.Metric(name, value, 0, 0) for name, value in run.metrics.items()]
-        self.client.log_batch(run_id, metrics=metrics, params=params)
-        points = [
-            entities.Metric(name, value, 0, step)
-            for name, curve in run.curves.items()
-            for step, value in curve
-        ]
-        for first in range(0, len(points), _MAX_METRICS):
-            self.client.log_batch(run_id, metrics=points[first : first + _MAX_METRICS])
-        for path in run.artifacts:
-            self.client.log_artifact(run_id, str(path))
-        self.client.set_terminated(run_id)
+        client.log_batch(run_id, params=params)
+        if run.dataset:
+            name, sha256 = run.dataset["name"], run.dataset["sha256"]
+            source = json.dumps({"uri": name, "sha256": sha256})
+            context = [entities.InputTag("mlflow.data.context", run.dataset["context"])]
+            dataset = entities.Dataset(name, sha256[:8], "local", source)
+            client.log_inputs(run_id, [entities.DatasetInput(dataset, context)])
         return run_id
+
+    def _wake(self) -> None:
+        """Give the MLflow run the status RUNNING, which becomes KILLED if this process is."""
+        if self._watcher is None:
+            process = f"{os.getpid()}-{time.time_ns()}"
+            self._client.set_tag(self._run_id, _PROCESS, process)
+            self._client.update_run(self._run_id, status="RUNNING")
+            self._watcher = subprocess.Popen(
+                [sys.executable, "-c", _WATCH, self.uri, self._run_id, process],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,  # Ctrl-C is not for it
+            )
+
+    def _end(self, status: str) -> None:
+        if self._watcher is not None:
+            _end_runs(self._client, self._experiment_id, self._run_id, status)
+            self._watcher.communicate(b"ended")
+            self._watcher = None
+
+    def _log_points(self, points: CurvePoints) -> None:
+        client, marker = self._client, points.marker
+        if marker not in self._steps:
+            self._steps[marker] = {point.step for point in client.get_metric_history(self._run_id, marker)}
+        if points.step not in self._steps[marker]:
+            self._wake()
+            if points.table:
+                client.log_table(self._run_id, dict(points.table), points.table_file)
+            self._log_metrics(self._run_id, points.values, points.step)
+            self._steps[marker].add(points.step)
+
+    def _log_child(self, child: TrackedRun, *, is_final: bool = False) -> None:
+        digest = content_hash(dict(child.metrics))[:16]
+        run_id, logged = self._children.get(child.key, ("", ""))
+        if logged and (logged == digest or not is_final):
+            return
+        self._wake()
+        if run_id:
+            self._client.update_run(run_id, status="RUNNING", name=child.name)
+        else:
+            run_id = self._create(child, {_PARENT: self._run_id, _KEY: child.key})
+        self._children[child.key] = (run_id, digest if child.metrics else "")
+        if child.metrics:
+            self._log(run_id, replace(child, tags={**child.tags, _DIGEST: digest}))
+            self._client.set_terminated(run_id)
+
+    def _log(self, run_id: str, run: TrackedRun) -> None:
+        """Log the metrics, the files and at last the tags of a run."""
+        self._log_metrics(run_id, run.metrics, step=0)
+        for path in run.artifacts:
+            self._client.log_artifact(run_id, str(path))
+        tags = [import_mlflow().entities.RunTag(name, value) for name, value in run.tags.items()]
+        self._client.log_batch(run_id, tags=tags)
+
+    def _log_metrics(self, run_id: str, metrics: Mapping[str, float], step: int) -> None:
+        metric, now = import_mlflow().entities.Metric, time.time_ns() // 1_000_000
+        self._client.log_batch(run_id, [metric(name, value, now, step) for name, value in metrics.items()])
+
+    def _log_program(self, program: object) -> None:
+        """Log a DSPy program with the run, without its models."""
+        for name in ("dspy.primitives.base_module", "dspy.dsp.utils.settings"):
+            logging.getLogger(name).setLevel(logging.ERROR)  # they warn of the pickle that MLflow writes
+        mlflow = import_mlflow()
+        mlflow.set_tracking_uri(self.uri)
+        with mlflow.start_run(run_id=self._run_id):
+            # MLflow would load the program again to find its requirements
+            required = [f"dspy=={version('dspy')}"]
+            mlflow.dspy.log_model(
+                program, name="program", pip_requirements=required, use_dspy_model_save=True
+            )
+
+
+def mark_killed(uri: str, run_id: str, process: str) -> None:
+    """Give a run and its children the status KILLED, unless it has ended or another process continues it."""
+    database = sqlite_path(uri)
+    if database is None or database.exists():
+        client = import_mlflow().MlflowClient(tracking_uri=uri)
+        run = client.get_run(run_id)
+        if run.info.status == "RUNNING" and run.data.tags.get(_PROCESS) == process:
+            _end_runs(client, run.info.experiment_id, run_id, "KILLED")
+
+
+def _end_runs(client: Any, experiment_id: str, run_id: str, status: str) -> None:  # noqa: ANN401 - untyped
+    """End a run, and those of its children that have not ended."""
+    running = f"tags.`{_PARENT}` = '{run_id}' and attributes.status = 'RUNNING'"
+    for child in client.search_runs([experiment_id], filter_string=running):
+        client.set_terminated(child.info.run_id, status)
+    client.set_terminated(run_id, status)
 
 
 def sqlite_path(uri: str) -> Path | None:
@@ -273,101 +508,3 @@ def import_mlflow() -> ModuleType:
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     return mlflow
-
-
-class RunPublisher:
-    """Base of the publishers: logs the results of a run to MLflow, unless they were logged there before."""
-
-    def __init__(
-        self,
-        output_dir: Path,
-        tracking_uri: str | None,
-        *,
-        is_on: bool,
-        say: Callable[[str], None],
-        log_later: str | None,
-    ) -> None:
-        """Prepare; ``open_tracker`` or the first ``log_once`` opens MLflow, unless it is off.
-
-        Args:
-            output_dir: the folder of the run.
-            tracking_uri: MLflow's address; None is a database beside the folder.
-            is_on: log at all.
-            say: prints a line.
-            log_later: the command that logs the results later. With it, a run goes on without an MLflow that
-                cannot be opened. None is for commands that have nothing else to do: that is an error then.
-        """
-        self.uri, self._artifacts = tracking_location(output_dir, tracking_uri)
-        self._folder, self._is_on = output_dir, is_on
-        self._say, self._log_later = say, log_later
-        self._tracker: Tracker | None = None
-
-    def open_tracker(self, *, with_traces: bool = False) -> None:
-        """Begin to open MLflow in the background, since that takes seconds; trace every call if asked.
-
-        If it cannot be opened, that is said as soon as it is known.
-
-        Raises:
-            TrackingError: MLflow cannot be opened, and traces are asked for.
-        """
-        if self._is_on and self._tracker is None:
-            self._tracker = Tracker(self.uri, self._artifacts)
-            if with_traces:
-                self._tracker.enable_tracing()
-            elif self._log_later is not None:
-                self._tracker.on_failure(self._tell_failure)
-
-    def close(self) -> None:
-        """Release MLflow."""
-        if self._tracker is not None:
-            self._tracker.close()
-
-    def log_once(
-        self,
-        digest: str,
-        parent: TrackedRun,
-        children: Iterable[TrackedRun] = (),
-        program: object | None = None,
-    ) -> bool:
-        """Log a run, its children and its program, unless results with this digest are logged already.
-
-        A run goes on without an MLflow that cannot be opened, or can no longer be reached.
-
-        Returns:
-            True if the results are logged.
-
-        Raises:
-            TrackingError: MLflow refuses something, or it cannot be opened and there is nothing else to do.
-        """
-        if not self._is_on:
-            return False
-        path = self._folder / RECEIPT_FILE
-        try:
-            receipt = json.loads(path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
-            receipt = {}
-        database = sqlite_path(self.uri)
-        is_there = database is None or database.exists()
-        if is_there and receipt.get("uri") == self.uri and receipt.get("digest") == digest:
-            return True
-        is_told = self._tracker is not None
-        self.open_tracker()
-        assert self._tracker is not None, "it is on"
-        if self._log_later is not None:
-            if not self._tracker.is_open:
-                if is_told:
-                    self._say(f"not logged to MLflow: {self._log_later} logs these results later")
-                return False
-            problem = find_tracking_problem(self.uri)
-            if problem is not None:
-                self._tell_failure(f"MLflow at {self.uri!r} can no longer be reached: {problem}")
-                return False
-        run_id = self._tracker.log(parent, list(children))
-        if program is not None:
-            self._tracker.log_program(run_id, program)
-        receipt = {"uri": self.uri, "digest": digest, "run_id": run_id}
-        path.write_text(json.dumps(receipt, indent=1) + "\n", encoding="utf-8")
-        return True
-
-    def _tell_failure(self, problem: str) -> None:
-        self._say(f"{problem}; the run goes on without it, and {self._log_later} logs its results later")

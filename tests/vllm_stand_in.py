@@ -21,7 +21,9 @@ if __name__ == "__main__":
         starts.write(f"{os.getpid()} {child.pid} {' '.join(arguments)}\n")
     print("INFO loading the weights", flush=True)
     if how == "fail":
-        print("(EngineCore pid=7) ERROR ValueError: To serve a request, 2.00 GiB KV cache is needed")
+        print(
+            "(EngineCore pid=7) ERROR ValueError: To serve a request, 2.00 GiB KV cache is needed", flush=True
+        )
         sys.exit("RuntimeError: Engine core initialization failed. See root cause above.")
     if how == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -146,6 +146,7 @@ class MemoryProgram(MemorySystem):
         record: SessionRecord = self.writer(space=draft, session=session).record
         draft.ingest(session, record)
         space.adopt(draft)
+        space.log_session(record)
         return record
 
     def ask(self, space: MemorySpace, question: str) -> Answer:

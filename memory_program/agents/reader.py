@@ -1,5 +1,6 @@
 """The QA reader: answers a question from its context, and may search again."""
 
+import logging
 from typing import Any
 
 import dspy
@@ -13,6 +14,8 @@ from memory_program.agents.tool_schema import ToolOffer
 from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
 from memory_program.models.reply_settings import ReplyFormat, ReplySettings
+
+_logger = logging.getLogger(__name__)
 
 _SEARCH = ToolOffer(("search_memory",))
 
@@ -79,10 +82,20 @@ class QAReader(dspy.Module):
     def ask(self, space: MemorySpace, question: str) -> Answer:
         """Answer a question; a failed call becomes the answer's outcome, not an exception."""
         try:
-            return self(space=space, question=question).record
+            answer: Answer = self(space=space, question=question).record
         except CallFailedError as error:
             failure = error.failure
-            return Answer("", failure.outcome, f"{failure.where}: {failure.message}")
+            answer = Answer("", failure.outcome, f"{failure.where}: {failure.message}")
+        _logger.info(
+            "%s: retrieved %d, shown %d (%d tokens), searches %d: %s",
+            space.namespace,
+            len(answer.ranked or ()),
+            len(answer.shown),
+            answer.context_tokens,
+            answer.searches,
+            answer.outcome.value,
+        )
+        return answer
 
 
 def _make_prediction(

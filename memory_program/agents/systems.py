@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import dspy
 
+from memory_program.agents.baselines.author_notes import ObservationSystem
 from memory_program.agents.baselines.extractive import ExtractiveSystem
 from memory_program.agents.baselines.reader_only import ReaderOnly
 from memory_program.agents.context import FullContext, MemoryContext, NoContext
@@ -49,6 +50,11 @@ SYSTEMS: dict[str, Callable[[SystemSettings], MemorySystem]] = {
     "optimized": _memory,
     "rag": lambda settings: ReaderOnly(
         _context(settings, with_memories=False, with_archive=True),
+        settings.reader.max_searches,
+        settings.replies.settings(),
+    ),
+    "observations": lambda settings: ObservationSystem(
+        _context(settings, with_memories=True, with_archive=False),
         settings.reader.max_searches,
         settings.replies.settings(),
     ),

@@ -94,6 +94,7 @@ def remember_two_phase(
             done = [proposal for proposal in replayed.values() if proposal is not None]
             record: SessionRecord = writer.apply_proposals(draft, session, done).record
             draft.ingest(session, record)
+            draft.log_session(record)
             space.adopt(draft)
             committed = CommittedSession(session, record, bool(conflicting))
         since, version = version, space.sessions[session.session_id].version

@@ -67,6 +67,20 @@ class ProposedCall:
         return [memory_id for memory_id in named if isinstance(memory_id, str) and memory_id]
 
 
+def share_limit(wanted: Sequence[int], limit: int) -> list[int]:
+    """Divide a limit fairly: who wants less than an equal part leaves the rest to the others.
+
+    Example:
+        >>> share_limit([1, 11, 11, 11], 30), share_limit([2, 3], 30)
+        ([1, 10, 10, 9], [2, 3])
+    """
+    given = [0] * len(wanted)
+    for _ in range(min(limit, sum(wanted))):
+        neediest = min((i for i, want in enumerate(wanted) if given[i] < want), key=given.__getitem__)
+        given[neediest] += 1
+    return given
+
+
 @dataclass(slots=True)
 class Proposal:
     """One agent's changes to its own fork of the bank, and its errors."""
@@ -161,11 +175,12 @@ class MemoryWriter(dspy.Module):
             as ``forward``.
         """
         start, proposals = space.bank.version, list(proposed)
-        for proposal in proposals:
-            room = max(0, MAX_OPERATIONS - (space.bank.version - start))
+        rooms = share_limit([len(proposal.operations) for proposal in proposals], MAX_OPERATIONS)
+        over_limit: list[str] = []  # of the session: no agent is at fault for what the others wrote
+        for proposal, room in zip(proposals, rooms, strict=True):
             applied = space.bank.rebase(proposal.operations[:room])
             if refused := len(proposal.operations) - len(applied):
-                proposal.tool_errors.append(
+                over_limit.append(
                     f"{proposal.actor}: {refused} operations over the limit of {MAX_OPERATIONS} a session"
                 )
         left_out = tuple[Memory, ...]()
@@ -179,7 +194,7 @@ class MemoryWriter(dspy.Module):
             session_id=session.session_id,
             operations=space.bank.version - start,
             tool_calls=sum(len(proposal.results) for proposal in proposals),
-            tool_errors=tuple(error for proposal in proposals for error in proposal.tool_errors),
+            tool_errors=(*(error for p in proposals for error in p.tool_errors), *over_limit),
             failures=tuple(failure for proposal in proposals for failure in proposal.failures),
             left_out=tuple(memory.memory_id for memory in left_out),
             counts=sum((proposal.counts for proposal in proposals), ReplyCounts()),

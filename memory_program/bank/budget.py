@@ -77,6 +77,11 @@ def pack_to_budget(
     return BudgetSelection(tuple(kept), tuple(left_out), tokens)
 
 
+def count_memory_tokens(memories: Sequence[Memory], core: str = "") -> int:
+    """Count the tokens of memories, each as a line of its own, and of a core block."""
+    return sum(count_tokens(memory.line + "\n") for memory in memories) + (count_tokens(core) if core else 0)
+
+
 def fit_memories(memories: Sequence[Memory], budget_tokens: int, core: str = "") -> BudgetSelection[Memory]:
     """Select the memories that fit a budget, for a bank that the writer could not consolidate.
 

@@ -1,14 +1,18 @@
 """One namespace in memory: its bank of memories, the index over them, and its archive of turns."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from locomo.types import Session
 from memory_program.bank.archive import Archive
 from memory_program.bank.bank import MemoryBank
+from memory_program.bank.budget import count_memory_tokens
 from memory_program.bank.memory_search import MemoryIndex
 from memory_program.bank.outcomes import SessionRecord
 from memory_program.core.errors import ConflictError, SessionConflictError
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,22 @@ class MemorySpace:
     def ingest(self, session: Session, record: SessionRecord) -> None:
         """Archive a session's turns and record that it was ingested; its operations are in the bank."""
         self.restore([IngestedSession(session, self.bank.version, record)])
+
+    def log_session(self, record: SessionRecord) -> None:
+        """Log the outcome of a session at level INFO: counts only, never what was said."""
+        if _logger.isEnabledFor(logging.INFO):
+            live = self.bank.live()
+            _logger.info(
+                "%s %s: calls %d, refused %d, failed %d, operations %d; the bank has %d memories, %d tokens",
+                self.namespace,
+                record.session_id,
+                record.tool_calls,
+                len(record.tool_errors),
+                len(record.failures),
+                record.operations,
+                len(live),
+                count_memory_tokens(live, self.bank.core),
+            )
 
     def restore(self, ingested: Sequence[IngestedSession]) -> None:
         """Add sessions that were ingested earlier, in their order: from a database or a file."""

@@ -12,13 +12,12 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from memory_program.configs.arbor_yaml import ARBOR_YAML, ArborConfig, read_arbor_config
+from memory_program.configs.arbor_yaml import ARBOR_YAML, ArborConfig, parse_gpu_ids, read_arbor_config
 from memory_program.configs.train_config import DEFAULT_GRPO, TrainConfig
 from memory_program.configs.trainer_groups import GRPOSettings, OptimizerSettings, ReinforceSettings
 from memory_program.core.command_line import peek_flag, peek_setting
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import SettingsGroup
-from memory_program.models.model_names import is_local
 
 _LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 """Those of Llama, Qwen, Mistral and Gemma. Arbor takes a list, and PEFT's "all-linear" is none."""
@@ -178,14 +177,14 @@ class ArborTrainConfig(TrainConfig, init=False):
     arbor_config: Path = ARBOR_YAML
     """The server's file: host, port, storage and GPUs. deploy/arbor.yaml is an example."""
 
-    inference_gpus: int | None = Field(default=None, ge=1)
-    """Number of the server's GPUs that sample. Default: all that arbor.yaml names for inference."""
+    inference_gpus: str | None = None
+    """Comma-separated ids of the GPUs that sample, of those that arbor.yaml names. Default: all of them."""
 
-    training_gpus: int | None = Field(default=None, ge=1)
-    """Number of the server's GPUs that train. Default: all that arbor.yaml names for training."""
+    training_gpus: str | None = None
+    """Comma-separated ids of the GPUs that train, of those that arbor.yaml names. Default: all of them."""
 
     model: str = "local:Qwen/Qwen2.5-1.5B-Instruct"
-    """Model to train: "local:" and a Hugging Face id, or a folder that the server has at the same path."""
+    """Model to train: a Hugging Face id, or "local:" and a folder that the server has at the same path."""
 
     grpo: GRPOSettings = DEFAULT_GRPO.replace(num_train_steps=500)
     trainer: ReinforceSettings = ReinforceSettings(optimizer=_ARBOR_OPTIMIZER)
@@ -193,10 +192,6 @@ class ArborTrainConfig(TrainConfig, init=False):
 
     @model_validator(mode="after")
     def _check_arbor_support(self) -> Self:
-        if not is_local(self.model):
-            raise ConfigError(
-                f"model={self.model!r} cannot be trained: name a hub id or a folder after 'local:'"
-            )
         if self.grpo.save_every != 1:
             raise ConfigError(
                 f"save_every={self.grpo.save_every} must be 1: the server cannot go back to earlier weights"
@@ -268,7 +263,8 @@ def train_config_type(arguments: Sequence[str] | None = None) -> type[TrainConfi
     """
     named = peek_setting("backend", arguments)
     if named is None:
-        is_arbor = peek_flag("arbor-config", arguments) is not None or ARBOR_YAML.is_file()
+        flags = ("arbor-config", "inference-gpus", "training-gpus")  # only an Arbor server has them
+        is_arbor = ARBOR_YAML.is_file() or any(peek_flag(flag, arguments) is not None for flag in flags)
         return ArborTrainConfig if is_arbor else TrainConfig
     types: dict[str, type[TrainConfig]] = {"local": TrainConfig, "arbor": ArborTrainConfig}
     if named not in types:
@@ -276,10 +272,15 @@ def train_config_type(arguments: Sequence[str] | None = None) -> type[TrainConfi
     return types[named]
 
 
-def _count_gpus(purpose: str, wanted: int | None, available: Sequence[int]) -> int:
-    if wanted is not None and wanted > len(available):
+def _count_gpus(purpose: str, wanted: str | None, available: Sequence[int]) -> int:
+    """Count the GPUs that are wanted; a server takes those of its file in their order."""
+    if wanted is None:
+        return len(available)
+    ids = parse_gpu_ids(wanted)
+    if ids != list(available[: len(ids)]):
         raise ConfigError(
-            f"{purpose}_gpus={wanted} must be at most {len(available)}: for {purpose}, arbor.yaml names "
-            f"{list(available)}"
+            f"{purpose}_gpus={wanted!r} must be the first of {','.join(map(str, available))}, which "
+            f"arbor.yaml names for {purpose}: the server takes them in that order; change gpu_ids there, and "
+            "start the server again"
         )
-    return wanted or len(available)
+    return len(ids)

@@ -8,7 +8,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from memory_program.core.errors import ConfigError
-from memory_program.core.settings import Settings
+from memory_program.core.settings import Settings, split_list
 
 ARBOR_YAML = Path("arbor.yaml")
 """The file that is read if no other is named."""
@@ -16,11 +16,34 @@ ARBOR_YAML = Path("arbor.yaml")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
+def parse_gpu_ids(value: str) -> list[int]:
+    """Read comma-separated numbers of GPUs.
+
+    Raises:
+        ConfigError: one is no number.
+
+    Example:
+        >>> parse_gpu_ids("1,2")
+        [1, 2]
+    """
+    parts = split_list(value)
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise ConfigError(
+            f"{value!r} are no numbers of GPUs: write them like '1,2', as nvidia-smi counts them"
+        )
+    return [int(part) for part in parts]
+
+
 class GpuDevices(Settings):
     """GPUs for one purpose."""
 
     gpu_ids: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = Field(min_length=1)
-    """Numbers of the GPUs, as nvidia-smi counts them."""
+    """Numbers of the GPUs, as nvidia-smi counts them. Arbor's own form, '1,2', is accepted."""
+
+    @field_validator("gpu_ids", mode="before")
+    @classmethod
+    def _read_ids(cls, value: object) -> object:
+        return parse_gpu_ids(value) if isinstance(value, str) else value
 
 
 class ArborConfig(Settings):

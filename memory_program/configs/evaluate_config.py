@@ -11,12 +11,15 @@ from pydantic import Field, field_validator, model_validator
 from memory_program.configs.endpoints import JudgeAddress, ReaderAddress, WriterAddress
 from memory_program.configs.groups import (
     Concurrency,
+    Conversations,
     DatasetName,
     DataSettings,
     MaxCost,
     NumTest,
     Seed,
     ServerAddress,
+    Sessions,
+    SubsetFile,
     SystemSettings,
     Temperature,
     TrackingSettings,
@@ -45,6 +48,7 @@ class SystemName(StrEnum):
     MEMORY = "memory"
     OPTIMIZED = "optimized"
     RAG = "rag"
+    OBSERVATIONS = "observations"
     FULL_CONTEXT = "full-context"
     NO_MEMORY = "no-memory"
     EXTRACTIVE = "extractive"
@@ -98,19 +102,17 @@ class EvaluateConfig(Settings, init=False):
     """Conversations to use: all, or one reference split (LoCoMo: train, val, test; LongMemEval: MemBuilder's
     sft, rl, test). Report what was tuned on train by its score on test."""
 
-    conversations: Annotated[str, tyro.conf.arg(aliases=("--conv-id", "--sample-id", "--character-id"))] = ""
-    """Comma-separated ids of conversations to use. Without it, all of the split. In LongMemEval they are
-    question ids, in PerLTQA names of protagonists."""
+    conversations: Conversations
 
-    subset_file: Path | None = None
-    """File of conversation or question ids to use: one per line, a JSON list, or a JSON object with a list
-    under sample_ids or character_ids, as MemBuilder has them."""
+    subset_file: SubsetFile
+
+    sessions: Sessions
 
     num_test: NumTest
 
     systems: str = "memory,rag,full-context,no-memory"
-    """Comma-separated systems to evaluate: memory, rag, full-context, no-memory, extractive (which needs no
-    model); with --program also "optimized"."""
+    """Comma-separated systems to evaluate: memory, rag, full-context, no-memory, observations (the notes of
+    LoCoMo's authors), extractive (which needs no model); with --program also "optimized"."""
 
     system: SystemSettings = SystemSettings()
 

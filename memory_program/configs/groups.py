@@ -6,17 +6,21 @@ Docstrings are the help of the flags. Nothing slow is imported, so that ``--help
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
+import tyro
 from pydantic import Field, field_validator, model_validator
 
 from memory_program.core.errors import ConfigError
-from memory_program.core.settings import ApiBase, SettingsGroup, TrackingUri
+from memory_program.core.settings import ApiBase, Settings, SettingsGroup, TrackingUri
 from memory_program.models.reply_settings import ReplyFormat, ReplySettings
 
 WriterMode = Literal["specialists", "generalist"]
 
 _API_BASE = "Address of your own OpenAI-compatible server, for every API model without one of its own."
+_CONVERSATIONS = (
+    "Comma-separated ids of conversations to use. In LongMemEval they are question ids, in PerLTQA names."
+)
 _CONCURRENCY = (
     "Parallel work, and most model calls in flight. 8 stays under most rate limits of new accounts."
 )
@@ -27,17 +31,57 @@ _NUM_TEST = "Ask only the first N questions. For a quick look, not for a score."
 _NUM_TRAIN = "Least number of training examples (sessions with questions). A file may have fewer."
 _PUSH = 'Push the result to this Hugging Face repository, "owner/model". A new one is private.'
 _SEED = "Random seed of generated conversations, samples and statistics. API models are not seeded."
+_SESSIONS = "Use only the first N sessions of each conversation, and the questions that they can answer."
+_SUBSET_FILE = (
+    "File of conversation ids to use (in evaluate.py also of question ids): one per line, a JSON list, or a "
+    "JSON object with a list under sample_ids or character_ids, as MemBuilder has them."
+)
 _TEMPERATURE = "Sampling temperature of writer and reader, from 0 to 2. The judge always has 0."
 
 # settings that several commands have, each with its one default
 Concurrency = Annotated[int, Field(default=8, ge=1, le=1024, description=_CONCURRENCY)]
+Conversations = Annotated[
+    str,
+    tyro.conf.arg(aliases=("--conv-id", "--sample-id", "--character-id")),
+    Field(default="", description=_CONVERSATIONS),
+]
 HubRepository = Annotated[str | None, Field(default=None, description=_PUSH)]
 MaxCost = Annotated[float | None, Field(default=None, gt=0, description=_MAX_COST)]
 NumTest = Annotated[int | None, Field(default=None, ge=1, description=_NUM_TEST)]
 NumTrain = Annotated[int, Field(default=600, ge=1, description=_NUM_TRAIN)]
 Seed = Annotated[int, Field(default=0, ge=0, description=_SEED)]
 ServerAddress = Annotated[ApiBase | None, Field(default=None, description=_API_BASE)]
+Sessions = Annotated[int | None, Field(default=None, ge=1, description=_SESSIONS)]
+SubsetFile = Annotated[Path | None, Field(default=None, description=_SUBSET_FILE)]
 Temperature = Annotated[float, Field(default=0.0, ge=0, le=2, description=_TEMPERATURE)]
+
+
+MACHINE_SETTINGS = frozenset(
+    {
+        *(
+            "api_base",
+            "arbor_config",
+            "concurrency",
+            "data",
+            "db_url",
+            "executor",
+            "judge_api_base",
+            "mlflow",
+        ),
+        *("output", "output_dir", "prompt_api_base", "push_to_hub", "ray_address", "reader_api_base"),
+        *("report_file", "runs", "tracking_uri", "traces", "writer_api_base"),
+    }
+)
+"""Settings of the machine and not of the result: addresses, paths, threads."""
+
+_LIMITS = frozenset(
+    {"dry_run", "max_calls", "max_cost", "max_errors", "minutes", "mode", "retry_errors"}
+)  # how far a command goes
+
+
+def tracked_params(config: Settings) -> dict[str, Any]:  # Any: JSON values
+    """Return the settings that a result depends on. A rerun with the same ones continues its MLflow run."""
+    return config.model_dump(mode="json", exclude={*MACHINE_SETTINGS, *_LIMITS})
 
 
 class DatasetName(StrEnum):
@@ -101,6 +145,21 @@ class DataSettings(SettingsGroup):
                 "--dataset world cannot be trained on: choose --dataset sample, which generates training "
                 "conversations from --seed"
             )
+
+
+class TrainingPart(SettingsGroup, init=False):
+    """The part of the training split to use."""
+
+    split: Literal["train", "sft", "rl"] = "train"
+    """train: the whole training split. sft and rl: its halves, which share no conversation: record
+    trajectories on sft, and train by reward on rl. LongMemEval has MemBuilder's own; the conversations that
+    are generated for sft are others; the rest is split by order. The test split is never trained on."""
+
+    conversations: Conversations
+
+    subset_file: SubsetFile
+
+    sessions: Sessions
 
 
 class RetrievalSettings(SettingsGroup):

@@ -2,8 +2,9 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
+import tyro
 from pydantic import Field, model_validator
 
 from memory_program.configs.endpoints import JudgeAddress, PromptAddress, Role
@@ -99,7 +100,7 @@ class OptimizeConfig(Settings, init=False):
 
     source: DataSettings = DataSettings()
 
-    max_sessions: int | None = Field(default=None, ge=1)
+    max_sessions: Annotated[int | None, tyro.conf.arg(aliases=("--sessions",))] = Field(default=None, ge=1)
     """Use only the first N sessions of each conversation, and the questions that they answer. Building
     memories costs most of a small run."""
 

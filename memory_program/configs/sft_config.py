@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from memory_program.configs.groups import (
     Concurrency,
@@ -13,13 +13,19 @@ from memory_program.configs.groups import (
     ServerAddress,
     SystemSettings,
     Temperature,
+    TrackingSettings,
+    TrainingPart,
 )
 from memory_program.configs.trainer_groups import OptimizerSettings
 from memory_program.core.settings import Settings
-from memory_program.models.model_names import POCKET_BASE
+from memory_program.models.model_names import POCKET_BASE, trainable_model
 
 ORACLE_EXPERT = "oracle"
 """The perfect writer of generated conversations; it needs no model."""
+
+
+OBSERVATIONS_EXPERT = "observations"
+"""The notes of LoCoMo's authors, as an expert; it needs no model."""
 
 
 class TrajectoriesConfig(Settings, init=False):
@@ -32,7 +38,8 @@ class TrajectoriesConfig(Settings, init=False):
     """Record an expert."""
 
     model: str = ORACLE_EXPERT
-    """The expert: "oracle" (perfect, for generated conversations), or any model that evaluate.py takes."""
+    """The expert: "oracle" (perfect, for generated conversations), "observations" (the notes of LoCoMo's
+    authors, for --dataset locomo), or any model that evaluate.py takes."""
 
     api_base: ServerAddress
 
@@ -42,6 +49,7 @@ class TrajectoriesConfig(Settings, init=False):
     """Most tokens of a reply."""
 
     source: DataSettings = DataSettings()
+    part: TrainingPart = TrainingPart(split="sft")
 
     num_train: NumTrain
 
@@ -86,6 +94,7 @@ class SynthesizeConfig(Settings, init=False):
     """Most tokens of a reply."""
 
     source: DataSettings = DataSettings()
+    part: TrainingPart = TrainingPart()
 
     num_train: NumTrain
 
@@ -109,7 +118,7 @@ class FineTuneConfig(Settings, init=False):
     """Supervised fine-tuning."""
 
     model: str = POCKET_BASE
-    """Model to train: "pocket-base" or "pocket" (embedded), or "local:" and a folder or Hugging Face id."""
+    """Model to train: "pocket-base" or "pocket" (embedded), "local:" and a folder, or a Hugging Face id."""
 
     trajectories: Path = Path("runs/trajectories")
     """Folder of the expert's trajectories, from --mode trajectories."""
@@ -127,6 +136,13 @@ class FineTuneConfig(Settings, init=False):
 
     output_dir: Path = Path("runs/sft")
     """Folder of the run; its folder "model" is the result. The same folder continues the same run."""
+
+    tracking: TrackingSettings = TrackingSettings()
+
+    @field_validator("model")
+    @classmethod
+    def _complete_model(cls, value: str) -> str:
+        return trainable_model(value)
 
 
 class ExportConfig(Settings):

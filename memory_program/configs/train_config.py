@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from memory_program.configs.endpoints import JudgeAddress, ReaderAddress
 from memory_program.configs.groups import (
@@ -15,11 +15,12 @@ from memory_program.configs.groups import (
     ServerAddress,
     SystemSettings,
     TrackingSettings,
+    TrainingPart,
 )
 from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import Settings
-from memory_program.models.model_names import POCKET, POCKET_BASE, is_bundled
+from memory_program.models.model_names import POCKET, POCKET_BASE, is_bundled, trainable_model
 
 DEFAULT_GRPO = GRPOSettings(
     num_train_steps=40,
@@ -51,7 +52,7 @@ class TrainConfig(Settings, init=False):
     --arbor-config names one."""
 
     model: str = POCKET_BASE
-    """Model to train: "pocket-base" or "pocket" (embedded), or "local:" and a folder or Hugging Face id."""
+    """Model to train: "pocket-base" or "pocket" (embedded), "local:" and a folder, or a Hugging Face id."""
 
     reader_model: str | None = None
     """Model that answers; it is never trained. Default: a frozen copy of --model, or pocket for pocket-base,
@@ -64,6 +65,7 @@ class TrainConfig(Settings, init=False):
     judge_api_base: JudgeAddress
 
     source: DataSettings = DataSettings()
+    part: TrainingPart = TrainingPart()
 
     num_train: NumTrain
 
@@ -87,6 +89,11 @@ class TrainConfig(Settings, init=False):
     push_to_hub: HubRepository
 
     tracking: TrackingSettings = TrackingSettings()
+
+    @field_validator("model")
+    @classmethod
+    def _complete_model(cls, value: str) -> str:
+        return trainable_model(value)
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:

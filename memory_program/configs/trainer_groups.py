@@ -1,9 +1,10 @@
 """The settings of a training: optimizer, loss, rollouts, rewards. Nothing slow is imported."""
 
 import math
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from memory_program.configs.groups import Seed
 from memory_program.core.errors import ConfigError
@@ -109,17 +110,52 @@ class ReinforceSettings(SettingsGroup, init=False):
     """Optimizer steps on the same samples."""
 
 
-class RewardSettings(SettingsGroup):
+class LengthSettings(SettingsGroup):
+    """The length penalty of the dense reward."""
+
+    length_weight: float = Field(default=0.8, ge=0, le=1)
+    """Largest length penalty of the dense reward, as a share."""
+
+    core_length_start: int = Field(default=150, ge=0)
+    """Tokens of the profile up to which it has no length penalty."""
+
+    core_length_max: int = Field(default=400, ge=1)
+    """Tokens of the profile from which its length penalty is 1; between the two it is linear."""
+
+    length_ratio_high: float = Field(default=1.3, ge=1)
+    """Tokens of an agent's memories, divided by the expert's, above which it has a length penalty."""
+
+    length_ratio_low: float = Field(default=0.5, ge=0, le=1)
+    """Tokens of an agent's memories, divided by the expert's, below which it has a length penalty."""
+
+    @model_validator(mode="after")
+    def _check_core_lengths(self) -> Self:
+        if self.core_length_start >= self.core_length_max:
+            raise ConfigError(
+                f"core_length_start={self.core_length_start} must be below "
+                f"core_length_max={self.core_length_max}"
+            )
+        return self
+
+
+DEFAULT_LENGTHS = LengthSettings()
+"""MemBuilder's numbers."""
+
+
+class RewardSettings(SettingsGroup, init=False):
     """The reward of a rollout, and its advantage."""
 
     reward_rule: Literal["outcome", "dense", "delta", "leave-one-out"] = "dense"
     """Reward of a rollout. outcome: the answers' score. dense (MemBuilder): minus a penalty for length and
-    invalid calls, per agent; memories have a length penalty only where a perfect writer's are known. delta
+    invalid calls, per agent; memories have a length penalty only where an expert's are known. delta
     (MemUpdate): the gain over the memory before the session. leave-one-out: the score minus the score
     without this agent's memories."""
 
-    length_weight: float = Field(default=0.8, ge=0, le=1)
-    """Largest length penalty of the dense reward, as a share."""
+    lengths: LengthSettings = DEFAULT_LENGTHS
+
+    expert_trajectories: Path | None = None
+    """Folder of an expert's trajectories of the training conversations, from --mode trajectories. The dense
+    reward then compares lengths with them. Generated conversations need none: the oracle's are known."""
 
     format_weight: float = Field(default=0.0, ge=0)
     """Bonus for an agent whose calls were all valid. Under leave-one-out an unusable reply is otherwise worth

@@ -1,8 +1,11 @@
 """Flags made from a config, settings from a file, and errors as one line and an exit status."""
 
+import io
 import json
+import logging
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import redirect_stderr
 from copy import copy
 from functools import partial
 from inspect import cleandoc
@@ -15,12 +18,24 @@ from pydantic import BaseModel, Field, create_model
 import locomo.exit_status
 from locomo.benchmark_errors import BenchmarkError
 from memory_program.core.errors import ConfigError, MemoryProgramError, ModelError, RecordError
+from memory_program.core.old_flags import hint_for_flag
+from memory_program.core.redaction import redact_text
 from memory_program.core.settings import Settings, SettingsGroup, rename_old_settings
 
 _ERRORS_BEFORE_START = (ConfigError, BenchmarkError, ModelError, RecordError, FileNotFoundError)
 
 _CONFIG_HELP = (
     "Read settings from this file: YAML, or the config.json of a run. Flags on the command line override it."
+)
+
+_VERBOSE_HELP = (
+    "Print a line on stderr for each session that is written and each question that is answered: the "
+    "namespace, and counts of calls, memories and tokens. Nothing that was said is printed."
+)
+
+_KEY_AMONG_FLAGS = (
+    "the flags cannot be read, and one of them holds a key, so they are not shown: keys come from the "
+    "environment only (OPENAI_API_KEY, or the variable of your provider)"
 )
 
 ConfigT = TypeVar("ConfigT", bound=Settings)
@@ -52,8 +67,9 @@ def parse_flags(
         prog: name of the command in its help; None takes the name of the script.
 
     Raises:
-        ConfigError: a setting is out of range or contradicts another one, or the file cannot be used.
-        SystemExit: help was asked for (0), or a flag is unknown or of another type (2).
+        ConfigError: a flag is unknown, a setting is out of range or contradicts another one, or the file
+            cannot be used.
+        SystemExit: help was asked for (0), or the value of a flag is missing or of another type (2).
     """
     known = config_type.flat_fields()
     given = _rename_old_flags(sys.argv[1:] if arguments is None else arguments, known)
@@ -68,9 +84,44 @@ def parse_flags(
         tyro.conf.DisallowNone,
         tyro.conf.OmitArgPrefixes,
     )
-    values: Any = tyro.cli(flags, args=given, config=markers, prog=prog)  # Any: nested dicts of values
+    complaint = io.StringIO()
+    try:
+        with redirect_stderr(complaint):
+            values: Any  # nested dicts of values
+            values, unknown = tyro.cli(flags, args=given, config=markers, prog=prog, return_unknown_args=True)
+    except SystemExit:
+        if any(redact_text(argument) != argument for argument in given):  # a box breaks a key over lines
+            raise ConfigError(_KEY_AMONG_FLAGS) from None
+        sys.stderr.write(complaint.getvalue())
+        raise
+    if unknown:
+        raise ConfigError(_describe_unknown(unknown, known))
     del values["config"]
-    return config_type(**_flatten(values))
+    is_verbose = values.pop("verbose")
+    config = config_type(**_flatten(values))
+    if is_verbose:
+        _show_log_lines()
+    return config
+
+
+def _show_log_lines() -> None:
+    """Show what the package logs at level INFO on stderr."""
+    logger = logging.getLogger("memory_program")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.INFO)
+
+
+def _describe_unknown(unknown: Sequence[str], known: Collection[str]) -> str:
+    """Name the first unknown flag, never a value, which may be a key."""
+    flag = next((argument.partition("=")[0] for argument in unknown if argument.startswith("--")), None)
+    if flag is None:
+        return f"unexpected argument {redact_text(unknown[0])!r}: settings are given as --name value"
+    hint = hint_for_flag(
+        flag.removeprefix("--").replace("_", "-"), [name.replace("_", "-") for name in known]
+    )
+    return f"unknown flag {redact_text(flag)}: {hint}"
 
 
 def parse_mode(modes: Collection[str], default: str, arguments: Sequence[str] | None = None) -> str:
@@ -154,6 +205,7 @@ run_script = partial(
     deliberate=(MemoryProgramError, BenchmarkError, OSError),
     nothing_started=_ERRORS_BEFORE_START,
     interrupted="interrupted: finished work is kept, and the same command continues from there",
+    redact=redact_text,
 )
 """Run a function; a deliberate error becomes one line on stderr and an exit status.
 
@@ -204,6 +256,7 @@ def _flags_model(
     fields: Any = {}  # Any: pydantic's way to name fields
     if is_root:
         fields["config"] = (Path | None, Field(default=None, description=_CONFIG_HELP))
+        fields["verbose"] = (bool, Field(default=False, description=_VERBOSE_HELP))
     for name, field in settings.model_fields.items():
         if isinstance(field.default, SettingsGroup):
             group = type(field.default)

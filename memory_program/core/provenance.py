@@ -8,6 +8,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+from memory_program import __version__
+
 
 def git_commit() -> str | None:
     """Give the commit of the checkout that this package lies in, ``+changes`` if it was edited since.
@@ -37,13 +39,12 @@ def _git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, check=True, text=True, timeout=10).stdout.strip()
 
 
-def provenance_tags(results: Mapping[str, Any]) -> dict[str, str]:  # Any: results.json of any kind of run
-    """Give what a run rests on as tags for MLflow: the data, the commit, the lock file, the version."""
-    dataset = results["dataset"]
-    return {
-        "dataset.name": dataset["name"],
-        "dataset.sha256": dataset["sha256"],
-        "git_commit": str(results["git_commit"]),
-        "lock_hash": results["lock_hash"],
-        "version": results["version"],
-    }
+def provenance() -> dict[str, str | None]:
+    """Give what every result rests on besides its data: the version, the commit, the lock file."""
+    return {"version": __version__, "git_commit": git_commit(), "lock_hash": lock_hash()}
+
+
+def provenance_tags(dataset: Mapping[str, Any]) -> dict[str, str]:  # Any: the dataset in results.json
+    """Give what a run rests on as tags for MLflow."""
+    data = {f"dataset.{name}": dataset[name] for name in ("name", "sha256")}
+    return data | {name: str(value) for name, value in provenance().items()}

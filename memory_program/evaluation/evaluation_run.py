@@ -109,20 +109,27 @@ def evaluate(
         recorded = [system.recorded for system in systems]
         workers = _check_and_prepare(config, console, systems, role_models)
         _write_config(config)  # not earlier: a run that cannot begin leaves the folder as it was
-        publisher = stack.enter_context(closing(EvaluationPublisher(config, selection, console, oracle)))
+        publisher = stack.enter_context(EvaluationPublisher(config, selection, console, oracle))
         is_finished = all(system.is_finished for system in systems)
         if executor is not None and not is_finished:
             stack.enter_context(executor)
-        if (config.traces or config.mode is Mode.FULL) and not is_finished:
-            publisher.open_tracker(with_traces=config.traces)
+        if config.traces and not is_finished:
+            publisher.trace_calls()
+        is_tracked = config.mode is Mode.FULL and not is_finished
+        if is_tracked:
+            publisher.begin()
         for system in systems:
             system.write_run_files()
+            if is_tracked:
+                publisher.begin_system(system.recorded)
             if config.mode is not Mode.ANSWER or system.recorded.run.system.writer is None:
                 system.builder.build(workers)  # without a writer it calls no model
             if config.mode is not Mode.BUILD:
                 system.answerer.answer(workers)
             if config.mode is Mode.FULL:
                 _judge_system(system.recorded, config, role_models, workers)
+            if is_tracked:
+                publisher.publish_system(system.recorded, store)
         results = publisher.publish(recorded, store).results if config.mode is Mode.FULL else None
         _check_for_results(config, console, recorded)
         return results

@@ -1,6 +1,6 @@
 """The selection of conversations and questions that a run is about."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -8,9 +8,10 @@ from typing import cast
 from locomo.json_at import JsonAt
 from locomo.locomo import Dataset, decode_json
 from locomo.longmemeval import MemBuilderSplit, load_membuilder_split
+from locomo.sessions import truncate_conversation
 from locomo.splits import SplitOrAll, select_split
 from locomo.types import Benchmark, Conversation, Question, all_questions
-from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import split_list
 from memory_program.evaluation.console import format_count
@@ -55,40 +56,74 @@ def load_selection(config: EvaluateConfig) -> Selection:
             f"split={split!r} has none of the {len(dataset.conversations)} conversations of this file: name "
             "another file with --data, or leave --split out"
         )
-    named = split_list(config.conversations)
-    known = [conversation.conversation_id for conversation in conversations]
+    where = f"split {split!r} of {dataset.name}"
+    conversations = select_named(conversations, config.conversations, where)
+    asked = all_questions(conversations)
+    if config.subset_file is not None and not asked:
+        raise ConfigError(
+            f"subset_file={str(config.subset_file)!r} selects questions, and this split has none: leave "
+            "--subset-file out, or name data that has some"
+        )
+    ids = set[str]()
+    if config.subset_file is not None:
+        known = [name for question in asked for name in (question.conversation_id, question.question_id)]
+        ids.update(read_subset_ids(config.subset_file, known))
+    if config.sessions is not None:
+        conversations = [truncate_conversation(c, config.sessions) for c in conversations]
+    questions = all_questions(conversations)
+    if config.sessions is not None and asked and not questions:
+        raise ConfigError(
+            f"sessions={config.sessions} leaves no question: none has all of its evidence in those: use "
+            "more of them"
+        )
+    if config.subset_file is not None:
+        questions = [q for q in questions if {q.question_id, q.conversation_id} & ids]
+    if SystemName.OBSERVATIONS in config.system_names and not any(
+        session.observations for conversation in conversations for session in conversation.sessions
+    ):
+        raise ConfigError(
+            f"system {SystemName.OBSERVATIONS.value!r} needs the notes of LoCoMo's authors (observation), "
+            f"and {dataset.name!r} has none: choose --dataset locomo, or leave it out of --systems"
+        )
+    questions = questions[: config.num_test]
+    if config.subset_file is not None or config.num_test is not None:
+        wanted = {question.conversation_id for question in questions}
+        conversations = [c for c in conversations if c.conversation_id in wanted]
+    return Selection(dataset, tuple(conversations), tuple(questions))
+
+
+def select_named(conversations: Sequence[Conversation], names: str, where: str) -> list[Conversation]:
+    """Select the conversations of a comma-separated list of ids, in their own order; all of an empty one.
+
+    Args:
+        conversations: to select from.
+        names: the ids.
+        where: the place of the conversations, for the error.
+
+    Raises:
+        ConfigError: the list names none, or an unknown one.
+    """
+    named, known = split_list(names), [conversation.conversation_id for conversation in conversations]
     choices = ", ".join(known[:_MAX_NAMES_SHOWN])
     if len(known) > _MAX_NAMES_SHOWN:
         choices += f" and {len(known) - _MAX_NAMES_SHOWN} more"
-    if config.conversations and not named:
-        raise ConfigError(f"conversations={config.conversations!r} names none: choose from {choices}")
-    for conversation_id in named:
-        if conversation_id not in known:
-            raise ConfigError(
-                f"unknown conversation {conversation_id!r} in split {split!r} of {dataset.name}: choose from "
-                f"{choices}"
-            )
-    questions = all_questions([c for c in conversations if not named or c.conversation_id in named])
-    if config.subset_file is not None:
-        if not questions:
-            raise ConfigError(
-                f"subset_file={str(config.subset_file)!r} selects questions, and this split has none: leave "
-                "--subset-file out, or name data that has some"
-            )
-        ids = set(_read_subset_ids(config.subset_file, questions))
-        questions = [q for q in questions if {q.question_id, q.conversation_id} & ids]
-    questions = questions[: config.num_test]
-    is_part = config.subset_file is not None or config.num_test is not None
-    wanted = {q.conversation_id for q in questions} if is_part else set(named or known)
-    kept = [conversation for conversation in conversations if conversation.conversation_id in wanted]
-    return Selection(dataset, tuple(kept), tuple(questions))
+    if names and not named:
+        raise ConfigError(f"conversations={names!r} names none: choose from {choices}")
+    for name in named:
+        if name not in known:
+            raise ConfigError(f"unknown conversation {name!r} in {where}: choose from {choices}")
+    return [c for c in conversations if not named or c.conversation_id in named]
 
 
-def _read_subset_ids(path: Path, known: Sequence[Question]) -> list[str]:
+def read_subset_ids(path: Path, known: Collection[str]) -> list[str]:
     """Read the ids of a subset file: one a line, a JSON list, or a JSON object with a list, as MemBuilder's.
 
+    Args:
+        path: the file.
+        known: the ids that it may name.
+
     Raises:
-        ConfigError: it cannot be read, is empty, or names an id that no question has.
+        ConfigError: it cannot be read, is empty, or names an unknown id.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -102,12 +137,11 @@ def _read_subset_ids(path: Path, known: Sequence[Question]) -> list[str]:
         ids = [identity.name() for identity in listed.elements("id")]
     else:
         ids = [line.strip() for line in text.splitlines() if line.strip()]
-    known_ids = {name for question in known for name in (question.question_id, question.conversation_id)}
-    unknown = [identity for identity in ids if identity not in known_ids]
+    unknown = [identity for identity in ids if identity not in known]
     if unknown or not ids:
         complaint = f"names {unknown[0]!r} and {len(unknown) - 1} more" if unknown else "names nothing"
+        examples = " or ".join(map(repr, list(known)[:2]))
         raise ConfigError(
-            f"subset_file={str(path)!r} {complaint}: expected ids of conversations or questions of this "
-            f"split, for example {known[0].conversation_id!r} or {known[0].question_id!r}"
+            f"subset_file={str(path)!r} {complaint}: expected ids of this split, for example {examples}"
         )
     return ids

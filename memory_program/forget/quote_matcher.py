@@ -3,10 +3,13 @@
 import base64
 import gzip
 import re
+import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator
 from html import unescape
 from pathlib import Path
+
+from memory_program.core.errors import ForgettingError
 
 _MIN_QUOTE_CHARS = 12  # letters and digits: shorter lines ("Thanks!") are in every conversation
 _MIN_LONG_QUOTE_CHARS = 30  # captions aside, no two conversations of LoCoMo or of a world share such lines
@@ -61,11 +64,14 @@ class QuoteMatcher:
         return any(quote in squashed for quote in self._long_quotes)
 
     def matches_file(self, path: Path, predicate: Callable[[str], bool] | None = None) -> bool:
-        """Say whether a file matches; it is read in pieces that overlap.
+        """Say whether a file matches; it is read in pieces that overlap, and unpacked if it ends in ``.gz``.
 
         Args:
             path: of the file.
             predicate: one of the methods above; ``matches_text`` by default.
+
+        Raises:
+            ForgettingError: the file is packed and damaged, so that it cannot be searched.
         """
         predicate = predicate or self.matches_text
         overlap = _MAX_ESCAPED_CHARS * max([1000, *map(len, self._quotes)])
@@ -75,12 +81,17 @@ class QuoteMatcher:
             if any(map(predicate, records)):
                 return True
         before, decoder = "", getincrementaldecoder("utf-8")("replace")  # a piece may end within a letter
-        with path.open("rb") as file:
-            while piece := file.read(_PIECE_BYTES):
-                text = before + decoder.decode(piece)
-                if predicate(text):
-                    return True
-                before = text[-overlap:]
+        try:
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                while piece := file.read(_PIECE_BYTES):
+                    text = before + decoder.decode(piece)
+                    if predicate(text):
+                        return True
+                    before = text[-overlap:]
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ForgettingError(
+                f"{str(path)!r} cannot be searched ({error}): delete it, and run the same command again"
+            ) from error
         return False
 
 

@@ -1,12 +1,13 @@
 """Erasure of a conversation from runs: first all copies, last the files that say what to look for."""
 
+import gzip
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from locomo.atomic_files import atomic_write_text
+from locomo.atomic_files import atomic_write_bytes
 from memory_program.bank.forgetting import forget_namespace, namespace_conversation_id, text_from_banks
 from memory_program.core.errors import ConfigError, ForgettingError
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
@@ -164,11 +165,14 @@ def _forget_in_file(path: Path, matcher: QuoteMatcher, done: ForgetReport) -> No
             return  # databases are not edited as files
     if path.name not in _JOURNALS_WITHOUT_IDS and not matcher.matches_file(path):
         return
-    if path.suffix != ".jsonl" or path.name in _JOURNALS_WITHOUT_IDS:
+    if not path.name.endswith((".jsonl", ".jsonl.gz")) or path.name in _JOURNALS_WITHOUT_IDS:
         path.unlink()
         done.files.append(path)
         return
-    lines = path.read_text(encoding="utf-8").split("\n")
+    is_packed = path.suffix == ".gz"
+    content = gzip.decompress(path.read_bytes()) if is_packed else path.read_bytes()
+    lines = content.decode().split("\n")
     kept = [line for line in lines if not matcher.matches_text(line)]
-    atomic_write_text(path, "\n".join(kept))
+    left = "\n".join(kept).encode()
+    atomic_write_bytes(path, gzip.compress(left, mtime=0) if is_packed else left)
     done.lines += len(lines) - len(kept)

@@ -4,6 +4,8 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
+from memory_program.core.errors import ConfigError
+
 POCKET = "pocket"
 """The embedded model."""
 
@@ -12,6 +14,7 @@ POCKET_BASE = "pocket-base"
 
 _LOCAL = "local:"
 _VLLM = "vllm:"
+_API_PROVIDERS = ("openai", "anthropic", "gemini", "together_ai", "ollama", "hosted_vllm", "openrouter")
 _POCKET = Path(__file__).parents[1] / "pocket"
 _BUNDLED = {POCKET: _POCKET / "weights", POCKET_BASE: _POCKET / "weights-base"}
 _HASHED_FILE_PATTERNS = ("*.safetensors", "tokenizer.json")
@@ -45,6 +48,27 @@ def is_vllm(model: str) -> bool:
 def runs_here(model: str) -> bool:
     """Tell if a model computes on this machine: in this process, or in a vLLM server that it starts."""
     return is_local(model) or is_vllm(model)
+
+
+def trainable_model(name: str) -> str:
+    """Return the whole name of a model to train: an id on the Hugging Face hub may lack its ``local:``.
+
+    Raises:
+        ConfigError: it is the name of a model behind an API, or of none.
+
+    Example:
+        >>> trainable_model("Qwen/Qwen2.5-3B"), trainable_model("pocket-base")
+        ('local:Qwen/Qwen2.5-3B', 'pocket-base')
+    """
+    if is_local(name) or not name.strip():  # a blank name is an error of its own
+        return name
+    owner, slash, rest = name.partition("/")
+    if not slash or not rest or "/" in rest or ":" in name or owner in _API_PROVIDERS:
+        raise ConfigError(
+            f"model={name!r} cannot be trained: name a folder after 'local:', or an id on the Hugging Face "
+            "hub such as Qwen/Qwen2.5-3B-Instruct"
+        )
+    return f"{_LOCAL}{name}"
 
 
 def model_source(model: str) -> str:

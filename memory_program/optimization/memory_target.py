@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
+from locomo.sessions import truncate_conversation
 from locomo.types import Conversation
 from memory_program import __version__
 from memory_program.agents.model_prompts import load_model_prompts
@@ -32,7 +33,7 @@ from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 from memory_program.optimization.dev_examples import CaseSplits, MemoryCase, episode_cases, question_cases
 from memory_program.optimization.students import ReaderStudent, Student, WriterStudent
-from memory_program.rl.episodes import make_episodes, memory_namespace, roll_in, truncate_conversation
+from memory_program.rl.episodes import make_episodes, memory_namespace, roll_in
 from memory_program.rl.rewards import AnswerMetric
 
 

@@ -1,19 +1,23 @@
 """Publishing of an optimisation: the plot of its scores, the diff of its prompts, MLflow."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dspy
 
+from memory_program.configs.groups import tracked_params
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.provenance import provenance_tags
 from memory_program.evaluation.report import has_matplotlib
+from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 from memory_program.optimization.optimization_stage import StageResult
 from memory_program.optimization.prompt_text import instruction_diff
-from memory_program.tracking import RunPublisher, TrackedRun
+from memory_program.optimization.saved_program import candidate_json
+from memory_program.tracking import CurvePoints, RunTracker, TrackedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,20 +25,32 @@ if TYPE_CHECKING:
 RESULTS = "results.json"
 
 
-class OptimizationPublisher(RunPublisher):
-    """Writes the files of a run into its folder, and logs them to MLflow."""
+class OptimizationPublisher(RunTracker):
+    """Logs an optimisation to MLflow while it runs, and writes the files of its results."""
 
-    def __init__(self, config: OptimizeConfig, say: Callable[[str], None]) -> None:
-        """Begin to open MLflow in the background; ``say`` prints a line."""
-        super().__init__(
-            config.output_dir,
-            config.tracking.tracking_uri,
-            is_on=config.tracking.mlflow,
-            say=say,
-            log_later="the same command",
-        )
+    def __init__(self, config: OptimizeConfig, dataset: Json, say: Callable[[str], None]) -> None:
+        """Open the MLflow run in the background; ``say`` prints a line."""
+        folder, tracking, later = config.output_dir, config.tracking, "the same command"
+        super().__init__("optimize.py", folder, tracking.tracking_uri, say, later, is_on=tracking.mlflow)
+        models = {"prompt_model": config.proposer, "judge_model": config.judge}
         self._config = config
-        self.open_tracker()
+        self._described = TrackedRun(
+            f"{config.optimizer.value} {config.target.value} on {dataset['name']}",
+            {**tracked_params(config), **models},
+            provenance_tags(dataset),
+            {"name": dataset["name"], "sha256": dataset["sha256"], "context": "training"},
+        )
+        self.start(self._described)
+
+    def log_candidate(
+        self, place: int, target: str, evaluator: CandidateEvaluator, candidate: PromptCandidate
+    ) -> None:
+        """Log a candidate that was tried on all validation cases, and the best scores so far."""
+        if self._config.tracking.mlflow:
+            self.log_child(self._child(place, target, candidate_json(self._config, evaluator, candidate)))
+            best = _drop_missing({"best/train": evaluator.best.train, "best/val": evaluator.best.val})
+            if "best/val" in best:
+                self.log_points(CurvePoints(evaluator.best.calls, best, "best/val"))
 
     def publish(self, results: Json, stages: list[StageResult], program: dspy.Module) -> None:
         """Write the files, and log a run with a child for every candidate, unless that was done before.
@@ -51,48 +67,46 @@ class OptimizationPublisher(RunPublisher):
             plot_best_scores(stages).savefig(path, dpi=120, bbox_inches="tight")
             files.append(path)
         files += _write_diffs(folder, stages)
-        models: Json = results["models"]
-        params: Json = {
-            **results["settings"],
-            "model": models["task"],
-            "prompt_model": models["prompts"],
-            "judge_model": models["judge"],
-        }
-        name = f"{results['optimizer']} {results['target']} on {results['dataset']['name']}"
-        self.log_once(
+        winners = [f"{stage['target']} {stage['winner']['number']}" for stage in results["stages"]]
+        self.finish(
             _results_digest(results),
-            TrackedRun(name, params, _run_metrics(results), provenance_tags(results), files),
-            (
-                self._child(stage, place, candidate, results)
+            replace(
+                self._described,
+                metrics=_run_metrics(results),
+                tags={**self._described.tags, "best_candidate": ", ".join(winners)},
+                artifacts=files,
+            ),
+            children=[
+                self._child(place, stage["target"], candidate)
                 for place, stage in enumerate(results["stages"])
                 for candidate in stage["candidates"]
-            ),
-            program,
+            ],
+            program=program,
         )
 
-    def _child(self, stage: Json, place: int, candidate: Json, results: Json) -> TrackedRun:
-        name = f"{stage['target']} {candidate['number']}"
-        path = (
-            self._config.output_dir / "candidates" / f"{place}-{stage['target']}-{candidate['number']}.json"
-        )
+    def _child(self, place: int, target: str, candidate: Json) -> TrackedRun:
+        path = self._config.output_dir / "candidates" / f"{place}-{target}-{candidate['number']}.json"
         write_json(path, candidate)
         prompts: Json = candidate["prompts"]
         demos = sum(len(prompt["demos"]) for prompt in prompts.values())
         metrics = {"train/tries": float(candidate["train"]["tries"]), "demos": float(demos)}
         metrics |= _drop_missing({"train/score": candidate["train"]["score"], "calls": candidate["calls"]})
-        if candidate["val"] is not None:
-            metrics |= _drop_missing(
-                {f"val/{end}": candidate["val"][end] for end in ("value", "low", "high")}
-            )
-        if candidate["against_baseline"] is not None:
-            difference: Json = candidate["against_baseline"]
-            metrics |= _drop_missing(
-                {f"difference/{k}": difference[k] for k in ("difference", "low", "high")}
-            )
-        params = {"number": candidate["number"], "fingerprint": candidate["fingerprint"][:12]}
+        for name, ends in (
+            ("val", ("value", "low", "high")),
+            ("against_baseline", ("difference", "low", "high")),
+        ):
+            score: Json = candidate[name] or {}
+            prefix = "val" if name == "val" else "difference"
+            metrics |= _drop_missing({f"{prefix}/{end}": score.get(end) for end in ends})
+        # the number depends on the timing of threads, and is no part of what the candidate is
+        params: Json = {"stage": place, "target": target, "fingerprint": candidate["fingerprint"][:12]}
         # MLflow shows parameters beside each other: up to 6,000 characters of each instruction
         params |= {f"{name}.instructions": p["instructions"][:6000] for name, p in prompts.items()}
-        return TrackedRun(name, params, metrics, provenance_tags(results), [path])
+        tags = {**self._described.tags, "number": str(candidate["number"])}
+        name = f"{target} {candidate['number']}"
+        return replace(
+            self._described, name=name, params=params, metrics=metrics, tags=tags, artifacts=[path]
+        )
 
 
 def plot_best_scores(stages: list[StageResult]) -> "Figure":
@@ -137,7 +151,10 @@ def _results_digest(results: Json) -> str:
 
 
 def _run_metrics(results: Json) -> dict[str, float]:
-    """Return the numbers of a run: its cost, and the gain of the last stage of each target."""
+    """Return the numbers of a run: its cost, and the gain of the last stage of each target.
+
+    ``score``, ``score/baseline`` and ``score/difference`` are those of the last stage of all.
+    """
     numbers: Json = {
         name: results["calls"][name] for name in ("used", "input_tokens", "output_tokens", "cost_usd")
     }
@@ -147,11 +164,13 @@ def _run_metrics(results: Json) -> dict[str, float]:
             numbers |= {f"{stage['target']}/{name}/{end}": score.get(end) for end in ("value", "low", "high")}
             errors = [error for error in ("false_accept", "false_reject") if error in stage[name]]
             numbers |= {f"{stage['target']}/{name}/{error}": stage[name][error]["value"] for error in errors}
+            numbers["score" if name == "winner" else "score/baseline"] = score.get("value")
         difference: Json = stage["comparison"] or {}
         numbers |= {
             f"{stage['target']}/difference/{end}": difference.get(end)
             for end in ("difference", "low", "high", "p_value")
         }
+        numbers["score/difference"] = difference.get("difference")
     return _drop_missing(numbers)
 
 

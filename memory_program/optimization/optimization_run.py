@@ -20,6 +20,7 @@ from memory_program.models.factory import check_model
 from memory_program.models.response_formats import RESPONSE_FORMATS
 from memory_program.models.usage import list_price
 from memory_program.optimization.call_journal import ReplyCache
+from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 from memory_program.optimization.candidate_progress import OptimizationProgress, format_score
 from memory_program.optimization.judge_target import JudgeOptimizationTarget
 from memory_program.optimization.memory_target import MemoryOptimizationTarget
@@ -106,7 +107,7 @@ def optimize(
         if limits:
             progress.say(f"it stops at {' or '.join(limits)}, and saves the best so far")
         context = _make_stage_context(config, calls, models, score)
-        publisher = stack.enter_context(closing(OptimizationPublisher(config, progress.say)))
+        publisher = stack.enter_context(OptimizationPublisher(config, subject.dataset, progress.say))
         stages, stopped = list[StageResult](), list[str]()
         with dspy.context(lm=context.task_lm), stop_at_limits(stopped):
             _check_models(context.models)
@@ -122,8 +123,9 @@ def optimize(
                     f"{config.optimizer.value} on {target.value}: {len(cases.train)} examples for training, "
                     f"{len(cases.val)} for validation; {calls.used:,} calls so far"
                 )
+                on_attempt = partial(_report_attempt, progress, publisher, (len(stages), target.value))
                 make_student = partial(subject.student, target, context.score)
-                stages.append(optimize_stage(context, target, cases, make_student, progress.report_attempt))
+                stages.append(optimize_stage(context, target, cases, make_student, on_attempt))
                 apply_prompts(stages[-1].choice.winner.prompts, subject.program)
                 if stages[-1].stopped is not None:
                     break
@@ -134,6 +136,19 @@ def optimize(
             progress.say(line)
         publisher.publish(results, stages, subject.program)
         return results
+
+
+def _report_attempt(
+    progress: OptimizationProgress,
+    publisher: OptimizationPublisher,
+    stage: tuple[int, str],
+    evaluator: CandidateEvaluator,
+    candidate: PromptCandidate,
+    is_validated: bool,
+) -> None:
+    progress.report_attempt(evaluator, candidate, is_validated)
+    if is_validated:
+        publisher.log_candidate(*stage, evaluator, candidate)
 
 
 def _make_stage_context(

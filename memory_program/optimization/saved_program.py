@@ -7,12 +7,12 @@ from pathlib import Path
 import dspy
 import orjson
 
-from memory_program import __version__
+from memory_program.configs.groups import MACHINE_SETTINGS
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.json_files import Json, write_json
-from memory_program.core.provenance import git_commit, lock_hash
+from memory_program.core.provenance import provenance
 from memory_program.optimization.call_journal import ReplyCache
-from memory_program.optimization.candidate_evaluator import PromptCandidate
+from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 from memory_program.optimization.candidate_selection import compare_with_baseline, val_interval
 from memory_program.optimization.judge_target import JudgeOptimizationTarget
 from memory_program.optimization.memory_target import MemoryOptimizationTarget
@@ -21,12 +21,6 @@ from memory_program.optimization.prompt_text import fingerprint_prompts, prompts
 
 OptimizationTarget = MemoryOptimizationTarget | JudgeOptimizationTarget
 """A program to improve, with the cases to try it on."""
-
-_MACHINE_SETTINGS = {
-    "api_base", "judge_api_base", "prompt_api_base", "data", "dataset", "mlflow", "output", "output_dir",
-    "program", "tracking_uri", "concurrency",
-}  # fmt: skip
-"""Settings of the machine and not of the result: addresses and paths. The dataset is named with its hash."""
 
 
 def run_results(
@@ -43,12 +37,10 @@ def run_results(
     return {
         "optimizer": config.optimizer.value,
         "target": config.target.value,
-        "settings": config.model_dump(mode="json", exclude=_MACHINE_SETTINGS),
+        "settings": config.model_dump(mode="json", exclude={*MACHINE_SETTINGS, "dataset", "program"}),
         "dataset": subject.dataset,
         "models": {"task": config.model, "prompts": config.proposer, "judge": config.judge},
-        "version": __version__,
-        "git_commit": git_commit(),
-        "lock_hash": lock_hash(),
+        **provenance(),
         "program": fingerprint_prompts(read_prompts(subject.program)),
         "calls": {"used": calls.used, **asdict(calls.usage)},
         "lost_sessions": subject.lost_sessions,
@@ -72,6 +64,23 @@ def save_program(path: Path, program: dspy.Module, results: Json) -> None:
     write_json(path, state)
 
 
+def candidate_json(config: OptimizeConfig, evaluator: CandidateEvaluator, candidate: PromptCandidate) -> Json:
+    """Describe a candidate: its prompts and scores, and the difference from the baseline."""
+    interval = comparison = None
+    if evaluator.is_fully_validated(candidate):
+        interval = val_interval(evaluator, candidate, config.seed)
+        comparison = compare_with_baseline(evaluator, candidate, config.seed)
+    return {
+        "number": candidate.number,
+        "fingerprint": candidate.name,
+        "train": {"score": candidate.train_score, "tries": len(candidate.train)},
+        "val": interval,
+        "against_baseline": asdict(comparison) if comparison is not None else None,
+        "calls": candidate.calls,
+        "prompts": prompts_to_json(candidate.prompts),
+    }
+
+
 def _stage_json(config: OptimizeConfig, subject: OptimizationTarget, stage: StageResult) -> Json:
     evaluator, choice = stage.evaluator, stage.choice
 
@@ -83,23 +92,6 @@ def _stage_json(config: OptimizeConfig, subject: OptimizationTarget, stage: Stag
         errors = subject.errors(evaluator, candidate) if evaluator.is_fully_validated(candidate) else {}
         return {"score": interval, "signature": signature, **errors}
 
-    candidates: list[Json] = []
-    for candidate in evaluator.candidates:
-        interval = comparison = None
-        if evaluator.is_fully_validated(candidate):
-            interval = val_interval(evaluator, candidate, config.seed)
-            comparison = compare_with_baseline(evaluator, candidate, config.seed)
-        candidates.append(
-            {
-                "number": candidate.number,
-                "fingerprint": candidate.name,
-                "train": {"score": candidate.train_score, "tries": len(candidate.train)},
-                "val": interval,
-                "against_baseline": asdict(comparison) if comparison is not None else None,
-                "calls": candidate.calls,
-                "prompts": prompts_to_json(candidate.prompts),
-            }
-        )
     tally = evaluator.tally
     return {
         "target": stage.target.value,
@@ -113,5 +105,5 @@ def _stage_json(config: OptimizeConfig, subject: OptimizationTarget, stage: Stag
             **score_json(choice.winner),
         },
         "comparison": asdict(choice.comparison) if choice.comparison is not None else None,
-        "candidates": candidates,
+        "candidates": [candidate_json(config, evaluator, candidate) for candidate in evaluator.candidates],
     }

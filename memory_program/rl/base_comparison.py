@@ -70,6 +70,7 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
             source=config.source,
             conversations=",".join(conversation.conversation_id for conversation in splits.test),
             num_test=config.num_test,
+            sessions=config.part.sessions,
             systems=SystemName.MEMORY.value,
             writer_model=writer,
             reader_model=config.reader,

@@ -10,11 +10,12 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from locomo.sessions import truncate_conversation
 from locomo.types import Conversation
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.trainer_groups import GRPOSettings
 from memory_program.core.errors import ConfigError
-from memory_program.rl.episodes import Episode, make_episodes, questions_by_session, truncate_conversation
+from memory_program.rl.episodes import Episode, make_episodes, questions_by_session
 
 RollIn = Callable[[Sequence[Conversation], int], list[list[MemorySpace]]]
 """Remembers the conversations of a numbered window; returns the memories before each session."""

@@ -7,8 +7,9 @@ every depth, with the memories and the gaps that the program itself makes.
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from locomo.sessions import questions_by_session
 from locomo.types import Conversation, Question, Session
 from memory_program.agents.program import MemorySystem
 from memory_program.bank.space import MemorySpace
@@ -39,36 +40,6 @@ class Episode:
     def depth(self) -> int:
         """The number of sessions before this one."""
         return len(self.before.sessions)
-
-
-def questions_by_session(conversation: Conversation) -> dict[str, list[Question]]:
-    """Map each session to the questions whose last evidence turn lies in it, in the order of the file.
-
-    A question without evidence belongs to no session; ``questions_without_evidence`` lists those.
-    """
-    session_of = {turn.turn_id: session for session in conversation.sessions for turn in session.turns}
-    placed: dict[str, list[Question]] = {session.session_id: [] for session in conversation.sessions}
-    for question in conversation.questions:
-        if question.evidence:
-            last = max((session_of[turn_id] for turn_id in question.evidence), key=lambda s: s.number)
-            placed[last.session_id].append(question)
-    return placed
-
-
-def questions_without_evidence(conversation: Conversation) -> list[Question]:
-    """List the questions without evidence: it is unknown which session they depend on."""
-    return [question for question in conversation.questions if not question.evidence]
-
-
-def truncate_conversation(conversation: Conversation, sessions: int) -> Conversation:
-    """Keep the first sessions, and the questions that they can answer."""
-    kept = conversation.sessions[:sessions]
-    if len(kept) == len(conversation.sessions):
-        return conversation
-    placed = questions_by_session(conversation)
-    answered = {q.question_id for session in kept for q in placed[session.session_id]}
-    questions = tuple(q for q in conversation.questions if q.question_id in answered)
-    return replace(conversation, sessions=kept, questions=questions)
 
 
 def memory_namespace(conversation: Conversation, *written_with: object) -> str:

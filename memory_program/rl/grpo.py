@@ -36,6 +36,8 @@ from memory_program.rl.backends.local_backend import LocalProvider
 from memory_program.rl.curriculum import Curriculum
 from memory_program.rl.episodes import Episode, memory_namespace, roll_in
 from memory_program.rl.rewards import AnswerMetric, RewardRule
+from memory_program.rl.rollout_files import drop_rollouts_after, write_rollouts
+from memory_program.rl.rollout_record import rollout_lines
 from memory_program.rl.rollouts import (
     EpisodeGroups,
     ExpertTokens,
@@ -96,6 +98,7 @@ class MemoryGRPO(Teleprompter):
         *,
         expert_tokens: ExpertTokens | None = None,
         extra_resume_settings: LogEntry | None = None,
+        on_start: Callable[[], None] = lambda: None,
         on_entry: Callable[[LogEntry], None] = lambda entry: None,
     ) -> None:
         """Prepare to train.
@@ -108,6 +111,7 @@ class MemoryGRPO(Teleprompter):
             expert_tokens: token counts that the dense reward compares with.
             extra_resume_settings: further JSON settings that must not change between runs: those behind the
                 metric, and those of the student that its prompts do not show.
+            on_start: called when the folder turns out to fit the settings, before models are loaded.
             on_entry: called with every log entry.
         """
         super().__init__()
@@ -116,14 +120,14 @@ class MemoryGRPO(Teleprompter):
         self.training = training or ReinforceSettings()
         self.expert_tokens = expert_tokens
         self.extra_resume_settings = extra_resume_settings or {}
-        self.on_entry = on_entry
+        self.on_start, self.on_entry = on_start, on_entry
         self.job: TrainingJob | None = None
         """The job of the last ``compile``. It holds the best weights; terminate it after saving them."""
         self.ended_by = ""
         """The reason why the last ``compile`` stopped."""
         self.rule = RewardRule(
             self.settings.rewards.reward_rule,
-            self.settings.rewards.length_weight,
+            self.settings.rewards.lengths.length_weight,
             self.settings.rewards.format_weight,
             parse_tool_weights(self.settings.rewards.tool_weights),
         )
@@ -199,7 +203,13 @@ class _RolloutPhase:
         numbers = defaultdict[str, Iterator[int]](count)  # an episode that comes twice is counted on
         tasks = [
             partial(
-                run_rollout, self._sampler, e, seed, next(numbers[e.episode_id]), self._grpo.expert_tokens
+                run_rollout,
+                self._sampler,
+                e,
+                seed,
+                next(numbers[e.episode_id]),
+                self._grpo.expert_tokens,
+                self._settings.rewards.lengths,
             )
             for e in episodes
             for _ in range(self._settings.group_size)
@@ -249,11 +259,13 @@ class _TrainingLoop:
         if not lm.provider.reinforceable:
             lm.provider = LocalProvider()
         self._state = RunState(grpo.folder, _resume_settings(grpo, student, trainset, valset))
+        grpo.on_start()
         self._job = cast(TrainingJob, lm.reinforce(grpo.training.model_dump()))
         grpo.job = self._job
         # after reinforce(), which gives the model the name of its job
         self._rollouts = _RolloutPhase(grpo, student, trainset, store, self._state.settings)
         self._progress = self._state.resume(self._job.trainer)
+        drop_rollouts_after(grpo.folder, self._progress.step)
 
     def run(self) -> None:
         """Train until there is a reason to stop; ends with the best weights."""
@@ -298,6 +310,7 @@ class _TrainingLoop:
         with watch.phase("read"):
             graded = phase.grader.grade(rollouts)
         episode_groups = phase.credit(graded)
+        write_rollouts(self._grpo.folder, step + 1, rollout_lines(graded, episode_groups, step + 1))
         with watch.phase("update"):
             groups = [group for of_episode in episode_groups for group in of_episode.groups]
             has_own_logprobs = self._grpo.training.temperature == 1.0

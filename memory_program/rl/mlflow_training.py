@@ -2,33 +2,25 @@
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
-from memory_program import __version__
 from memory_program.agents.program import MemoryProgram
+from memory_program.configs.groups import MACHINE_SETTINGS, tracked_params
 from memory_program.configs.train_config import TrainConfig
-from memory_program.core.checkpoints import LogEntry
+from memory_program.core.checkpoints import LogEntry, read_log
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json, write_json
-from memory_program.core.provenance import git_commit, lock_hash, provenance_tags
-from memory_program.rl.base_comparison import validation_difference
+from memory_program.core.provenance import provenance, provenance_tags
+from memory_program.evaluation.report.mlflow_evaluation import system_metrics
+from memory_program.rl.base_comparison import BASE, TRAINED, validation_difference
 from memory_program.rl.model_card import model_card
+from memory_program.rl.rollout_files import sample_columns
 from memory_program.rl.training_curves import write_curves
 from memory_program.rl.training_data import TrainingSplits
-from memory_program.tracking import RunPublisher, TrackedRun
+from memory_program.tracking import CurvePoints, RunTracker, TrackedRun
 
 RESULTS = "results.json"
-_MACHINE_SETTINGS = {
-    "arbor_config",
-    "api_base",
-    "reader_api_base",
-    "judge_api_base",
-    "data",
-    "mlflow",
-    "concurrency",
-    "output_dir",
-    "push_to_hub",
-    "tracking_uri",
-}
+_TABLE_ROWS = 20
 
 
 def make_training_results(
@@ -39,7 +31,7 @@ def make_training_results(
     validations = [entry for entry in entries if entry["kind"] == "validation"]
     best = next(entry for entry in validations if entry["step"] == validations[-1]["best_step"])
     return {
-        "settings": config.model_dump(mode="json", exclude=_MACHINE_SETTINGS),
+        "settings": config.model_dump(mode="json", exclude={*MACHINE_SETTINGS}),
         "dataset": {
             "name": splits.dataset.name,
             "sha256": splits.dataset.sha256,
@@ -49,9 +41,7 @@ def make_training_results(
                 for split in ("train", "val", "test")
             },
         },
-        "version": __version__,
-        "git_commit": git_commit(),
-        "lock_hash": lock_hash(),
+        **provenance(),
         "steps": len(steps),
         "samples": sum(int(entry["samples"]) for entry in steps),
         "run_s": entries[-1]["run_s"],
@@ -74,23 +64,36 @@ def write_model_card(config: TrainConfig, results: Json) -> None:
     (config.trained_folder / "README.md").write_text(model_card(config, results), encoding="utf-8")
 
 
-class TrainingPublisher(RunPublisher):
-    """Writes the files of a run into its folder, and logs them to MLflow."""
+class TrainingPublisher(RunTracker):
+    """Logs a training to MLflow while it runs, and writes the files of its results."""
 
-    def __init__(self, config: TrainConfig, say: Callable[[str], None]) -> None:
-        """Begin to open MLflow in the background; ``say`` prints a line."""
-        super().__init__(
-            config.output_dir,
-            config.tracking.tracking_uri,
-            is_on=config.tracking.mlflow,
-            say=say,
-            log_later=f"train.py --mode evaluate --output-dir {shlex.quote(str(config.output_dir))}",
-        )
+    def __init__(self, config: TrainConfig, splits: TrainingSplits, say: Callable[[str], None]) -> None:
+        """Prepare; ``say`` prints a line."""
+        folder, tracking = config.output_dir, config.tracking
+        later = f"train.py --mode evaluate --output-dir {shlex.quote(str(folder))}"
+        super().__init__("train.py", folder, tracking.tracking_uri, say, later, is_on=tracking.mlflow)
+        data = {"name": splits.dataset.name, "sha256": splits.dataset.sha256}
+        name = f"train {config.model} on {splits.dataset.name}"
+        params = {**tracked_params(config), "reader_model": config.reader}
         self._config = config
-        self.open_tracker()
+        self._described = TrackedRun(name, params, provenance_tags(data), {**data, "context": "training"})
+
+    def begin(self) -> None:
+        """Open the MLflow run, with the curves of an earlier process if it lacks them."""
+        self.start(self._described)
+        for entry in read_log(self._config.output_dir):
+            self.log_points(CurvePoints.from_entry(entry))
+
+    def log_entry(self, entry: LogEntry) -> None:
+        """Log an entry of the training's log; with a validation, a table of rollouts of the last step."""
+        points = CurvePoints.from_entry(entry)
+        if entry["kind"] == "validation":
+            table = sample_columns(self._config.output_dir, points.step, _TABLE_ROWS)
+            points = replace(points, table=table, table_file=f"rollouts/step-{points.step:06d}.json")
+        self.log_points(points)
 
     def publish(self, results: Json, entries: Sequence[LogEntry], program: MemoryProgram) -> None:
-        """Write results and curves, and log the run with its curves, unless that was done before.
+        """Write results and curves, and log what MLflow lacks, unless that was done before.
 
         Raises:
             OSError: a file cannot be written.
@@ -106,26 +109,15 @@ class TrainingPublisher(RunPublisher):
         digest = content_hash(
             {name: results[name] for name in ("settings", "dataset", "systems", "validation")}
         )
-        run = TrackedRun(
-            name=f"train {results['settings']['model']} on {results['dataset']['name']}",
-            params=results["settings"],
-            metrics=dict(_test_metrics(results)),
-            tags=provenance_tags(results),
+        gain = (results["comparisons"]["locomo_f1"] or {}).get("difference")
+        tags = {"best_system": TRAINED if gain is not None and gain > 0 else BASE}
+        run = replace(
+            self._described,
+            metrics=system_metrics(results["systems"][TRAINED]) | dict(_test_metrics(results)),
+            tags={**self._described.tags, **tags},
             artifacts=files,
-            curves=metric_curves(entries),
         )
-        self.log_once(digest, run, program=program)
-
-
-def metric_curves(entries: Sequence[LogEntry]) -> dict[str, list[tuple[int, float]]]:
-    """Collect each number of a log by step; names of validation numbers begin with ``validation/``."""
-    curves: dict[str, list[tuple[int, float]]] = {}
-    for entry in entries:
-        prefix = "validation/" if entry["kind"] == "validation" else ""
-        for name, value in entry.items():
-            if name not in ("step", "kind") and isinstance(value, int | float):
-                curves.setdefault(f"{prefix}{name}", []).append((entry["step"], float(value)))
-    return curves
+        self.finish(digest, run, curves=map(CurvePoints.from_entry, entries), program=program)
 
 
 def _test_metrics(results: Json) -> Iterator[tuple[str, float]]:

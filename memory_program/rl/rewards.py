@@ -16,12 +16,16 @@ from dspy.utils.exceptions import LMError
 from locomo.judge.judge import Judges
 from locomo.judge.rubrics import Rubric, Verdict
 from locomo.metrics import is_abstention
-from locomo.types import Question
+from locomo.types import Category, Question
+from memory_program.agents.context import MemoryContext
+from memory_program.agents.reader import QAReader
 from memory_program.agents.tools import ALL_TOOLS
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import MEMORY_KINDS, MemoryKind, Operation
 from memory_program.bank.outcomes import Answer, Outcome
-from memory_program.core.errors import ConfigError
+from memory_program.bank.space import MemorySpace
+from memory_program.configs.trainer_groups import DEFAULT_LENGTHS, LengthSettings
+from memory_program.core.errors import ConfigError, ModelError
 from memory_program.evaluation.item_records import AnswerRecord
 from memory_program.evaluation.scoring.question_scores import score_question
 from memory_program.models.rate_limit import stopping_at_exhausted_quota
@@ -88,8 +92,8 @@ def task_score(
 # -- the dense reward ------------------------------------------------------------------------------
 
 
-def core_length_penalty(tokens: int) -> float:
-    """Return MemBuilder's penalty on a core block: 0 up to 150 tokens, 1 from 400, linear between.
+def core_length_penalty(tokens: int, start: int = 150, most: int = 400) -> float:
+    """Return MemBuilder's penalty on a core block: 0 up to ``start`` tokens, 1 from ``most``, linear between.
 
     Source: MemBuilder (arXiv 2601.05488). Deviation: theirs compares limits in tokens with characters.
 
@@ -97,14 +101,16 @@ def core_length_penalty(tokens: int) -> float:
         >>> core_length_penalty(150), core_length_penalty(275), core_length_penalty(1000)
         (0.0, 0.5, 1.0)
     """
-    return min(1.0, max(0.0, (tokens - 150) / 250))
+    return min(1.0, max(0.0, (tokens - start) / (most - start)))
 
 
-def relative_length_penalty(tokens: int, expert_tokens: int | None) -> float:
+def relative_length_penalty(
+    tokens: int, expert_tokens: int | None, high: float = 1.3, low: float = 0.5
+) -> float:
     """Return MemBuilder's penalty on memories that are much longer or shorter than the expert's.
 
-    With ratio = tokens / expert_tokens: 0 inside [0.5, 1.3], if the two differ by less than 200 tokens, or if
-    no expert is known. Above 1.3: min(1, (ratio - 1.3) / 0.7). Below 0.5: min(1, (0.5 - ratio) / 0.3).
+    With ratio = tokens / expert_tokens: 0 inside [low, high], if the two differ by less than 200 tokens, or
+    if no expert is known. Above: min(1, (ratio - high) / 0.7). Below: min(1, (low - ratio) / 0.3).
 
     Example:
         >>> relative_length_penalty(1650, 1000), relative_length_penalty(350, 1000)
@@ -113,9 +119,9 @@ def relative_length_penalty(tokens: int, expert_tokens: int | None) -> float:
     if expert_tokens is None or abs(tokens - expert_tokens) < 200:
         return 0.0
     ratio = tokens / expert_tokens if expert_tokens else float("inf")
-    if ratio > 1.3:
-        return min(1.0, round((ratio - 1.3) / 0.7, 12))
-    return min(1.0, round(max(0.0, 0.5 - ratio) / 0.3, 12))
+    if ratio > high:
+        return min(1.0, round((ratio - high) / 0.7, 12))
+    return min(1.0, round(max(0.0, low - ratio) / 0.3, 12))
 
 
 def dense_reward(task: float, length: float, *, is_valid: bool, length_weight: float = 0.8) -> float:
@@ -175,6 +181,64 @@ def delta_reward(old: float, new: float, e: float) -> float:
     return max(gain, 0.0) * e - max(-gain, 0.0) * (2 - e)
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryComparison:
+    """The delta reward of a new memory over an old one, and its parts.
+
+    ``old_score`` and ``new_score`` are the scores of the answers ``old_answer`` and ``new_answer``;
+    ``efficiency`` is ``bank_efficiency``.
+    """
+
+    reward: float
+    old_score: float
+    new_score: float
+    efficiency: float
+    old_answer: str
+    new_answer: str
+
+
+def compare(
+    memory_old: MemorySpace,
+    memory_new: MemorySpace,
+    question: str,
+    answer: str | None,
+    *,
+    reader: QAReader | None = None,
+    metric: AnswerMetric | None = None,
+) -> MemoryComparison:
+    """Reward a new memory over an old one by one question (MemUpdate's ``compute_reward``).
+
+    Args:
+        memory_old: the memory before an update; it is not changed.
+        memory_new: the memory after it; it is not changed.
+        question: asked of both.
+        answer: the right answer; None if the conversation has none, so that abstaining is right.
+        reader: answers from a memory; None is the program's reader with the model of ``dspy.configure``.
+        metric: scores an answer; None is LoCoMo's official F1 (see ``build_answer_metric``).
+
+    Returns:
+        the reward, as ``delta_reward`` computes it, and its parts.
+
+    Raises:
+        ModelError: the reader or the judge failed; a failure is never scored.
+    """
+    reader = reader or QAReader(MemoryContext())
+    metric = metric or build_answer_metric("f1")
+    category = Category.ADVERSARIAL if answer is None else Category.SINGLE_HOP
+    asked = Question(memory_new.namespace, 0, question, category, answer)
+    answers = [reader.ask(space, question) for space in (memory_old, memory_new)]
+    scores: list[float] = []
+    for given in answers:
+        score = metric(asked, given)
+        if score is None:
+            raise ModelError(f"no reward: {given.message or 'the judge gave no verdict'}; ask again")
+        scores.append(score)
+    efficiency = bank_efficiency(*(BankSize.from_bank(space.bank) for space in (memory_old, memory_new)))
+    old, new = scores
+    reward = delta_reward(old, new, efficiency)
+    return MemoryComparison(reward, old, new, efficiency, *(given.text for given in answers))
+
+
 # -- the reward of one agent -----------------------------------------------------------------------
 
 
@@ -184,7 +248,8 @@ class AgentStats:
 
     ``is_valid``: its replies could be parsed and the tools refused none of its calls. ``tokens`` counts the
     texts of the memories that it wrote (for the core block, the whole block afterwards), ``expert_tokens``
-    those of an expert, where one is known. ``accepted`` and ``calls`` count calls by tool.
+    those of an expert, where one is known. ``accepted`` and ``calls`` count calls by tool. ``lengths`` are
+    the limits of the length penalty.
     """
 
     kind: MemoryKind | None
@@ -193,13 +258,17 @@ class AgentStats:
     expert_tokens: int | None = None
     accepted: Mapping[str, int] = field(default_factory=dict[str, int])
     calls: Mapping[str, int] = field(default_factory=dict[str, int])
+    lengths: LengthSettings = DEFAULT_LENGTHS
 
     @property
     def length_penalty(self) -> float:
         """The penalty for its kind; a generalist (None) is compared with the expert's tokens of all kinds."""
         if self.kind is MemoryKind.CORE:
-            return core_length_penalty(self.tokens)
-        return relative_length_penalty(self.tokens, self.expert_tokens)
+            return core_length_penalty(
+                self.tokens, self.lengths.core_length_start, self.lengths.core_length_max
+            )
+        high, low = self.lengths.length_ratio_high, self.lengths.length_ratio_low
+        return relative_length_penalty(self.tokens, self.expert_tokens, high, low)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import MemoryKind
 from memory_program.bank.outcomes import Answer, CallFailure, Outcome
 from memory_program.bank.space import MemorySpace
+from memory_program.configs.trainer_groups import DEFAULT_LENGTHS, LengthSettings
 from memory_program.core.errors import ConfigError
 from memory_program.core.parallel import run_parallel
 from memory_program.models.rate_limit import Engine
@@ -130,6 +131,7 @@ def run_rollout(
     seed: str,
     number: int = 0,
     expert_tokens: ExpertTokens | None = None,
+    lengths: LengthSettings = DEFAULT_LENGTHS,
 ) -> Rollout:
     """Let a program remember the session of an episode; the episode itself is not changed.
 
@@ -139,6 +141,7 @@ def run_rollout(
         seed: with the number, the agent and its turn, it decides everything that is sampled.
         number: of the rollout among those of its episode in a step.
         expert_tokens: token counts that the dense reward compares with.
+        lengths: limits of its length penalty.
     """
     space = episode.before.fork()
     recording = _CallRecording(f"{seed}/{episode.episode_id}/{number}")
@@ -148,6 +151,7 @@ def run_rollout(
     finally:
         _current_recording.reset(token)
     space.ingest(episode.session, done.record)
+    space.log_session(done.record)
     agents = program.writer.agents
     # other actors, such as the consolidation, are not trained
     proposals: list[Proposal] = [proposal for proposal in done.proposals if proposal.actor in agents]
@@ -165,6 +169,7 @@ def run_rollout(
             expert_tokens=expert_tokens(episode, kind) if expert_tokens is not None else None,
             accepted=Counter(result.tool for result in proposal.results if not result.is_error),
             calls=Counter(result.tool for result in proposal.results),
+            lengths=lengths,
         )
     return Rollout(
         episode=episode,

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from statistics import fmean
 
 from memory_program.agents.tools import ALL_TOOLS
+from memory_program.bank.budget import count_memory_tokens
+from memory_program.bank.space import MemorySpace
 from memory_program.rl.backends.arbor.arbor_trainer import SubmittedGroups
 from memory_program.rl.rollouts import EpisodeGroups, ScoredRollout
 from memory_program.rl.trainer.policy_step import StepReport
@@ -69,9 +71,12 @@ def rollout_metrics(graded: Sequence[ScoredRollout], episode_groups: Sequence[Ep
         "completion_tokens": fmean(lengths) if lengths else 0.0,
         "sampled_tokens": sum(lengths),
     }
-    scores = [g.score.task for g in graded if g.score is not None]
-    if scores:
-        metrics["score"] = fmean(scores)
+    scored = [g.score for g in graded if g.score is not None]
+    if scored:
+        metrics["score"] = fmean(score.task for score in scored)
+        metrics["bank/efficiency"] = fmean(score.efficiency for score in scored)
+    if graded:
+        metrics |= bank_metrics([g.rollout.space for g in graded])
     rewards_by_agent: dict[str, list[float]] = {}
     for of_episode in episode_groups:
         for agent, rewards in of_episode.rewards.items():
@@ -88,6 +93,15 @@ def rollout_metrics(graded: Sequence[ScoredRollout], episode_groups: Sequence[Ep
         refused += (Counter(of_agent.calls) - Counter(of_agent.accepted)).total()
     metrics |= {f"tools/{tool}": float(count) for tool, count in sorted(calls.items())}
     return metrics | {"tools/refused": float(refused)}
+
+
+def bank_metrics(spaces: Sequence[MemorySpace]) -> Metrics:
+    """Return the means of live memories, and of their tokens with the profile's, over some banks."""
+    live = [space.bank.live() for space in spaces]
+    tokens = [
+        count_memory_tokens(memories, space.bank.core) for memories, space in zip(live, spaces, strict=True)
+    ]
+    return {"bank/memories": fmean(map(len, live)), "bank/tokens": fmean(tokens)}
 
 
 def update_metrics(report: StepReport | SubmittedGroups | None) -> Metrics:

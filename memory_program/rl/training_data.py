@@ -1,23 +1,64 @@
 """The conversations of a training: read from a dataset, or generated."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from locomo.sessions import truncate_conversation
 from locomo.splits import SPLITS
 from locomo.types import Benchmark, Conversation
 from memory_program.bank.budget import count_tokens
-from memory_program.bank.memory import MemoryKind
-from memory_program.configs.groups import DatasetName, DataSettings
-from memory_program.core.errors import ConfigError
+from memory_program.bank.memory import MemoryKind, operation_from_json
+from memory_program.bank.record_json import session_to_json
+from memory_program.configs.groups import DatasetName, DataSettings, TrainingPart
+from memory_program.core.errors import ConfigError, RecordError
+from memory_program.core.hashing import content_hash
+from memory_program.core.json_files import Json, read_json_file, write_json
 from memory_program.evaluation.data_splits import DataSplits, split_conversations
 from memory_program.evaluation.datasets import load_dataset
+from memory_program.evaluation.question_selection import read_subset_ids, select_named
+from memory_program.models.model_names import model_source, runs_here
 from memory_program.rl.episodes import Episode, questions_by_session
 from memory_program.worlds import KINDS, Kind, World, generate_worlds
 
 _SESSIONS = (8, 10)  # per conversation, as in the bundled sample
 _TRAIN_QUESTIONS = 40.0  # per session; gives about eight, all there are: a mean of two is a noisy reward
 _VAL_QUESTIONS = 8.0  # per session; gives about three, in the benchmark's proportions
-_TRAIN_SEED, _VAL_SEED = 20_000_000, 30_000_000
+_SFT_SEED, _TRAIN_SEED, _VAL_SEED = 10_000_000, 20_000_000, 30_000_000
+
+SFT_CONVERSATIONS_FILE = "sft_conversations.json"
+"""Lies beside the weights of a fine-tuned model and lists the conversations that taught it."""
+
+
+ExpertLengths = dict[tuple[str, str], dict[MemoryKind, int]]
+"""Tokens of the memories that an expert wrote, by conversation and session, and by kind."""
+
+
+def read_expert_lengths(folder: Path) -> ExpertLengths:
+    """Read the lengths of an expert's memories from its trajectories.
+
+    Raises:
+        RecordError: the folder holds no trajectories, or a line cannot be read.
+    """
+    found: ExpertLengths = {}
+    try:
+        for path in sorted(folder.glob("*.jsonl")):
+            for line in map(json.loads, path.read_text(encoding="utf-8").split("\n")[:-1]):
+                operations = [operation_from_json(record) for record in line["operations"]]
+                session = f"session_{line['episode']['session']['number']}"
+                by_kind = found.setdefault((line["episode"]["conversation_id"], session), {})
+                for memory in (memory for operation in operations for memory in operation.created):
+                    by_kind[memory.kind] = by_kind.get(memory.kind, 0) + count_tokens(memory.text)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(
+            f"{str(folder)!r} holds a line that is no trajectory ({error}): record it again"
+        ) from error
+    if not found:
+        raise RecordError(
+            f"{str(folder)!r} holds no trajectories: run --mode trajectories first, or name another folder"
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +66,17 @@ class TrainingSplits(DataSplits):
     """The splits of a training, and the worlds behind its generated conversations, by conversation id."""
 
     worlds: dict[str, World] = field(default_factory=dict[str, World])
+    expert_lengths: ExpertLengths = field(default_factory=dict[tuple[str, str], dict[MemoryKind, int]])
 
     def expert_tokens(self, episode: Episode, kind: MemoryKind | None) -> int | None:
-        """Count the tokens that the oracle writes for an episode; None without a world behind it."""
+        """Count the tokens that the expert writes for an episode; None where that is unknown.
+
+        It is the expert whose trajectories were read, or else the oracle of a generated conversation.
+        """
+        key = (episode.conversation.conversation_id, episode.session.session_id)
+        if key in self.expert_lengths:
+            by_kind = self.expert_lengths[key]
+            return sum(by_kind.values()) if kind is None else by_kind.get(kind, 0)
         world = self.worlds.get(episode.conversation.conversation_id)
         if world is None:
             return None
@@ -36,26 +85,35 @@ class TrainingSplits(DataSplits):
         return sum(count_tokens(operation.text) for operation in operations)
 
 
-def load_training_splits(source: DataSettings, seed: int, num_train: int, num_val: int = 1) -> TrainingSplits:
+def load_training_splits(
+    source: DataSettings, seed: int, num_train: int, num_val: int = 1, part: TrainingPart | None = None
+) -> TrainingSplits:
     """Read the conversations of a training; for ``sample``, generate those for training and validation.
+
+    The halves ``sft`` and ``rl`` of the training split share no conversation. LongMemEval's are MemBuilder's
+    SFT split and three quarters of its RL split, whose last quarter is for validation.
 
     Args:
         source: the dataset.
         seed: of generated conversations.
         num_train: least number of training examples (sessions with questions).
         num_val: least number of validation examples.
+        part: the part of the training split to use; None is all of it.
 
     Raises:
-        ConfigError: a split is empty.
+        ConfigError: a split is empty, or has no such conversation.
         DatasetError: the file is missing, modified or not in the schema.
     """
+    part = part or TrainingPart()
     dataset = load_dataset(source, seed)
     if source.dataset == DatasetName.SAMPLE:
-        train = _generate_worlds(_TRAIN_SEED + seed, num_train, _TRAIN_QUESTIONS)
+        first = _SFT_SEED if part.split == "sft" else _TRAIN_SEED
+        train = _generate_worlds(first + seed, num_train, _TRAIN_QUESTIONS)
         val = _generate_worlds(_VAL_SEED + seed, num_val, _VAL_QUESTIONS, is_held_out=True)
         worlds = {world.conversation.conversation_id: world for world in (*train, *val)}
         train_C, val_C = (tuple(world.conversation for world in split) for split in (train, val))
-        return TrainingSplits(dataset, train_C, val_C, dataset.conversations, worlds)
+        train_C = _select_part(train_C, part, num_train)
+        return _first_sessions(TrainingSplits(dataset, train_C, val_C, dataset.conversations, worlds), part)
     splits = split_conversations(dataset)
     if not splits.test:
         raise ConfigError(
@@ -66,30 +124,135 @@ def load_training_splits(source: DataSettings, seed: int, num_train: int, num_va
             raise ConfigError(
                 f"conversation id {conversation_id!r} contains a comma: rename the conversation"
             )
-    train, val = _take_enough(splits.train, num_train), _take_enough(splits.val, num_val)
-    return TrainingSplits(dataset, train, val, splits.test)
+    if dataset.benchmark is Benchmark.LONGMEMEVAL:
+        held = max(1, len(splits.val) // 4)
+        sft, rl, val_C = splits.train, splits.val[:-held], splits.val[-held:]
+    else:
+        (sft, rl), val_C = _halves(splits.train), splits.val
+    train_C = _select_part({"train": sft + rl, "sft": sft, "rl": rl}[part.split], part, num_train)
+    taken = TrainingSplits(dataset, train_C, _take_enough(val_C, num_val), splits.test)
+    return _first_sessions(taken, part)
 
 
-def load_synthesis_conversations(source: DataSettings, seed: int, num_train: int) -> tuple[Conversation, ...]:
+def load_synthesis_conversations(
+    source: DataSettings, seed: int, num_train: int, part: TrainingPart | None = None
+) -> tuple[Conversation, ...]:
     """Read the conversations to write questions about: the training split, or all of the user's own file.
 
     Args:
         source: the dataset.
         seed: of generated conversations.
         num_train: least number of sessions with questions.
+        part: the part of them to use; None is all.
 
     Raises:
-        ConfigError: a split is empty.
+        ConfigError: a split is empty, or has no such conversation.
         DatasetError: the file is missing, modified or not in the schema.
     """
+    part = part or TrainingPart()
     if source.dataset in set(DatasetName):
-        return load_training_splits(source, seed, num_train).train
+        return load_training_splits(source, seed, num_train, part=part).train
     dataset = load_dataset(source, seed)
     known = {identity for of_split in SPLITS.values() for identity in of_split}
     ids = {conversation.conversation_id for conversation in dataset.conversations}
     if dataset.benchmark is not Benchmark.LOCOMO or known & ids:
-        return load_training_splits(source, seed, num_train).train
-    return _take_enough(dataset.conversations, num_train)
+        return load_training_splits(source, seed, num_train, part=part).train
+    sft, rl = _halves(dataset.conversations)
+    chosen = _select_part({"train": sft + rl, "sft": sft, "rl": rl}[part.split], part, num_train)
+    return tuple(_shorten(conversation, part) for conversation in chosen)
+
+
+def sft_conversation_key(conversation_id: str, first_session: Json) -> str:
+    """Identify a conversation that taught a model: by its id and the content of its first session (JSON)."""
+    return f"{conversation_id}@{content_hash(first_session)[:16]}"
+
+
+def read_sft_conversations(model: str) -> list[str]:
+    """List the keys of the conversations that taught a model by ``--mode sft``; none of a model of the hub.
+
+    Raises:
+        RecordError: the list beside the model's weights is damaged.
+    """
+    if not runs_here(model):
+        return []
+    path = Path(model_source(model)).expanduser() / SFT_CONVERSATIONS_FILE
+    if not path.is_file():
+        return []
+    try:
+        return [str(key) for key in read_json_file(path)["conversations"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"{str(path)!r} does not list conversations ({error}): run --mode sft again"
+        ) from error
+
+
+def inherit_sft_conversations(model: str, folder: Path) -> None:
+    """Write the list of a model's SFT conversations beside the weights that were trained from it, if any.
+
+    So a second training does not use them either.
+    """
+    if taught := read_sft_conversations(model):
+        write_json(folder / SFT_CONVERSATIONS_FILE, {"conversations": taught})
+
+
+def check_not_taught(model: str, conversations: Sequence[Conversation]) -> None:
+    """Check that a training by reward shares no conversation with the fine-tuning of its model.
+
+    A writer that was taught the expert's replies to a session repeats them, and its rollouts differ little.
+    Source: MemBuilder (arXiv 2601.05488) trains SFT and RL on different dialogues.
+
+    Raises:
+        ConfigError: they share one.
+    """
+    taught = set(read_sft_conversations(model))
+    for conversation in conversations:
+        session = json.loads(session_to_json(conversation.sessions[0]))
+        if sft_conversation_key(conversation.conversation_id, session) in taught:
+            raise ConfigError(
+                f"conversation {conversation.conversation_id!r} taught {model!r} by --mode sft, so it cannot "
+                "train it by reward: record trajectories with --split sft, and train with --split rl"
+            )
+
+
+def _halves(
+    conversations: Sequence[Conversation],
+) -> tuple[tuple[Conversation, ...], tuple[Conversation, ...]]:
+    """Split by order into the halves for SFT and for RL; of an odd number the first half has one more."""
+    middle = (len(conversations) + 1) // 2
+    return tuple(conversations[:middle]), tuple(conversations[middle:])
+
+
+def _select_part(
+    conversations: Sequence[Conversation], part: TrainingPart, num_train: int
+) -> tuple[Conversation, ...]:
+    """Select the named conversations, or as many as give enough examples."""
+    where = "the training split" if part.split == "train" else f"half {part.split!r} of the training split"
+    if not conversations:
+        raise ConfigError(f"{where} is empty: add conversations, or leave --split out")
+    chosen = select_named(conversations, part.conversations, where)
+    if part.subset_file is not None:
+        ids = set(read_subset_ids(part.subset_file, [c.conversation_id for c in chosen]))
+        chosen = [conversation for conversation in chosen if conversation.conversation_id in ids]
+    is_named = part.conversations or part.subset_file is not None
+    return tuple(chosen) if is_named else _take_enough(chosen, num_train)
+
+
+def _first_sessions(splits: TrainingSplits, part: TrainingPart) -> TrainingSplits:
+    shorter = {
+        name: tuple(_shorten(conversation, part) for conversation in getattr(splits, name))
+        for name in ("train", "val", "test")
+    }
+    for name, conversations in shorter.items():
+        if part.sessions is not None and not count_examples(conversations):
+            raise ConfigError(
+                f"sessions={part.sessions} leaves no question in the {name} split: none has all its evidence "
+                "in those sessions; use more of them"
+            )
+    return replace(splits, **shorter)
+
+
+def _shorten(conversation: Conversation, part: TrainingPart) -> Conversation:
+    return conversation if part.sessions is None else truncate_conversation(conversation, part.sessions)
 
 
 def count_examples(conversations: Sequence[Conversation]) -> int:

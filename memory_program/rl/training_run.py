@@ -3,7 +3,8 @@
 import json
 import logging
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -14,7 +15,7 @@ from memory_program.agents.systems import make_system
 from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
-from memory_program.core.checkpoints import read_log
+from memory_program.core.checkpoints import LogEntry, read_log
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
@@ -22,7 +23,14 @@ from memory_program.rl.base_comparison import compare_with_base, comparison_tabl
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.hub_upload import check_hub_access, upload_to_hub
 from memory_program.rl.mlflow_training import TrainingPublisher, make_training_results, write_model_card
-from memory_program.rl.training_data import TrainingSplits, count_examples, load_training_splits
+from memory_program.rl.training_data import (
+    TrainingSplits,
+    check_not_taught,
+    count_examples,
+    inherit_sft_conversations,
+    load_training_splits,
+    read_expert_lengths,
+)
 from memory_program.rl.training_models import (
     check_backend,
     load_frozen_reader,
@@ -62,11 +70,11 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
             for line in format_groups(grpo.dry_run(program, trainset=splits.train)):
                 progress.say(line)
             return None
-        publisher = stack.enter_context(closing(TrainingPublisher(config, progress.say)))
+        publisher = stack.enter_context(TrainingPublisher(config, splits, progress.say))
         path, settings = config.output_dir / CONFIG_FILE, config.model_dump(mode="json")
         if not path.exists():  # an existing one describes the training until that resumes with this config
             write_json(path, settings)
-        grpo = _make_grpo(config, program, splits, progress)
+        grpo = _make_grpo(config, program, splits, progress, publisher)
         grpo.compile(program, trainset=splits.train, valset=splits.val)
         write_json(path, settings)
         progress.say(f"training ended: {grpo.ended_by}")
@@ -76,6 +84,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
             atomic_write_folder(config.trained_folder, grpo.job.trainer.save_model)
         if not (config.trained_folder / "program.json").exists():  # the evaluation uses these prompts
             program.save(str(config.trained_folder / "program.json"))
+        inherit_sft_conversations(config.model, config.trained_folder)
         grpo.job.terminate()
         program.set_lm(None)  # free the memory: the evaluation loads the saved model
         return _evaluate_and_publish(config, program, splits, progress, publisher)
@@ -114,7 +123,7 @@ def reevaluate(config: ReevaluateConfig, *, console: Console | None = None) -> J
     with ExitStack() as stack:
         stack.enter_context(lock_run_folder(training.output_dir))
         splits, program = _load_splits_and_program(training, progress)
-        publisher = stack.enter_context(closing(TrainingPublisher(training, progress.say)))
+        publisher = stack.enter_context(TrainingPublisher(training, splits, progress.say))
         return _evaluate_and_publish(training, program, splits, progress, publisher)
 
 
@@ -129,7 +138,11 @@ def _load_splits_and_program(
     config: TrainConfig, progress: TrainingProgress
 ) -> tuple[TrainingSplits, MemoryProgram]:
     seed = config.trainer.optimizer.seed
-    splits = load_training_splits(config.source, seed, config.num_train, config.num_val)
+    splits = load_training_splits(config.source, seed, config.num_train, config.num_val, config.part)
+    check_not_taught(config.model, splits.train)
+    trajectories = config.grpo.rewards.expert_trajectories
+    if trajectories is not None:
+        splits = replace(splits, expert_lengths=read_expert_lengths(trajectories))
     counts = [
         f"{len(conversations)} {name} conversations ({count_examples(conversations)} examples)"
         for name, conversations in (
@@ -149,8 +162,17 @@ def _load_splits_and_program(
 
 
 def _make_grpo(
-    config: TrainConfig, program: MemoryProgram, splits: TrainingSplits, progress: TrainingProgress
+    config: TrainConfig,
+    program: MemoryProgram,
+    splits: TrainingSplits,
+    progress: TrainingProgress,
+    publisher: TrainingPublisher | None = None,
 ) -> MemoryGRPO:
+    def report(entry: LogEntry) -> None:
+        progress.entry(entry)
+        if publisher is not None:
+            publisher.log_entry(entry)
+
     program.writer.set_lm(load_trainable_model(config))
     program.reader.set_lm(load_frozen_reader(config))
     return MemoryGRPO(
@@ -160,7 +182,8 @@ def _make_grpo(
         training_settings(config, program),
         expert_tokens=splits.expert_tokens,
         extra_resume_settings=scoring_settings(config),
-        on_entry=progress.entry,
+        on_start=publisher.begin if publisher is not None else lambda: None,
+        on_entry=report,
     )
 
 

@@ -3,6 +3,7 @@
 The writer runs with a single agent, and the reply replaces the agent's model.
 """
 
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -13,9 +14,11 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.agents.reader import QAReader
 from memory_program.agents.signatures import SPECIALISTS
 from memory_program.agents.writer import MemoryWriter
+from memory_program.bank.memory import MemoryKind
+from memory_program.configs.trainer_groups import DEFAULT_LENGTHS, LengthSettings
 from memory_program.rl.episodes import Episode
-from memory_program.rl.rewards import AnswerMetric, RewardRule
-from memory_program.rl.rollouts import Grader, run_rollout
+from memory_program.rl.rewards import AnswerMetric, RewardRule, attribution_weights
+from memory_program.rl.rollouts import Grader, kind_for_agent, run_rollout
 
 GENERALIST = "generalist"
 AGENTS = (*SPECIALISTS, GENERALIST)
@@ -26,22 +29,36 @@ _UNLIMITED_TOKENS = 10**9  # over a budget, a model would have to merge memories
 
 @dataclass(frozen=True, slots=True)
 class ReplyReward:
-    """The reward of a reply and its parts. Without a ``reward``, ``reason`` says why."""
+    """The reward of a reply and its parts. Without a ``reward``, ``reason`` says why.
+
+    ``retrieved`` counts how often the reader was shown memories that the reply wrote, over all questions.
+    ``weight`` is the attribution of the reply alone, as in ``attribution_weights``: alpha if any was shown,
+    else 1. The replies of the episode's other agents are not known here, so it is never shared with them.
+    """
 
     reward: float | None
     score: float | None
     length_penalty: float
     is_valid: bool
+    retrieved: int = 0
+    weight: float = 1.0
     reason: str = ""
 
 
 class ReplyRewarder:
     """Rewards replies with a frozen reader, an answer metric and a reward rule."""
 
-    def __init__(self, reader: QAReader, metric: AnswerMetric, rule: RewardRule) -> None:
-        """Take what a ``Grader`` takes."""
+    def __init__(
+        self,
+        reader: QAReader,
+        metric: AnswerMetric,
+        rule: RewardRule,
+        lengths: LengthSettings = DEFAULT_LENGTHS,
+        alpha: float = 4.0,
+    ) -> None:
+        """Take what a ``Grader`` takes, the limits of the length penalty, and the weight of attribution."""
         self._grader = Grader(reader, metric, rule, threads=1)
-        self._rule = rule
+        self._rule, self._lengths, self._alpha = rule, lengths, alpha
         self._programs: dict[str, MemoryProgram] = {}
         for agent in AGENTS:  # each alone, and it never consolidates
             mode = "generalist" if agent == GENERALIST else "specialists"
@@ -50,11 +67,28 @@ class ReplyRewarder:
             writer.set_lm(dspy.LM("reply", engine=_Replay(), cache=False, num_retries=0))
             self._programs[agent] = MemoryProgram(writer)
 
-    def reward(self, episode: Episode, agent: str, reply: str) -> ReplyReward:
-        """Reward one agent's reply to an episode; safe from any thread. ``agent`` is one of ``AGENTS``."""
+    def reward(
+        self, episode: Episode, agent: str, reply: str, expert_tokens: Mapping[str, int] | None = None
+    ) -> ReplyReward:
+        """Reward one agent's reply to an episode; safe from any thread.
+
+        Args:
+            episode: the session, the memory before it, and the questions.
+            agent: one of ``AGENTS``.
+            reply: of the model.
+            expert_tokens: tokens that an expert wrote for the session, by kind; None if unknown.
+        """
+
+        def count_expert_tokens(_: Episode, kind: MemoryKind | None) -> int | None:
+            if expert_tokens is None:
+                return None
+            return sum(expert_tokens.values()) if kind is None else expert_tokens.get(kind.value, 0)
+
         token = _current_reply.set(reply)
         try:
-            rollout = run_rollout(self._programs[agent], episode, "reply")
+            rollout = run_rollout(
+                self._programs[agent], episode, "reply", 0, count_expert_tokens, self._lengths
+            )
         finally:
             _current_reply.reset(token)
         (graded,) = self._grader.grade([rollout])
@@ -62,9 +96,15 @@ class ReplyRewarder:
         if graded.score is None:
             reasons = [answer.message for answer in graded.answers if answer.message]
             reason = next(iter(reasons), "the judge gave no verdict")
-            return ReplyReward(None, None, work.length_penalty, work.is_valid, reason)
+            return ReplyReward(None, None, work.length_penalty, work.is_valid, reason=reason)
         reward = self._rule.reward(work, graded.score)
-        return ReplyReward(reward, graded.score.task, work.length_penalty, work.is_valid)
+        shown = [answer.shown for answer in graded.answers]
+        retrieved = sum(name in rollout.written for names in shown for name in names)
+        kind = kind_for_agent(agent)
+        weights = attribution_weights(shown, rollout.written, self._alpha)
+        weight = 1.0 if kind is None else weights[kind]
+        score, penalty = graded.score.task, work.length_penalty
+        return ReplyReward(reward, score, penalty, work.is_valid, retrieved, weight)
 
 
 _current_reply: ContextVar[str] = ContextVar("replayed")

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Literal, Self
 
@@ -25,7 +25,9 @@ from memory_program import __version__
 from memory_program.agents.context import MemoryContext
 from memory_program.agents.model_prompts import load_agent_prompts
 from memory_program.agents.reader import QAReader
+from memory_program.bank.memory import MemoryKind
 from memory_program.configs.groups import GradingSettings, RetrievalSettings, ServerAddress
+from memory_program.configs.trainer_groups import DEFAULT_LENGTHS, LengthSettings
 from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.errors import ConfigError, RecordError
 from memory_program.core.json_files import Json
@@ -64,6 +66,11 @@ class RewardServerConfig(Settings, init=False):
     reward_rule: Literal["outcome", "dense", "delta"] = "dense"
     """Reward of a reply, as in train.py."""
 
+    lengths: LengthSettings = DEFAULT_LENGTHS
+
+    alpha: float = Field(default=4.0, ge=1)
+    """Weight of a reply whose memories were retrieved, which the answer holds beside the reward."""
+
     retrieval: RetrievalSettings = RetrievalSettings()
 
     max_items: int = Field(default=256, ge=1)
@@ -95,7 +102,8 @@ def make_app(rewarder: ReplyRewarder, limits: RequestLimits) -> FastAPI:
     """Make the application: ``GET /health``, and ``POST /reward`` with ``{"items": [...]}``.
 
     An item is ``{"episode": ..., "agent": ..., "reply": ...}``, and may have an ``id``. For each the answer
-    holds ``reward``, ``score``, ``length_penalty`` and ``is_valid``, or ``error``; in the items' order.
+    holds ``reward``, ``score``, ``length_penalty``, ``is_valid``, and of the attribution ``retrieved`` and
+    ``weight`` (see ``ReplyReward``); or ``error``; in the items' order.
     """
     app = FastAPI(title="memory-program reward", version=__version__, docs_url=None, redoc_url=None)
 
@@ -153,15 +161,28 @@ def _reward_item(rewarder: ReplyRewarder, item: object) -> Json:
             raise RecordError(f"reply is no text of at most {_MAX_REPLY_CHARS:,} characters: {reply!r:.80}")
         if not isinstance(episode, dict):
             raise RecordError(f"episode={episode!r:.80} is not an object: write it with episode_to_json")
-        found = rewarder.reward(episode_from_json(episode), agent, reply)
+        expert_tokens = episode.get("expert_tokens")
+        if expert_tokens is not None and not _are_token_counts(expert_tokens):
+            raise RecordError(
+                f"expert_tokens={expert_tokens!r:.80} are no counts by kind: expected for example "
+                "{'episodic': 120, 'semantic': 80}"
+            )
+        found = rewarder.reward(episode_from_json(episode), agent, reply, expert_tokens)
     except RecordError as error:
         return {**named, "error": str(error)}
     except RecursionError:
         return {**named, "error": "the item is nested too deeply to be read"}
     if found.reward is None:
         return {**named, "error": f"no reward can be given: {found.reason}"}
-    parts = {"score": found.score, "length_penalty": found.length_penalty, "is_valid": found.is_valid}
-    return {**named, "reward": found.reward, **parts}
+    parts = asdict(found)
+    del parts["reason"]
+    return {**named, **parts}
+
+
+def _are_token_counts(given: object) -> bool:
+    return isinstance(given, dict) and all(
+        kind in set(MemoryKind) and type(count) is int and count >= 0 for kind, count in given.items()
+    )
 
 
 def _error_response(status: int, message: str) -> Response:
@@ -193,7 +214,8 @@ def serve_rewards(config: RewardServerConfig) -> None:
     reader.set_lm(memoized(lm))
     metric = build_answer_metric(config.grading.answer_metric, Rubric(config.grading.rubric), judge)
     limits = RequestLimits(config.max_items, int(config.max_megabytes * 1e6), config.threads, token)
-    app = make_app(ReplyRewarder(reader, metric, RewardRule(config.reward_rule)), limits)
+    rule = RewardRule(config.reward_rule, config.lengths.length_weight)
+    app = make_app(ReplyRewarder(reader, metric, rule, config.lengths, config.alpha), limits)
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)  # a line a request, thousands a step
     uvicorn.run(app, host=config.host, port=config.port, log_level="info")
 

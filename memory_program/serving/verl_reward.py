@@ -1,7 +1,9 @@
 """verl's view of the reward: ``custom_reward_function.path=.../verl_reward.py``, which asks a reward server.
 
-It imports nothing but the standard library, so that verl's own environment can load this one file. The rows
-of ``train.py --mode export --format verl`` hold the episode and the agent in ``extra_info``.
+verl trains on ``score`` and logs the other numbers. The length penalty is part of the reward already; its
+weight and limits are flags of the server. This file imports nothing but the standard library, so that verl's
+own environment can load it alone. The rows of ``train.py --mode export --format verl`` hold the episode and
+the agent in ``extra_info``.
 """
 
 import json
@@ -17,8 +19,11 @@ _TIMEOUT_S = 300.0
 
 def compute_score(
     data_source: str, solution_str: str, ground_truth: object, extra_info: dict[str, Any] | None = None
-) -> float:
-    """Return the reward of a reply; verl calls this function.
+) -> dict[str, float]:
+    """Return the reward of a reply as ``score``, with its parts; verl calls this function.
+
+    The parts are ``task_score``, ``length_penalty``, ``is_valid`` (1 or 0), and of the attribution
+    ``retrieved`` and ``weight``.
 
     Args:
         data_source: unused.
@@ -56,4 +61,8 @@ def compute_score(
         ) from error
     if "error" in found:
         raise RuntimeError(f"no reward: {found['error']}")
-    return float(found["reward"])
+    return {
+        "score": float(found["reward"]),
+        "task_score": float(found["score"]),
+        **{name: float(found[name]) for name in ("length_penalty", "is_valid", "retrieved", "weight")},
+    }

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from memory_program.bank.budget import count_tokens
 from memory_program.core.errors import RecordError
 from memory_program.sft.session_lines import SessionLine
 
@@ -57,8 +58,8 @@ def write_llamafactory(lines: Sequence[SessionLine], folder: Path) -> list[Path]
 def write_verl(lines: Sequence[SessionLine], path: Path, by: VerlRowUnit = "session") -> int:
     """Write verl's parquet, one row per agent and session or question, and return the number of rows.
 
-    A row has all that ``verl_reward.compute_score`` sends to the reward server. Each row by question has its
-    own namespace, for example ``conv-26-qa159-4f01449a``.
+    A row has all that ``verl_reward.compute_score`` sends to the reward server, with the expert's lengths.
+    Each row by question has its own namespace, for example ``conv-26-qa159-4f01449a``.
 
     Raises:
         RecordError: no session has questions, or an agent had several turns.
@@ -72,11 +73,17 @@ def write_verl(lines: Sequence[SessionLine], path: Path, by: VerlRowUnit = "sess
                     f"{agent!r} has {calls} calls in {place}: a row of verl is one reply, so collect the "
                     "trajectories with --max-turns 1"
                 )
-        questions = line["episode"]["questions"]
+        questions, expert_tokens = line["episode"]["questions"], Counter[str]()
+        for memory in (memory for operation in line["operations"] for memory in operation["created"]):
+            expert_tokens[memory["kind"]] += count_tokens(memory["text"])
         for part in [questions] if by == "session" else [[question] for question in questions]:
             if not part:
                 continue
-            episode: dict[str, Any] = {**line["episode"], "questions": part}  # Any: a JSON object
+            episode: dict[str, Any] = {  # Any: a JSON object
+                **line["episode"],
+                "questions": part,
+                "expert_tokens": dict(expert_tokens),
+            }
             digest = hashlib.sha256(json.dumps(episode, sort_keys=True).encode()).hexdigest()[:8]
             unit = f"s{episode['session']['number']}" if by == "session" else f"qa{part[0]['index']}"
             gold = json.dumps([q["answer"] for q in part])

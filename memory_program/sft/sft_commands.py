@@ -4,6 +4,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,27 +17,39 @@ from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
 from memory_program.configs.evaluate_config import SystemName
+from memory_program.configs.groups import tracked_params
 from memory_program.configs.sft_config import (
+    OBSERVATIONS_EXPERT,
     ORACLE_EXPERT,
     ExportConfig,
     FineTuneConfig,
     SynthesizeConfig,
     TrajectoriesConfig,
 )
-from memory_program.core.checkpoints import LogEntry
+from memory_program.core.checkpoints import LogEntry, read_log
 from memory_program.core.errors import ModelError
+from memory_program.core.hashing import content_hash
+from memory_program.core.json_files import write_json
+from memory_program.core.provenance import provenance_tags
 from memory_program.core.run_folder import lock_run_folder
 from memory_program.inference.loading import load_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.rewards import build_answer_metric
-from memory_program.rl.training_data import load_synthesis_conversations, load_training_splits
+from memory_program.rl.training_data import (
+    SFT_CONVERSATIONS_FILE,
+    load_synthesis_conversations,
+    load_training_splits,
+    read_sft_conversations,
+)
 from memory_program.rl.training_models import reload_in_float32
 from memory_program.sft.exports import write_llamafactory, write_verl
+from memory_program.sft.observation_expert import expert_of_observations
 from memory_program.sft.question_synthesis import QuestionSynthesizer
 from memory_program.sft.session_lines import session_file
 from memory_program.sft.sft_training import fine_tune, split_by_conversation
-from memory_program.sft.trajectories import read_trajectories, record_trajectories
+from memory_program.sft.trajectories import conversation_keys, read_trajectories, record_trajectories
+from memory_program.tracking import CurvePoints, RunTracker, TrackedRun
 from memory_program.worlds import as_locomo_json
 from memory_program.worlds.oracle import oracle_lm
 
@@ -52,16 +65,18 @@ def collect_trajectories(
         RecordError: the folder holds other trajectories.
     """
     say = _make_printer(console)
-    splits = load_training_splits(config.source, config.seed, config.num_train)
+    splits = load_training_splits(config.source, config.seed, config.num_train, part=config.part)
     program = make_system(SystemName.MEMORY.value, config.system)
     assert isinstance(program, MemoryProgram)
     load_model_prompts(program, writer=config.model)
-    if config.model != ORACLE_EXPERT:
+    if config.model not in (ORACLE_EXPERT, OBSERVATIONS_EXPERT):
         flag, models = config.system.replies.reply_format, {"writer": config.model}
         for line in program.choose_reply_formats(flag, models):
             say(line)
     if expert is None and config.model == ORACLE_EXPERT:
         expert = oracle_lm(list(splits.worlds.values()))
+    elif expert is None and config.model == OBSERVATIONS_EXPERT:
+        expert = expert_of_observations(program, splits.train)
     elif expert is None:
         limiter = AdaptiveLimiter(config.concurrency)
         expert = language_model(config.model, api_base=config.api_base, limiter=limiter)
@@ -96,7 +111,7 @@ def synthesize_questions(config: SynthesizeConfig, console: Console | None = Non
         RecordError: the folder holds other questions.
     """
     say = _make_printer(console)
-    conversations = load_synthesis_conversations(config.source, config.seed, config.num_train)
+    conversations = load_synthesis_conversations(config.source, config.seed, config.num_train, config.part)
     lm = language_model(
         config.model,
         api_base=config.api_base,
@@ -124,11 +139,12 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
         ConfigError: the config does not fit the trajectories or the folder.
         ModelError: the model cannot be trained.
         RecordError: there are no trajectories.
+        TrackingError: MLflow refuses something; the model is saved.
     """
     say = _make_printer(console)
-    lessons = split_by_conversation(
-        read_trajectories(config.trajectories), config.held_out, config.optimizer.seed
-    )
+    lines = read_trajectories(config.trajectories)
+    lessons = split_by_conversation(lines, config.held_out, config.optimizer.seed)
+    taught = sorted({*conversation_keys(lines), *read_sft_conversations(config.model)})
 
     def report(entry: LogEntry) -> None:
         told = f"loss {entry['loss']:.4f}"
@@ -136,25 +152,63 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
             say(f"validation after {entry['step']} steps: {told}")
         else:
             say(f"step {entry['step']}: {told}, {entry['tokens_per_s/trained']:,.0f} tokens/s")
+        tracker.log_points(CurvePoints.from_entry(entry))
 
+    def begin() -> None:
+        tracker.start(tracked)
+        for entry in read_log(folder):
+            tracker.log_points(CurvePoints.from_entry(entry))
+
+    folder = config.output_dir
+    data = {"name": config.trajectories.name, "sha256": content_hash(lessons.train, lessons.val)}
+    tracked = TrackedRun(
+        f"sft {config.model} on {data['name']}",
+        tracked_params(config),
+        provenance_tags(data),
+        {**data, "context": "training"},
+    )
     say(f"{len(lessons.train):,} examples to learn from, {len(lessons.val):,} to validate on")
-    with lock_run_folder(config.output_dir):
+    with (
+        lock_run_folder(folder),
+        RunTracker(
+            "train.py --mode sft",
+            folder,
+            config.tracking.tracking_uri,
+            say,
+            log_later="the same command",
+            is_on=config.tracking.mlflow,
+        ) as tracker,
+    ):
         lm = language_model(config.model)
         lm = reload_in_float32(lm) if config.optimizer.tuning == "full" else lm
-        folder = config.output_dir
         job = fine_tune(
-            lm, lessons, folder, config.optimizer, epochs=config.epochs, batch=config.batch, on_entry=report
+            lm,
+            lessons,
+            folder,
+            config.optimizer,
+            epochs=config.epochs,
+            batch=config.batch,
+            on_start=begin,
+            on_entry=report,
         )
         result, prompts = folder / "model", config.trajectories / "program.json"
 
         def save(draft: Path) -> None:
             job.save_checkpoint(str(draft))
+            write_json(draft / SFT_CONVERSATIONS_FILE, {"conversations": taught})
             if prompts.is_file():  # trajectories of earlier versions lack it
                 shutil.copy(prompts, draft)
 
         atomic_write_folder(result, save)
         require_local_engine(lm).close()
-    say(f"saved: {result}")
+        say(f"saved: {result}")
+        entries = read_log(folder)
+        best = min((e for e in entries if e["kind"] == "validation"), key=lambda entry: entry["loss"])
+        tracker.finish(
+            content_hash(entries[-1]),
+            replace(tracked, metrics={"best_loss": best["loss"], "best_step": float(best["step"])}),
+            curves=map(CurvePoints.from_entry, entries),
+        )
 
 
 def export_to_format(config: ExportConfig, console: Console | None = None) -> None:

@@ -65,6 +65,7 @@ def fine_tune(
     epochs: int,
     batch: int,
     save_every: int = 50,
+    on_start: Callable[[], None] = lambda: None,
     on_entry: Callable[[LogEntry], None] = lambda entry: None,
 ) -> LocalReinforceJob:
     """Train a local model on examples, and resume from the last checkpoint in the folder.
@@ -80,6 +81,7 @@ def fine_tune(
         epochs: passes over the training examples.
         batch: examples per step.
         save_every: steps between checkpoints.
+        on_start: called when the folder turns out to fit the settings.
         on_entry: called with every log entry.
 
     Raises:
@@ -94,6 +96,7 @@ def fine_tune(
     lasting = {"model": model_fingerprint(lm.model), "epochs": epochs, "batch": batch}
     digest = content_hash(lessons.train)[:16]
     state = RunState(folder, {**lasting, "data": digest, **training.model_dump(mode="json")})
+    on_start()
     progress = state.resume(job.trainer)
     steps = -(-len(lessons.train) // batch)
     while True:

@@ -17,11 +17,13 @@ from memory_program.bank.memory import operation_from_json, operation_to_json
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import RecordError
 from memory_program.core.hashing import content_hash
+from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.episode_json import episode_to_json
 from memory_program.rl.episodes import Episode, questions_by_session
 from memory_program.rl.rollouts import chat_messages, get_policy_lm, run_rollout, sampling_program
+from memory_program.rl.training_data import sft_conversation_key
 from memory_program.sft.session_lines import (
     SessionLine,
     append_line,
@@ -86,6 +88,14 @@ def read_trajectories(folder: Path) -> list[SessionLine]:
             f"{str(folder)!r} holds no trajectories: run --mode trajectories first, or name another folder"
         )
     return lines
+
+
+def conversation_keys(lines: Sequence[SessionLine]) -> list[str]:
+    """List the keys (see ``sft_conversation_key``) of the conversations that were recorded, each once."""
+    first_sessions: dict[str, Json] = {}
+    for line in lines:
+        first_sessions.setdefault(line["episode"]["conversation_id"], line["episode"]["session"])
+    return [sft_conversation_key(name, session) for name, session in first_sessions.items()]
 
 
 def _collect(

@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.conftest import CHECKOUT
 
 STORES = {
@@ -19,6 +21,7 @@ FIGURES = (
 )
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_banks_beside_other_stores() -> None:
     flags = "--memories 500 --namespaces 100 --seconds-per-store 0.2"
     command = [sys.executable, "benchmarks/banks.py", *flags.split()]

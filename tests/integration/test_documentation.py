@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from locomo.splits import main as split_data
+from locomo.split_data import main as split_data
 from memory_program.bank.__main__ import main as bank_command
 from memory_program.cli import train_mode_config
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName

@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from locomo.longmemeval import load_longmemeval
+from locomo.longmemeval import load_longmemeval, load_membuilder_split
 from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.configs.groups import DataSettings, TrainingPart
 from memory_program.core.errors import ConfigError
 from memory_program.core.json_files import Json
 from memory_program.evaluation.data_splits import split_conversations
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.question_selection import load_selection
 from memory_program.models.factory import language_model
+from memory_program.rl.training_data import load_training_splits
 from tests.competent_model import Prompt
-from tests.longmemeval_samples import instances
+from tests.longmemeval_samples import instance, instances
 from tests.model_server import Behaviour, ModelServer
 from tests.perltqa_samples import write_perltqa
 
@@ -86,6 +88,30 @@ def test_membuilder_splits_select_real_instances(longmemeval_path, tmp_path, mon
         load_selection(EvaluateConfig(split="sft", **settings))
     with pytest.raises(ConfigError, match="10 conversations give 0 for training and 2 for validation"):
         split_conversations(load_longmemeval(longmemeval_path))  # and not those that are tested on
+
+
+def test_sft_and_rl_learn_from_membuilders_own_splits(longmemeval_path, tmp_path, monkeypatch):
+    published = longmemeval_path.with_name("longmemeval_splits.json")
+    (tmp_path / "memory-program").mkdir()
+    (tmp_path / "memory-program" / published.name).write_bytes(published.read_bytes())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    ids = {
+        split: load_membuilder_split(split)[:count] for split, count in (("sft", 3), ("rl", 8), ("test", 2))
+    }
+    data = tmp_path / "longmemeval.json"
+    data.write_text(json.dumps([instance(name) for names in ids.values() for name in names]))
+    source = DataSettings(dataset="longmemeval", data=data)
+
+    def learned(**part: str) -> list[str]:
+        splits = load_training_splits(source, 0, 600, 600, TrainingPart(**part))
+        assert [c.conversation_id for c in splits.val] == ids["rl"][6:]
+        assert [c.conversation_id for c in splits.test] == ids["test"]
+        return [c.conversation_id for c in splits.train]
+
+    assert learned(split="sft") == ids["sft"]
+    assert learned(split="rl") == ids["rl"][:6]
+    assert learned() == [*ids["sft"], *ids["rl"][:6]]
+    assert learned(split="rl", conversations=ids["rl"][2]) == [ids["rl"][2]]
 
 
 @pytest.mark.parametrize("dataset", ["longmemeval", "perltqa"])

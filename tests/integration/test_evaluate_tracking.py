@@ -7,13 +7,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import dspy
 import pytest
 from rich.console import Console
 
+from memory_program.bank.outcomes import Answer
+from memory_program.bank.space import MemorySpace
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import TrackingError
 from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.tracking import EXPERIMENT, import_mlflow
+from memory_program.tracking import EXPERIMENT, import_mlflow, sqlite_path
 from tests.evaluation_samples import Quoting, maker, write_conversations
 
 
@@ -31,6 +34,70 @@ def runs_at(uri: str) -> list[Any]:
     client = import_mlflow().MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name(EXPERIMENT)
     return client.search_runs([experiment.experiment_id])
+
+
+class Watching(Quoting):
+    """Looks at MLflow when it is first asked, as ``seen``, and may fail then."""
+
+    def __init__(self, uri: str, error: Exception | None = None) -> None:
+        super().__init__()
+        self.uri, self.error = uri, error
+        self.seen: list[Any] = []
+
+    def ask(self, space: MemorySpace, question: str) -> Answer:
+        if not self.seen:
+            until = time.monotonic() + 60
+            while len(self.seen) < 3 and time.monotonic() < until:  # a thread logs
+                time.sleep(0.1)
+                self.seen = runs_at(self.uri) if sqlite_path(self.uri).exists() else []
+            if self.error is not None:
+                raise self.error
+        return super().ask(space, question)
+
+
+def test_systems_are_logged_as_they_finish_and_a_rerun_continues_the_run(tmp_path):
+    uri, data = f"sqlite:///{tmp_path / 'runs/mlflow.db'}", write_conversations(tmp_path / "talks.json", 1)
+    config = EvaluateConfig(
+        dataset=str(data), systems="extractive,rag", output_dir=tmp_path / "runs/one",
+        model="openai/none", judge_model="none", concurrency=1,
+    )  # fmt: skip
+    watching = Watching(uri, RuntimeError("crash"))
+    systems = {"extractive": Quoting(), "rag": watching}
+    console = Console(file=io.StringIO(), width=200)
+    began_ms = time.time() * 1000
+    with pytest.raises(RuntimeError, match="crash"):
+        evaluate(config, console=console, system_factory=lambda name, _: systems[name], models=no_models)
+    seen = {found.info.run_name: found for found in watching.seen}
+    assert {name: found.info.status for name, found in seen.items()} == {
+        "one on talks": "RUNNING", "extractive": "FINISHED", "rag": "RUNNING",
+    }  # fmt: skip
+    assert seen["extractive"].data.metrics["locomo_f1/all"] > 0
+    stopped = {found.info.run_name: found.info.status for found in runs_at(uri)}
+    assert stopped == {"one on talks": "FAILED", "extractive": "FINISHED", "rag": "FAILED"}
+
+    watching.error = None
+    results = evaluate(
+        config, console=console, system_factory=lambda name, _: systems[name], models=no_models
+    )
+    ended = {found.info.run_name: found for found in runs_at(uri)}
+    assert {name: found.info.run_id for name, found in ended.items()} == {
+        name: found.info.run_id for name, found in seen.items()
+    }
+    assert {found.info.status for found in ended.values()} == {"FINISHED"}
+    parent = ended["one on talks"]
+    assert began_ms <= parent.info.start_time < parent.info.end_time - 100
+    best = max(results["systems"], key=lambda name: results["systems"][name]["locomo_f1"]["all"]["value"])
+    assert parent.data.tags["best_system"] == best
+    assert parent.data.tags["mlflow.source.name"] == "evaluate.py"
+    assert parent.data.metrics == ended[best].data.metrics
+    assert parent.data.params["top_k"] == "10"
+    (used,) = parent.inputs.dataset_inputs
+    assert (used.dataset.name, used.dataset.digest) == ("talks", results["dataset"]["sha256"][:8])
+    assert f"follow it in MLflow: mlflow ui --backend-store-uri {uri}" in console.file.getvalue()
+
+
+def no_models(name: str, temperature: float) -> dspy.LM:
+    return dspy.LM("openai/none", api_key="none")
 
 
 def test_repeated_commands_log_results_once(tmp_path):

@@ -30,6 +30,7 @@ from memory_program.inference.loading import load_model
 from memory_program.models.factory import language_model
 from memory_program.rl.episode_json import episode_from_json
 from memory_program.rl.rewards import RewardRule, build_answer_metric
+from memory_program.rl.training_data import check_not_taught
 from memory_program.serving.reply_rewards import ReplyRewarder
 from memory_program.sft.exports import write_verl
 from memory_program.sft.sft_commands import (
@@ -40,6 +41,7 @@ from memory_program.sft.sft_commands import (
 )
 from memory_program.sft.sft_training import sft_examples, split_by_conversation
 from memory_program.sft.trajectories import read_trajectories, record_trajectories
+from memory_program.tracking import EXPERIMENT, import_mlflow
 from memory_program.worlds import as_locomo_json
 from tests.competent_model import Prompt, chat_format
 from tests.conversations import session
@@ -211,7 +213,9 @@ def test_a_row_of_verl_can_be_rolled_out_and_rewarded(taught, tmp_path):
         assert [message["role"] for message in row["prompt"]] == ["system", "user"]
         extra = row["extra_info"]
         assert (extra["index"], extra["agent"]) == (1, "episodic")
-        episode = episode_from_json(json.loads(extra["episode"]))
+        sent = json.loads(extra["episode"])
+        assert sent["expert_tokens"] == {"episodic": 6, "semantic": 7, "procedural": 4}
+        episode = episode_from_json(sent)
         assert rewarder.reward(episode, "episodic", reply("episodic", remembers=True)).reward == worth
     namespaces = {row["extra_info"]["namespace"] for row in rows}
     assert len(namespaces) == 6
@@ -239,8 +243,24 @@ def test_fine_tuning_teaches_the_experts_replies(model, taught, tmp_path):
     with pytest.raises(ConfigError, match="holds a training with epochs=6"):
         fine_tune_writer(FineTuneConfig(**settings, epochs=1), QUIET)
     losses = [e["loss"] for e in read_log(tmp_path / "sft") if e["kind"] == "validation"]
+    client = import_mlflow().MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    (tracked,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
+    assert (tracked.info.status, tracked.data.tags["mlflow.source.name"]) == (
+        "FINISHED",
+        "train.py --mode sft",
+    )
+    curve = client.get_metric_history(tracked.info.run_id, "validation/loss")
+    assert [point.value for point in curve] == losses
+    assert tracked.data.metrics["best_loss"] == min(losses)
+    assert tracked.data.params["epochs"] == "6"
+    assert [used.dataset.name for used in tracked.inputs.dataset_inputs] == [taught.name]
     assert len(losses) == 7
     assert min(losses) < 0.3 * losses[0]
+    talks = [talk(name) for name in "abcd"]
+    check_not_taught(f"local:{model}", talks)
+    for shared in talks[:3]:
+        with pytest.raises(ConfigError, match=f"'{shared.conversation_id}' taught .* by --mode sft"):
+            check_not_taught(f"local:{tmp_path / 'sft' / 'model'}", [talks[3], shared])
     lm = language_model(f"local:{tmp_path / 'sft' / 'model'}")
     greedy = lm15.Config(temperature=0.0, max_tokens=40)
     said = lm(replace(request("semantic"), model=lm.model, config=greedy))
@@ -252,6 +272,7 @@ def test_what_fine_tuning_validates_and_keeps_is_the_average_of_the_weights(mode
     settings = {
         "model": f"local:{model}", "trajectories": taught, "output_dir": tmp_path, "batch": 4,
         "learning_rate": 2e-3, "warmup_steps": 0, "held_out": 0.34, "epochs": 2, "ema_decay": 0.5,
+        "mlflow": False,
     }  # fmt: skip
     (taught / "program.json").write_text("{}")
     fine_tune_writer(FineTuneConfig(**settings), QUIET)
@@ -282,7 +303,7 @@ def test_lost_calls_are_told_and_what_is_done_is_kept(tmp_path):
     path.write_text(json.dumps(as_locomo_json([talk(name) for name in "abcd"])), encoding="utf-8")
     failing = dspy.LM("test/expert", engine=Expert(failing=1), cache=False, num_retries=0)
     config = TrajectoriesConfig(
-        model="test/expert", dataset=str(path), output_dir=tmp_path / "out", num_threads=1
+        model="test/expert", dataset=str(path), output_dir=tmp_path / "out", num_threads=1, split="train"
     )
     with pytest.raises(ModelError, match="1 conversations are not finished"):
         collect_trajectories(config, QUIET, expert=failing)

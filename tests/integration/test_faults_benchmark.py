@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import CHECKOUT
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # half a minute on an idle machine
 def test_a_small_setting_keeps_every_promise() -> None:
     command = [sys.executable, "benchmarks/faults.py", "--kills", "1", "--stages", "build"]

@@ -32,6 +32,7 @@ from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import StoreError
 from memory_program.forget.__main__ import main as forget_command
 from memory_program.forget.quote_matcher import QuoteMatcher
+from memory_program.rl.rollout_files import read_rollouts, write_rollouts
 from memory_program.tracking import EXPERIMENT
 from tests.conftest import CHECKOUT
 from tests.conversations import session
@@ -330,6 +331,29 @@ def test_a_run_without_memories_is_searched_by_its_dataset(tmp_path: Path, capsy
     assert "neither in banks nor in the dataset" in capsys.readouterr().err
     assert forget(folder, "codes-1") == 0
     assert (folder / "answers.jsonl").read_text() == f"{json.dumps({'shown': said[1]})}\n"
+
+
+def test_rollouts_of_a_training_are_erased_by_line(tmp_path: Path, capsys):
+    folder = a_run(tmp_path, alice=SECRET)
+    lines = [
+        {"conversation_id": name, "replies": [told]} for name, told in (("alice", SECRET), ("bob", KEPT))
+    ]
+    write_rollouts(folder, 1, lines)
+    write_rollouts(folder, 2, lines[1:])
+    write_rollouts(folder, 3, [{"conversation_id": "1", "replies": [f"As we know, {SECRET}."]}])
+    assert forget(folder) == 0
+    assert "journal lines: 3 " in capsys.readouterr().out  # the run itself has one
+    assert [read_rollouts(folder, step) for step in (1, 2, 3)] == [lines[1:], lines[1:], []]
+
+
+def test_damaged_rollouts_are_an_error_and_the_memories_stay(tmp_path: Path, capsys):
+    folder = a_run(tmp_path, alice=SECRET)
+    write_rollouts(folder, 1, [{"conversation_id": "bob", "replies": [KEPT]}])
+    (path,) = (folder / "rollouts").iterdir()
+    path.write_bytes(path.read_bytes()[:-12])
+    assert forget(folder) == 1
+    assert f"{path.name}' cannot be searched" in capsys.readouterr().err
+    assert banks_in(folder) == ["alice"]
 
 
 def test_a_run_with_a_missing_database_does_not_count_as_one_without_memories(tmp_path: Path, capsys):

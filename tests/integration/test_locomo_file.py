@@ -11,7 +11,8 @@ from file_server import served
 from locomo.benchmark_errors import DatasetError
 from locomo.locomo import LOCOMO_SHA256, load_locomo, read_conversations
 from locomo.metrics import locomo_f1
-from locomo.splits import SPLITS, main, select_split
+from locomo.split_data import main
+from locomo.splits import SPLITS, select_split
 from locomo.types import ANSWERABLE_CATEGORIES, Category, all_questions
 
 pytestmark = pytest.mark.dataset
@@ -294,7 +295,7 @@ def test_an_unwritable_folder_is_an_error(locomo_path, tmp_path, capsys):
 
 
 def test_the_command_writes_and_verifies_in_a_process_of_its_own(locomo_path, tmp_path):
-    command = [sys.executable, "-m", "locomo.splits", "--data", str(locomo_path), "--verify"]
+    command = [sys.executable, "-m", "locomo.split_data", "--data", str(locomo_path), "--verify"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "disjoint and complete" in done.stdout

@@ -19,15 +19,17 @@ from tests.optimization_samples import (
 
 def test_every_candidate_is_a_run_under_one_parent_that_holds_the_program(tmp_path: Path) -> None:
     config = quick(tmp_path, optimizer="gepa", output_dir=tmp_path / "runs" / "one", mlflow=True)
-    with ModelServer(reply=Steerable(["reader"])) as server:
-        results, _ = run(config, server)
-        run(config, server)  # logs nothing new
     mlflow = import_mlflow()
     uri = f"sqlite:///{(tmp_path / 'runs' / 'mlflow.db').as_posix()}"
+    (tmp_path / "runs").mkdir()
     client = mlflow.MlflowClient(tracking_uri=uri)
+    client.search_experiments()  # makes the tables, which takes longer than this optimisation
+    with ModelServer(reply=Steerable(["reader"]), latency_s=0.05) as server:
+        results, _ = run(config, server)
+        run(config, server)  # logs nothing new
     runs = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
     (parent,) = (run for run in runs if "mlflow.parentRunId" not in run.data.tags)
-    children = {int(run.data.params["number"]): run for run in runs if run is not parent}
+    children = {int(run.data.tags["number"]): run for run in runs if run is not parent}
 
     (stage,) = results["stages"]
     assert sorted(children) == [candidate["number"] for candidate in stage["candidates"]]
@@ -40,6 +42,18 @@ def test_every_candidate_is_a_run_under_one_parent_that_holds_the_program(tmp_pa
             assert child.data.metrics["val/value"] == candidate["val"]["value"]
     assert parent.data.metrics["reader/winner/value"] == 1.0
     assert parent.data.metrics["reader/difference/difference"] == stage["comparison"]["difference"]
+    assert parent.data.metrics["score"] == 1.0
+    assert parent.data.tags["best_candidate"] == f"reader {stage['winner']['number']}"
+    tried = [children[c["number"]].info for c in stage["candidates"] if c["val"] is not None]
+    begun = [info.start_time for info in tried]
+    assert parent.info.start_time < begun[0] < begun[-1] - 100  # each when it was scored
+    assert max(info.end_time for info in tried) < parent.info.end_time
+    curve = client.get_metric_history(parent.info.run_id, "best/val")
+    assert [point.value for point in curve] == sorted(point.value for point in curve)
+    assert curve[-1].value == 1.0
+    (used,) = parent.inputs.dataset_inputs
+    assert used.dataset.digest == results["dataset"]["sha256"][:8]
+    assert parent.data.tags["mlflow.source.name"] == "optimize.py"
     assert parent.data.params["optimizer"] == "gepa"
     assert parent.data.tags["dataset.sha256"] == results["dataset"]["sha256"]
     files = {entry.path for entry in client.list_artifacts(parent.info.run_id)}

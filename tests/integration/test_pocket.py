@@ -19,6 +19,8 @@ from memory_program.worlds import sample_worlds
 from memory_program.worlds.oracle import oracle_lm
 from tests.browser import Opened
 
+MAX_LINES = 40
+
 pytestmark = pytest.mark.timeout(900)  # three minutes on an idle machine
 CHECKOUT = Path(__file__).parents[2]
 POCKET = CHECKOUT / "memory_program" / "pocket"
@@ -57,12 +59,13 @@ def default_run(tmp_path_factory: pytest.TempPathFactory) -> dict:
         [sys.executable, str(CHECKOUT / "evaluate.py")],
         cwd=folder,
         env={**os.environ, **nowhere},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         timeout=600,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout
     results = json.loads((folder / "runs" / "evaluate" / "results.json").read_text())
     return {**results, "printed": done.stdout, "report": folder / "runs" / "evaluate" / "report.html"}
 
@@ -72,6 +75,18 @@ def test_by_default_memory_is_compared_on_the_sample_with_the_embedded_model(def
     assert {system["run"]["system"]["reader"] for system in default_run["systems"].values()} == {"pocket"}
     assert default_run["dataset"]["name"] == "sample"
     assert [system["judge"] for system in default_run["systems"].values()] == [None] * 4
+
+
+def test_a_default_run_prints_at_most_40_lines(default_run):
+    printed = default_run["printed"]
+    lines = [line for line in printed.splitlines() if " done, " not in line]  # progress, once a minute
+    assert len(lines) <= MAX_LINES, printed
+    for title in ("official F1", "Evidence recall and cost", "Error breakdown by pipeline stage"):
+        assert title in printed
+    for place in ("results.json", "report.html", "mlflow ui"):
+        assert place in printed
+    for noise in ("WARNING", "deprecated", "$0.0000", "Prompt cache"):
+        assert noise not in printed
 
 
 @pytest.mark.parametrize("other", ["full-context", "no-memory"])

@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.conftest import CHECKOUT
 
 TABLES = (
@@ -15,6 +17,7 @@ TABLES = (
 )
 
 
+@pytest.mark.slow
 def test_it_measures_reader_writer_and_program_and_lists_the_most_frequent_errors():
     options = ["--model", "pocket-base", "--conversations", "1", "--seed", "4", "--wordings", "3"]
     command = [sys.executable, "benchmarks/pocket.py", *options]

@@ -13,7 +13,9 @@ import httpx
 import pytest
 import uvicorn
 
+from memory_program.bank.budget import count_tokens
 from memory_program.bank.space import MemorySpace
+from memory_program.configs.trainer_groups import LengthSettings
 from memory_program.core.errors import ConfigError
 from memory_program.rl.episode_json import episode_to_json
 from memory_program.rl.episodes import Episode
@@ -117,6 +119,36 @@ def test_in_a_batch_a_broken_item_is_its_own_error(address):
     assert third["reward"] == 0.0
 
 
+def test_the_answer_has_the_attribution_of_the_reply(address):
+    good, empty = asked(address, GOOD, EMPTY)
+    assert (good["weight"], empty["weight"]) == (4.0, 1.0)
+    assert (good["retrieved"], empty["retrieved"]) == (1, 0)
+
+
+def test_a_reply_is_compared_with_the_length_of_the_experts():
+    lengths = LengthSettings(length_weight=0.5, core_length_start=1, core_length_max=11)
+    rule = RewardRule("dense", lengths.length_weight)
+    rewarder = ReplyRewarder(reader_by_rules(), build_answer_metric("f1"), rule, lengths)
+    session_C = talk("talk")
+    episode = Episode(session_C, session_C.sessions[0], MemorySpace("talk"), session_C.questions)
+    same = rewarder.reward(episode, "episodic", str(GOOD["reply"]), {"episodic": 6})
+    short = rewarder.reward(episode, "episodic", str(GOOD["reply"]), {"episodic": 600, "semantic": 9})
+    assert (same.reward, same.length_penalty) == (0.5, 0.0)
+    assert (short.reward, short.length_penalty) == (0.25, 1.0)
+    core = rewarder.reward(episode, "core", reply("core", remembers=True))
+    assert core.length_penalty == pytest.approx((core_tokens() - 1) / 10)
+
+
+def core_tokens() -> int:
+    return count_tokens("Mara lives in Oslo.")
+
+
+def test_counts_of_tokens_are_checked(address):
+    wrong = [{"episodic": -1}, {"nobody": 3}, {"episodic": "many"}, [6]]
+    for answer in asked(address, *({**GOOD, "episode": {**EPISODE, "expert_tokens": w}} for w in wrong)):
+        assert "are no counts by kind" in answer["error"]
+
+
 def test_an_item_that_is_nested_too_deeply_is_its_own_error(address):
     for depth in (900, 990, 1000, 1015):
         deep = {**GOOD, "agent": json.loads("[" * 900 + "]" * 900)}
@@ -157,7 +189,10 @@ def test_with_a_token_only_who_has_it_is_answered(monkeypatch):
         with pytest.raises(RuntimeError, match="refused"):
             verl_reward.compute_score("x", GOOD["reply"], None, extra)
         monkeypatch.setenv("MEMORY_PROGRAM_REWARD_TOKEN", "secret")
-        assert verl_reward.compute_score("x", GOOD["reply"], None, extra) == 0.5
+        assert verl_reward.compute_score("x", GOOD["reply"], None, extra) == {
+            **{"score": 0.5, "task_score": 0.5, "length_penalty": 0.0},
+            **{"is_valid": 1.0, "retrieved": 1.0, "weight": 4.0},
+        }
         with pytest.raises(RuntimeError, match="no reward: unknown agent 'nobody'"):
             verl_reward.compute_score("x", GOOD["reply"], None, {**extra, "agent": "nobody"})
 

@@ -4,9 +4,11 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,12 +18,14 @@ from rich.console import Console
 
 from locomo.locomo import read_dataset
 from memory_program.agents.program import MemoryProgram
+from memory_program.cli import main as command
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
 from memory_program.core.checkpoints import read_log
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.models.factory import language_model
+from memory_program.rl.rollout_files import read_rollouts
 from memory_program.rl.training_run import reevaluate, train
 from memory_program.worlds import as_locomo_json
 from tests.conftest import CHECKOUT
@@ -77,29 +81,50 @@ def evaluated_again(*arguments: str) -> str:
     return captured.get()
 
 
-def killed_after(step: int, arguments: list[str], out: Path) -> None:
-    """Run until the log has this many steps, and kill the process."""
+def tracked(out: Path) -> mlflow.entities.Run | None:
+    """The one run in the MLflow database beside a folder; None if there is none yet."""
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{(out.parent / 'mlflow.db').as_posix()}")
+    found = [e for e in client.search_experiments() if e.name == "memory-program"]
+    runs = client.search_runs([e.experiment_id for e in found]) if found else []
+    assert len(runs) <= 1
+    return runs[0] if runs else None
+
+
+def killed_when_tracked(step: int, arguments: list[str], out: Path) -> dict[str, str]:
+    """Run until MLflow shows this step, and kill the process; return what MLflow shows before and after."""
     command = [sys.executable, str(CHECKOUT / "train.py"), *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
     ) as process:
-        until = time.monotonic() + 900
-        while sum(entry["kind"] == "step" for entry in read_log(out)) < step:
+        until, seen = time.monotonic() + 900, None
+        while seen is None or seen.data.metrics.get("run_s", 0) < read_log(out)[step]["run_s"]:
             assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < until
-            time.sleep(0.02)
+            time.sleep(0.1)
+            seen = tracked(out) if len(read_log(out)) > step else None
         process.send_signal(signal.SIGKILL)
+    until, after = time.monotonic() + 120, seen
+    while after.info.status == "RUNNING" and time.monotonic() < until:
+        time.sleep(0.2)
+        after = tracked(out)
+    return {"id": seen.info.run_id, "while running": seen.info.status, "after the kill": after.info.status}
+
+
+KILLED: dict[str, str] = {}
+"""What MLflow showed of the run that was killed."""
 
 
 @pytest.fixture(scope="module")
 def finished(model: Path, talks: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run that was killed and then resumed to its end."""
     out = tmp_path_factory.mktemp("runs") / "train"
+    uri = f"sqlite:///{(out.parent / 'mlflow.db').as_posix()}"
+    mlflow.MlflowClient(tracking_uri=uri).search_experiments()  # makes the tables, which takes seconds
+    with ModelServer(latency_s=2.0) as server:  # slow enough for MLflow to open before the last step
+        KILLED.update(killed_when_tracked(3, flags(model, talks, server, out), out))
     with ModelServer() as server:
-        arguments = flags(model, talks, server, out)
-        killed_after(3, arguments, out)
-        return out, run(arguments)
+        return out, run(flags(model, talks, server, out))
 
 
 def test_a_killed_run_takes_every_step_once_and_improves(finished):
@@ -144,16 +169,64 @@ def test_weights_program_and_card_are_saved_together_and_run(finished):
     lm.engine.local.close()
 
 
-def test_mlflow_has_the_curves(finished):
-    out, _ = finished
+def test_mlflow_shows_a_running_training_and_continues_a_killed_one(finished):
+    out, said = finished
+    found = tracked(out)
+    seen = {"id": found.info.run_id, "while running": "RUNNING", "after the kill": "KILLED"}
+    assert seen == KILLED
+    assert found.info.status == "FINISHED"
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{(out.parent / 'mlflow.db').as_posix()}")
-    (experiment,) = [e for e in client.search_experiments() if e.name == "memory-program"]
-    (tracked,) = client.search_runs([experiment.experiment_id])
-    history = client.get_metric_history(tracked.info.run_id, "reward")
-    assert sorted(point.step for point in history) == list(range(1, STEPS + 1))
-    scores = client.get_metric_history(tracked.info.run_id, "validation/score")
-    assert sorted(point.step for point in scores) == [0, 4, 8]
-    assert "test/locomo_f1/difference" in tracked.data.metrics
+    history = client.get_metric_history(found.info.run_id, "reward")
+    assert [point.step for point in history] == list(range(1, STEPS + 1))
+    assert history[-1].timestamp - history[0].timestamp > 1000  # not all at the end
+    scores = client.get_metric_history(found.info.run_id, "validation/score")
+    assert [point.step for point in scores] == [0, 4, 8]
+    assert "test/locomo_f1/difference" in found.data.metrics
+    results = json.loads((out / "results.json").read_text())
+    trained = results["systems"]["trained"]["locomo_f1"]["all"]["value"]
+    assert found.data.metrics["locomo_f1/all"] == trained
+    assert found.data.tags["mlflow.source.name"] == "train.py"
+    (used,) = found.inputs.dataset_inputs
+    assert used.dataset.digest == results["dataset"]["sha256"][:8]
+    assert f"mlflow ui --backend-store-uri sqlite:///{out.parent / 'mlflow.db'}" in said
+    tables = [entry.path for entry in client.list_artifacts(found.info.run_id, "rollouts")]
+    assert tables == ["rollouts/step-000004.json", "rollouts/step-000008.json"]
+    table = json.loads(Path(client.download_artifacts(found.info.run_id, tables[0])).read_text())
+    rewards = [row[table["columns"].index("reward")] for row in table["data"]]
+    assert (len(rewards), rewards) == (20, sorted(rewards, reverse=True))
+
+
+def test_the_rollouts_of_every_step_are_kept_once_and_shown(finished, capsys):
+    out, _ = finished
+    lines = read_rollouts(out)
+    assert sorted({line["step"] for line in lines}) == list(range(1, STEPS + 1))
+    keys = [(line["step"], line["agent"], line["rollout"]) for line in lines]
+    assert len(set(keys)) == len(keys) == STEPS * 4 * 6  # agents, rollouts
+    for entry in (entry for entry in read_log(out) if entry["kind"] == "step"):
+        rewards = [line["reward"] for line in lines if line["step"] == entry["step"]]
+        assert statistics.fmean(rewards) == pytest.approx(entry["reward"])
+    groups = defaultdict(list)
+    for line in lines:
+        groups[line["step"], line["prompt_id"]].append(line)
+    assert {len(group) for group in groups.values()} == {6}
+    for group in groups.values():  # no advantage where all rewards are equal
+        is_flat = len({round(line["reward"], 9) for line in group}) == 1
+        assert all((line["advantage"] is None) == is_flat for line in group)
+    best = max(lines, key=lambda line: line["reward"])
+    assert best["parts"]["task"] > 0
+    assert best["tool_calls"][0]["arguments"]["text"] in best["replies"][0]
+    assert {answer["gold"] for answer in best["answers"]} == {
+        "Mara moved to Oslo", "Tom adopted a puppy called Rex",
+    }  # fmt: skip
+
+    assert command(["rollouts", str(out), "--agent", "semantic", "--step", "2", "--limit", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "2 of 6 rollouts" in shown
+    assert "episodic" not in shown
+    assert command(["rollouts", str(out), "--agent", "none"]) == 2
+    assert "choose from core, episodic, procedural, semantic" in capsys.readouterr().err
+    assert command(["rollouts", str(out.parent)]) == 2
+    assert "no rollouts are in" in capsys.readouterr().err
 
 
 def test_a_second_evaluation_reuses_the_records(finished, model, talks):

@@ -14,6 +14,7 @@ SMALLEST = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_step_is_taken_by_the_program_and_its_prompts_again_by_the_engine_and_by_trl() -> None:
     train_step = benchmark("train_step")
     setting = train_step.Benchmark(**SMALLEST)

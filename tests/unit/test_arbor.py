@@ -307,7 +307,7 @@ def test_the_server_has_the_defaults_of_large_models(tmp_path):
     [
         (["--writer-max-turns", "2"], "writer_max_turns=2 must be 1"),
         (["--save-every", "5"], "save_every=5 must be 1"),
-        (["--model", "openai/gpt-4.1"], "name a hub id or a folder after 'local:'"),
+        (["--model", "openai/gpt-4.1"], "name a folder after 'local:', or an id on the Hugging Face hub"),
         (["--dry-run"], "show the group with --backend local"),
         (["--entropy-weight", "0.1"], "entropy_weight=0.1 has no equivalent"),
     ],
@@ -319,8 +319,8 @@ def test_what_a_server_cannot_do_is_refused_before_it_is_asked(flags, reason):
 
 def test_more_gpus_than_there_are_is_an_error(tmp_path):
     path = written(tmp_path, SPLIT)
-    config = ArborTrainConfig(arbor_config=path, training_gpus=2)
-    with pytest.raises(ConfigError, match="training_gpus=2 must be at most 1"):
+    config = ArborTrainConfig(arbor_config=path, training_gpus="1,2")
+    with pytest.raises(ConfigError, match="training_gpus='1,2' must be the first of 1, which arbor"):
         config.job_settings(agents=4)
 
 

@@ -26,6 +26,7 @@ COMMANDS = [
     "optimize",
     "train",
     "bank",
+    "rollouts",
     "world",
     "forget",
     "arbor",
@@ -236,7 +237,7 @@ def test_the_public_names_are_imported_when_they_are_used(tmp_path):
 
 
 def test_every_public_name_is_documented_and_listed():
-    assert len(memory_program.__all__) == 15
+    assert len(memory_program.__all__) == 16
     assert set(memory_program.__all__) <= set(dir(memory_program))
     for name in set(memory_program.__all__) - {"__version__"}:
         assert getattr(memory_program, name).__doc__, name

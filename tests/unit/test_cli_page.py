@@ -31,7 +31,16 @@ and `python train.py` do the same as its first three subcommands.
 `config.json` of a run. Flags on the command line override the file.
 """
 OTHERS = ("bank list", "bank search", "bank history", "bank diff", "bank undo", "bank forget", "bank export")
-OTHERS += ("bank import", "world", "forget", "arbor serve", "arbor status", "arbor stop", "split-data")
+OTHERS += (
+    "bank import",
+    "rollouts",
+    "world",
+    "forget",
+    "arbor serve",
+    "arbor status",
+    "arbor stop",
+    "split-data",
+)
 
 
 def write_flags(config: type[Settings]) -> Iterator[str]:

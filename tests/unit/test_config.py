@@ -124,7 +124,7 @@ def test_the_embedded_model_judges_only_if_named_as_judge():
         ({"writer_mode": "crowd"}, "unknown writer_mode 'crowd': choose from specialists, generalist"),
         (
             {"systems": "rag,bm52", "model": "m"},
-            "unknown system 'bm52': choose from memory, optimized, rag, full-context, no-memory, extractive",
+            "unknown system 'bm52': choose from memory, optimized, rag, observations, full-context",
         ),
         ({"systems": "rag,rag", "model": "m"}, "systems='rag,rag' names 'rag' twice: name each once"),
         ({"systems": ","}, "systems=',' names none: choose from"),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from locomo.locomo import load_locomo, read_dataset
+from locomo.sessions import questions_by_session, questions_without_evidence, truncate_conversation
 from locomo.splits import select_split
 from locomo.types import Category, Conversation, Question, Session
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
@@ -15,10 +16,7 @@ from memory_program.bank.store import BankStore
 from memory_program.rl.episodes import (
     make_episodes,
     memory_namespace,
-    questions_by_session,
-    questions_without_evidence,
     roll_in,
-    truncate_conversation,
 )
 from tests.conversations import session
 from tests.evaluation_samples import NoteTaking, write_conversations

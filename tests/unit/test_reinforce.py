@@ -13,8 +13,9 @@ from memory_program.core.errors import ConfigError, ModelError
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.rl.step_metrics import update_metrics
 from memory_program.rl.trainer.objective import Objective, TokenTerms, target_logprobs, token_entropies
-from memory_program.rl.trainer.packing import Sample
+from memory_program.rl.trainer.packing import Sample, pack_samples
 from memory_program.rl.trainer.policy_step import LocalTrainer
+from memory_program.rl.trainer.token_scores import TokenScorer
 from tests.tiny_model import save_tiny_model
 from tests.training_samples import one_thread
 
@@ -53,6 +54,44 @@ def weights(of: LocalTrainer) -> dict[str, torch.Tensor]:
 
 def has_weights(of: LocalTrainer, expected: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(weight, expected[name]) for name, weight in weights(of).items())
+
+
+@pytest.mark.parametrize("entropy_grad", [False, True])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logits_in_chunks_give_the_same_scores_and_gradients(folder, temperature, entropy_grad):
+    network = trainer(folder).engine.model.network
+    (packed,) = pack_samples(SAMPLES, 1024)
+    found = []
+    for chunk_logits in (2**25, 3 * network.config.vocab_size, 1):
+        scorer = TokenScorer(network, chunk_logits)
+        logprobs, entropies = scorer.score(network, packed, temperature, entropy_grad=entropy_grad)
+        assert entropies.requires_grad == entropy_grad
+        network.zero_grad()
+        (logprobs.sum() + entropies.sum()).backward()
+        grads = [weight.grad.clone() for weight in network.parameters() if weight.grad is not None]
+        found.append([logprobs.detach(), entropies.detach(), *grads])
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], atol=1e-5, rtol=1e-4)
+
+
+def test_a_model_that_bounds_its_logits_is_scored_by_what_it_says(folder):
+    class Bounded(torch.nn.Module):
+        def __init__(self, network):
+            super().__init__()
+            self.network, self.dtype, self.device = network, network.dtype, network.device
+            self.base_model, self.get_output_embeddings = network.base_model, network.get_output_embeddings
+
+        def forward(self, **inputs):
+            output = self.network(**inputs)
+            output.logits = 2 * torch.tanh(output.logits / 2)
+            return output
+
+    network = trainer(folder).engine.model.network
+    (packed,) = pack_samples([Sample(PROMPT, GOOD)], 1024)
+    scored, _ = TokenScorer(Bounded(network), 1).score(Bounded(network), packed, 1.0)
+    with torch.no_grad():
+        logits = Bounded(network)(input_ids=torch.tensor([[*PROMPT, *GOOD]])).logits[0, len(PROMPT) - 1 : -1]
+    torch.testing.assert_close(scored, target_logprobs(logits, torch.tensor(GOOD)), atol=1e-5, rtol=1e-5)
 
 
 def says(engine: LocalEngine) -> str:
@@ -317,14 +356,14 @@ def test_a_nan_gradient_stops_and_leaves_the_weights_alone(folder):
 @pytest.mark.parametrize("step", [LocalTrainer.policy_gradient_step, LocalTrainer.sft_step])
 def test_a_failed_step_leaves_no_gradients(folder, monkeypatch, step):
     alone, after = (trainer(folder, batch_tokens=24, max_grad_norm=1e9, beta=0.0) for _ in range(2))
-    passes, logits = iter([False, True]), after._logits
+    passes, score = iter([False, True]), TokenScorer.score
 
-    def fails_second(*arguments: object, **named: object) -> torch.Tensor:
+    def fails_second(*arguments: object, **named: object) -> object:
         if next(passes, False):
             raise torch.OutOfMemoryError("out of memory")
-        return logits(*arguments, **named)
+        return score(*arguments, **named)
 
-    monkeypatch.setattr(after, "_logits", fails_second)
+    monkeypatch.setattr(TokenScorer, "score", fails_second)
     with pytest.raises(torch.OutOfMemoryError):
         step(after, [Sample(PROMPT, BAD, 5.0), Sample(PROMPT[:5], GOOD, -5.0)])
     assert step(after, SAMPLES).grad_norm == step(alone, SAMPLES).grad_norm

@@ -2,6 +2,7 @@
 
 import math
 
+import dspy
 import pytest
 from dspy import lm15
 
@@ -10,8 +11,9 @@ from locomo.types import Category, Question
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import Answer, Outcome
-from memory_program.configs.trainer_groups import GRPOSettings
-from memory_program.core.errors import ConfigError, QuotaExhaustedError
+from memory_program.bank.space import MemorySpace
+from memory_program.configs.trainer_groups import GRPOSettings, LengthSettings
+from memory_program.core.errors import ConfigError, ModelError, QuotaExhaustedError
 from memory_program.rl.rewards import (
     AgentStats,
     BankSize,
@@ -21,6 +23,7 @@ from memory_program.rl.rewards import (
     attribution_weights,
     bank_efficiency,
     build_answer_metric,
+    compare,
     core_length_penalty,
     delta_reward,
     dense_reward,
@@ -30,7 +33,9 @@ from memory_program.rl.rewards import (
     weighted_advantages,
     written_kinds,
 )
+from tests.competent_model import chat_format
 from tests.scripted_lm import ScriptedLM, fields
+from tests.training_samples import reader_by_rules
 
 CAT = Question("c", 0, "What is the cat called?", Category.SINGLE_HOP, "Pip the cat")
 TRAP = Question("c", 1, "What is the dog called?", Category.ADVERSARIAL, None, adversarial_answer="Rex")
@@ -270,3 +275,62 @@ def test_equal_rewards_have_no_advantages(rewards):
 def test_weights_multiply_advantages_and_not_rewards():
     group = [WeightedReward(1.0, 4.0), WeightedReward(0.0, 1.0), WeightedReward(0.5, 2.5)]
     assert weighted_advantages(group, scale_rewards=False) == pytest.approx([2.0, -0.5, 0.0])
+
+
+# -- two memories and a question ---------------------------------------------------------------------
+
+
+def remembering(*texts: str) -> MemorySpace:
+    space = MemorySpace("talk")
+    for text in texts:
+        space.bank.create([Draft(text, MemoryKind.SEMANTIC)], Provenance("test", "session_1", ""))
+    return space
+
+
+def test_two_memories_are_compared_by_a_question():
+    old, new = remembering("Tom has a boat."), remembering("Tom has a boat.", "Mara moved to Oslo.")
+    found = compare(old, new, "Where did Mara move, Oslo?", "Mara moved to Oslo.", reader=reader_by_rules())
+    assert (found.old_score, found.new_score, found.new_answer) == (0.0, 1.0, "Mara moved to Oslo.")
+    efficiency = bank_efficiency(BankSize.from_bank(old.bank), BankSize.from_bank(new.bank))
+    assert found.efficiency == efficiency
+    assert found.reward == delta_reward(0.0, 1.0, efficiency) > 0
+    back = compare(new, old, "Where did Mara move, Oslo?", "Mara moved to Oslo.", reader=reader_by_rules())
+    assert back.reward < 0
+    assert len(old.bank.live()) == 1
+
+
+def test_an_unanswerable_question_rewards_abstaining():
+    with ScriptedLM([chat_format({"answer": text}) for text in ("Oslo", "Not mentioned")]) as lm:
+        with dspy.context(lm=lm):
+            found = compare(remembering("x"), remembering("x"), "Where is Ben?", None)
+        assert (found.old_score, found.new_score, found.reward) == (0.0, 1.0, 1.0)
+
+
+def test_a_failed_reader_gives_no_reward():
+    with (
+        ScriptedLM([lm15.ServerError("down"), lm15.ServerError("down")]) as lm,
+        dspy.context(lm=lm),
+        pytest.raises(ModelError, match=r"no reward: reader\.answer: .*down"),
+    ):
+        compare(remembering("x"), remembering("x"), "Where is Ben?", "Oslo")
+
+
+# -- the limits of the length penalty ----------------------------------------------------------------
+
+
+def test_the_limits_of_the_length_penalty_are_settings():
+    lengths = LengthSettings(
+        core_length_start=10, core_length_max=20, length_ratio_high=2, length_ratio_low=0
+    )
+    core = AgentStats(MemoryKind.CORE, True, 15, lengths=lengths)
+    assert core.length_penalty == 0.5
+    assert AgentStats(MemoryKind.CORE, True, 15).length_penalty == 0.0
+    long = AgentStats(MemoryKind.EPISODIC, True, 2700, 1000, lengths=lengths)
+    assert (long.length_penalty, AgentStats(MemoryKind.EPISODIC, True, 2700, 1000).length_penalty) == (
+        1.0,
+        1.0,
+    )
+    assert AgentStats(MemoryKind.EPISODIC, True, 1900, 1000, lengths=lengths).length_penalty == 0.0
+    assert AgentStats(MemoryKind.EPISODIC, True, 10, 1000, lengths=lengths).length_penalty == 0.0
+    with pytest.raises(ConfigError, match="core_length_start=400 must be below core_length_max=400"):
+        LengthSettings(core_length_start=400)

@@ -8,7 +8,8 @@ from locomo_samples import sample
 
 from locomo.benchmark_errors import DatasetError
 from locomo.locomo_schema import parse_locomo
-from locomo.splits import QUESTION_COUNTS, SPLITS, locomo_split, main, select_split, split_by_order
+from locomo.split_data import main
+from locomo.splits import QUESTION_COUNTS, SPLITS, locomo_split, select_split, split_by_order
 
 
 def test_every_conversation_is_in_exactly_one_split():
@@ -53,7 +54,7 @@ def test_a_missing_file_ends_the_command_with_an_error(tmp_path, capsys):
 
 def test_the_command_starts_without_what_it_does_not_need():
     heavy = ("numpy", "dspy", "pooch", "nltk", "torch")
-    code = f"import sys, locomo.splits; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, locomo.split_data; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -28,6 +28,7 @@ def test_calls_are_counted_by_tool_and_unknown_names_together():
     assert (metrics["rollouts"], metrics["lost"], metrics["valid"]) == (2, 1, 0.5)
     assert (metrics["score"], metrics["reward"], metrics["reward/episodic"]) == (0.5, 0.25, 0.25)
     assert "reward/core" not in metrics
+    assert (metrics["bank/efficiency"], metrics["bank/memories"], metrics["bank/tokens"]) == (1.0, 0, 0)
     assert (metrics["groups"], metrics["zero_variance_groups"]) == (0, 1)
 
 

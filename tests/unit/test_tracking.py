@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,19 +13,32 @@ from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.configs.train_config import TrainConfig
 from memory_program.optimization.mlflow_optimization import OptimizationPublisher
 from memory_program.rl.mlflow_training import TrainingPublisher
-from memory_program.tracking import RunPublisher, TrackedRun, find_tracking_problem, import_mlflow
+from memory_program.tracking import CurvePoints, RunTracker, TrackedRun, find_tracking_problem, import_mlflow
 
-Make = Callable[[Path, str, Any], RunPublisher]
+Make = Callable[[Path, str, Any], RunTracker]
+DATA = {"name": "talks", "sha256": "0" * 64}
+
+
+def begun(tracker: TrainingPublisher) -> TrainingPublisher:
+    tracker.begin()
+    return tracker
+
 
 PUBLISHERS: list[tuple[Make, str]] = [
     (
         lambda folder, uri, say: OptimizationPublisher(
-            OptimizeConfig(output_dir=folder, tracking_uri=uri), say
+            OptimizeConfig(output_dir=folder, tracking_uri=uri), DATA, say
         ),
         "the same command",
     ),
     (
-        lambda folder, uri, say: TrainingPublisher(TrainConfig(output_dir=folder, tracking_uri=uri), say),
+        lambda folder, uri, say: begun(
+            TrainingPublisher(
+                TrainConfig(output_dir=folder, tracking_uri=uri),
+                SimpleNamespace(dataset=SimpleNamespace(**DATA)),
+                say,
+            )
+        ),
         "train.py --mode evaluate --output-dir",
     ),
 ]
@@ -42,13 +56,12 @@ def test_a_dead_mlflow_is_told_at_the_start_and_leaves_the_results(tmp_path, mak
         free.bind(("127.0.0.1", 0))
         uri = f"http://127.0.0.1:{free.getsockname()[1]}"
     told: list[str] = []
-    publisher = make(tmp_path, uri, told.append)
-    publisher.close()  # it waits for what was begun when it was made
-    (line,) = told
-    assert line.startswith(f"MLflow at {uri!r} cannot be reached: ")
-    assert f"the run goes on without it, and {command}" in line
-    assert not publisher.log_once("digest", TrackedRun("run", {}, {}, {}, []))
+    with make(tmp_path, uri, told.append) as publisher:
+        assert not publisher.finish("digest", TrackedRun("run", {}, {}))
+    assert told[0].startswith(f"MLflow at {uri!r} cannot be reached: ")
+    assert f"the run goes on without it, and {command}" in told[0]
     assert told[1].startswith(f"not logged to MLflow: {command}")
+    assert len(told) == 2
     assert not (tmp_path / "tracking.json").exists()
 
 
@@ -57,3 +70,28 @@ def test_a_dead_mlflow_is_told_at_the_start_and_leaves_the_results(tmp_path, mak
 )
 def test_what_only_mlflow_can_tell_is_left_to_it(tmp_path, uri):
     assert find_tracking_problem(uri.format(tmp_path)) is None
+
+
+def test_every_number_of_a_log_entry_is_a_point_of_a_curve():
+    step = {"kind": "step", "step": 3, "run_s": 30.0, "reward": 0.5, "groups": 20}
+    assert CurvePoints.from_entry(step) == CurvePoints(
+        3, {"run_s": 30.0, "reward": 0.5, "groups": 20.0}, "run_s"
+    )
+    validation = {"kind": "validation", "step": 10, "run_s": 99.0, "score": 0.5, "scores": {"a": {"b": 1.0}}}
+    points = CurvePoints.from_entry(validation)
+    assert points.values == {"validation/run_s": 99.0, "validation/score": 0.5}
+    assert (points.step, points.marker) == (10, "validation/run_s")
+
+
+@pytest.mark.parametrize(
+    ("named", "command"),
+    [
+        (None, "mlflow ui --backend-store-uri sqlite:///runs/mlflow.db"),
+        ("sqlite:////my runs/mlflow.db", "mlflow ui --backend-store-uri 'sqlite:////my runs/mlflow.db'"),
+        ("postgresql://host/mlflow", "mlflow ui --backend-store-uri postgresql://host/mlflow"),
+        ("https://host:5000/mlflow", "https://host:5000/mlflow"),
+    ],
+)
+def test_the_command_that_shows_the_runs_names_the_address_that_was_used(named, command):
+    with RunTracker("x.py", Path("runs/one"), named, print, None, is_on=True) as tracker:
+        assert tracker.view_command == command

@@ -15,7 +15,6 @@ from memory_program.core.command_line import parse_flags, parse_mode
 from memory_program.core.errors import ConfigError
 from memory_program.rl.base_comparison import comparison_table, validation_difference
 from memory_program.rl.episodes import Episode
-from memory_program.rl.mlflow_training import metric_curves
 from memory_program.rl.model_card import format_difference, model_card
 from memory_program.rl.training_data import count_examples, load_training_splits
 from memory_program.rl.training_models import scoring_settings
@@ -248,11 +247,3 @@ def test_the_model_card_has_origin_scores_and_a_command():
     assert "0.300 before training, 0.500 after 40 steps" in card
     assert card.count("+0.120 (+0.100..+0.200, p 0.008, n 90)") == 2  # validation and test
     assert "--writer-model local:. --reader-model pocket" in card
-
-
-def test_every_number_of_the_log_becomes_a_curve():
-    curves = metric_curves([STEP, {**STEP, "step": 4, "reward": 0.75}, VALIDATION])
-    assert curves["reward"] == [(3, 0.5), (4, 0.75)]
-    assert curves["validation/score"] == [(10, 0.5)]
-    assert "kind" not in curves
-    assert "step" not in curves

@@ -76,7 +76,7 @@ def test_an_unwritable_place_is_an_error(tmp_path: Path, capsys: pytest.CaptureF
     assert "name another file by --out" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module", ["memory_program.worlds", "locomo.splits"])
+@pytest.mark.parametrize("module", ["memory_program.worlds", "locomo.split_data"])
 def test_a_reader_of_the_output_that_goes_away_is_no_error(module: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", module, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE

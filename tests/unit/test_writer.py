@@ -1,6 +1,7 @@
 """The writer: four specialists on one snapshot, applied in order, failures counted."""
 
 import json
+from collections import Counter
 
 import dspy
 import pytest
@@ -207,6 +208,19 @@ def test_operations_over_the_limit_of_a_session_are_refused_and_counted():
         record = MemoryProgram(MemoryWriter(checks_grounding=False)).remember(space, SESSION)
     assert record.operations == len(space.bank) == MAX_OPERATIONS
     assert record.tool_errors == (f"semantic: 2 operations over the limit of {MAX_OPERATIONS} a session",)
+
+
+def test_the_limit_is_shared_and_no_agent_is_at_fault_for_what_the_others_wrote():
+    def many(kind: str) -> str:
+        return calls(*(create(f"Mara owns {kind} number {n}.") for n in range(14)))
+
+    kinds, space = ("episodic", "semantic", "procedural"), MemorySpace("mara")
+    with ScriptedLM(script(**{kind: [many(kind)] for kind in kinds})) as lm, dspy.context(lm=lm):
+        written = MemoryWriter(checks_grounding=False)(space=space, session=SESSION)
+    kept = Counter(memory.kind for memory in space.bank.live())
+    assert kept == dict.fromkeys(kinds, MAX_OPERATIONS // 3)
+    assert len(written.record.tool_errors) == 3
+    assert not any(proposal.tool_errors for proposal in written.proposals)
 
 
 def test_a_bank_over_its_budget_is_consolidated_by_the_writer():

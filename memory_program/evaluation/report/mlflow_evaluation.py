@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode
+from memory_program.configs.groups import tracked_params
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.provenance import provenance_tags
@@ -23,7 +25,7 @@ from memory_program.evaluation.report.results_json import (
 )
 from memory_program.evaluation.report.score_tables import print_results
 from memory_program.evaluation.scoring.system_records import SystemRecords
-from memory_program.tracking import RunPublisher, TrackedRun
+from memory_program.tracking import RunTracker, TrackedRun
 
 _RECORD_FILES = (
     *("run.json", "program.json", "build.jsonl", "answers.jsonl"),
@@ -31,23 +33,40 @@ _RECORD_FILES = (
 )
 
 
-class EvaluationPublisher(RunPublisher):
-    """Turns records into results, and publishes them."""
+class EvaluationPublisher(RunTracker):
+    """Publishes what the records give: the results of each system when it is done, and of all at the end."""
 
     def __init__(
         self, config: EvaluateConfig, selection: Selection, console: Console, oracle: Json | None = None
     ) -> None:
         """Prepare; nothing is opened or written yet. For ``oracle`` see ``build_evaluation_results``."""
-        tracking, folder = config.tracking, shlex.quote(str(config.output_dir))
-        to = f" --tracking-uri {shlex.quote(tracking.tracking_uri)}" if tracking.tracking_uri else ""
-        super().__init__(
-            config.output_dir,
-            tracking.tracking_uri,
-            is_on=tracking.mlflow,
-            say=partial(print_plain, console),
-            log_later=None if config.mode is Mode.REPORT else f"evaluate.py {folder} --mode report{to}",
-        )
+        folder, uri, say = config.output_dir, config.tracking.tracking_uri, partial(print_plain, console)
+        later = f"evaluate.py {shlex.quote(str(folder))} --mode report"
+        later += f" --tracking-uri {shlex.quote(uri)}" if uri else ""
+        needed = config.mode is Mode.REPORT
+        is_on = config.tracking.mlflow
+        super().__init__("evaluate.py", folder, uri, say, None if needed else later, is_on=is_on)
         self._config, self._selection, self._console, self._oracle = config, selection, console, oracle
+
+    def begin(self) -> None:
+        """Open the MLflow run of all systems."""
+        self.start(self._describe())
+
+    def begin_system(self, system: SystemRecords) -> None:
+        """Open the MLflow run of a system."""
+        self.log_child(self._describe_system(system))
+
+    def publish_system(self, system: SystemRecords, store: BankStore | None) -> None:
+        """Log the scores of a system that is done. For ``store`` see ``publish``.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        if self._config.tracking.mlflow:
+            scored = system.score_answers(store)
+            write_question_results(system.folder / "questions.jsonl", scored)
+            results = build_evaluation_results(self._config, self._selection, [scored])
+            self.log_child(self._describe_system(system, results["systems"][scored.run.system.name]))
 
     def publish(self, recorded: Sequence[SystemRecords], store: BankStore | None) -> ReportedRun:
         """Score the records, write the files, print the tables, and log to MLflow.
@@ -79,41 +98,63 @@ class EvaluationPublisher(RunPublisher):
             print_plain(self._console, PLOTS_LEFT_OUT)
         print_plain(self._console, f"results: {path}")
         print_plain(self._console, f"report: {page}")
-        if self._config.tracking.mlflow:
-            name, tags = f"{folder.name} on {results['dataset']['name']}", provenance_tags(results)
-            is_logged = self.log_once(
-                content_hash(results["systems"], results["comparisons"], results["dataset"]),
-                TrackedRun(name, {}, {}, tags, [path, page, *plots]),
-                (_make_tracked_run(system, results) for system in recorded),
-            )
-            if is_logged:
-                print_plain(self._console, f"compare in MLflow: mlflow ui --backend-store-uri {self.uri}")
+        systems, run = results["systems"], self._describe()
+        best = max(systems, key=lambda name: _headline(systems[name]))
+        self.finish(
+            content_hash(systems, results["comparisons"], results["dataset"]),
+            replace(
+                run,
+                metrics=system_metrics(systems[best]),
+                tags={**run.tags, "best_system": best, "signature": systems[best]["signature"]},
+                artifacts=[path, page, *plots],
+            ),
+            children=[self._describe_system(s, systems[s.run.system.name]) for s in recorded],
+        )
         return reported
 
+    def _describe(self) -> TrackedRun:
+        data = {"name": self._selection.dataset.name, "sha256": self._selection.dataset.sha256}
+        models = {"writer": self._config.writer, "reader": self._config.reader, "judge": self._config.judge}
+        return TrackedRun(
+            f"{self._config.output_dir.name} on {data['name']}",
+            {**tracked_params(self._config), **models},
+            provenance_tags(data),
+            {**data, "context": "evaluation"},
+        )
 
-def _make_tracked_run(system: SystemRecords, results: Json) -> TrackedRun:
-    identity = system.run.system
-    result = results["systems"][identity.name]
-    files = (system.folder / name for name in _RECORD_FILES)
-    return TrackedRun(
-        name=identity.name,
-        params={
+    def _describe_system(self, system: SystemRecords, result: Json | None = None) -> TrackedRun:
+        identity, run = system.run.system, self._describe()
+        params = {
             "system": identity.name,
             "writer": identity.written_by or identity.writer,
             "reader": identity.read_by or identity.reader,
             "judge": system.run.judge.name if system.run.judge is not None else None,
             "temperature": identity.temperature,
             "program": identity.program[:12],
-            "seed": results["seed"],
+            "seed": self._config.seed,
             **identity.settings,
-        },
-        metrics=_mlflow_metrics(result),
-        tags={**provenance_tags(results), "signature": result["signature"]},
-        artifacts=[path for path in files if path.exists()],
-    )
+        }
+        child = replace(run, name=identity.name, params=params)
+        if result is None:
+            return child
+        files = (system.folder / name for name in _RECORD_FILES)
+        return replace(
+            child,
+            metrics=system_metrics(result),
+            tags={**run.tags, "signature": result["signature"]},
+            artifacts=[path for path in files if path.exists()],
+        )
 
 
-def _mlflow_metrics(result: Json) -> dict[str, float]:
+def _headline(result: Json) -> float:
+    """Return the score that systems of a run are ranked by: that of the judge, or else the official F1."""
+    judge: Json = result["judge"] or {}
+    score = next((judge[rubric]["all"] for rubric in ("strict", "lenient") if rubric in judge), None)
+    value = (score or result["locomo_f1"]["all"])["value"]
+    return -1.0 if value is None else value
+
+
+def system_metrics(result: Json) -> dict[str, float]:
     """Return the numbers of a system, under the same names for every system, without those that are None."""
     intervals = {f"locomo_f1/{name}": score for name, score in result["locomo_f1"].items()}
     intervals |= {f"bleu1/{name}": score for name, score in result["bleu1"].items()}

@@ -13,7 +13,7 @@ from memory_program import __version__
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json
-from memory_program.core.provenance import git_commit, lock_hash
+from memory_program.core.provenance import provenance
 from memory_program.evaluation.question_selection import Selection
 from memory_program.evaluation.scoring.bank_growth import count_tool_use, mean_bank_growth
 from memory_program.evaluation.scoring.error_types import summarize_diagnoses
@@ -84,9 +84,7 @@ def build_evaluation_results(
             "conversations": [conversation.conversation_id for conversation in selection.conversations],
             "questions": len(selection.questions),
         },
-        "version": __version__,
-        "git_commit": git_commit(),
-        "lock_hash": lock_hash(),
+        **provenance(),
         "lm_cache": "off",
         "seed": config.seed,
         "systems": systems,
@@ -147,6 +145,8 @@ def score_signature(
         parts["conversations"] = "+".join(c.conversation_id for c in selection.conversations)
     if config.subset_file is not None:
         parts["subset"] = content_hash([question.question_id for question in selection.questions])[:8]
+    if config.sessions is not None:
+        parts["sessions"] = config.sessions
     if config.num_test is not None:
         parts["first"] = config.num_test
     if any(UNSPACED_RUN.search(str(question.answer)) for question in selection.questions):

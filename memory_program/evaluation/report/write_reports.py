@@ -1,7 +1,8 @@
 """Reports of recorded runs, without any model: of one run, or of several on one page."""
 
 import json
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -21,7 +22,7 @@ from memory_program.evaluation.report.results_json import EVALUATION_RESULTS_FIL
 from memory_program.evaluation.scoring.bank_growth import database_url
 from memory_program.evaluation.scoring.score_signature import read_run
 from memory_program.evaluation.scoring.system_records import SystemRecords
-from memory_program.tracking import TrackedRun, Tracker, tracking_location
+from memory_program.tracking import RunTracker, TrackedRun
 
 
 def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
@@ -52,12 +53,18 @@ def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
         tracked = next((of_run for of_run in settings if of_run.tracking.mlflow), settings[0])
         write_html_report(page, reported)
         print_plain(console, f"report of {len(reported)} runs: {page}")
-        if tracked.tracking.mlflow:  # the page is a run of its own
-            name = f"report of {', '.join(run.folder.name for run in reported)}"
-            content = TrackedRun(name, {}, {}, provenance_tags(reported[0].results), [page])
-            location = tracking_location(tracked.output_dir, tracked.tracking.tracking_uri)
-            with closing(Tracker(*location)) as tracker:
-                tracker.log(content, [])
+        name = f"report of {', '.join(run.folder.name for run in reported)}"
+        tags = provenance_tags(reported[0].results["dataset"])
+        with RunTracker(  # the page is a run of its own
+            "evaluate.py",
+            tracked.output_dir,
+            tracked.tracking.tracking_uri,
+            partial(print_plain, console),
+            log_later=None,
+            is_on=tracked.tracking.mlflow,
+            keeps_receipt=False,
+        ) as tracker:
+            tracker.finish("", TrackedRun(name, {}, tags, artifacts=[page]))
     return reported
 
 
@@ -75,7 +82,7 @@ def score_and_publish(
     with ExitStack() as stack:
         has_banks = any(name.has_model_writer for name in config.system_names)
         store = stack.enter_context(BankStore.open_existing(database_url(config))) if has_banks else None
-        publisher = stack.enter_context(closing(EvaluationPublisher(config, selection, console, oracle)))
+        publisher = stack.enter_context(EvaluationPublisher(config, selection, console, oracle))
         return publisher.publish(recorded, store)
 
 

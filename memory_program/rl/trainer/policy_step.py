@@ -23,8 +23,9 @@ from transformers import PreTrainedModel
 from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.errors import ModelError
 from memory_program.inference.engine import LocalEngine
-from memory_program.rl.trainer.objective import Objective, TokenTerms, kl_k3, target_logprobs, token_entropies
+from memory_program.rl.trainer.objective import Objective, TokenTerms, kl_k3
 from memory_program.rl.trainer.packing import PackedSequence, Sample, pack_samples
+from memory_program.rl.trainer.token_scores import TokenScorer
 
 _STATE = "state.pt"
 _WEIGHTS = "weights.safetensors"
@@ -110,6 +111,7 @@ class LocalTrainer:
         elif settings.beta:
             self._reference = engine.reference_model()
         self._network = network
+        self._scorer = TokenScorer(network)
         self._names = [name for name, weight in network.named_parameters() if weight.requires_grad]
         self._trained = [weight for weight in network.parameters() if weight.requires_grad]
         self._ema: list[Tensor] = []  # empty before the first step, and without ema_decay
@@ -143,12 +145,9 @@ class LocalTrainer:
             for _ in range(self.settings.iterations):
                 sums = _PassSums()
                 for batch in batches:
-                    logits = self._logits(self._network, batch.packed, temperature)
-                    logprobs = target_logprobs(logits, batch.packed.targets_N)
+                    logprobs, entropies = self._score(self._network, batch.packed, temperature)
                     if batch.old_logprobs is None:  # first iteration: the weights are those that sampled
                         batch.old_logprobs = logprobs.detach()
-                    with torch.set_grad_enabled(objective.entropy_weight > 0):
-                        entropies = token_entropies(logits)
                     terms = TokenTerms(
                         logprobs=logprobs,
                         old_logprobs=batch.old_logprobs,
@@ -187,12 +186,11 @@ class LocalTrainer:
         sums = _PassSums()
         with self._updating() as elapsed_s:
             for batch in batches:
-                logits = self._logits(self._network, batch.packed, temperature=1.0)
-                logprobs = target_logprobs(logits, batch.packed.targets_N)
+                logprobs, entropies = self._score(self._network, batch.packed, temperature=1.0)
                 loss = -(logprobs * batch.advantages).sum() / tokens
                 loss.backward()
                 sums.loss += float(loss.detach())
-                sums.entropy += float(token_entropies(logits.detach()).sum())
+                sums.entropy += float(entropies.detach().sum())
             sums.grad_norm = self._optimizer_step()
             return self._report(sums, sums, batches, len(samples), tokens, elapsed_s())
 
@@ -202,8 +200,7 @@ class LocalTrainer:
         total, tokens = 0.0, sum(len(sample.completion) for sample in samples)
         with self.engine.updating() as network:
             for batch in self._pack(samples):
-                logits = self._logits(network, batch.packed, temperature=1.0)
-                total -= float(target_logprobs(logits, batch.packed.targets_N).sum())
+                total -= float(self._score(network, batch.packed, temperature=1.0)[0].sum())
         return total, tokens
 
     def _pack(self, samples: Sequence[Sample]) -> list[_Batch]:
@@ -218,21 +215,15 @@ class LocalTrainer:
         network = self._network if self._reference is None else self._reference
         without_adapter = nullcontext() if self._adapted is None else self._adapted.disable_adapter()
         with without_adapter:
-            logits = self._logits(network, packed, self.settings.temperature)
-        return target_logprobs(logits, packed.targets_N)
+            return self._score(network, packed, self.settings.temperature)[0]
 
-    def _logits(self, network: PreTrainedModel, packed: PackedSequence, temperature: float) -> Tensor:
-        """Compute the logits that predict the completion tokens, at a temperature."""
-        places, order = packed.predictors_N.unique(return_inverse=True)
+    def _score(
+        self, network: PreTrainedModel, packed: PackedSequence, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the log-probability and the entropy of each completion token, at a temperature."""
         with torch.autocast(network.device.type, torch.bfloat16, enabled=self.settings.optimizer.bf16):
-            output: Any = network(  # Any: transformers' outputs
-                input_ids=packed.tokens_T[None],
-                position_ids=packed.positions_T[None],
-                attention_mask=packed.mask(network.dtype)[None, None],
-                use_cache=False,
-                logits_to_keep=places,
-            )
-        return (output.logits[0].float() / temperature)[order]
+            entropy_grad = self._objective.entropy_weight > 0
+            return self._scorer.score(network, packed, temperature, entropy_grad=entropy_grad)
 
     def _optimizer_step(self) -> float:
         """Clip the gradient, step the optimiser, update the EMA weights, and return the gradient's norm."""
@@ -335,13 +326,13 @@ class LocalTrainer:
         Raises:
             ModelError: it belongs to another model or other settings.
         """
-        state: dict[str, Any] = torch.load(folder / _STATE, map_location=self._network.device)  # Any: torch's
+        state: dict[str, Any] = torch.load(folder / _STATE, map_location="cpu")  # Any: torch's
         self._check([weight.shape for weight in state["weights"]], folder)
         with self.engine.updating(), torch.no_grad():
             for weight, saved in zip(self._trained, state["weights"], strict=True):
                 weight.copy_(saved)
-        self._ema = state["average"]
-        self._optimizer.load_state_dict(state["optimizer"])
+        self._ema = [average.to(self._network.device) for average in state["average"]]
+        self._optimizer.load_state_dict(state["optimizer"])  # to the device of the weights
         self.steps = state["steps"]
         torch.set_rng_state(state["random"].cpu())
         if len(state["cuda_random"]) == torch.cuda.device_count():

@@ -24,6 +24,7 @@ from recipes.pocket.tests.samples import small_tokenizer
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
+@pytest.mark.slow
 def test_fine_tuning_teaches_the_first_token_of_answers():
     rng = random.Random(0)
     model = make_model(ModelShape(layers=2), 400, 0, seed=0)

@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from functools import lru_cache
 
+import pytest
 import torch
 
 from memory_program.agents.signatures import NOT_MENTIONED
@@ -196,6 +197,7 @@ def test_induction_is_the_share_of_repeated_tokens_that_are_predicted():
     assert measure_exact_match(model, probe, 1000)["induction"] < 0.3
 
 
+@pytest.mark.slow
 def test_exact_match_by_one_pass_is_what_greedy_decoding_gives():
     """A network that copies gives some replies exactly; both ways of measuring must agree on which."""
     model = make_model(ModelShape(), 200, 0, seed=0).eval()

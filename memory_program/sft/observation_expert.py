@@ -1,0 +1,122 @@
+"""LoCoMo's authors as an expert: a model that replies to the writer's prompts with their notes.
+
+It gives supervised fine-tuning real conversations without a strong model. The notes are facts of one sentence
+and no profile, so only the episodic and the semantic specialist are recorded, or the generalist.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import date
+from typing import Any
+
+import dspy
+from dspy.lm15 import Message, Request, Response, TextPart, Usage
+
+from locomo.prompt_markers import escape_prompt_markers
+from locomo.types import Conversation
+from memory_program.agents.program import MemoryProgram
+from memory_program.agents.signatures import SPECIALISTS, WriteAll
+from memory_program.agents.writer import format_session_date
+from memory_program.bank.budget import count_tokens
+from memory_program.bank.dates.resolve import find_dates
+from memory_program.bank.memory import MemoryKind
+from memory_program.configs.sft_config import OBSERVATIONS_EXPERT
+from memory_program.core.errors import ConfigError, OracleError
+from memory_program.worlds.rendered_prompts import (
+    extract_prompt,
+    find_signature,
+    parse_input_fields,
+    parse_stored_memories,
+    render_reply,
+)
+
+NOTED_KINDS = (MemoryKind.EPISODIC, MemoryKind.SEMANTIC)
+"""The kinds of memories that notes become."""
+
+_PAST = (
+    r"\w+ed|was|were|had|did|went|came|saw|met|got|took|gave|made|found|lost|won|ran|told|said|felt|left|became|"
+    r"wrote|read|sold|sang|held|built|spent|taught|bought|brought|began|started|grew|kept"
+)
+_EVENT = re.compile(rf"\S+ (?:(?!is\b|are\b|has\b|have\b|\w+s\b)\S+ ){{0,2}}(?:{_PAST})\b")
+"""A sentence whose first verb, among its first words, is in the past tense: "Melanie painted a lake"."""
+
+
+def expert_of_observations(program: MemoryProgram, conversations: Sequence[Conversation]) -> dspy.LM:
+    """Make the expert of some conversations, and limit the program's writer to the agents that it can teach.
+
+    Raises:
+        ConfigError: a conversation has no notes.
+    """
+    for conversation in conversations:
+        if not any(session.observations for session in conversation.sessions):
+            raise ConfigError(
+                f"model={OBSERVATIONS_EXPERT!r} needs the notes of LoCoMo's authors (observation), and "
+                f"conversation {conversation.conversation_id!r} has none: choose --dataset locomo"
+            )
+    agents = program.writer.agents
+    program.writer.agents = tuple(a for a in agents if a not in SPECIALISTS or a in NOTED_KINDS)
+    engine = _ObservationEngine(conversations)
+    return dspy.LM(OBSERVATIONS_EXPERT, engine=engine, cache=False, num_retries=0)
+
+
+def note_kind(text: str, said_on: date) -> MemoryKind:
+    """Tell the kind of a note: episodic if it has a date phrase or its verb is in the past tense.
+
+    Example:
+        >>> note_kind("Melanie painted a lake sunrise.", date(2023, 5, 8)).value
+        'episodic'
+        >>> note_kind("Melanie enjoys painting.", date(2023, 5, 8)).value
+        'semantic'
+    """
+    is_event = bool(find_dates(text, said_on)) or _EVENT.match(text) is not None
+    return MemoryKind.EPISODIC if is_event else MemoryKind.SEMANTIC
+
+
+class _ObservationEngine:
+    """An engine that knows the sessions of some conversations by their prompts."""
+
+    def __init__(self, conversations: Sequence[Conversation]) -> None:
+        self._sessions = {
+            (format_session_date(session), escape_prompt_markers(session.transcript)): session
+            for conversation in conversations
+            for session in conversation.sessions
+        }
+
+    def __deepcopy__(self, memo: object) -> "_ObservationEngine":
+        return self
+
+    def complete(self, request: Request) -> Response:
+        """Reply to a writer's prompt; raises ``OracleError`` for any other."""
+        system, user = extract_prompt(request)
+        signature, fields = find_signature(system), parse_input_fields(user)
+        kinds = [kind for kind in NOTED_KINDS if signature in (WriteAll, SPECIALISTS[kind.value])]
+        calls = list(self._calls(kinds, fields, names_kind=signature is WriteAll))
+        text = render_reply(signature, tool_calls=calls)
+        return Response(
+            id=None,
+            model=request.model,
+            message=Message.assistant([TextPart(text)]),
+            finish_reason="stop",
+            usage=Usage(input_tokens=count_tokens(system + user), output_tokens=count_tokens(text)),
+        )
+
+    def _calls(
+        self, kinds: Sequence[MemoryKind], fields: dict[str, str], *, names_kind: bool
+    ) -> Iterator[dict[str, Any]]:  # Any: a call's arguments, as a model writes them
+        """Make a call of each note that is not stored yet; an event has its own time, or the session's."""
+        told = (fields["session_date"], fields["session"])
+        if told not in self._sessions:
+            raise OracleError(f"no known session of {told[0]!r} has the text {told[1]!r:.80}")
+        session, stored = self._sessions[told], set(parse_stored_memories(fields).values())
+        day = session.date_time.date()
+        for text in dict.fromkeys(observation.text for observation in session.observations):
+            kind = note_kind(text, day)
+            if kind not in kinds or text in stored:
+                continue
+            arguments = {"action": "create", "text": text}
+            if kind is MemoryKind.EPISODIC:
+                said = next((text[found.start : found.end] for found in find_dates(text, day)), None)
+                arguments["happened_at"] = said or day.isoformat()
+            if names_kind:
+                arguments["kind"] = kind.value
+            yield {"name": "manage_memory", "args": arguments}
