@@ -2,9 +2,18 @@
 
 import re
 
-_TAGS = r"think|thinking|thought|thoughts|reasoning|reflection"
-_OPEN = re.compile(rf"\s*(?:<({_TAGS})>|\[THINK\])", re.IGNORECASE)
-_CLOSE = re.compile(rf"(?:</(?:{_TAGS})>|\[/THINK\])\s*", re.IGNORECASE)
+_NAMES = r"(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning|reflection|analysis|scratchpad)"
+# In angle brackets, those of Kimi and of special tokens; then the blocks of Mistral, Gemma and gpt-oss.
+_OPEN = re.compile(
+    rf"<{_NAMES}(?:\s[^<>]*)?>|◁{_NAMES}▷|<\|(?:begin_of_)?{_NAMES}\|>"
+    r"|\[THINK\]|<unused94>|<\|channel\|>analysis<\|message\|>",
+    re.IGNORECASE,
+)
+_CLOSE = re.compile(
+    rf"(?:</{_NAMES}\s*>|◁/{_NAMES}▷|<\|(?:/|end_of_){_NAMES}\|>"
+    r"|\[/THINK\]|<unused95>|<\|channel\|>final<\|message\|>)\s*",
+    re.IGNORECASE,
+)
 # Some chat templates open the block in the prompt, so a reply only closes it. What follows must look like
 # output: in a string of a call the closing tag is text.
 _QUOTE = re.compile(r'(?<!\\)(?:\\\\)*"')
@@ -12,25 +21,32 @@ _OUTPUT_BEGINS = re.compile(r"\[\[ ?##|\{|\[\s*[{\]]|```|\Z")
 
 
 def strip_thinking(reply: str) -> str:
-    r"""Leave out what a model thought before its reply; of a block that is never closed, nothing is output.
+    r"""Leave out what a model thought before, in or after its reply.
+
+    If the reply begins with a block that is never closed, nothing is output. A tag inside a JSON string is
+    text.
 
     Example:
         >>> strip_thinking("<think>Is it Rome?</think>\n\nLisbon")
         'Lisbon'
         >>> strip_thinking("Is it Rome?\n</think>\n[[ ## answer ## ]]\nLisbon")
         '[[ ## answer ## ]]\nLisbon'
+        >>> strip_thinking("[[ ## answer ## ]]\n<seed:think>Is it Rome?</seed:think>Lisbon")
+        '[[ ## answer ## ]]\nLisbon'
         >>> strip_thinking("<think>Is it Rome? It must be")
         ''
-        >>> strip_thinking("Lisbon")
-        'Lisbon'
     """
-    if "</" not in reply and "[/" not in reply and not _OPEN.match(reply):
-        return reply
-    while _OPEN.match(reply):
-        close = _CLOSE.search(reply)
-        if close is None:
+    place = 0
+    while opened := _OPEN.search(reply, place):
+        begin, close = opened.start(), _CLOSE.search(reply, opened.end())
+        if _is_in_string(reply, begin):
+            place = opened.end()
+        elif close is not None:
+            reply, place = reply[:begin] + reply[close.end() :], begin
+        elif reply[:begin].strip():
+            break
+        else:
             return ""
-        reply = reply[close.end() :]
     closes = [
         found.end()
         for found in _CLOSE.finditer(reply)

@@ -499,6 +499,7 @@ def find_tracking_problem(uri: str) -> str | None:
 def import_mlflow() -> ModuleType:
     """Import MLflow without its telemetry, progress bars and log of database migrations."""
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # seven take minutes
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")  # of silence; not the default of two minutes
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read while it is imported
     os.environ.setdefault(
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false"

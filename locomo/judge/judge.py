@@ -15,6 +15,7 @@ from dspy.utils.exceptions import AdapterParseError
 
 from locomo.judge.rubrics import Grading, Rubric, Verdict, judge_instruction, select_grading
 from locomo.prompt_markers import escape_prompt_markers
+from locomo.reply_markers import marker_pattern, separate_markers
 from locomo.thinking import strip_thinking
 from locomo.types import Question
 
@@ -37,9 +38,15 @@ _NEGATION = r"(?:\b(?:not|never|no|hardly|neither)\b|n['’]t\b)"
 _NEGATED = re.compile(
     rf"{_NEGATION}[\s*_-]*(?:\w+\s+){{0,2}}(?:correct|wrong)|\b(?:in|un)-?correct", re.IGNORECASE
 )
-_DOUBT = re.compile(
-    rf"{_NEGATION}|\b(?:but|though|although|however|partial(?:ly)?|partly|almost|nearly|mostly|half|if|unless"
-    r"|except|maybe|perhaps|probably|possibly|unsure|uncertain)\b",
+# Any reason may stand beside WRONG. CORRECT needs none: beside it, all but plain agreement is doubt.
+_AGREES = re.compile(
+    r"1|yes|true|(?:(?:the|an?|exact(?:ly)?) )*(?:same|identical|equivalent|equal|exact|match(?:es|ing)?)"
+    r"(?:,? (?:(?:the|a|an|as|to|in|gold|given|answer|meaning|fact|thing|event|place|person|name|number"
+    r"|amount|day|date|week|month|year|time|match)|(?:different|other) (?:words?|wording|name)))*\W*",
+    re.IGNORECASE,
+)
+_DOUBTS_WRONG = re.compile(
+    r"\b(?:right|true|part(?:ly|ial(?:ly)?)|maybe|perhaps|probably|possibly|guess|unsure|uncertain|confiden\w+)\b",
     re.IGNORECASE,
 )
 
@@ -81,7 +88,8 @@ class OneVerdictAdapter(dspy.ChatAdapter):
         Raises:
             AdapterParseError: a field is missing, or there are two verdicts.
         """
-        completion = strip_thinking(completion)
+        fields = marker_pattern([*signature.output_fields, "completed"])
+        completion = separate_markers(strip_thinking(completion), fields)
         if len(_VERDICT_MARKER.findall(completion)) > 1:
             raise AdapterParseError(
                 adapter_name="OneVerdictAdapter",
@@ -209,8 +217,14 @@ def parse_verdict(text: str) -> Verdict:
 def _read_line(line: str) -> Verdict:
     """Read a line that is a verdict, with a label or with a remark that does not doubt it."""
     match = _VERDICT_LINE.fullmatch(line)
-    is_doubted = match is None or (match["remark"] is not None and _DOUBT.search(match["remark"]))
-    return Verdict.UNPARSED if match is None or is_doubted else Verdict(match["verdict"].lower())
+    if match is None:
+        return Verdict.UNPARSED
+    verdict, remark = Verdict(match["verdict"].lower()), match["remark"]
+    if remark is None:
+        return verdict
+    is_correct = verdict is Verdict.CORRECT
+    is_plain = _AGREES.fullmatch(remark) if is_correct else not _DOUBTS_WRONG.search(remark)
+    return verdict if is_plain else Verdict.UNPARSED
 
 
 def _verdicts_in_json(text: str) -> set[Verdict]:

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from locomo.json_at import INVALID_CHARACTERS
 from locomo.prompt_markers import escape_prompt_markers
+from locomo.reply_markers import marker_pattern, separate_markers
 from locomo.thinking import strip_thinking
 from memory_program.agents.reply_repair import (
     DECODER,
@@ -34,9 +35,8 @@ _HEADER = re.compile(r"^[^\S\n]*\[\[ ## (\w+) ## \]\]", re.MULTILINE)
 _CALLS_BEGIN = re.compile(r'\{\s*"(?:tool_calls|name|id|type|function|tool|tool_name)"|\[\s*[{\]]')
 _CALL_NAME = re.compile(r"""["']name["']\s*:""")
 _JSON_BEGINS = re.compile(r"\{|\[\s*[{\]]")
-# Special tokens of chat templates: what stands before the reply, and what ends it.
+# Special tokens of chat templates that stand before the reply.
 _ROLE_TOKENS = re.compile(r"\s*(?:<[|｜][^<>\n|｜]{1,40}[|｜]>\s*(?:assistant\s*)?)+")
-_END_TOKEN = re.compile(r"<[|｜][^<>\n|｜]{1,40}[|｜]>|</s>|<end_of_turn>|<eos>")
 _FENCED = re.compile(r"\s*```[a-z]*[^\S\n]*\n((?:(?!```).)*?)\s*```\s*", re.DOTALL)
 _OPEN_FENCE = re.compile(r"\s*```[a-z]*\s*(?=\{|\[\s*[{\]])")
 
@@ -133,7 +133,9 @@ class StrictChatAdapter(dspy.ChatAdapter):
                 self.is_repaired |= read.is_repaired
                 parsed[name] = dspy.ToolCalls.from_dict_list(_replace_invalid_characters(read.calls))
             elif outputs[name].annotation is str:
-                parsed[name] = _replace_invalid_characters(_read_text(name, value[name]))
+                said = _replace_invalid_characters(_read_text(name, value[name]))
+                parsed[name] = self._read_value(separate_markers(said, marker_pattern(["completed"])))
+                self.is_repaired |= parsed[name] != said
             else:
                 try:
                     parsed[name] = TypeAdapter(outputs[name].annotation).validate_python(value[name])
@@ -149,7 +151,7 @@ class StrictChatAdapter(dspy.ChatAdapter):
     ) -> dict[str, Any]:
         """Read a reply whose fields stand after their markers, on lines of their own or glued to the text."""
         outputs: dict[str, Any] = signature.output_fields  # Any: pydantic's
-        marker, count, filled = _marker_pattern([*outputs, "completed"]), 0, None
+        marker, count, filled = marker_pattern([*outputs, "completed"]), 0, None
         if calls_field is not None:
             text, count = self._normalize_calls(signature, text, calls_field, marker)
             present = {found[1] for found in _HEADER.finditer(text)}
@@ -167,8 +169,8 @@ class StrictChatAdapter(dspy.ChatAdapter):
                     raise AmbiguousReplyError(f"some of {count} calls in `{name}` are unreadable")
                 for call in value.tool_calls:
                     call.args = _replace_invalid_characters(call.args)
-            elif isinstance(value, str) and (fenced := _FENCED.fullmatch(value)):
-                parsed[name], self.is_repaired = fenced[1].strip(), True
+            elif isinstance(value, str):
+                parsed[name] = self._read_value(value)
         if filled == calls_field is not None and not any(parsed[n] for n in outputs if n != filled):
             raise AmbiguousReplyError(f"the reply has neither {' nor '.join(outputs)}")
         return parsed
@@ -181,7 +183,7 @@ class StrictChatAdapter(dspy.ChatAdapter):
         Returns:
             the reply, its other markers on lines of their own, and the number of calls in the field.
         """
-        own = _marker_pattern([field])
+        own = marker_pattern([field])
         header = next((found for found in _HEADER.finditer(text) if found[1] == field), own.search(text))
         if header is None:
             return self._separate_markers(text, marker), 0
@@ -224,16 +226,17 @@ class StrictChatAdapter(dspy.ChatAdapter):
         return f"{before}\n{json.dumps({'tool_calls': read.calls})}\n\n{rest}", len(read.calls)
 
     def _separate_markers(self, text: str, marker: re.Pattern[str], *, is_line_begun: bool = False) -> str:
-        """Put the markers of fields on lines of their own, and end the text at a token that ends a turn."""
-        end = _END_TOKEN.search(text)
-        whole = text[: end.start()] if end else text
-        for found in marker.finditer(whole):
-            above = whole[: found.start()]
-            is_alone = above.endswith("\n") or not (above or is_line_begun)
-            is_plain = found[0] == f"[[ ## {found[1]} ## ]]"
-            self.is_repaired |= not (is_alone and is_plain and whole[found.end() :][:1] in ("", "\n", "\r"))
-        self.is_repaired |= end is not None
-        return marker.sub(lambda found: f"\n[[ ## {found[1].lower()} ## ]]\n", whole)
+        separated = separate_markers(text, marker, is_line_begun=is_line_begun)
+        self.is_repaired |= separated != text
+        return separated
+
+    def _read_value(self, said: str) -> str:
+        """Take the text of a field out of thoughts, a code fence and what stands behind the end marker."""
+        value = strip_thinking(said).partition(COMPLETION_MARKER)[0].strip()
+        if fenced := _FENCED.fullmatch(value):
+            value = fenced[1].strip()
+        self.is_repaired |= value != said
+        return value
 
 
 def _unwrap(completion: str) -> str:
@@ -246,13 +249,6 @@ def _unwrap(completion: str) -> str:
     elif opened := _OPEN_FENCE.match(text):
         text = text[opened.end() :]
     return text.lstrip()
-
-
-def _marker_pattern(names: list[str]) -> re.Pattern[str]:
-    blank = r"[^\S\n]*"
-    return re.compile(
-        rf"{blank}\[\[{blank}##{blank}({'|'.join(names)}){blank}##{blank}\]\]{blank}", re.IGNORECASE
-    )
 
 
 def _begins_with_json(text: str) -> bool:

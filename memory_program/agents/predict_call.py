@@ -14,7 +14,7 @@ from memory_program.bank.outcomes import CallFailure, Outcome
 from memory_program.core.errors import MemoryProgramError
 from memory_program.models.model_names import is_bundled
 from memory_program.models.rate_limit import stopping_at_exhausted_quota
-from memory_program.models.reply_settings import ReplyFormat, ReplySettings, thinking_tokens
+from memory_program.models.reply_settings import ReplyFormat, ReplySettings, may_think, thinking_tokens
 from memory_program.models.response_formats import RESPONSE_FORMATS
 from memory_program.models.usage import UsageMeter, track_usage
 
@@ -123,7 +123,9 @@ def _call_config(predictor: dspy.Predict, replies: ReplySettings, limit_tokens: 
     limit = replies.max_tokens or limit_tokens + thinking_tokens(lm.model, replies.chat_template_kwargs)
     own: int | None = lm.kwargs.get("max_tokens")
     config: dict[str, Any] = {"max_tokens": limit if own is None else min(limit, own)}
-    if replies.format is ReplyFormat.CHAT and not is_bundled(lm.model):
+    # a model that thinks may rehearse the marker in its thoughts, and would be stopped there
+    is_plain = not is_bundled(lm.model) and not may_think(lm.model, replies.chat_template_kwargs)
+    if replies.format is ReplyFormat.CHAT and is_plain:
         config["stop"] = [COMPLETION_MARKER]
     return config
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import dspy
 
+from locomo.reply_markers import is_no_value
 from memory_program.agents.context import ContextBuilder, ReaderContext
 from memory_program.agents.predict_call import CallFailedError, predict
 from memory_program.agents.reply_limits import READER_TOKENS, SEARCHING_READER_TOKENS
@@ -64,10 +65,10 @@ class QAReader(dspy.Module):
                 repaired=repaired,
                 **inputs,
             )
-            if reply.answer.strip():
-                return _make_prediction(reply, context, queries, repaired)
             asked = [call.args.get("query") for call in reply.tool_calls.tool_calls]
             new = [q for q in asked if isinstance(q, str) and q.strip() and q not in queries]
+            if reply.answer.strip() and not (new and is_no_value(reply.answer)):  # "None" beside a search
+                return _make_prediction(reply, context, queries, repaired)
             if not new:  # neither an answer nor a new search
                 break
             queries.append(new[0])

@@ -9,14 +9,19 @@ import re
 from dataclasses import dataclass
 from typing import Any, cast
 
+from locomo.reply_markers import is_no_value
 from memory_program.agents.tool_schema import tool_arguments
 
 ReplyJson = Any  # Any: a decoded JSON value
 
 _NAMES = ("name", "tool", "tool_name", "function")
-_ARGUMENTS = ("args", "arguments", "parameters", "params", "input")
+_ARGUMENTS = re.compile(
+    r"(?:kw|(?:tool|action|function)_?)?(?:arg(?:ument)?s?|param(?:eter)?s?|inputs?)", re.I
+)
 _LIST_BEGINS = re.compile(r'\s*(?:\[\[ ## tool_calls ## \]\]\s*)?\{\s*"tool_calls"\s*:\s*\[\s*')
-_NO_CALLS = {"", "none", "null", "[]", "{}", "n/a", "no calls", "no tool calls", "empty"}
+_NO_CALLS = re.compile(
+    r"\{\s*\}|\[\s*(?:null|none|\{\s*\})?\s*\]|no (?:tool )?calls?(?: (?:are )?needed)?|none needed", re.I
+)
 
 
 class AmbiguousReplyError(ValueError):
@@ -51,10 +56,11 @@ def is_no_calls(text: str) -> bool:
     r"""Tell if a text says that there are no calls: blank, ``none``, ``null`` or ``{}``, also in a fence.
 
     Example:
-        >>> is_no_calls("(none)"), is_no_calls("```json\n{}\n```"), is_no_calls("none of them")
+        >>> is_no_calls("- none"), is_no_calls("```json\n{ }\n```"), is_no_calls("none of them")
         (True, True, False)
     """
-    return text.replace("```json", "").strip("`()'\".\\ \n\t").lower() in _NO_CALLS
+    said = text.replace("```json", "").strip("`()'\".\\*_- \n\t")
+    return bool(_NO_CALLS.fullmatch(said)) or (is_no_value(said) and not re.search(r"[\[\]{}]", said))
 
 
 def close_repeated_calls(text: str) -> str:
@@ -109,7 +115,8 @@ def read_calls(values: list[ReplyJson]) -> ReadCalls:
 
 def _list_calls(value: ReplyJson) -> tuple[list[ReplyJson], bool]:
     if isinstance(value, list):
-        return cast(list[ReplyJson], value), False
+        calls = [call for call in cast(list[ReplyJson], value) if call not in (None, {})]
+        return calls, len(calls) < len(value)
     if not isinstance(value, dict):
         raise AmbiguousReplyError(f"{value!r:.40} is no call")
     members = cast(dict[str, ReplyJson], value)
@@ -121,11 +128,13 @@ def _list_calls(value: ReplyJson) -> tuple[list[ReplyJson], bool]:
     ):
         raise AmbiguousReplyError("more than one list of calls")
     if isinstance(calls, list):
-        return cast(list[ReplyJson], calls), False
-    if isinstance(calls, dict) and calls:
-        return [calls], True
+        return _list_calls(calls)
     if calls is None or calls == {} or (isinstance(calls, str) and is_no_calls(calls)):
         return [], True
+    if isinstance(calls, str):
+        calls = _decode("tool_calls", calls)
+    if isinstance(calls, (list, dict)) and calls:
+        return _list_calls(calls)[0], True
     raise AmbiguousReplyError(f"tool_calls={calls!r:.40} is no list of calls")
 
 
@@ -133,14 +142,21 @@ def _read_call(value: ReplyJson) -> dict[str, ReplyJson]:
     """Read one call into its name and its arguments."""
     if not isinstance(value, dict):
         raise AmbiguousReplyError(f"{value!r:.40} is no call")
-    call = dict(cast(dict[str, ReplyJson], value))
-    if isinstance(call.get("function"), dict):  # as OpenAI writes it
-        call = {"name": call.get("name"), **call["function"]}
-    names = {str(call[key]) for key in _NAMES if isinstance(call.get(key), str)}
+    call: dict[str, ReplyJson] = dict(cast(dict[str, ReplyJson], value))
+    for key, inner in value.items():
+        if isinstance(inner, dict) and (key == "function" or len(value) == 1):  # as OpenAI writes it
+            call = (
+                {"name": key, "args": inner} if tool_arguments(key) else {"name": call.get("name"), **inner}
+            )
+    names = {_read_name(call[key]) for key in _NAMES if isinstance(call.get(key), str)}
     if len(names) != 1:
         raise AmbiguousReplyError(f"a call has the names {sorted(names)}")
     (name,) = names
-    given = [_read_arguments(call[key]) for key in _ARGUMENTS if key in call]
+    given = [
+        _read_arguments(member)
+        for key, member in call.items()
+        if key not in _NAMES and (isinstance(member, dict) or _ARGUMENTS.fullmatch(key))
+    ]
     filled = [arguments for arguments in given if arguments]
     if any(arguments != filled[0] for arguments in filled):
         raise AmbiguousReplyError(f"a call of {name} has its arguments twice")
@@ -153,16 +169,24 @@ def _read_call(value: ReplyJson) -> dict[str, ReplyJson]:
     return {"name": name, "args": arguments}
 
 
+def _read_name(said: str) -> str:
+    """Read the name of a tool, which may stand behind the namespace of a template: ``functions.``."""
+    name = re.split("[./:]", said.strip())[-1].lower()
+    return name if tool_arguments(name) else said
+
+
+def _decode(name: str, text: str) -> ReplyJson:
+    try:
+        return DECODER.decode(text)
+    except RecursionError:
+        raise AmbiguousReplyError(f"{name} is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise AmbiguousReplyError(f"{name}={text!r:.40} is no JSON") from error
+
+
 def _read_arguments(value: ReplyJson) -> dict[str, ReplyJson]:
     if isinstance(value, str):
-        if is_no_calls(value):
-            return {}
-        try:
-            value = DECODER.decode(value)
-        except RecursionError:
-            raise AmbiguousReplyError("the arguments are nested too deeply") from None
-        except json.JSONDecodeError as error:
-            raise AmbiguousReplyError(f"args={value!r:.40} is no JSON") from error
+        value = {} if is_no_calls(value) else _decode("args", value)
     if value is None:
         return {}
     if not isinstance(value, dict):

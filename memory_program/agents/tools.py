@@ -6,15 +6,17 @@ The docstring of a tool is what a model reads of it, and a golden file pins it; 
 """
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from inspect import Parameter, signature
-from typing import Any, Literal
+from typing import Any, Literal, get_origin
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from locomo.json_at import INVALID_CHARACTERS
+from locomo.reply_markers import is_no_value
 from locomo.types import Session
 from memory_program.agents.citations import find_source_turns
 from memory_program.agents.grounding import is_grounded, is_placeholder
@@ -112,8 +114,8 @@ class MemoryTools:
             text = f"there is no tool {name!r}: use one of {', '.join(allowed)}"
             return ToolResult(name, text, Refusal.MALFORMED)
         tool: Callable[..., str] = getattr(self, name)
-        given = {key: value for key, value in arguments.items() if not _is_left_out(tool, key, value)}
-        is_repaired = len(given) < len(arguments)
+        given = _normalize_arguments(tool, arguments)
+        is_repaired = given != arguments
         self._odd_date = ""
         try:
             return ToolResult(name, tool(**given), None, is_repaired)
@@ -358,13 +360,38 @@ class MemoryTools:
         return None
 
 
-def _is_left_out(tool: Callable[..., str], name: str, value: object) -> bool:
-    """Tell if a model wrote an optional argument only to say that it has none."""
-    parameter = signature(tool).parameters.get(name)
-    if parameter is None or parameter.default is Parameter.empty:
-        return False
-    said = value.strip().lower() if isinstance(value, str) else value
-    return said is None or said == {} or said in ("none", "null")
+def _normalize_arguments(tool: Callable[..., str], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Read arguments that can only mean one thing: without those that say that there is none.
+
+    A number may be a text, a text a list of one, and a choice may have capitals.
+    """
+    parameters, given = signature(tool).parameters, dict[str, Any]()
+    for name, value in arguments.items():
+        parameter = parameters.get(name)
+        if parameter is None:
+            given[name] = value
+            continue
+        if isinstance(value, list) and len(value) == 1 and parameter.annotation != list[str]:
+            (value,) = value
+        is_optional = parameter.default is not Parameter.empty
+        says_none = value.strip() != "" and is_no_value(value) if isinstance(value, str) else value is None
+        if is_optional and (says_none or (isinstance(parameter.default, str) and value in (0, [], {}))):
+            continue
+        if get_origin(parameter.annotation) is Literal and isinstance(value, str):
+            value = value.strip().lower()
+        elif isinstance(parameter.default, str) and isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        elif parameter.annotation is int and isinstance(value, str) and value.strip().isdecimal():
+            value = int(value)
+        given[name] = value
+    new = given.get("memory_id")
+    if (
+        given.get("action") == "create"
+        and isinstance(new, str)
+        and not re.fullmatch(r"(?:m\d+)?", new.strip())
+    ):
+        del given["memory_id"]  # "new"
+    return given
 
 
 READ_TOOLS = ("search_memory", "sample_memory")

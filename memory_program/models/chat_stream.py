@@ -127,12 +127,24 @@ def in_band_error(body: Json) -> Json | None:
     Servers put it beside the choices, in place of the whole reply (vLLM's ``object: error``), or in the
     choice (OpenRouter).
     """
-    choice: Json = next(iter(body.get("choices") or []), None) or {}
+    choice = first_choice(body)
     error = body.get("error") or choice.get("error")
     if not error and body.get("object") == "error":
         error = body
-    if not error and choice.get("finish_reason") == "error":
+    if not error and finish_reason(choice) in ("error", "network_error", "insufficient_system_resource"):
         error = "the provider behind the server failed"
     if not error:
         return None
     return cast(Json, error) if isinstance(error, dict) else {"message": str(error)}
+
+
+def first_choice(body: Json) -> Json:
+    """Return the choice of a reply, with what LiteLLM moved out of it; empty without one."""
+    choice: Json = next(iter(body.get("choices") or []), None) or {}
+    return choice | (choice.get("provider_specific_fields") or {})
+
+
+def finish_reason(choice: Json) -> str:
+    """Return the reason why a reply ended; LiteLLM keeps the provider's own beside the one it maps it to."""
+    reasons = (choice.get("native_finish_reason"), choice.get("finish_reason"))
+    return next((str(reason).lower() for reason in reasons if reason), "")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dspy import lm15
 
-from memory_program.models.server_errors import refused_parameter
+from memory_program.models.server_errors import is_required, refused_parameter
 from memory_program.models.usage import takes_sampling_parameters
 
 _logger = logging.getLogger(__name__)
@@ -46,11 +46,13 @@ class EndpointFacts:
         if sent.config.max_tokens is not None:
             names.append(token_field)
         name = refused_parameter(error, (*names, *(("stream_options", "stream") if self.can_stream else ())))
+        other = _TOKEN_FIELDS[token_field == _TOKEN_FIELDS[0]]
+        if name is None and token_field in names and is_required(other, error):
+            name = token_field
         if name is None:
             return False
         with self._lock:
             if name in _TOKEN_FIELDS:
-                other = _TOKEN_FIELDS[name == _TOKEN_FIELDS[0]]
                 if self.token_field == name:  # both were refused
                     return False
                 if self.token_field is None:

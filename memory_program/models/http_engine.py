@@ -26,7 +26,7 @@ from dspy.lm15 import OpenAIChatCompat, OpenAIChatLM, Request, Response, TextPar
 
 from memory_program.core.errors import ModelError
 from memory_program.core.repetition import find_repetition
-from memory_program.models.chat_stream import StreamedReply, in_band_error
+from memory_program.models.chat_stream import StreamedReply, finish_reason, first_choice, in_band_error
 from memory_program.models.endpoint_facts import EndpointFacts, endpoint_facts
 from memory_program.models.model_names import is_vllm
 from memory_program.models.server_errors import (
@@ -35,7 +35,7 @@ from memory_program.models.server_errors import (
     read_error,
     version_hint,
 )
-from memory_program.models.usage import CUT_REASONS
+from memory_program.models.usage import is_cut
 
 NO_KEY = "no-key"
 """The key that is sent to servers that need none."""
@@ -126,7 +126,7 @@ class ChatCompletionsEngine:
             ) as reply:
                 if not reply.is_success:
                     reply.read()
-                    raise self._refusal(reply, sent.url, headers, name, dialect)
+                    raise self._refusal(reply, sent.url, headers, name)
                 body = self._read(reply, silence_s * _MAX_SILENCES, prompt_chars=len(sent.body or b""))
         except httpx.ConnectTimeout as error:
             raise lm15.TransportError(f"failed to connect to {server}: {error}") from error
@@ -143,7 +143,7 @@ class ChatCompletionsEngine:
             raise lm15.TransportError(f"failed to connect to {server}: {error}") from error
         except httpx.RequestError as error:
             raise lm15.TransportError(f"the connection to {server} failed: {error}") from error
-        response = self._response(body, request, dialect, sent.url)
+        response = self._response(body, request, sent.url)
         facts.note_speed(response.usage.output_tokens or 0, time.monotonic() - started)
         return response
 
@@ -190,13 +190,9 @@ class ChatCompletionsEngine:
             ) from error
         return cast(dict[str, Any], body)
 
-    def _response(self, body: dict[str, Any], request: Request, dialect: OpenAIChatLM, url: str) -> Response:
+    def _response(self, body: dict[str, Any], request: Request, url: str) -> Response:
         """Convert a reply, or raise the error that it carries in place of one."""
-        error = in_band_error(body)
-        if error is not None:
-            said = read_error(json.dumps({"error": error}))
-            status = int(said.code) if said.code.isdecimal() and 400 <= int(said.code) < 600 else 502
-            raise provider_error(status, said, dialect=dialect, url=url)
+        check_body(body, url)
         try:
             response = lm15.response_from_openai_chat(
                 body, model=request.model, response_format=request.config.response_format
@@ -206,9 +202,7 @@ class ChatCompletionsEngine:
             raise lm15.ServerError(
                 f"the reply is not a chat completion: {malformed}; it begins with {begin!r}"
             ) from malformed
-        if not body.get("choices"):
-            raise lm15.ServerError("the reply has no choices")
-        return with_cut(response)
+        return with_cut(response, body)
 
     def _headers(self, headers: Sequence[tuple[str, str]]) -> dict[str, str]:
         accounts = {"Organization": "OPENAI_ORG_ID", "Project": "OPENAI_PROJECT_ID"}
@@ -219,11 +213,11 @@ class ChatCompletionsEngine:
         return dict(headers) | named
 
     def _refusal(
-        self, reply: httpx.Response, url: str, headers: dict[str, str], model: str, dialect: OpenAIChatLM
+        self, reply: httpx.Response, url: str, headers: dict[str, str], model: str
     ) -> lm15.ProviderError:
         """Make the error of a refused call; for an unknown model or path, look what the server has."""
-        error = provider_error(reply.status_code, read_error(reply.text), dialect=dialect, url=url)
-        error.retry_after = retry_after_s(reply.headers)
+        wait_s = retry_after_s(reply.headers)
+        error = provider_error(reply.status_code, read_error(reply.text), url=url, retry_after=wait_s)
         if reply.status_code in (404, 405) or isinstance(error, lm15.UnsupportedModelError):
             served = self._served_models(headers)
             if served and model not in served:
@@ -256,11 +250,29 @@ def allowed_silence_s(timeout_s: float, request: Request) -> float:
     return timeout_s * min(1 + growth, _MAX_GROWTH)
 
 
-def with_cut(response: Response) -> Response:
+def check_body(body: dict[str, Any], url: str) -> None:  # Any: JSON
+    """Check that a reply with status 200 is one.
+
+    Raises:
+        lm15.ProviderError: it carries an error, has no choices, or was ended by a content filter.
+    """
+    error = in_band_error(body)
+    if error is not None:
+        said = read_error(json.dumps({"error": error}))
+        status = int(said.code) if said.code.isdecimal() and 400 <= int(said.code) < 600 else 502
+        raise provider_error(status, said, url=url)
+    if not body.get("choices"):
+        said = read_error(json.dumps(body)).message
+        raise lm15.ServerError(f"the reply of {url} has no choices: it says {said!r}")
+    if first_choice(body).get("finish_reason") == "content_filter":
+        raise lm15.ProviderError("the provider's content filter ended the reply")
+
+
+def with_cut(response: Response, body: dict[str, Any]) -> Response:  # Any: JSON
     """Give a cut reply its finish reason, whatever the provider calls it, and with tool calls too."""
-    choices = cast(list[dict[str, Any]], (response.provider_data or {}).get("choices") or [{}])  # Any: JSON
-    reason = str(choices[0].get("finish_reason") or "").lower()
-    return replace(response, finish_reason="length") if reason in CUT_REASONS else response
+    return (
+        replace(response, finish_reason="length") if is_cut(finish_reason(first_choice(body))) else response
+    )
 
 
 def _slow(server: str, what: str) -> SlowReplyError:
@@ -281,6 +293,8 @@ def certificate_error(error: BaseException | None) -> bool:
 
 def untrusted_certificate(server: str, error: BaseException) -> str:
     """Say what to do about a certificate that is not trusted."""
+    if "mismatch" in str(error):
+        return f"the certificate of {server} is for another host ({error}): use the name that it is made for"
     return (
         f"the certificate of {server} is not trusted ({error}): if the server is yours, set SSL_CERT_FILE to "
         "the PEM file of the authority that signed it"

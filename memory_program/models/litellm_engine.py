@@ -16,6 +16,7 @@ from memory_program.models.endpoint_facts import endpoint_facts
 from memory_program.models.http_engine import (
     allowed_silence_s,
     certificate_error,
+    check_body,
     is_reasoning_model,
     read_key,
     retry_after_s,
@@ -51,7 +52,10 @@ class PatchedLiteLLMEngine(LiteLLMEngine):
         while True:
             sent = facts.adapted(request)
             try:
-                return with_cut(super().complete(sent))
+                response = super().complete(sent)
+                body = response.provider_data or {}
+                check_body(body, str(api_base or request.model))
+                return with_cut(response, body)
             except lm15.LM15Error as error:
                 if not facts.learn_refusal(error, sent, self._token_field(request.model)):
                     raise self._explained(error, request.model) from error
@@ -65,8 +69,12 @@ class PatchedLiteLLMEngine(LiteLLMEngine):
         if certificate_error(error) or "CERTIFICATE_VERIFY_FAILED" in error.message:
             return lm15.ConfigurationError(untrusted_certificate(urlsplit(api_base).netloc or model, error))
         said = ServerError(error.message, error.provider_code or "")
-        if is_quota(error.status, said):
+        if is_quota(error.status, said, getattr(error, "retry_after", None)):
             return lm15.BillingError(error.message, status=error.status)
+        if (
+            "Unable to get json response" in error.message
+        ):  # such as an empty body: the next try may get through
+            return lm15.ServerError(error.message, status=error.status)
         if is_context(error.status, said):
             return lm15.ContextLengthError(f"{error.message}; {CONTEXT_ADVICE}", status=error.status)
         if error.status == 404 and api_base:

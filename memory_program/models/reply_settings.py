@@ -15,6 +15,7 @@ _THINKS = re.compile(
     r"qwen3(?!.*(instruct|coder))|qwq|deepseek-r1|-r1-|gpt-oss|magistral|glm-(4\.[5-9]|[5-9])|thinking|reason",
     re.IGNORECASE,
 )
+_ONLY_ANSWERS = re.compile(r"instruct|gpt-4|gpt-3", re.IGNORECASE)
 
 
 class ReplyFormat(StrEnum):
@@ -53,3 +54,14 @@ def thinking_tokens(model: str, chat_template_kwargs: Mapping[str, object]) -> i
     """
     is_off = chat_template_kwargs.get("enable_thinking") is False
     return 0 if is_off or is_bundled(model) or not _THINKS.search(model) else THINKING_TOKENS
+
+
+def may_think(model: str, chat_template_kwargs: Mapping[str, object]) -> bool:
+    """Tell if a model may write thoughts into its reply: all but those that are known to write none.
+
+    Example:
+        >>> may_think("openai/my-model", {}), may_think("openai/Qwen/Qwen2.5-7B-Instruct", {})
+        (True, False)
+    """
+    is_off = chat_template_kwargs.get("enable_thinking") is False
+    return not is_off and (thinking_tokens(model, {}) > 0 or not _ONLY_ANSWERS.search(model))

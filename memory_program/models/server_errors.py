@@ -22,10 +22,18 @@ _CONTEXT = re.compile(
 _QUOTA = re.compile(
     r"insufficient[_ ](quota|funds|balance|credit)|exceeded (your|its|the) (current )?quota|"
     r"exceeded_current_quota|credit balance|out of credits?|more credits|spend(ing)? limit|billing|"
-    r"payment required|balance is (too low|insufficient)",
+    r"hard limit|payment required|balance is (too low|insufficient)|arrearage|budget[ _](has been )?exceeded|"
+    r"key limit exceeded|usage limits|per[ _-]?day|daily (limit|quota)",
     re.IGNORECASE,
 )
-_PASSES = re.compile(r"retry in|retrydelay|per[ _-]?(second|minute|hour|day)", re.IGNORECASE)
+_PASSES = re.compile(r"per[ _-]?(second|minute|hour)", re.IGNORECASE)
+_WAIT = re.compile(
+    r"(?:retry|again) (?:in|after) ((?:[\d.]+ ?[a-z]+ ?)+)|retrydelay\W+([\d.]+s)", re.IGNORECASE
+)
+_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST_PAUSE_S = 3600
+"""A limit that asks for a longer wait is a quota that is used up."""
+
 _UNKNOWN_MODEL = re.compile(
     r"model.{0,200}(not found|does not exist|doesn't exist|not exist|not_found|is not available|unknown)|"
     r"(invalid|unknown|no such|unsupported) model",
@@ -34,11 +42,27 @@ _UNKNOWN_MODEL = re.compile(
 _REFUSED = re.compile(
     r"unsupported|not support|n't support|deprecated|not permitted|not allowed|unrecognized|unknown|"
     r"unexpected|extra (fields|inputs)|does not accept|cannot be (set|specified|used)|only the default|"
+    r"\bonly\b.{0,30}\b(allowed|supported|accepted|permitted|valid)|"
+    r"must be (exactly |set to |equal to )?1(\.0)?\b|strictly positive|both be specified|"
     r"may only be|must be verified|instead",
     re.IGNORECASE,
 )
 _TITLE = re.compile(r"<(title|h1)[^>]*>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<(script|style).*?</\1>|<[^>]+>", re.IGNORECASE | re.DOTALL)
+_STRUCTURED = ("error", "errors", "detail", "fault", "base_resp")
+_WORDS = (  # the message before the name of the error, of all spellings
+    *(
+        "message",
+        "detail",
+        "msg",
+        "errormessage",
+        "errormsg",
+        "statusmessage",
+        "statusmsg",
+        "errordescription",
+    ),
+    *("faultstring", "reason", "error", "errors", "title"),
+)
 _LONGEST_CHARS = 600
 _REFUSAL_STATUS = (400, 404, 422)
 _NEEDED = ("response_format", "json_schema", "tools", "tool_choice", "chat_template_kwargs")
@@ -87,9 +111,11 @@ def _read_json(body: object) -> ServerError:
     place = fields.get("loc")  # FastAPI's: ["body", "top_p"]
     parameter = str(cast(list[Any], place)[-1]) if place else str(fields.get("param") or "")
     code = str(fields.get("code") or fields.get("type") or "")
-    for name in ("error", "errors", "detail", "message", "msg", "error_description", "title"):
-        if fields.get(name):
-            said = _read_json(fields[name])
+    structured = [key for key in _STRUCTURED if isinstance(fields.get(key), (dict, list))]
+    plain = {key.lower().replace("_", ""): key for key in fields}
+    for key in (*structured, *(plain[name] for name in _WORDS if name in plain)):
+        if fields[key]:
+            said = _read_json(fields[key])
             counted = [f"{key}={fields[key]}" for key in fields if key.startswith("n_")]  # llama.cpp's counts
             message = f"{said.message} ({', '.join(counted)})" if counted else said.message
             if place:
@@ -99,18 +125,19 @@ def _read_json(body: object) -> ServerError:
 
 
 def provider_error(
-    status: int, said: ServerError, *, dialect: lm15.OpenAIChatLM, url: str
+    status: int, said: ServerError, *, url: str, retry_after: float | None = None
 ) -> lm15.ProviderError:
     """Make the error of a refused call, with status, address and the server's words."""
     message = f"HTTP {status} from {url}: {said.message or 'no message'}"
     if said.parameter not in message:
         message += f" (parameter {said.parameter})"
     body = {"error": {"message": message, "code": said.code, "param": said.parameter}}
-    error = dialect.normalize_error(status, json.dumps(body))
+    error = _DIALECT.normalize_error(status, json.dumps(body))
+    error.retry_after = retry_after
     code = said.code or None
     if is_context(status, said):
         return lm15.ContextLengthError(f"{message}; {CONTEXT_ADVICE}", status=status, provider_code=code)
-    if isinstance(error, lm15.BillingError) or is_quota(status, said):
+    if isinstance(error, lm15.BillingError) or is_quota(status, said, retry_after):
         return lm15.BillingError(message, status=status, provider_code=code)
     if status in (400, 404) and _UNKNOWN_MODEL.search(said.message):
         return lm15.UnsupportedModelError(message, status=status, provider_code=code)
@@ -122,12 +149,24 @@ def is_context(status: int | None, said: ServerError) -> bool:
     return status in (400, 413, 422) and _CONTEXT.search(f"{said.code} {said.message}") is not None
 
 
-def is_quota(status: int | None, said: ServerError) -> bool:
-    """Tell if a call was refused because the account has nothing left, which no wait mends."""
-    if status == 402:
-        return True
+def is_quota(status: int | None, said: ServerError, retry_after: float | None = None) -> bool:
+    """Tell if a call was refused because the account has nothing left, which no short wait mends."""
+    if status not in (400, 403, 429):
+        return status == 402
     told = f"{said.code} {said.message}"
-    return status in (400, 403, 429) and _QUOTA.search(told) is not None and _PASSES.search(told) is None
+    wait_s = max(retry_after or 0, _asked_wait_s(told))
+    if wait_s or _PASSES.search(told):
+        return wait_s > _LONGEST_PAUSE_S
+    return _QUOTA.search(told) is not None
+
+
+def _asked_wait_s(told: str) -> float:
+    """Read the longest wait that a message asks for, in seconds: ``retry in 5h2m``; 0 without one."""
+    waits = [0.0]
+    for found in _WAIT.finditer(told):
+        parts = re.findall(r"(\d+(?:\.\d+)?) ?(ms|[smhd])", found[1] or found[2], re.IGNORECASE)
+        waits.append(sum(float(number) * _UNITS_S[unit.lower()] for number, unit in parts))
+    return max(waits)
 
 
 def refused_parameter(error: lm15.LM15Error, sent: tuple[str, ...]) -> str | None:
@@ -144,11 +183,21 @@ def refused_parameter(error: lm15.LM15Error, sent: tuple[str, ...]) -> str | Non
     return first if first in sent else None
 
 
+def is_required(parameter: str, error: lm15.LM15Error) -> bool:
+    """Tell if an error says that a parameter is missing."""
+    return re.search(rf"(?<!\w){parameter}\W.{{0,20}}\b(required|missing)", error.message) is not None
+
+
 def version_hint(api_base: str) -> str:
-    """Suggest the usual end of an address, if it lacks it."""
+    """Suggest the usual end of an address, if it lacks it or goes on behind it."""
+    if too_long := re.search(r"/(?:chat/)?completions/?$", api_base):
+        return f"; the address of a server ends before {too_long[0]}: try {api_base[: too_long.start()]}"
     if re.search(r"/v\d", urlsplit(api_base).path):
         return ""
     return f"; the address of an OpenAI-compatible server usually ends in /v1: try {api_base.rstrip('/')}/v1"
+
+
+_DIALECT = lm15.OpenAIChatLM(api_key="unused")  # it only sorts errors by their status
 
 
 def _shortened(text: str) -> str:

@@ -7,6 +7,7 @@ made. Prices are LiteLLM's list prices, read from the file in its package: impor
 
 import json
 import logging
+import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -97,11 +98,20 @@ class CallRecord:
     @property
     def is_truncated(self) -> bool:
         """True if the reply stopped at the token limit."""
-        return self.finish_reason is not None and self.finish_reason.lower() in CUT_REASONS
+        return is_cut(self.finish_reason)
 
 
-CUT_REASONS = frozenset({"length", "max_tokens", "model_length"})
-"""Words of the providers for a reply that the limit of tokens cut, in lower case."""
+_CUT = re.compile(r"length|max_(?:\w+_)?tokens|token_limit|context_window", re.IGNORECASE)
+
+
+def is_cut(finish_reason: str | None) -> bool:
+    """Tell if a reply ended at a limit of tokens, in the words of any provider.
+
+    Example:
+        >>> is_cut("length"), is_cut("FinishReason.MAX_TOKENS"), is_cut("eos_token")
+        (True, True, False)
+    """
+    return finish_reason is not None and _CUT.search(finish_reason) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
+from locomo.reply_markers import is_no_value, marker_pattern, separate_markers
+from locomo.thinking import strip_thinking
 from memory_program.core.errors import OptimizationError
 from memory_program.models.usage import track_usage
 from memory_program.optimization.reply_cache import CachedLM
@@ -51,7 +53,7 @@ class ProposalAdapter(dspy.ChatAdapter):
                     fields = super().__call__(asked, dict(lm_kwargs), signature, demos, inputs)
                 if meter.calls and meter.calls[-1].is_truncated:
                     failure = "the reply reached the limit of tokens"
-                elif not all(str(value).strip() for found in fields for value in found.values()):
+                elif any(is_no_value(str(value)) for found in fields for value in found.values()):
                     failure = "the reply has an empty field"
             except AdapterParseError as error:
                 fields, failure = [], " ".join(str(error).split())[:300]
@@ -71,6 +73,15 @@ class ProposalAdapter(dspy.ChatAdapter):
             lm_response=self.first_reason,
             message=f"{MAX_ASKED} replies could not be used",
         )
+
+    def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
+        """Read the reply's fields, without thoughts and without tokens that end the turn.
+
+        Raises:
+            AdapterParseError: a field is missing.
+        """
+        fields = marker_pattern([*signature.output_fields, "completed"])
+        return super().parse(signature, separate_markers(strip_thinking(completion), fields))
 
     def require_success(self) -> None:
         """Check that some proposed instruction could be read, if any was asked for.

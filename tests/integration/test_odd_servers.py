@@ -140,6 +140,43 @@ def test_every_word_for_a_cut_reply_is_understood(behaviour: Behaviour, streams:
     assert [call.is_truncated for call in meter.calls] == [True]
 
 
+def ended(reason: str, **choice: object) -> tuple[int, object]:
+    """Make a whole reply with a finish reason, as ``ModelServer(error=...)`` sends it."""
+    message = {"role": "assistant", "content": "Lis"}
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    choices = [{"index": 0, "message": message, "finish_reason": reason, **choice}]
+    body = {"id": "x", "object": "chat.completion", "created": 1, "model": "test", "choices": choices}
+    return 200, {**body, "usage": usage}
+
+
+LITELLM = "hosted_vllm/test"
+
+
+@pytest.mark.parametrize("name", [OWN, LITELLM])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "max_output_tokens",
+        "FinishReason.MAX_TOKENS",
+        "model_context_window_exceeded",
+        "max_length",
+        "model_length",
+    ],
+)
+def test_a_limit_of_tokens_is_understood_by_its_words(reason: str, name: str) -> None:
+    with ModelServer(always(Behaviour.ERROR), error=ended(reason)) as server, track_usage() as meter:
+        assert model(server.url, name)("hello") == ["Lis"]
+    assert [call.is_truncated for call in meter.calls] == [True]
+
+
+@pytest.mark.parametrize("name", [OWN, LITELLM])
+def test_a_reply_that_a_content_filter_ended_is_a_failed_call(name: str) -> None:
+    with ModelServer(always(Behaviour.ERROR), error=ended("content_filter")) as server:
+        with pytest.raises(dspy.LMError, match="content filter"):
+            model(server.url, name)("hello")
+        assert server.traffic.requests.total() == 1
+
+
 @BOTH_WAYS
 def test_native_calls_without_content_are_read(streams: bool) -> None:
     with ModelServer(always(Behaviour.NATIVE_CALLS), streams=streams) as server:
@@ -204,7 +241,14 @@ def test_a_reply_that_is_empty_twice_is_taken_as_the_models() -> None:
         (402, {"error": {"message": "This request requires more credits", "code": 402}}),
         (429, {"error": {"message": "Your credit balance is too low to access the API"}}),
         (200, {"choices": [{"error": {"code": 402, "message": "Insufficient credits"}}]}),
+        (429, {"error": {"message": "Quota exceeded for RequestsPerDayPerModel. Please retry in 5h2m."}}),
+        (429, {"error": {"message": "Rate limit on tokens per day (TPD). Please try again in 5h3m"}}),
+        (403, {"error": {"message": "Key limit exceeded. Manage it at the settings", "code": 403}}),
+        (400, {"error": {"message": "You have reached your specified API usage limits."}}),
+        (400, {"error": {"code": "Arrearage", "message": "Access denied, check your account"}}),
+        (400, {"error": {"type": "budget_exceeded", "message": "Current cost: 1.0, Max budget: 0.5"}}),
     ],
+    ids=lambda error: str(error)[:70],
 )
 def test_an_exhausted_quota_is_not_retried(error: tuple[int, object]) -> None:
     with ModelServer(always(Behaviour.ERROR), error=error) as server:
@@ -213,8 +257,22 @@ def test_an_exhausted_quota_is_not_retried(error: tuple[int, object]) -> None:
         assert server.traffic.requests.total() == 1
 
 
-def test_a_quota_that_is_refilled_every_minute_is_a_rate_limit() -> None:
-    said = "You exceeded your current quota, please check your billing details. Please retry in 0.1s."
+def test_a_wait_of_hours_is_an_exhausted_quota() -> None:
+    with ModelServer(always(Behaviour.RATE_LIMIT_WITH_HINT), retry_after_s=18_000) as server:
+        with pytest.raises(dspy.LMBillingError):
+            model(server.url)("hello")
+        assert server.traffic.requests.total() == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "You exceeded your current quota, please check your billing details. Please retry in 0.1s.",
+        "Rate limit reached on tokens per day (TPD): Limit 100000. Please try again in 7m12.5s",
+        "You exceeded your quota of requests per minute",
+    ],
+)
+def test_a_quota_that_is_refilled_soon_is_a_rate_limit(said: str) -> None:
     with ModelServer(always(Behaviour.ERROR), error=(429, {"error": {"message": said}})) as server:
         with pytest.raises(dspy.LMRateLimitError):
             model(server.url)("hello")
@@ -236,13 +294,34 @@ def test_an_untrusted_certificate_is_told_at_once_and_can_be_trusted(
     if openssl is None:
         pytest.skip("openssl is not installed: it makes the certificate")
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names]
-    subprocess.run([*command, "-out", certificate, "-keyout", key], check=True, capture_output=True)
+    command = [
+        openssl,
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
+
+    def make(host: str) -> None:
+        names = ["-addext", f"subjectAltName={host}", "-out", certificate, "-keyout", key]
+        subprocess.run([*command, *names], check=True, capture_output=True)
+
+    make("IP:127.0.0.1")
     with ModelServer(tls=(certificate, key)) as server:
         with pytest.raises(ModelError, match=r"certificate of 127\.0\.0\.1.*set SSL_CERT_FILE"):
             check_model(model(server.url, first_wait_s=60.0))  # a second try would be noticed
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        check_model(model(server.url))
+    make("DNS:elsewhere.example")
+    with (
+        ModelServer(tls=(certificate, key)) as server,
+        pytest.raises(ModelError, match="is for another host"),
+    ):
         check_model(model(server.url))
 
 
@@ -267,6 +346,9 @@ def test_an_untrusted_certificate_is_told_at_once_and_can_be_trusted(
             r"odd \(parameter response_format\)",
         ),
         (400, "plain words", "plain words"),
+        (400, {"statusCode": 400, "error": "Bad Request", "message": "must be array"}, "must be array"),
+        (400, {"error": True, "message": "said so"}, "said so"),
+        (400, {"error_code": 336, "error_msg": "bad param"}, "bad param"),
         (403, "<html><head><title>Sign in</title></head><body>long page</body></html>", "Sign in"),
         (400, {"odd": 1}, '{"odd": 1}'),
         (418, "", "no message"),
@@ -286,6 +368,23 @@ def test_an_address_without_v1_is_told_the_right_one() -> None:
             ModelError, match=rf"HTTP 404 from {base}/chat/completions: Not Found; .*try {base}/v1"
         ):
             check_model(model(base))
+
+
+@pytest.mark.parametrize(
+    "body", [{"detail": "login fail"}, {"message": "login fail"}, {"base_resp": {"status_msg": "login fail"}}]
+)
+def test_a_reply_that_is_no_completion_is_told_in_its_words(body: object) -> None:
+    told = "no choices: it says 'login fail'"
+    with (
+        ModelServer(always(Behaviour.ERROR), error=(200, body)) as server,
+        pytest.raises(ModelError, match=told),
+    ):
+        check_model(model(server.url))
+
+
+def test_an_address_that_is_too_long_is_told_the_right_one() -> None:
+    with ModelServer() as server, pytest.raises(ModelError, match=f"HTTP 404 .*: try {server.url}(?!/chat)"):
+        check_model(model(f"{server.url}/chat/completions"))
 
 
 def test_an_unknown_model_is_told_the_names_that_the_server_has() -> None:
@@ -318,6 +417,24 @@ def test_a_refused_parameter_is_dropped_once_with_one_line(
     assert left <= set(sent)
     assert name not in sent
     assert caplog.text.count("does not take") == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "left_out"),
+    [
+        (400, "invalid temperature: only 1 is allowed for this model", "temperature"),
+        (400, "temperature must be 1 for this model", "temperature"),
+        (400, "temperature must be strictly positive", "temperature"),
+        (422, "max_completion_tokens: Field required", "max_tokens"),
+    ],
+)
+def test_a_parameter_is_dropped_or_renamed_for_its_value(status: int, said: str, left_out: str) -> None:
+    error = (status, {"error": {"message": said}})
+    with ModelServer(scripted([Behaviour.ERROR]), error=error) as server:
+        assert model(server.url)("hello") == ["ready"]
+        first, second = server.traffic.bodies
+    assert left_out in first
+    assert left_out not in second
 
 
 def test_refused_parameters_are_dropped_one_after_the_other() -> None:
@@ -360,7 +477,29 @@ def test_a_model_that_is_listed_without_sampling_is_sent_no_temperature(
 
 # -- through LiteLLM -------------------------------------------------------------------------------
 
-LITELLM = "hosted_vllm/test"
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ended("error", error={"code": 502, "message": "Provider returned error"}),
+        ended("error"),
+        (200, {"id": "x", "object": "chat.completion", "created": 1, "model": "test", "choices": []}),
+        (200, ""),
+    ],
+    ids=["error in the choice", "only its name", "no choices", "empty"],
+)
+def test_a_passing_error_is_retried_through_litellm_too(error: tuple[int, object]) -> None:
+    with ModelServer(scripted([Behaviour.ERROR]), error=error) as server, track_usage() as meter:
+        assert model(server.url, LITELLM)("hello") == ["ready"]
+    assert meter.usage.retries == 1
+
+
+def test_an_exhausted_quota_in_the_choice_is_told_through_litellm_too() -> None:
+    error = ended("error", error={"code": 402, "message": "Insufficient credits"})
+    with ModelServer(always(Behaviour.ERROR), error=error) as server:
+        with pytest.raises(dspy.LMBillingError, match="Insufficient credits"):
+            model(server.url, LITELLM)("hello")
+        assert server.traffic.requests.total() == 1
 
 
 @pytest.mark.parametrize("name", ["temperature", "max_tokens"])

@@ -16,8 +16,9 @@ from memory_program.core.errors import ConfigError, ModelError, OptimizationErro
 from memory_program.evaluation.role_models import ModelFactory
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 from memory_program.optimization.optimization_run import optimize
+from memory_program.optimization.proposal_adapter import ProposalAdapter
 from memory_program.rl.rewards import AnswerMetric
-from tests.competent_model import Prompt
+from tests.competent_model import Prompt, chat_format
 from tests.model_server import Behave, Behaviour, ModelServer, always
 from tests.optimization_samples import (
     Steerable,
@@ -25,6 +26,7 @@ from tests.optimization_samples import (
     run,
     write_conversations,
 )
+from tests.scripted_lm import ScriptedLM
 
 OPTIMIZERS = ("simba", "mipro", "gepa", "bootstrap")
 PRICED = "openai/gpt-4.1-mini"
@@ -96,6 +98,42 @@ def test_a_model_for_instructions_whose_every_call_fails_is_named_as_the_cause(
 
 def proposes(prompt: Prompt) -> bool:
     return "proposed_instruction" in prompt.wanted
+
+
+@pytest.mark.parametrize("optimizer", ["mipro", "gepa"])
+def test_a_draft_in_the_thoughts_is_not_tried_as_an_instruction(optimizer: str, tmp_path: Path) -> None:
+    model, proposals = Steerable(["reader"]), list[str]()
+
+    def reply(prompt: Prompt, seen: int) -> str:
+        text = model(prompt, seen)
+        wanted = {"proposed_instruction", "new_instruction"} & set(prompt.wanted)
+        if not wanted:
+            return text
+        proposals.append(text)
+        return f"<think>{chat_format(dict.fromkeys(wanted, 'A DRAFT'))}</think>\n{text}"
+
+    config = quick(tmp_path, optimizer=optimizer, max_demos=0)
+    with ModelServer(reply=reply) as server:
+        run(config, server)
+    assert proposals
+    assert not any("A DRAFT" in prompt.system for prompt in model.asked)
+
+
+@pytest.mark.parametrize(
+    ("written", "tries"),
+    [
+        ("Be brief. [[ ## completed ## ]]", 1),
+        ("Be brief.<|im_end|>", 1),
+        ("<think>Be long?</think>Be brief.", 1),
+        ("N/A", 2),
+    ],
+)
+def test_an_instruction_has_no_markers_and_is_no_word_for_none(written: str, tries: int) -> None:
+    replies = [f"[[ ## proposed_instruction ## ]]\n{text}" for text in (written, "Be brief.")[:tries]]
+    adapter = ProposalAdapter()
+    with ScriptedLM(replies) as lm, dspy.context(lm=lm, adapter=adapter):
+        proposed = dspy.Predict("basic_instruction -> proposed_instruction")(basic_instruction="Answer.")
+    assert (proposed.proposed_instruction, adapter.dropped) == ("Be brief.", tries - 1)
 
 
 @pytest.mark.parametrize("bad", [Behaviour.CUT, Behaviour.REFUSAL, Behaviour.EMPTY])

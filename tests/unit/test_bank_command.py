@@ -68,6 +68,15 @@ def test_a_search_finds_live_memories_only(run):
     assert run("search", "--namespace", NAME, "--query", "Oslo") == []
 
 
+def test_a_search_finds_text_without_spaces(run, db):
+    with BankStore(db) as store:
+        space = store.load(NAME)
+        space.bank.create([Draft("小林收养了一只橘猫。", MemoryKind.SEMANTIC)], Provenance("semantic"))
+        store.save(space)
+    (found,) = run("search", "--namespace", NAME, "--query", "橘猫")
+    assert "小林收养了一只橘猫。" in found
+
+
 def test_history_prints_operations_with_reasons_and_turns(run):
     expected = [
         "v1  create by semantic in session_1: said so",

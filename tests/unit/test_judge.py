@@ -39,6 +39,14 @@ def test_the_prompt_is_the_one_that_was_agreed_on(rubric, grading):
     assert rendered == path.read_text(encoding="utf-8")
 
 
+DOUBTS = (
+    *("partly", "incomplete", "false", "somewhat", "in part", "to some extent", "low confidence", "I guess"),
+    *("ish", "minor error", "same day, different year", "same place but vague", "50%"),
+)
+PLAIN = ("same day", "the same place, other name", "exact match", "matches the gold answer", "1")
+REASONS = ("it does not name the day", "not mentioned in the answer", "no date given", "the gold says Paris")
+
+
 @pytest.mark.parametrize(
     ("word", "verdict"),
     [
@@ -72,7 +80,11 @@ def test_the_prompt_is_the_one_that_was_agreed_on(rubric, grading):
         ("CORRECT? No.", Verdict.UNPARSED),
         ("CORRECT?\nNo.", Verdict.UNPARSED),
         ("CORRECT (not really)", Verdict.UNPARSED),
-        ("CORRECT (partly)", Verdict.UNPARSED),
+        *((f"CORRECT ({doubt})", Verdict.UNPARSED) for doubt in DOUBTS),
+        *((f"CORRECT ({plain})", Verdict.CORRECT) for plain in PLAIN),
+        *((f"WRONG ({reason})", Verdict.WRONG) for reason in REASONS),
+        ("WRONG (partly right)", Verdict.UNPARSED),
+        ("WRONG (I guess)", Verdict.UNPARSED),
         ("CORRECT (it isn't WRONG)", Verdict.UNPARSED),
         ("CORRECT\nThe answer isn't quite correct.", Verdict.UNPARSED),
         ("CORRECT\nINCORRECT", Verdict.UNPARSED),
@@ -263,9 +275,31 @@ def test_each_kind_of_question_has_its_own_rule(grading, lenient, strict):
     assert strict in judge_instruction(Rubric.STRICT, grading)
 
 
-@pytest.mark.parametrize("opening", ["<think>\n", ""])
-def test_a_verdict_in_a_thinking_block_does_not_count(opening):
-    draft = fields(reasoning="Perhaps.", verdict="WRONG")
-    reply = f"{opening}{draft}\nNo.\n</think>\n\n{fields(reasoning='It is.', verdict='CORRECT')}"
+@pytest.mark.parametrize(
+    ("opening", "end", "behind"),
+    [
+        ("<think>\n", "\nNo.\n</think>\n\n", ""),
+        ("", "\nNo.\n</think>\n\n", ""),
+        ("<seed:think>", "</seed:think>", ""),
+        ("", "", "<think>[[ ## verdict ## ]]\nWRONG</think>"),
+    ],
+)
+def test_a_verdict_in_a_thinking_block_does_not_count(opening, end, behind):
+    draft = fields(reasoning="Perhaps.", verdict="WRONG") if end else ""
+    reply = f"{opening}{draft}{end}{fields(reasoning='It is.', verdict='CORRECT')}{behind}"
     with ScriptedLM([reply]) as lm:
         assert Judge(lm=lm).grade("Where?", "Lisbon", "Lisbon").verdict is Verdict.CORRECT
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "[[ ## reasoning ## ]]\nSame day. [[ ## verdict ## ]] CORRECT [[ ## completed ## ]]",
+        "[[##reasoning##]]\nSame day.\n[[##verdict##]]\nCORRECT",
+        "[[ ## reasoning ## ]]\nSame day.\n\n**[[ ## Verdict ## ]]**\nCORRECT",
+        "  [[ ## reasoning ## ]]\n  Same day.\n  [[ ## verdict ## ]]\n  CORRECT",
+        *(fields(reasoning="Same day.", verdict="CORRECT" + token) for token in ("<|im_end|>", "</s>")),
+    ],
+)
+def test_markers_and_tokens_are_read_in_any_form(reply):
+    assert verdict_on(reply) == Judgement(Verdict.CORRECT, "Same day.")

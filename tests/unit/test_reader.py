@@ -142,6 +142,16 @@ def test_a_reader_that_answers_at_once_does_not_search(space):
     assert (answer.text, answer.searches) == ("red", 0)
 
 
+@pytest.mark.parametrize("form", [fields, lambda **reply: json.dumps(reply)], ids=["chat", "json"])
+@pytest.mark.parametrize("said", ["None", "N/A", "(empty)", "**none**"])
+def test_a_search_is_made_although_the_answer_says_that_there_is_none(space, said, form):
+    search = {"tool_calls": [{"name": "search_memory", "args": {"query": "violin music"}}]}
+    replies = [form(tool_calls=json.dumps(search), answer=said), fields(answer="the violin")]
+    with ScriptedLM(replies) as lm, dspy.context(lm=lm):
+        answer = QAReader(MemoryContext(), max_searches=1).ask(space, "Which instrument?")
+    assert (answer.text, answer.searches) == ("the violin", 1)
+
+
 @pytest.mark.parametrize("query", ["Which bicycle?", "", " ", None])
 def test_a_reader_without_an_answer_or_a_new_search_must_answer(space, query):
     search = {"tool_calls": [{"name": "search_memory", "args": {"query": query}}]}

@@ -35,8 +35,22 @@ def scripted(**settings: Any) -> ScriptedLM:
 
 
 def test_an_answer_has_a_short_limit_and_stops_at_the_marker():
-    config = read(scripted())
+    config = read(scripted(model="openai/Qwen/Qwen2.5-7B-Instruct"))
     assert (config.max_tokens, config.stop) == (256, (MARKER,))
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "stop"),
+    [
+        ("openai/my-model", {}, ()),
+        ("openai/Qwen/Qwen3-8B", {}, ()),
+        ("openai/Qwen/Qwen3-8B", {"enable_thinking": False}, (MARKER,)),
+        ("openai/Qwen/Qwen3-30B-A3B-Instruct-2507", {}, (MARKER,)),
+        ("openai/deepseek-r1", {}, ()),
+    ],
+)
+def test_a_model_that_may_rehearse_the_marker_in_its_thoughts_is_not_stopped_there(model, arguments, stop):
+    assert read(scripted(model=model), ReplySettings(chat_template_kwargs=arguments)).stop == stop
 
 
 @pytest.mark.parametrize(

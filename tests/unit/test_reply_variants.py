@@ -16,6 +16,15 @@ MARKER = "[[ ## tool_calls ## ]]\n"
 BROKEN = '{"action": '
 
 
+BLOCKS = (
+    *(("<think>", "</think>"), ("<seed:think>", "</seed:think>"), ("◁think▷", "◁/think▷")),
+    *(("<|begin_of_thought|>", "<|end_of_thought|>"), ("<analysis>", "</analysis>")),
+    *(("<scratchpad>\n", "\n</scratchpad>\n"), ("<|thinking|>", "<|/thinking|>")),
+    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+)
+"""Thinking blocks of several families of models."""
+
+
 def written(*calls: object) -> str:
     return json.dumps({"tool_calls": list(calls)})
 
@@ -31,6 +40,12 @@ def calls_in(completion: str) -> tuple[list[tuple[str, dict]], bool]:
     return [(call.name, call.args) for call in parsed["tool_calls"].tool_calls], is_repaired
 
 
+NAMES_OF_ARGUMENTS = (
+    *("parameters", "params", "input", "kwargs", "inputs", "tool_input", "tool_args", "action_input"),
+    *("argument", "Parameters", "payload"),
+)
+
+
 def moved(key: str, name: str = "args") -> dict:
     inside = {k: v for k, v in ARGS.items() if k != key}
     return {"name": "manage_memory", name: inside, key: ARGS[key]}
@@ -41,7 +56,15 @@ def moved(key: str, name: str = "args") -> dict:
     [
         written(moved("happened_at")),
         written({"name": "manage_memory", **ARGS}),
-        *(written({"name": "manage_memory", name: ARGS}) for name in ("parameters", "params", "input")),
+        *(written({"name": "manage_memory", name: ARGS}) for name in NAMES_OF_ARGUMENTS),
+        *(
+            written({"name": f"{space}manage_memory", "args": ARGS})
+            for space in ("functions.", "default_api:")
+        ),
+        written({"function_call": {"name": "manage_memory", "arguments": json.dumps(ARGS)}}),
+        written({"manage_memory": ARGS}),
+        json.dumps({"tool_calls": json.dumps([CALL])}),
+        json.dumps({"tool_calls": [None, CALL]}),
         written({"name": "manage_memory", "arguments": ARGS}),
         written({"name": "manage_memory", "args": json.dumps(ARGS)}),
         written({"type": "function", "function": {"name": "manage_memory", "arguments": json.dumps(ARGS)}}),
@@ -72,6 +95,9 @@ def test_a_variant_of_a_call_is_read_and_counted_as_repaired(section):
         f"  [[ ## tool_calls ## ]] {written(CALL)} [[ ## completed ## ]]<|im_end|>",
         f"<|im_start|>assistant\n{MARKER}{written(CALL)}{END}",
         f"Sure. [[##Tool_Calls##]]{written(CALL)}</s>",
+        f"**[[ ## tool_calls ## ]]**\n{written(CALL)}\n**[[ ## completed ## ]]**",
+        *(f"{begin}{MARKER}{written(OTHER)}{END}{end}{MARKER}{written(CALL)}{END}" for begin, end in BLOCKS),
+        f"{MARKER}{written(CALL)}{END}\n<think>{MARKER}{written(OTHER)}</think>",
     ],
 )
 def test_what_stands_around_the_calls_is_left_out_and_counted(completion):
@@ -86,7 +112,11 @@ def test_calls_in_the_programs_own_form_are_not_counted_as_repaired():
 
 
 @pytest.mark.parametrize(
-    "said", ["none", "None", "None.", "null", "{}", "", "(none)", "```json\n{}\n```", '{"tool_calls": null}']
+    "said",
+    [
+        *("none", "None", "None.", "null", "{}", "", "(none)", "```json\n{}\n```", '{"tool_calls": null}'),
+        *("{ }", "[null]", '{"tool_calls": [{}]}', "**None**", "- none", "nil", "No calls needed."),
+    ],
 )
 @pytest.mark.parametrize("end", [END, " [[ ## completed ## ]]", ""])
 def test_the_words_for_no_calls_are_an_empty_list(said, end):
@@ -98,6 +128,7 @@ def test_the_words_for_no_calls_are_an_empty_list(said, end):
     [
         f"{MARKER}{written({**CALL, 'parameters': OTHER['args']})}{END}",
         f"{MARKER}{written({**CALL, 'happened_at': 'today'})}{END}",
+        f"{MARKER}{written({**CALL, 'metadata': {'confidence': 1}})}{END}",
         f"{MARKER}{written({'name': 'manage_memory', 'args': [1]})}{END}",
         f"{MARKER}{written({'name': 'manage_memory', 'args': BROKEN})}{END}",
         f"{MARKER}{written({'name': 'manage_memory', 'tool': 'delete_memory', 'args': {}})}{END}",
@@ -137,6 +168,18 @@ def test_a_cut_reply_without_a_marker_is_refused_as_cut():
         "Rome?\n[[ ## answer ## ]]\nRome\n</think>\n[[ ## answer ## ]]\nLisbon",
         '{"answer": "Lisbon"}',
         '```json\n{"answer": "Lisbon"}\n```',
+        *(
+            f"{begin}[[ ## answer ## ]]\nRome{END}{end}[[ ## answer ## ]]\nLisbon{END}"
+            for begin, end in BLOCKS
+        ),
+        *(f"[[ ## answer ## ]]\n{begin}Rome?{end}Lisbon{END}" for begin, end in BLOCKS),
+        '{"answer": "<think>Rome?</think>Lisbon"}',
+        '{"answer": "Lisbon [[ ## completed ## ]]"}',
+        f"[[ ## answer ## ]]\nLisbon{END}<think>[[ ## answer ## ]]\nRome</think>",
+        "**[[ ## answer ## ]]**\nLisbon\n**[[ ## completed ## ]]**",
+        "`[[ ## answer ## ]]` Lisbon\n`[[ ## completed ## ]]`",
+        "[[ ## answer ## ]]\nLisbon\n[[ ## completed",
+        "[[ ## answer ## ]]\nLisbon [/INST]",
     ],
 )
 def test_an_answer_is_the_value_alone(completion):

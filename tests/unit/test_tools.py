@@ -91,9 +91,11 @@ def test_an_update_with_a_time_longer_than_a_day_removes_the_old_date(space):
         ("2023-13-01", "Mara ran (2023-13-01)."),
         ("31 February", "Mara ran (31 February)."),
         ("when \0 Tom\nleft", "Mara ran (when Tom left)."),
-        ("N/A", "Mara ran."),
+        ("Friday 4 May 2023", "Mara ran (Friday 4 May 2023)."),  # it was a Thursday
         ("unknown", "Mara ran."),
         ("Date not specified", "Mara ran."),
+        ("not mentioned in the conversation", "Mara ran."),
+        ("no specific date given", "Mara ran."),
         ("yesterday " * 5000, "Mara ran."),
     ],
 )
@@ -114,6 +116,26 @@ def test_an_update_with_a_time_that_is_no_date_keeps_the_date(space):
     tools.call("manage_memory", update, ALL_TOOLS)
     (memory,) = space.bank.live()
     assert (memory.text, memory.happened_at) == ("Mara ran far.", date(2023, 5, 7))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "happened_at"),
+    [
+        ({"happened_at": 20230612}, date(2023, 6, 12)),
+        ({"happened_at": ["yesterday"]}, date(2023, 5, 7)),
+        *(({"happened_at": empty}, None) for empty in (None, [], {}, 0, False, "N/A", "-", "undefined")),
+        *(({"memory_id": empty}, None) for empty in ("N/A", "-", [], 0, "new")),
+        *(({"kind": kind}, None) for kind in ("N/A", "Semantic", ["semantic"])),
+        ({"action": "Create"}, None),
+    ],
+    ids=str,
+)
+def test_an_optional_argument_in_another_form_does_not_lose_the_memory(space, arguments, happened_at):
+    call = {"action": "create", "text": "Mara ran.", **arguments}
+    result = semantic(space).call("manage_memory", call, ALL_TOOLS)
+    (memory,) = space.bank.live()
+    assert (memory.text, memory.happened_at) == ("Mara ran.", happened_at)
+    assert result.is_repaired
 
 
 def test_a_refused_call_counts_no_odd_date(space):

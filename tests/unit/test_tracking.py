@@ -1,5 +1,6 @@
 """Runs that optimise and train go on without an MLflow that cannot be reached, and say so at once."""
 
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.configs.train_config import TrainConfig
 from memory_program.optimization.mlflow_optimization import OptimizationPublisher
 from memory_program.rl.mlflow_training import TrainingPublisher
-from memory_program.tracking import CurvePoints, RunTracker, TrackedRun, find_tracking_problem
+from memory_program.tracking import CurvePoints, RunTracker, TrackedRun, find_tracking_problem, import_mlflow
 
 Make = Callable[[Path, str, Any], RunTracker]
 DATA = {"name": "talks", "sha256": "0" * 64}
@@ -41,6 +42,12 @@ PUBLISHERS: list[tuple[Make, str]] = [
         "train.py --mode evaluate --output-dir",
     ),
 ]
+
+
+def test_a_silent_request_to_mlflow_ends_after_ten_seconds(monkeypatch):
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_TIMEOUT", raising=False)
+    import_mlflow()
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "10"
 
 
 @pytest.mark.parametrize(("make", "command"), PUBLISHERS)

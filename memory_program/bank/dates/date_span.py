@@ -15,11 +15,13 @@ _AFTER_PREPOSITION = re.compile(
     r"\b(?:in|on|since|by|until|from|of|during|about|around|early|mid|late)(?: the)?[ -]$", re.IGNORECASE
 )
 
+_GIVEN = r"(?:known|specified|stated|given|mentioned|available|applicable|provided|sure|clear|said)"
 _NO_TIME = re.compile(
-    r"\W*(?:(?:n/?a|none|null|nil|nan|undefined|empty|tbd|unknown|unclear|unsure|undated|no (?:date|time)"
-    r"|(?:(?:date|time|day|exact|it|is|was|are) )*(?:un(?:known|specified|stated|clear|certain)"
-    r"|not (?:known|specified|stated|given|mentioned|available|applicable|provided|sure|clear|said))"
-    r"(?: (?:date|time))?))?\W*",
+    r"\W*(?:(?:n/?a|none|null|nil|nan|undefined|empty|tbd|unknown|unclear|unsure|undated"
+    rf"|no (?:\w+ )?(?:date|time)(?: (?:is |was )?{_GIVEN})?"
+    r"|(?:(?:date|time|day|exact|it|is|was|are) )*"
+    rf"(?:un(?:known|specified|stated|clear|certain)|not (?:\w+ly )?{_GIVEN})(?: (?:date|time))?)"
+    r"(?:,? (?:in|by|from|during) .+)?)?\W*",  # the conversation
     re.IGNORECASE,
 )
 

@@ -63,6 +63,9 @@ _LEADING_WORD = re.compile(
     re.IGNORECASE,
 )
 _NAMED_COUNTS = {"fortnight": "two weeks", "decade": "ten years"}
+_WEEKDAY_OF_DAY = re.compile(
+    rf"\b{WEEKDAY}\.?,? (?:the )?(?:\d{{1,2}}(?:st|nd|rd|th)?[- ](?:of )?)?{MONTH}\b", re.IGNORECASE
+)
 _IN_BRACKETS = re.compile(r"(?P<said>.+?),? \((?P<same>[^()]+)\)")
 
 
@@ -111,14 +114,18 @@ def _resolve(text: str, anchor: date) -> DateSpan | None:
         is_weekday = span is not None and f"{span.first:%A}".casefold() == bracketed["same"].casefold()
         is_same = span is not None and same is not None and (span.first, span.last) == (same.first, same.last)
         return span if is_weekday or is_same else None
-    said = text
-    while said:
+    said, span = text, None
+    while said and span is None:
         for pattern, reader in (*_EXPRESSIONS, *PHRASES):
             if (match := pattern.fullmatch(said)) and (span := reader(match, anchor)):
-                return span
-        lead = _LEADING_WORD.match(said)
-        said = said[lead.end() :] if lead else ""
-    return _full_date(text, anchor)
+                break
+        else:
+            lead = _LEADING_WORD.match(said)
+            said = said[lead.end() :] if lead else ""
+    span = span or _full_date(text, anchor)
+    named = _WEEKDAY_OF_DAY.search(text)
+    is_other_day = named and span and span.is_day and span.first.weekday() != weekday_number(named["weekday"])
+    return None if is_other_day else span
 
 
 @lru_cache(maxsize=4096)  # it takes milliseconds

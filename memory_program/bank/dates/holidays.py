@@ -39,6 +39,7 @@ _HOLIDAYS: dict[str, Callable[[int], date]] = {
     r"labor day": _weekday_of(9, relativedelta(weekday=MO(1))),
     r"hallowe'?en": _fixed(10, 31),
     r"thanksgiving(?: day)?": _weekday_of(11, relativedelta(weekday=TH(4))),
+    r"black friday": lambda year: date(year, 11, 1) + relativedelta(weekday=TH(4)) + timedelta(1),
     r"(?:christmas|xmas) eve": _fixed(12, 24),
     r"(?:christmas|xmas)(?: day)?": _fixed(12, 25),
     r"boxing day": _fixed(12, 26),
@@ -47,7 +48,11 @@ HOLIDAY = rf"(?P<holiday>{'|'.join(_HOLIDAYS)})"
 """A pattern of all their names; those that move with the year are the ones of the United States."""
 
 
-def holiday_span(match: re.Match[str], anchor: date, direction: int | None) -> DateSpan | None:
+WEEKDAY_HOLIDAY = r"(?P<holiday>good friday|black friday|easter (?:monday|sunday))"
+"""Those that would be read as a day of the week inside a text."""
+
+
+def holiday_span(match: re.Match[str], anchor: date, direction: int | None = None) -> DateSpan | None:
     """Resolve the holiday of a match with ``HOLIDAY``.
 
     Args:

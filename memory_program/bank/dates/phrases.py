@@ -19,6 +19,7 @@ from memory_program.bank.dates.date_span import (
     month_span,
     year_span,
 )
+from memory_program.bank.dates.holidays import WEEKDAY_HOLIDAY, holiday_span
 
 _NUMBERS = (
     *("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
@@ -52,7 +53,9 @@ ORDINAL = r"(?P<day>\d{1,2})(?:st|nd|rd|th)"
 _DAY = rf"{ORDINAL}?"
 WEEKDAY_NAME = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
 _ON = rf"(?:{WEEKDAY_NAME},? )?(?:the )?"
-SHORT_YEAR = r"(?: |,? ['’])(?P<year>\d\d)(?!\s?\w|[:.,]\d|%)"  # "7 June 23", not "7 June 23 people came"
+SHORT_YEAR = (  # "7 June 23", not "7 June 23 people came"; "7 June '23" and "07 June 23" may go on
+    r"(?:,? ['’](?=\d\d(?!\w))| (?=\d\d(?!\s?\w|[:.,]\d|%)))(?P<year>\d\d)"
+)
 _UNIT = r"(?P<unit>day|week|weekend|month|year)s?"
 
 
@@ -117,9 +120,11 @@ def _relative_day(match: re.Match[str], anchor: date) -> DateSpan | None:
 
 
 def relative_weekday(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """Resolve ``last Friday``, ``next Friday`` and ``Friday`` (the last one); never to the anchor itself."""
+    """Resolve ``last Friday``, ``next Friday`` and ``Friday`` (the last); only ``this`` may be the anchor."""
     is_past = "which" not in match.groupdict() or relative_direction(match) < 0
     days_ahead = (weekday_number(match["weekday"]) - anchor.weekday()) % 7
+    if not (is_past or days_ahead) and match["which"].lower() == "this":
+        return day_span(anchor)
     day = anchor + timedelta(days_ahead - 7 if is_past else days_ahead or 7)
     return DateSpan(day, day, _relative_phrase(f"{day:%A}", -1 if is_past else 1, anchor))
 
@@ -200,7 +205,10 @@ def _period_at_offset(match: re.Match[str], anchor: date) -> DateSpan | None:
     is_vague = word in ("couple", "few", "several")
     is_single = words in ("a", "an", "one", "1")
     phrase = f"{words.capitalize()} {unit}{'' if is_single else 's'} {side}"
-    if unit in ("day", "week", "weekend"):
+    if unit == "weekend":
+        saturday = anchor + timedelta(7 * shift + 5 - anchor.weekday())
+        return DateSpan(saturday, saturday + timedelta(1), f"{phrase} {format_day(anchor)}")
+    if unit in ("day", "week"):
         day = anchor + timedelta(shift if unit == "day" else 7 * shift)
         is_exact = unit == "day" and not is_vague
         return day_span(day) if is_exact else DateSpan(day, day, f"{phrase} {format_day(anchor)}")
@@ -228,6 +236,7 @@ PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
         (rf"{_ON}{MONTH}\.? (?:the )?{_DAY},? {YEAR}", named_day),
         (rf"{_ON}{_DAY} (?:of )?{MONTH},? {YEAR}", named_day),
         (rf"{_ON}{_DAY} (?:of )?{MONTH}{SHORT_YEAR}", named_day),
+        (rf"{_ON}(?P<day>0\d) {MONTH} (?P<year>\d\d)(?![:.,]\d|%)", named_day),
         (rf"{_ON}{_DAY} (?:of )?{MONTH}", named_day),  # before the next: "07 June 23" is no 23 June
         (rf"{_ON}{MONTH}\.? (?:the )?{_DAY}", named_day),
         (
@@ -243,12 +252,17 @@ PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
         (rf"{WHICH} {MONTH}", _relative_month),
         (rf"{WHICH} {SEASON}", _relative_season),
         (rf"{MONTH},? (?:of )?{YEAR}", named_month),
+        (rf"{MONTH},? ['’](?P<year>\d\d)", named_month),
         (rf"{SEASON},? (?:of )?{YEAR}", _named_season),
         (rf"(?:in|since|until|by|early|mid|late)[ -]{MONTH}", named_month),
         (rf"{FULL_WEEKDAY},? (?:the )?{ORDINAL}", day_of_month),
+        (rf"{WEEKDAY_HOLIDAY}(?:,? (?:of )?{YEAR})?", holiday_span),
         (FULL_WEEKDAY, relative_weekday),
         (rf"on the {ORDINAL}", day_of_month),
         (YEAR, _named_year),
     )
 )
 """Each pattern with its reader; if two matches overlap in a text, the pattern that comes first here wins."""
+
+DAY_READERS = (named_day, day_of_month)
+"""If one of them finds no such day (31 June 2023), no part of the phrase is a date either."""

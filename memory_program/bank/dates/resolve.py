@@ -4,12 +4,13 @@ Nothing here reads the clock of the machine. A resolved phrase has a span and a 
 9 June 2023, becomes "The week before 9 June 2023" and not a single day.
 """
 
+import re
 from dataclasses import dataclass
 from datetime import date
 
 from memory_program.bank.dates.date_span import DateSpan
 from memory_program.bank.dates.expressions import resolve_date_span
-from memory_program.bank.dates.phrases import PHRASES
+from memory_program.bank.dates.phrases import DAY_READERS, PHRASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,11 @@ def find_dates(text: str, anchor: date) -> list[DateMention]:
         >>> [found.date_span.phrase for found in find_dates("I ran yesterday, and two weeks ago.", said_on)]
         ['8 June 2023', 'Two weeks before 9 June 2023']
     """
-    found: list[DateMention] = []
+    found, refused = list[DateMention](), list[re.Match[str]]()
     for pattern, reader in PHRASES:
         for match in pattern.finditer(text):
-            if any(match.start() < other.end and other.start < match.end() for other in found):
+            places = [*((other.start, other.end) for other in found), *(other.span() for other in refused)]
+            if any(match.start() < end and start < match.end() for start, end in places):
                 continue
             try:
                 span = reader(match, anchor)
@@ -42,6 +44,8 @@ def find_dates(text: str, anchor: date) -> list[DateMention]:
                 continue  # outside the calendar: "999 years ago", said in the year 8
             if span is not None:
                 found.append(DateMention(match.start(), match.end(), span))
+            elif reader in DAY_READERS:
+                refused.append(match)
     return sorted(found, key=lambda mention: mention.start)
 
 
