@@ -158,7 +158,7 @@ def answer_lines(rollouts: Sequence[AnswerRollout], groups: Sequence[EpisodeGrou
             {
                 "step": step,
                 "prompt_id": content_hash(chat_messages(one.calls[0].request))[:12] if one.calls else None,
-                "conversation_id": question.question_id.rpartition("/")[0] or None,
+                "conversation_id": question.conversation_id,
                 "session_id": None,
                 "agent": READER_AGENT,
                 "rollout": one.number,
