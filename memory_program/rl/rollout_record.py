@@ -29,12 +29,12 @@ def rollout_lines(
     size = len(graded) // max(1, len(episode_groups))
     for place, of_episode in enumerate(episode_groups):
         rollouts = graded[place * size : (place + 1) * size]
-        samples = {(s.agent, id(s.scored)): s for group in of_episode.groups for s in group.samples}
+        samples = {(group.agent, s.number): s for group in of_episode.groups for s in group.samples}
         for agent, rewards in of_episode.rewards.items():
             known = iter(rewards)  # one for each rollout with a score, in order
             for scored in rollouts:
                 reward = None if scored.score is None else next(known)
-                lines.append(_line(scored, agent, reward, samples.get((agent, id(scored))), step))
+                lines.append(_line(scored, agent, reward, samples.get((agent, scored.rollout.number)), step))
     return lines
 
 
