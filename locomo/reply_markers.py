@@ -26,7 +26,7 @@ def separate_markers(text: str, marker: re.Pattern[str], *, is_line_begun: bool 
     Example:
         >>> separate_markers("**[[ ## answer ## ]]** Lisbon[[##completed##]]<|im_end|>",
         ...                  marker_pattern(["answer", "completed"]))
-        '[[ ## answer ## ]]\nLisbon\n[[ ## completed ## ]]\n'
+        '[[ ## answer ## ]]\nLisbon\n[[ ## completed ## ]]'
     """
     if end := _END_TOKEN.search(text):
         text = text[: end.start()]

@@ -13,7 +13,7 @@ from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.provenance import provenance, provenance_tags
 from memory_program.evaluation.report.mlflow_evaluation import system_metrics
-from memory_program.rl.base_comparison import BASE, TRAINED, validation_difference
+from memory_program.rl.base_comparison import validation_difference
 from memory_program.rl.model_card import model_card
 from memory_program.rl.rollout_files import sample_columns
 from memory_program.rl.training_curves import write_curves
@@ -137,12 +137,13 @@ class TrainingPublisher(RunTracker):
         digest = content_hash(
             {name: results[name] for name in ("settings", "dataset", "systems", "validation")}
         )
-        gain = (results["comparisons"]["locomo_f1"] or {}).get("difference")
-        tags = {"best_system": TRAINED if gain is not None and gain > 0 else BASE}
+        systems: dict[str, Json] = results["systems"]
+        best = max(systems, key=lambda name: systems[name]["locomo_f1"]["all"]["value"] or 0.0)
+        trained = list(systems)[-1]  # all that was trained, after the base and its parts
         run = replace(
             self._described,
-            metrics=system_metrics(results["systems"][TRAINED]) | dict(_test_metrics(results)),
-            tags={**self._described.tags, **tags},
+            metrics=system_metrics(systems[trained]) | dict(_test_metrics(results)),
+            tags={**self._described.tags, "best_system": best},
             artifacts=files,
         )
         self.finish(digest, run, curves=points, program=program)

@@ -40,3 +40,4 @@ def test_dspys_grpo_takes_a_step_on_a_model_of_this_process(tmp_path: Path):
         trained = trainer.compile(program.reader, trainset=examples, valset=examples)
     assert any(not torch.equal(weight, before[name]) for name, weight in weights.items())
     assert trained.ask(space, talk.questions[0].dated_text).text  # the model still answers
+    require_local_engine(lm).close()

@@ -68,7 +68,7 @@ USELESS = {
 BAD_CALLS = {
     Behaviour.UNKNOWN_TOOL: "there is no tool 'drop_database'",
     Behaviour.UNKNOWN_MEMORY: "'m999999' is not",
-    Behaviour.WRONG_TYPES: "text: Input should be a valid string; kind: Input should be",
+    Behaviour.WRONG_TYPES: "text: Input should be a valid string",
     Behaviour.HUGE_MEMORY: "a memory holds at most 2000",
 }
 """Faults of one call in a reply that is good otherwise, and what the model is told."""
