@@ -44,7 +44,7 @@ TRAIN_MODES = {
     "evaluate": ("rl.training_run:reevaluate", "evaluate a trained writer again"),
     "trajectories": ("sft.sft_commands:collect_trajectories", "record the tool calls of an expert, for sft"),
     "synthesize": ("sft.sft_commands:synthesize_questions", "let a model write training questions"),
-    "sft": ("sft.sft_commands:fine_tune_writer", "teach a writer the replies of an expert"),
+    "sft": ("sft.sft_commands:fine_tune_parts", "teach a writer the replies of an expert"),
     "export": ("sft.sft_commands:export_to_format", "write trajectories or a model for another tool"),
 }
 """For each mode of ``train.py`` the function that takes its config, and a phrase for the help."""

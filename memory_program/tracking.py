@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -15,23 +14,22 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Self
-from urllib.parse import urlsplit
-
-import httpx
 
 from memory_program.core.errors import TrackingError
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json, write_json
+from memory_program.core.mlflow_address import (
+    find_tracking_problem,
+    import_mlflow,
+    sqlite_path,
+    tracking_location,
+)
 
 EXPERIMENT = "memory-program"
 RECEIPT_FILE = "tracking.json"
 """The file in a run's folder that names its MLflow run, its address, and the results that were logged."""
 
-_CHECK_TIMEOUT_S = 4.0
-_DATABASE_PORTS = {"postgresql": 5432, "postgres": 5432, "mysql": 3306, "mssql": 1433}
-_SQLITE_HEADER = b"SQLite format 3\0"
 _WAY_OUT = "correct --tracking-uri and run the same command again, or leave MLflow out with --no-mlflow"
 _PARENT, _KEY, _DIGEST = "mlflow.parentRunId", "memory_program.key", "memory_program.digest"
 _PROCESS = "memory_program.process"
@@ -84,19 +82,6 @@ class CurvePoints:
         numbers = {name: value for name, value in entry.items() if isinstance(value, int | float)}
         values = {f"{prefix}{name}": float(value) for name, value in numbers.items() if name != "step"}
         return cls(entry["step"], values, f"{prefix}run_s")
-
-
-def tracking_location(output_dir: Path, named: str | None) -> tuple[str, Path | None]:
-    """Return MLflow's tracking address, and the folder of its files.
-
-    Args:
-        output_dir: the folder of a run; without an address, SQLite and the files are beside it.
-        named: an address from the config, which has its own place for files.
-    """
-    if named:
-        return named, None
-    beside = output_dir.parent
-    return f"sqlite:///{(beside / 'mlflow.db').as_posix()}", beside / "mlartifacts"
 
 
 class RunTracker:
@@ -274,11 +259,9 @@ class RunTracker:
             TrackingError: MLflow cannot be reached, or refuses something.
         """
         if self._client is None or self.uri.startswith("http"):
-            problem, can = (
-                find_tracking_problem(self.uri),
-                "cannot" if self._client is None else "can no longer",
-            )
+            problem = find_tracking_problem(self.uri)
             if problem is not None:
+                can = "cannot" if self._client is None else "can no longer"
                 raise TrackingError(f"MLflow at {self.uri!r} {can} be reached: {problem}")
         mlflow = import_mlflow()
         # errors of a database, of a missing driver or of an address have the message of their library
@@ -459,52 +442,3 @@ def _end_runs(client: Any, experiment_id: str, run_id: str, status: str) -> None
     for child in client.search_runs([experiment_id], filter_string=running):
         client.set_terminated(child.info.run_id, status)
     client.set_terminated(run_id, status)
-
-
-def sqlite_path(uri: str) -> Path | None:
-    """Return the file of an SQLite address; None for any other address.
-
-    Example:
-        >>> sqlite_path("sqlite:///runs/mlflow.db").as_posix()
-        'runs/mlflow.db'
-    """
-    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
-
-
-def find_tracking_problem(uri: str) -> str | None:
-    """Find out within seconds why a tracking address cannot be used; MLflow itself retries for minutes.
-
-    Returns:
-        the reason; None if something answers there, or if only MLflow can tell.
-    """
-    address = urlsplit(uri)
-    scheme, port = address.scheme.partition("+")[0], _DATABASE_PORTS.get(address.scheme.partition("+")[0])
-    database = sqlite_path(uri)
-    try:
-        if database is not None and database.is_file():
-            with database.open("rb") as file:
-                header = file.read(len(_SQLITE_HEADER))
-            return None if header in (b"", _SQLITE_HEADER) else "the file is not an SQLite database"
-        if scheme in ("http", "https"):
-            # nothing secret is sent, and MLflow has settings of its own for certificates
-            reply = httpx.get(f"{uri.rstrip('/')}/health", timeout=_CHECK_TIMEOUT_S, verify=False)
-            return f"HTTP status {reply.status_code}" if reply.status_code in (502, 503, 504) else None
-        if port is not None and address.hostname:
-            socket.create_connection((address.hostname, address.port or port), _CHECK_TIMEOUT_S).close()
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-        return str(error) or type(error).__name__
-    return None
-
-
-def import_mlflow() -> ModuleType:
-    """Import MLflow without its telemetry, progress bars and log of database migrations."""
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # seven take minutes
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")  # of silence; not the default of two minutes
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read while it is imported
-    os.environ.setdefault(
-        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false"
-    )  # one bar for every run that is searched
-    mlflow = importlib.import_module("mlflow")
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    return mlflow

@@ -61,20 +61,27 @@ Temperature = Annotated[float, Field(default=0.0, ge=0, le=2, description=_TEMPE
 
 
 MACHINE_SETTINGS = frozenset(
-    {
-        *(
-            "api_base",
-            "arbor_config",
-            "concurrency",
-            "data",
-            "db_url",
-            "executor",
-            "judge_api_base",
-            "mlflow",
-        ),
-        *("output", "output_dir", "prompt_api_base", "push_to_hub", "ray_address", "reader_api_base"),
-        *("report_file", "runs", "tracking_uri", "traces", "writer_api_base"),
-    }
+    [
+        "api_base",
+        "arbor_config",
+        "concurrency",
+        "data",
+        "db_url",
+        "executor",
+        "judge_api_base",
+        "mlflow",
+        "output",
+        "output_dir",
+        "prompt_api_base",
+        "push_to_hub",
+        "ray_address",
+        "reader_api_base",
+        "report_file",
+        "runs",
+        "tracking_uri",
+        "traces",
+        "writer_api_base",
+    ]
 )
 """Settings of the machine and not of the result: addresses, paths, threads."""
 

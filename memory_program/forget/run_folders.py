@@ -9,9 +9,10 @@ from typing import Any
 from memory_program.bank.forgetting import ConversationText
 from memory_program.bank.record_json import session_to_json
 from memory_program.core.errors import ConfigError, RecordError
+from memory_program.core.mlflow_address import sqlite_path, tracking_location
 from memory_program.core.run_folder import CONFIG_FILE
 from memory_program.sft.session_lines import read_lines, session_file
-from memory_program.tracking import RECEIPT_FILE, sqlite_path, tracking_location
+from memory_program.tracking import RECEIPT_FILE
 
 
 def run_database_urls(folder: Path) -> list[str]:

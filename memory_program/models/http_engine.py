@@ -270,9 +270,8 @@ def check_body(body: dict[str, Any], url: str) -> None:  # Any: JSON
 
 def with_cut(response: Response, body: dict[str, Any]) -> Response:  # Any: JSON
     """Give a cut reply its finish reason, whatever the provider calls it, and with tool calls too."""
-    return (
-        replace(response, finish_reason="length") if is_cut(finish_reason(first_choice(body))) else response
-    )
+    is_short = is_cut(finish_reason(first_choice(body)))
+    return replace(response, finish_reason="length") if is_short else response
 
 
 def _slow(server: str, what: str) -> SlowReplyError:

@@ -71,9 +71,8 @@ class PatchedLiteLLMEngine(LiteLLMEngine):
         said = ServerError(error.message, error.provider_code or "")
         if is_quota(error.status, said, getattr(error, "retry_after", None)):
             return lm15.BillingError(error.message, status=error.status)
-        if (
-            "Unable to get json response" in error.message
-        ):  # such as an empty body: the next try may get through
+        # such as an empty body: the next try may get through
+        if "Unable to get json response" in error.message:
             return lm15.ServerError(error.message, status=error.status)
         if is_context(error.status, said):
             return lm15.ContextLengthError(f"{error.message}; {CONTEXT_ADVICE}", status=error.status)

@@ -50,19 +50,23 @@ _REFUSED = re.compile(
 _TITLE = re.compile(r"<(title|h1)[^>]*>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<(script|style).*?</\1>|<[^>]+>", re.IGNORECASE | re.DOTALL)
 _STRUCTURED = ("error", "errors", "detail", "fault", "base_resp")
-_WORDS = (  # the message before the name of the error, of all spellings
-    *(
-        "message",
-        "detail",
-        "msg",
-        "errormessage",
-        "errormsg",
-        "statusmessage",
-        "statusmsg",
-        "errordescription",
-    ),
-    *("faultstring", "reason", "error", "errors", "title"),
-)
+_WORDS = [
+    "message",
+    "detail",
+    "msg",
+    "errormessage",
+    "errormsg",
+    "statusmessage",
+    "statusmsg",
+    "errordescription",
+    "faultstring",
+    "reason",
+    "error",
+    "errors",
+    "title",
+]
+"""The message before the name of the error, of all spellings."""
+
 _LONGEST_CHARS = 600
 _REFUSAL_STATUS = (400, 404, 422)
 _NEEDED = ("response_format", "json_schema", "tools", "tool_choice", "chat_template_kwargs")

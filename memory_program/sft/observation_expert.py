@@ -10,14 +10,13 @@ from datetime import date
 from typing import Any
 
 import dspy
-from dspy.lm15 import Message, Request, Response, TextPart, Usage
+from dspy.lm15 import Request, Response
 
 from locomo.prompt_markers import escape_prompt_markers
 from locomo.types import Conversation
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.signatures import SPECIALISTS, WriteAll
 from memory_program.agents.writer import format_session_date
-from memory_program.bank.budget import count_tokens
 from memory_program.bank.dates.resolve import find_dates
 from memory_program.bank.memory import MemoryKind
 from memory_program.configs.sft_config import OBSERVATIONS_EXPERT
@@ -25,6 +24,7 @@ from memory_program.core.errors import ConfigError, OracleError
 from memory_program.worlds.rendered_prompts import (
     extract_prompt,
     find_signature,
+    known_response,
     parse_input_fields,
     parse_stored_memories,
     render_reply,
@@ -91,14 +91,7 @@ class _ObservationEngine:
         signature, fields = find_signature(system), parse_input_fields(user)
         kinds = [kind for kind in NOTED_KINDS if signature in (WriteAll, SPECIALISTS[kind.value])]
         calls = list(self._calls(kinds, fields, names_kind=signature is WriteAll))
-        text = render_reply(signature, tool_calls=calls)
-        return Response(
-            id=None,
-            model=request.model,
-            message=Message.assistant([TextPart(text)]),
-            finish_reason="stop",
-            usage=Usage(input_tokens=count_tokens(system + user), output_tokens=count_tokens(text)),
-        )
+        return known_response(request, render_reply(signature, tool_calls=calls))
 
     def _calls(
         self, kinds: Sequence[MemoryKind], fields: dict[str, str], *, names_kind: bool

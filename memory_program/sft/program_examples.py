@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import dspy
-from dspy.lm15 import Message, Request, Response, TextPart, Usage
+from dspy.lm15 import Request, Response
 
 from locomo.types import Conversation, Question
 from memory_program.agents.chat_adapter import ADAPTER
@@ -29,6 +29,7 @@ from memory_program.rl.episodes import Episode
 from memory_program.rl.rollouts import chat_messages, run_rollout
 from memory_program.sft.session_lines import SessionLine
 from memory_program.sft.sft_training import SftExample
+from memory_program.worlds.rendered_prompts import known_response
 
 _MAX_TOKENS = 100_000  # a known reply is as long as it is
 
@@ -43,9 +44,7 @@ class _KnownReplies:
         return self
 
     def complete(self, request: Request) -> Response:
-        message = Message.assistant([TextPart(self._replies.pop(0))])
-        usage = Usage(input_tokens=0, output_tokens=0)
-        return Response(id=None, model=request.model, message=message, finish_reason="stop", usage=usage)
+        return known_response(request, self._replies.pop(0))
 
 
 def writer_examples(program: MemoryProgram, lines: Sequence[SessionLine]) -> list[SftExample]:

@@ -35,7 +35,7 @@ from memory_program.core.run_folder import lock_run_folder
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.inference.loading import load_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
-from memory_program.rl.backends.local_backend import require_local_engine
+from memory_program.rl.backends.local_backend import LocalReinforceJob, require_local_engine
 from memory_program.rl.rewards import build_answer_metric
 from memory_program.rl.trained_program import PROGRAM_FILE
 from memory_program.rl.training_data import (
@@ -50,7 +50,13 @@ from memory_program.sft.observation_expert import expert_of_observations
 from memory_program.sft.program_examples import reader_examples, writer_examples
 from memory_program.sft.question_synthesis import QuestionSynthesizer
 from memory_program.sft.session_lines import SessionLine, session_file
-from memory_program.sft.sft_training import SftExample, fine_tune, sft_examples, split_by_conversation
+from memory_program.sft.sft_training import (
+    SftExample,
+    SftSplit,
+    fine_tune,
+    sft_examples,
+    split_by_conversation,
+)
 from memory_program.sft.trajectories import conversation_keys, read_trajectories, record_trajectories
 from memory_program.tracking import CurvePoints, RunTracker, TrackedRun
 from memory_program.worlds import as_locomo_json
@@ -97,7 +103,7 @@ def collect_trajectories(
             temperature=config.temperature,
             max_tokens=config.max_completion_tokens,
         )
-        program.save(str(config.output_dir / "program.json"))
+        program.save(str(config.output_dir / PROGRAM_FILE))
     sessions = sum(collected.sessions for collected in found)
     say(f"{sessions:,} sessions of {len(found)} conversations: {config.output_dir}")
     files = {session_file(config.output_dir, conversation.conversation_id) for conversation in splits.train}
@@ -137,8 +143,8 @@ def synthesize_questions(config: SynthesizeConfig, console: Console | None = Non
     _check_finished([one.failure for one in found])
 
 
-def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> None:
-    """Fine-tune a writer on an expert's trajectories, or a reader on gold answers, and save it.
+def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> None:
+    """Fine-tune a writer on an expert's trajectories, a reader on gold answers, or both, and save the model.
 
     Raises:
         ConfigError: the config does not fit the trajectories or the folder.
@@ -147,39 +153,9 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
         TrackingError: MLflow refuses something; the model is saved.
     """
     say = _make_printer(console)
-    program = _taught_program(config)
-    missed: list[int] = []
-
-    def make_examples(lines: Sequence[SessionLine]) -> list[SftExample]:
-        examples: list[SftExample] = []
-        if config.target != "reader":
-            examples += sft_examples(lines) if config.program is None else writer_examples(program, lines)
-        if config.target != "writer":
-            answers = reader_examples(program, lines)
-            missed.append(answers.missed)
-            examples += answers.examples
-        return examples
-
-    lines = read_trajectories(config.trajectories)
-    lessons = split_by_conversation(lines, config.held_out, config.optimizer.seed, make_examples)
-    if sum(missed):
-        say(f"{sum(missed):,} questions are left out: retrieval does not find what answers them")
+    lines, folder = read_trajectories(config.trajectories), config.output_dir
+    lessons = _make_lessons(config, lines, say)
     taught = sorted({*conversation_keys(lines), *read_sft_conversations(config.model)})
-
-    def report(entry: LogEntry) -> None:
-        told = f"loss {entry['loss']:.4f}"
-        if entry["kind"] == "validation":
-            say(f"validation after {entry['step']} steps: {told}")
-        else:
-            say(f"step {entry['step']}: {told}, {entry['tokens_per_s/trained']:,.0f} tokens/s")
-        tracker.log_points(CurvePoints.from_entry(entry))
-
-    def begin() -> None:
-        tracker.start(tracked)
-        for entry in read_log(folder):
-            tracker.log_points(CurvePoints.from_entry(entry))
-
-    folder = config.output_dir
     data = {"name": config.trajectories.name, "sha256": content_hash(lessons.train, lessons.val)}
     tracked = TrackedRun(
         f"sft {config.model} on {data['name']}",
@@ -188,17 +164,21 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
         {**data, "context": "training"},
     )
     say(f"{len(lessons.train):,} examples to learn from, {len(lessons.val):,} to validate on")
+    uri, is_on = config.tracking.tracking_uri, config.tracking.mlflow
     with (
         lock_run_folder(folder),
-        RunTracker(
-            "train.py --mode sft",
-            folder,
-            config.tracking.tracking_uri,
-            say,
-            log_later="the same command",
-            is_on=config.tracking.mlflow,
-        ) as tracker,
+        RunTracker("train.py --mode sft", folder, uri, say, "the same command", is_on=is_on) as tracker,
     ):
+
+        def begin() -> None:
+            tracker.start(tracked)
+            for entry in read_log(folder):
+                tracker.log_points(CurvePoints.from_entry(entry))
+
+        def report(entry: LogEntry) -> None:
+            say(_describe_entry(entry))
+            tracker.log_points(CurvePoints.from_entry(entry))
+
         lm = language_model(config.model)
         lm = reload_in_float32(lm) if config.optimizer.tuning == "full" else lm
         job = fine_tune(
@@ -211,20 +191,9 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
             on_start=begin,
             on_entry=report,
         )
-        result, prompts = config.weights_folder, config.program or config.trajectories / PROGRAM_FILE
-
-        def save(draft: Path) -> None:
-            job.save_checkpoint(str(draft))
-            write_json(draft / SFT_CONVERSATIONS_FILE, {"conversations": taught})
-            if prompts.is_file():  # trajectories of earlier versions lack it
-                shutil.copy(prompts, draft / PROGRAM_FILE)
-
-        result.parent.mkdir(parents=True, exist_ok=True)
-        if config.target == "reader" and prompts.is_file():
-            shutil.copy(prompts, result.parent / PROGRAM_FILE)
-        atomic_write_folder(result, save)
+        _save_model(config, job, taught)
         require_local_engine(lm).close()
-        say(f"saved: {result}")
+        say(f"saved: {config.weights_folder}")
         entries = read_log(folder)
         best = min((e for e in entries if e["kind"] == "validation"), key=lambda entry: entry["loss"])
         tracker.finish(
@@ -232,6 +201,52 @@ def fine_tune_writer(config: FineTuneConfig, console: Console | None = None) -> 
             replace(tracked, metrics={"best_loss": best["loss"], "best_step": float(best["step"])}),
             curves=map(CurvePoints.from_entry, entries),
         )
+
+
+def _make_lessons(
+    config: FineTuneConfig, lines: Sequence[SessionLine], say: Callable[[str], None]
+) -> SftSplit:
+    """Make the examples of the parts to teach, and say how many questions are left out."""
+    program, missed = _taught_program(config), 0
+
+    def make_examples(lines: Sequence[SessionLine]) -> list[SftExample]:
+        nonlocal missed
+        examples: list[SftExample] = []
+        if config.target != "reader":
+            examples += sft_examples(lines) if config.program is None else writer_examples(program, lines)
+        if config.target != "writer":
+            answers = reader_examples(program, lines)
+            missed += answers.missed
+            examples += answers.examples
+        return examples
+
+    lessons = split_by_conversation(lines, config.held_out, config.optimizer.seed, make_examples)
+    if missed:
+        say(f"{missed:,} questions are left out: retrieval does not find what answers them")
+    return lessons
+
+
+def _describe_entry(entry: LogEntry) -> str:
+    told = f"loss {entry['loss']:.4f}"
+    if entry["kind"] == "validation":
+        return f"validation after {entry['step']} steps: {told}"
+    return f"step {entry['step']}: {told}, {entry['tokens_per_s/trained']:,.0f} tokens/s"
+
+
+def _save_model(config: FineTuneConfig, job: LocalReinforceJob, taught: Sequence[str]) -> None:
+    """Save the weights with their program and the conversations that taught them."""
+    result, prompts = config.weights_folder, config.program or config.trajectories / PROGRAM_FILE
+
+    def save(draft: Path) -> None:
+        job.save_checkpoint(str(draft))
+        write_json(draft / SFT_CONVERSATIONS_FILE, {"conversations": list(taught)})
+        if prompts.is_file():  # trajectories of earlier versions lack it
+            shutil.copy(prompts, draft / PROGRAM_FILE)
+
+    result.parent.mkdir(parents=True, exist_ok=True)
+    if config.target == "reader" and prompts.is_file():
+        shutil.copy(prompts, result.parent / PROGRAM_FILE)
+    atomic_write_folder(result, save)
 
 
 def _taught_program(config: FineTuneConfig) -> MemoryProgram:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dspy
-from dspy.lm15 import Message, Request, Response, TextPart, Usage
+from dspy.lm15 import Request, Response
 
 from locomo.prompt_markers import escape_prompt_markers
 from locomo.types import Question, Session
@@ -26,12 +26,12 @@ from memory_program.agents.signatures import (
     WriteAll,
 )
 from memory_program.agents.writer import format_session_date
-from memory_program.bank.budget import count_tokens
 from memory_program.core.errors import OracleError
 from memory_program.worlds import KINDS, Action, Fact, GoldOperation, Kind, World
 from memory_program.worlds.rendered_prompts import (
     extract_prompt,
     find_signature,
+    known_response,
     parse_input_fields,
     parse_stored_memories,
     render_reply,
@@ -251,14 +251,7 @@ class OracleEngine:
         system, user = extract_prompt(request)
         exchange = self._oracle.exchange(system, user)
         self.exchanges.append(exchange)
-        text = exchange.reply
-        return Response(
-            id=None,
-            model=request.model,
-            message=Message.assistant([TextPart(text)]),
-            finish_reason="stop",
-            usage=Usage(input_tokens=count_tokens(system + user), output_tokens=count_tokens(text)),
-        )
+        return known_response(request, exchange.reply)
 
 
 def engine_as_lm(engine: OracleEngine) -> dspy.LM:

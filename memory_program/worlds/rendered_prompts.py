@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 
 import dspy
-from dspy.lm15 import Request
+from dspy.lm15 import Message, Request, Response, TextPart, Usage
 
 from memory_program.agents.chat_adapter import ADAPTER
 from memory_program.agents.model_prompts import read_model_prompts, saved_signature
@@ -16,6 +16,7 @@ from memory_program.agents.signatures import (
     Consolidate,
     WriteAll,
 )
+from memory_program.bank.budget import count_tokens
 from memory_program.core.errors import OracleError
 from memory_program.models.model_names import POCKET
 
@@ -32,6 +33,14 @@ def render_prompt(signature: type[dspy.Signature], **inputs: object) -> tuple[st
     """Render a prompt as the program does: the system's message, and the user's."""
     system, user = ADAPTER.format(signature, demos=[], inputs=inputs)
     return str(system["content"]), str(user["content"])
+
+
+def known_response(request: Request, text: str) -> Response:
+    """Make the response of an expert that knows the reply: a model that needs no weights."""
+    prompt = "".join([request.system or "", *(message.text or "" for message in request.messages)])
+    usage = Usage(input_tokens=count_tokens(prompt), output_tokens=count_tokens(text))
+    message = Message.assistant([TextPart(text)])
+    return Response(id=None, model=request.model, message=message, finish_reason="stop", usage=usage)
 
 
 def find_signature(system: str) -> type[dspy.Signature]:

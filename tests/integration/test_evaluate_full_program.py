@@ -17,10 +17,11 @@ from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import BudgetExceededError, ConfigError, ModelError
 from memory_program.core.json_files import Json
+from memory_program.core.mlflow_address import import_mlflow
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.role_models import ModelFactory
 from memory_program.models.factory import AdaptiveLimiter, language_model
-from memory_program.tracking import EXPERIMENT, import_mlflow
+from memory_program.tracking import EXPERIMENT
 from tests.evaluation_samples import write_conversations
 from tests.model_server import Behaviour, ModelServer, always, at_random
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.store import BankStore
 from memory_program.core.json_files import Json
-from memory_program.tracking import EXPERIMENT, import_mlflow
+from memory_program.core.mlflow_address import import_mlflow
+from memory_program.tracking import EXPERIMENT
 from tests.conftest import CHECKOUT
 from tests.evaluation_samples import write_conversations
 from tests.model_server import Behaviour, ModelServer, at_random

@@ -15,8 +15,9 @@ from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import TrackingError
+from memory_program.core.mlflow_address import import_mlflow, sqlite_path
 from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.tracking import EXPERIMENT, import_mlflow, sqlite_path
+from memory_program.tracking import EXPERIMENT
 from tests.evaluation_samples import Quoting, maker, write_conversations
 
 

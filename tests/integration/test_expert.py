@@ -26,6 +26,7 @@ from memory_program.configs.sft_config import (
 from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.checkpoints import read_log
 from memory_program.core.errors import ConfigError, ModelError, RecordError
+from memory_program.core.mlflow_address import import_mlflow
 from memory_program.inference.loading import load_model
 from memory_program.models.factory import language_model
 from memory_program.rl.episode_json import episode_from_json
@@ -36,12 +37,12 @@ from memory_program.sft.exports import write_verl
 from memory_program.sft.sft_commands import (
     collect_trajectories,
     export_to_format,
-    fine_tune_writer,
+    fine_tune_parts,
     synthesize_questions,
 )
 from memory_program.sft.sft_training import sft_examples, split_by_conversation
 from memory_program.sft.trajectories import read_trajectories, record_trajectories
-from memory_program.tracking import EXPERIMENT, import_mlflow
+from memory_program.tracking import EXPERIMENT
 from memory_program.worlds import as_locomo_json
 from tests.competent_model import Prompt, chat_format
 from tests.conversations import session
@@ -239,9 +240,9 @@ def test_fine_tuning_teaches_the_experts_replies(model, taught, tmp_path):
         "model": f"local:{model}", "trajectories": taught, "output_dir": tmp_path / "sft", "batch": 4,
         "learning_rate": 2e-3, "warmup_steps": 0, "held_out": 0.34,
     }  # fmt: skip
-    fine_tune_writer(FineTuneConfig(**settings, epochs=6), QUIET)
+    fine_tune_parts(FineTuneConfig(**settings, epochs=6), QUIET)
     with pytest.raises(ConfigError, match="holds a training with epochs=6"):
-        fine_tune_writer(FineTuneConfig(**settings, epochs=1), QUIET)
+        fine_tune_parts(FineTuneConfig(**settings, epochs=1), QUIET)
     losses = [e["loss"] for e in read_log(tmp_path / "sft") if e["kind"] == "validation"]
     client = import_mlflow().MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
     (tracked,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
@@ -275,7 +276,7 @@ def test_what_fine_tuning_validates_and_keeps_is_the_average_of_the_weights(mode
         "mlflow": False,
     }  # fmt: skip
     (taught / "program.json").write_text("{}")
-    fine_tune_writer(FineTuneConfig(**settings), QUIET)
+    fine_tune_parts(FineTuneConfig(**settings), QUIET)
     assert (tmp_path / "model" / "program.json").read_text() == "{}", "the prompts go with the weights"
     assert read_log(tmp_path)[-1]["best_step"] == 4
     state = torch.load(tmp_path / "checkpoints" / "000004" / "state.pt")

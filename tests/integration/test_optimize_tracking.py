@@ -5,7 +5,8 @@ from pathlib import Path
 import dspy
 
 from memory_program.bank.space import MemorySpace
-from memory_program.tracking import EXPERIMENT, import_mlflow
+from memory_program.core.mlflow_address import import_mlflow
+from memory_program.tracking import EXPERIMENT
 from tests.model_server import ModelServer
 from tests.optimization_samples import (
     READER_CURE,

@@ -22,6 +22,7 @@ from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, RecordError
 from memory_program.core.json_files import Json
+from memory_program.core.mlflow_address import import_mlflow
 from memory_program.evaluation.evaluation_run import evaluate, evaluate_oracle
 from memory_program.evaluation.item_records import JudgeRecord
 from memory_program.evaluation.question_selection import load_selection
@@ -35,7 +36,7 @@ from memory_program.evaluation.report.write_reports import (
 from memory_program.evaluation.scoring.score_signature import identify_judge, write_run
 from memory_program.evaluation.stages.judge_stage import list_answers_to_judge
 from memory_program.models.usage import Usage
-from memory_program.tracking import EXPERIMENT, import_mlflow
+from memory_program.tracking import EXPERIMENT
 from tests.report_samples import evaluated
 
 

@@ -24,7 +24,7 @@ from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.rewards import build_answer_metric
 from memory_program.rl.training_run import train
 from memory_program.sft.program_examples import reader_examples, writer_examples
-from memory_program.sft.sft_commands import fine_tune_writer
+from memory_program.sft.sft_commands import fine_tune_parts
 from memory_program.sft.sft_training import sft_examples
 from memory_program.sft.trajectories import read_trajectories, record_trajectories
 from memory_program.worlds import as_locomo_json
@@ -164,7 +164,7 @@ def test_fine_tuning_teaches_a_reader_to_answer(model, trajectories, tmp_path):
         model=f"local:{model}", trajectories=trajectories, target="reader", output_dir=tmp_path, batch=4,
         learning_rate=2e-3, warmup_steps=0, held_out=0.34, epochs=4,
     )  # fmt: skip
-    fine_tune_writer(config, Console(quiet=True))
+    fine_tune_parts(config, Console(quiet=True))
     assert (tmp_path / "model" / "program.json").is_file()
     program, space = reader_student(tmp_path / "model" / "reader"), MemorySpace("x")
     (told,) = memorable_talk("x").sessions

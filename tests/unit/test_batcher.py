@@ -211,6 +211,11 @@ def test_a_lost_device_leaves_nobody_waiting(
         batcher.generate(greedy(1))
 
 
+def engine_threads() -> set[threading.Thread]:
+    """The threads of engines; other tests in this process may have left some."""
+    return {thread for thread in threading.enumerate() if thread.name == "local-engine"}
+
+
 def test_a_thread_that_the_system_refuses_is_an_error_and_is_started_later(
     monkeypatch: pytest.MonkeyPatch, decoder: CountingDecoder
 ) -> None:
@@ -362,7 +367,7 @@ def test_a_thread_that_holds_a_pause_can_neither_generate_nor_pause_again(decode
 def test_close_fails_open_and_later_calls_and_ends_the_thread(
     decoder: CountingDecoder, threads: ThreadPoolExecutor
 ) -> None:
-    batcher = make_batcher(decoder, slots=1)
+    others, batcher = engine_threads(), make_batcher(decoder, slots=1)
     calls = [start_and_hold(threads, batcher, decoder, greedy(3))]
     calls.append(threads.submit(batcher.generate, greedy(3)))
     closing = threads.submit(batcher.close)
@@ -375,7 +380,7 @@ def test_close_fails_open_and_later_calls_and_ends_the_thread(
     batcher.close()
     with pytest.raises(ModelError, match="closed"):
         batcher.generate(greedy(1))
-    assert "local-engine" not in {thread.name for thread in threading.enumerate()}
+    assert engine_threads() <= others
 
 
 def test_close_before_the_first_call_starts_nothing(decoder: CountingDecoder) -> None:
@@ -538,7 +543,7 @@ def test_a_pause_waits_for_a_prefill(decoder: CountingDecoder, threads: ThreadPo
 def test_close_waits_for_prefill_threads_and_fails_their_calls(
     decoder: CountingDecoder, threads: ThreadPoolExecutor
 ) -> None:
-    batcher = make_batcher(decoder, prefill_threads=1)
+    others, batcher = engine_threads(), make_batcher(decoder, prefill_threads=1)
     decoder.prefill_gate.clear()
     calls = [threads.submit(batcher.generate, greedy(n)) for n in (3, 4, 5)]
     until(lambda: len(decoder.prefilled_by) > 0)
@@ -550,7 +555,7 @@ def test_close_waits_for_prefill_threads_and_fails_their_calls(
     for call in calls:
         with pytest.raises(ModelError, match="closed"):
             tokens(call)
-    assert "local-engine" not in {thread.name for thread in threading.enumerate()}
+    assert engine_threads() <= others
 
 
 def test_busy_time_grows_while_a_call_is_open(decoder: CountingDecoder, threads: ThreadPoolExecutor) -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.configs.train_config import TrainConfig
+from memory_program.core.mlflow_address import find_tracking_problem, import_mlflow
 from memory_program.optimization.mlflow_optimization import OptimizationPublisher
 from memory_program.rl.mlflow_training import TrainingPublisher
-from memory_program.tracking import CurvePoints, RunTracker, TrackedRun, find_tracking_problem, import_mlflow
+from memory_program.tracking import CurvePoints, RunTracker, TrackedRun
 
 Make = Callable[[Path, str, Any], RunTracker]
 DATA = {"name": "talks", "sha256": "0" * 64}
