@@ -98,7 +98,7 @@ def _command(
 
     Args:
         run: Folder of the training, for example runs/train.
-        agent: Show only this agent: core, episodic, semantic, procedural or generalist.
+        agent: Show only this agent: core, episodic, semantic, procedural, generalist or reader.
         step: Show only this step.
         sort: Order of the rows, highest first; step shows the latest first.
         reverse: Lowest first: the worst rollouts, or the first steps.

@@ -21,6 +21,7 @@ from memory_program.core.command_line import parse_flags, parse_mode
 from memory_program.forget.__main__ import main as forget_command
 from memory_program.optimization.optimization_run import optimize
 from memory_program.rl.backends.arbor.__main__ import main as arbor_command
+from memory_program.rl.rollout_files import main as rollouts_command
 from memory_program.serving.reward_server import RewardServerConfig
 from memory_program.worlds.__main__ import main as world_command
 from tests.conftest import CHECKOUT
@@ -68,7 +69,7 @@ def _prints_help(command, arguments):
     assert not exit_info.value.code
 
 
-def _check(command):
+def _check(command, capsys):
     """Parse one command as its program does; nothing runs."""
     words = shlex.split(command)
     if words[0] == "memory-program":
@@ -97,6 +98,9 @@ def _check(command):
             _prints_help(world_command, [])
         case "memory-program forget":
             _prints_help(forget_command, [])
+        case "memory-program rollouts":  # the folder is empty, and the flags are read before it
+            assert rollouts_command(arguments)
+            assert "no rollouts" in capsys.readouterr().err
         case "memory-program arbor":
             _prints_help(arbor_command, arguments)
         case "locomo.split_data":
@@ -115,7 +119,7 @@ def test_every_command_is_valid(command, monkeypatch, tmp_path, capsys):
     for saved in ("optimized_memory_program.json", "optimized_judge.json"):
         (tmp_path / saved).write_text("{}")
     monkeypatch.chdir(tmp_path)
-    _check(command)
+    _check(command, capsys)
 
 
 def test_the_readme_begins_with_the_main_job_and_then_the_tests():
