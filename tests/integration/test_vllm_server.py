@@ -100,7 +100,8 @@ def test_roles_with_one_model_share_a_server_that_ends_with_the_run(vllm, tmp_pa
     ((_, _, *arguments),) = vllm.started
     shown = " ".join(arguments)
     assert shown.startswith(f"serve {tmp_path / 'model'} --host 127.0.0.1 --port ")
-    assert shown.endswith(f"--served-model-name {model} --max-model-len 4096")
+    assert f"--served-model-name {model} " in shown
+    assert "disable_any_whitespace=true --max-model-len 4096" in shown  # the user's arguments come last
     assert "estimated cost" not in ended.stdout
     assert vllm.left() == []
 
