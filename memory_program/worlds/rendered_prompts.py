@@ -37,7 +37,7 @@ def render_prompt(signature: type[dspy.Signature], **inputs: object) -> tuple[st
 
 def known_response(request: Request, text: str) -> Response:
     """Make the response of an expert that knows the reply: a model that needs no weights."""
-    prompt = "".join([request.system or "", *(message.text or "" for message in request.messages)])
+    prompt = "".join(extract_prompt(request))
     usage = Usage(input_tokens=count_tokens(prompt), output_tokens=count_tokens(text))
     message = Message.assistant([TextPart(text)])
     return Response(id=None, model=request.model, message=message, finish_reason="stop", usage=usage)
