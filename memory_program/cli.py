@@ -102,13 +102,17 @@ def run_optimize(arguments: Sequence[str] | None = None, prog: str = "optimize.p
 def run_train(arguments: Sequence[str] | None = None, prog: str = "train.py") -> int:
     """Train models of the program, in the mode that the flags name."""
     from memory_program.core.command_line import parse_flags, parse_mode, run_script
+    from memory_program.rl.backends.backend_choice import choose_backend
 
     def run() -> None:
         mode = parse_mode(TRAIN_MODES, "train", arguments)
         modes = "\n".join(f"- {name}: {phrase}" for name, (_, phrase) in TRAIN_MODES.items())
         about = f"Modes, each with its own flags ({prog} --mode NAME --help):\n\n{modes}"
-        config_type = train_mode_config(mode, arguments)
+        choice = choose_backend(arguments) if mode == "train" else None
+        config_type = train_mode_config(mode) if choice is None else choice.config_type
         config = parse_flags(config_type, arguments, about=about, prog=f"{prog} --mode {mode}")
+        if choice is not None and choice.reason is not None:
+            print(f"backend: {choice.config_type.backend_name()}, since {choice.reason}", flush=True)
         _load(f"memory_program.{TRAIN_MODES[mode][0]}", extra="train")(config)
 
     return run_script(run)
@@ -116,10 +120,11 @@ def run_train(arguments: Sequence[str] | None = None, prog: str = "train.py") ->
 
 def train_mode_config(mode: str, arguments: Sequence[str] | None = None) -> type["Settings"]:
     """Return the config of a mode of ``train.py``; that of a training depends on the backend."""
-    from memory_program.configs import arbor_config, sft_config, train_config
+    from memory_program.configs import sft_config, train_config
+    from memory_program.rl.backends.backend_choice import choose_backend
 
     if mode == "train":
-        return arbor_config.train_config_type(arguments)
+        return choose_backend(arguments).config_type
     return {
         "evaluate": train_config.ReevaluateConfig,
         "trajectories": sft_config.TrajectoriesConfig,

@@ -26,13 +26,13 @@ class ArborServer:
     Args:
         storage: where checkpoints are written.
         model: what every checkpoint holds, a folder in the format of transformers.
-        fails_at: numbers of the groups at which the server breaks down, once each.
+        fails_at: numbers of the steps at which the server breaks down, once each.
     """
 
     def __init__(self, storage: Path, model: Path, *, fails_at: Sequence[int] = ()) -> None:
         self.calls: list[str] = []
         self.initialized: list[dict[str, Any]] = []
-        self.groups: list[list[dict[str, Any]]] = []
+        self.batches: list[list[dict[str, Any]]] = []
         self.asked: set[str] = set()
         """The names under which the policy was asked."""
         self.skill = dict.fromkeys(REPLIES, 0.5)
@@ -93,20 +93,20 @@ class ArborServer:
     def _step(self, body: dict[str, Any]) -> dict[str, Any] | JSONResponse:
         self._check(body)
         with self._lock:
-            if len(self.groups) in self._fails_at:
-                self._fails_at.remove(len(self.groups))
+            if len(self.batches) in self._fails_at:
+                self._fails_at.remove(len(self.batches))
                 return JSONResponse({"type": "RuntimeError", "message": "broken", "timestamp": ""}, 500)
             assert len(body["batch"]) == self.initialized[0]["trainer_config"]["num_generations"]
             self.calls.append("step")
-            self.groups.append(body["batch"])
+            self.batches.append(body["batch"])
             self._learn(body["batch"])
             return self._job()
 
-    def _learn(self, group: list[dict[str, Any]]) -> None:
-        agent = _agent_of(group[0]["messages"])
-        remembering = reply(agent, remembers=True)
-        gain = sum(item["reward"] for item in group if item["completion"]["content"] == remembering)
-        self.skill[agent] = min(1.0, max(0.0, self.skill[agent] + 0.2 * gain))
+    def _learn(self, batch: list[dict[str, Any]]) -> None:
+        for item in (item for item in batch if item["completion"]):  # others fill the batch
+            agent = _agent_of(item["messages"])
+            if item["completion"]["content"] == reply(agent, remembers=True):
+                self.skill[agent] = min(1.0, max(0.0, self.skill[agent] + 0.04 * item["reward"]))
 
     def _checkpoint(self, body: dict[str, Any]) -> dict[str, Any]:
         self._check(body)
@@ -154,7 +154,7 @@ class ArborServer:
             "current_model": self._job_id,
             "checkpoints": {},
             "last_checkpoint": None,
-            "pending_batch_ids": [len(self.groups)],
+            "pending_batch_ids": [len(self.batches)],
         }
 
 

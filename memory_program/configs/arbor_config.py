@@ -5,6 +5,7 @@ Keys and behaviour are those of arbor-ai 0.2.17 (``arbor/server/api/schemas.py``
 training without a word. Nothing slow is imported.
 """
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,27 +15,28 @@ from pydantic import Field, model_validator
 
 from memory_program.configs.arbor_yaml import ARBOR_YAML, ArborConfig, parse_gpu_ids, read_arbor_config
 from memory_program.configs.train_config import DEFAULT_GRPO, TrainConfig
-from memory_program.configs.trainer_groups import GRPOSettings, OptimizerSettings, ReinforceSettings
-from memory_program.core.command_line import peek_flag, peek_setting
+from memory_program.configs.trainer_groups import GRPOSettings, OptimizerSettings, Part, ReinforceSettings
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import SettingsGroup
 
 _LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 """Those of Llama, Qwen, Mistral and Gemma. Arbor takes a list, and PEFT's "all-linear" is none."""
 
-_CLIPPING = "Arbor clips at 0.2 and 0.28; it takes one step per group, with the weights that sampled it"
+_CLIPPING = "Arbor clips at 0.2 and 0.28; it takes one step per batch, with the weights that sampled it"
 _UNSUPPORTED_SETTINGS = {
     "clip_low": _CLIPPING,
     "clip_high": _CLIPPING,
     "entropy_weight": "Arbor has no entropy bonus",
-    "iterations": "Arbor takes one step per group",
+    "iterations": "Arbor takes one optimizer step per batch",
     "ema_decay": "Arbor keeps the current weights and no EMA",
-    "batch_tokens": "Arbor counts samples: --per-device-train-batch-size, --gradient-accumulation-steps",
+    "batch_tokens": "Arbor counts samples: --per-device-train-batch-size",
 }
 """Settings that Arbor has no key for, with the reason or the alternative."""
 
 _ARBOR_OPTIMIZER = OptimizerSettings(tuning="lora", bf16=True, gradient_checkpointing=True)
-"""Defaults for the large models that a server trains."""
+_ARBOR_TRAINER = ReinforceSettings(optimizer=_ARBOR_OPTIMIZER, beta=0.0)
+"""Defaults for the large models that a server trains. No KL: Arbor's counts the tokens of prompts too, and
+divides by those of replies, so that 0.04 would weigh as much as 0.4 does elsewhere."""
 
 
 class ArborBatchSettings(SettingsGroup):
@@ -43,24 +45,35 @@ class ArborBatchSettings(SettingsGroup):
     per_device_train_batch_size: int = Field(default=2, ge=1)
     """Samples of one pass on each training GPU."""
 
-    gradient_accumulation_steps: int = Field(default=4, ge=1)
-    """Passes per optimizer step."""
-
     max_prompt_tokens: int = Field(default=4096, ge=1)
     """Most tokens of a prompt; with --max-completion-tokens the limit of a sequence."""
 
 
 class ArborJobSettings(ReinforceSettings, init=False):
-    """The settings of one training on an Arbor server."""
+    """The settings of one training on an Arbor server.
+
+    All samples of a step are one batch of the server, and one optimizer step: Arbor computes its ratios with
+    the weights of the moment, so later steps on the same samples would be off-policy without a correction.
+    """
 
     optimizer: OptimizerSettings = _ARBOR_OPTIMIZER
     batches: ArborBatchSettings = ArborBatchSettings()
 
+    beta: float = Field(default=0.0, ge=0)
+    """Weight of the KL divergence from the initial model; Arbor's counts the tokens of prompts too."""
+
     num_generations: int = Field(ge=2)
     """Samples of a group."""
 
-    max_groups: int = Field(ge=1)
-    """Most groups that will be sent."""
+    groups_per_step: int = Field(default=1, ge=1)
+    """Most groups of a step."""
+
+    turns: int = Field(default=1, ge=1)
+    """Most calls of a sample. Each after the first costs two samples: its own, and one that cancels its
+    prompt."""
+
+    num_train_steps: int = Field(ge=1)
+    """Most steps that will be sent."""
 
     num_inference_gpus: int = Field(default=1, ge=1)
     """GPUs that sample."""
@@ -69,33 +82,40 @@ class ArborJobSettings(ReinforceSettings, init=False):
     """GPUs that train."""
 
     @model_validator(mode="after")
-    def _check_samples_fit(self) -> Self:
+    def _check_support(self) -> Self:
         check_arbor_supports(self)
-        batches = self.batches
-        passes = self.num_training_gpus * batches.gradient_accumulation_steps
-        if self.num_generations % passes:
-            raise ConfigError(
-                f"group_size={self.num_generations} must be a multiple of training GPUs times "
-                f"gradient_accumulation_steps ({self.num_training_gpus} x "
-                f"{batches.gradient_accumulation_steps}): Arbor drops the samples that do not fill a pass"
-            )
-        samples = passes * batches.per_device_train_batch_size
-        if samples % self.num_generations:
-            raise ConfigError(
-                f"training GPUs x gradient_accumulation_steps x per_device_train_batch_size = {samples} must "
-                f"be a multiple of group_size={self.num_generations}: Arbor refuses any other batch"
-            )
         return self
 
     @property
+    def gradient_accumulation_steps(self) -> int:
+        """Passes of an optimizer step: as many as its samples need on the training GPUs."""
+        samples = self.num_generations * self.groups_per_step * (2 * self.turns - 1)
+        return math.ceil(samples / (self.num_training_gpus * self.batches.per_device_train_batch_size))
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a batch of the server, with those that fill the last pass."""
+        passes = self.num_training_gpus * self.gradient_accumulation_steps
+        return passes * self.batches.per_device_train_batch_size
+
+    def describe_batch(self) -> str:
+        """Describe the batch of a step in one line."""
+        return (
+            f"an optimizer step has room for {self.batch_size} samples: "
+            f"{self.num_training_gpus} training GPUs x {self.batches.per_device_train_batch_size} samples x "
+            f"{self.gradient_accumulation_steps} passes (gradient accumulation)"
+        )
+
+    @property
     def max_steps(self) -> int:
-        """Steps that the server is told to expect: more than groups will come, in whole epochs.
+        """Steps that the server is told to expect: more than will come, in whole epochs.
 
         At its last step Arbor's trainer exits, and every request to it hangs. Its made-up epochs have
-        ``max_steps / batch size`` passes: unless accumulation divides them, each ends with half a group.
+        ``max_steps / per_device_train_batch_size`` passes: unless accumulation divides them, each ends with
+        an optimizer step on a part of a batch.
         """
-        epoch = self.batches.per_device_train_batch_size * self.batches.gradient_accumulation_steps
-        return (self.max_groups // epoch + 1) * epoch
+        epoch = self.batches.per_device_train_batch_size * self.gradient_accumulation_steps
+        return (self.num_train_steps // epoch + 1) * epoch
 
     @property
     def max_seq_len(self) -> int:
@@ -109,11 +129,11 @@ class ArborJobSettings(ReinforceSettings, init=False):
         would be cut); ``soft_completion_penalty_length``, which would change rewards that must sum to zero.
         """
         config: dict[str, Any] = {
-            "num_generations": self.num_generations,
+            "num_generations": self.batch_size,
             "max_steps": self.max_steps,
             "num_training_gpus": self.num_training_gpus,
             "per_device_train_batch_size": self.batches.per_device_train_batch_size,
-            "gradient_accumulation_steps": self.batches.gradient_accumulation_steps,
+            "gradient_accumulation_steps": self.gradient_accumulation_steps,
             "gradient_checkpointing": self.optimizer.gradient_checkpointing,
             "learning_rate": self.optimizer.learning_rate,
             "lr_scheduler_type": "constant_with_warmup",
@@ -166,16 +186,12 @@ class ArborJobSettings(ReinforceSettings, init=False):
 class ArborTrainConfig(TrainConfig, init=False):
     """Train the weights of the memory program's writer on an Arbor server.
 
-    The loop is that of --backend local; sampling and training run on the server's GPUs. An optimizer step of
-    the server is one group: one agent's replies in the rollouts of one episode. Settings that Arbor does not
-    support are refused, with the reason.
+    The loop is that of --backend local; sampling and training run on the server's GPUs. Settings that Arbor
+    does not support are refused, with the reason.
     """
 
-    backend: Literal["local", "arbor"] = "arbor"
-    """Where to train. The flags of the other backend: --backend local --help."""
-
     arbor_config: Path = ARBOR_YAML
-    """The server's file: host, port, storage and GPUs. deploy/arbor.yaml is an example."""
+    """The server's file: host, port, storage and GPUs. It is written with its defaults if it is missing."""
 
     inference_gpus: str | None = None
     """Comma-separated ids of the GPUs that sample, of those that arbor.yaml names. Default: all of them."""
@@ -187,8 +203,13 @@ class ArborTrainConfig(TrainConfig, init=False):
     """Model to train: a Hugging Face id, or "local:" and a folder that the server has at the same path."""
 
     grpo: GRPOSettings = DEFAULT_GRPO.replace(num_train_steps=500)
-    trainer: ReinforceSettings = ReinforceSettings(optimizer=_ARBOR_OPTIMIZER)
+    trainer: ReinforceSettings = _ARBOR_TRAINER
     batches: ArborBatchSettings = ArborBatchSettings()
+
+    @classmethod
+    def backend_name(cls) -> Literal["local", "arbor"]:
+        """Return the backend of these settings."""
+        return "arbor"
 
     @model_validator(mode="after")
     def _check_arbor_support(self) -> Self:
@@ -196,14 +217,6 @@ class ArborTrainConfig(TrainConfig, init=False):
             raise ConfigError(
                 f"save_every={self.grpo.save_every} must be 1: the server cannot go back to earlier weights"
             )
-        if self.system.writer.writer_max_turns != 1:
-            raise ConfigError(
-                f"writer_max_turns={self.system.writer.writer_max_turns} must be 1: Arbor's loss counts the "
-                "prompt's tokens too, which cancel only if all samples of a group have the same prompt, and "
-                "later turns differ"
-            )
-        if self.dry_run:
-            raise ConfigError("dry_run needs a model in this process: show the group with --backend local")
         check_arbor_supports(self.trainer)
         return self
 
@@ -216,20 +229,26 @@ class ArborTrainConfig(TrainConfig, init=False):
         """
         return read_arbor_config(self.arbor_config)
 
-    def job_settings(self, agents: int) -> ArborJobSettings:
+    def job_settings(self, part: Part, agents: int) -> ArborJobSettings:
         """Make the settings that the server is told.
 
         Args:
-            agents: of the writer; each sends at most one group per episode.
+            part: that is trained.
+            agents: of the writer; each sends at most one group per episode. A reader sends one per question.
 
         Raises:
-            ConfigError: the samples of a step do not fit the GPUs, or there are too few GPUs.
+            ConfigError: the GPUs are not the first of those that ``arbor.yaml`` names.
         """
+        is_writer = part == "writer"
+        groups = agents if is_writer else self.grpo.episode_questions
+        turns = self.system.writer.writer_max_turns if is_writer else 1 + self.system.reader.max_searches
         return ArborJobSettings(
             **self.trainer.flat_values(),
             batches=self.batches,
             num_generations=self.grpo.group_size,
-            max_groups=self.grpo.num_train_steps * self.grpo.examples_per_step * agents,
+            groups_per_step=self.grpo.examples_per_step * groups,
+            turns=turns,
+            num_train_steps=self.grpo.num_train_steps,
             num_inference_gpus=_count_gpus("inference", self.inference_gpus, self.arbor.inference.gpu_ids),
             num_training_gpus=_count_gpus("training", self.training_gpus, self.arbor.training.gpu_ids),
         )
@@ -250,26 +269,6 @@ def check_arbor_supports(settings: ReinforceSettings) -> None:
             "loss_type='grpo' is wrong on Arbor: its loss counts the prompt's tokens too, divided by each "
             "sample's own length, so they do not cancel: choose from dapo, dr_grpo"
         )
-
-
-def train_config_type(arguments: Sequence[str] | None = None) -> type[TrainConfig]:
-    """Find the config of the backend that the flags ask for, since each has its own flags and defaults.
-
-    Args:
-        arguments: the command line; None takes ``sys.argv``.
-
-    Raises:
-        ConfigError: there is no such backend.
-    """
-    named = peek_setting("backend", arguments)
-    if named is None:
-        flags = ("arbor-config", "inference-gpus", "training-gpus")  # only an Arbor server has them
-        is_arbor = ARBOR_YAML.is_file() or any(peek_flag(flag, arguments) is not None for flag in flags)
-        return ArborTrainConfig if is_arbor else TrainConfig
-    types: dict[str, type[TrainConfig]] = {"local": TrainConfig, "arbor": ArborTrainConfig}
-    if named not in types:
-        raise ConfigError(f"unknown backend {named!r}: choose from {', '.join(types)}")
-    return types[named]
 
 
 def _count_gpus(purpose: str, wanted: str | None, available: Sequence[int]) -> int:

@@ -1,6 +1,6 @@
 """``arbor.yaml``: the address and the GPUs of the training server; it has no hyperparameter."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -8,10 +8,24 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from memory_program.core.errors import ConfigError
+from memory_program.core.gpus import list_gpus
 from memory_program.core.settings import Settings, split_list
 
 ARBOR_YAML = Path("arbor.yaml")
 """The file that is read if no other is named."""
+
+DEFAULT_TEXT = """\
+# The Arbor server that train.py --backend arbor trains on: its address and its GPUs. Settings of the training
+# are flags (python train.py --backend arbor --help). Start the server: memory-program arbor serve
+host: 127.0.0.1          # Arbor has no password: reach a server elsewhere through an SSH tunnel
+port: 7453
+storage_path: ~/.arbor   # the server's environment, logs and checkpoints, on its own machine
+inference:
+  gpu_ids: '0'           # vLLM samples here; ids as nvidia-smi counts them
+training:
+  gpu_ids: '1,2'         # weights are trained here; no GPU can do both
+"""
+"""The file that is written where there is none. The checkout has it at its top level."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -43,7 +57,7 @@ class GpuDevices(Settings):
     @field_validator("gpu_ids", mode="before")
     @classmethod
     def _read_ids(cls, value: object) -> object:
-        return parse_gpu_ids(value) if isinstance(value, str) else value
+        return parse_gpu_ids(str(value)) if isinstance(value, str | int) else value
 
 
 class ArborConfig(Settings):
@@ -95,6 +109,18 @@ class ArborConfig(Settings):
         return self.storage_path.expanduser()
 
 
+def ensure_arbor_yaml(path: Path, say: Callable[[str], None]) -> None:
+    """Write ``arbor.yaml`` with its defaults if there is none; a file of another name must exist.
+
+    On a machine with two GPUs, one of them trains.
+    """
+    if path != ARBOR_YAML or path.exists():
+        return
+    training = "1" if list_gpus() == [0, 1] else "1,2"
+    path.write_text(DEFAULT_TEXT.replace("'1,2'", f"'{training}'".ljust(5)), encoding="utf-8")
+    say(f"wrote {path}: it names GPU 0 for sampling and {training} for training; edit it if that is wrong")
+
+
 def read_arbor_config(path: Path) -> ArborConfig:
     """Read ``arbor.yaml``.
 
@@ -105,7 +131,7 @@ def read_arbor_config(path: Path) -> ArborConfig:
         content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))  # Any: whatever YAML may hold
     except FileNotFoundError as error:
         raise ConfigError(
-            f"there is no {str(path)!r}: copy deploy/arbor.yaml to it and name the GPUs, or give another file"
+            f"there is no {str(path)!r}: memory-program arbor serve writes {ARBOR_YAML}, or give another file"
         ) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{str(path)!r} cannot be read: {' '.join(str(error).split())}") from error

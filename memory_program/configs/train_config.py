@@ -52,10 +52,10 @@ class TrainConfig(Settings, init=False):
     mode: Literal["train"] = "train"
     """Train, and then evaluate. This is the default mode."""
 
-    backend: Literal["local", "arbor"] = "local"
+    backend: Literal["auto", "local", "arbor"] = "auto"
     """Where to train: local is this process, on the CPU or one GPU; arbor is a server with GPUs, with its own
-    flags and defaults (--backend arbor --help). The default is arbor if there is a file arbor.yaml, or
-    --arbor-config names one."""
+    flags and defaults (--backend arbor --help). auto takes arbor if its server answers, if at least two GPUs
+    are visible, or if a flag names its file or GPUs, and prints the reason."""
 
     model: str = POCKET_BASE
     """Model to train: "pocket-base" or "pocket" (embedded), "local:" and a folder, or a Hugging Face id."""
@@ -112,10 +112,20 @@ class TrainConfig(Settings, init=False):
     def _complete_model(cls, value: str) -> str:
         return trainable_model(value)
 
+    @classmethod
+    def backend_name(cls) -> Literal["local", "arbor"]:
+        """Return the backend of these settings."""
+        return "local"
+
+    @field_validator("backend")
+    @classmethod
+    def _resolve_backend(cls, value: str) -> str:
+        if value not in ("auto", cls.backend_name()):
+            raise ConfigError(f"backend={value!r} has settings of its own, and these are of {cls.__name__}")
+        return cls.backend_name()
+
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
-        if self.backend != type(self).model_fields["backend"].default:
-            raise ConfigError(f"backend={self.backend!r} has settings of its own: build an ArborTrainConfig")
         self.grading.check_has_judge()
         self.source.check_trainable()
         for part in self.parts:

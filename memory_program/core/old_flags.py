@@ -19,6 +19,16 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "expert-model": (("model", "use --model NAME"),),
     "gpu-type": (("", "GPUs are rented by SkyPilot: sky launch --gpus NAME deploy/arbor-sky.yaml"),),
+    "gradient-accumulation-steps": (
+        (
+            "per-device-train-batch-size",
+            "its passes follow from the samples of a step, --per-device-train-batch-size and the GPUs",
+        ),
+        (
+            "batch-tokens",
+            "a step accumulates as many passes as it needs: use --batch-tokens N for their size",
+        ),
+    ),
     "inference-gpus": (("backend", "it belongs to --backend arbor, a server with GPUs"),),
     "judge-provider": (("judge-model", "use --judge-model openai/NAME: the provider is a part of the name"),),
     "max-length": (

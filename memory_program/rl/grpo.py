@@ -12,6 +12,7 @@ their scores are the rewards (``answer_rollouts.py``).
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from itertools import count
@@ -168,10 +169,17 @@ class MemoryGRPO(Teleprompter):
         return student
 
     def dry_run(self, student: MemoryProgram, *, trainset: Sequence[Conversation]) -> list[EpisodeGroups]:
-        """Sample, grade and credit one episode, and return its groups; nothing is trained."""
+        """Sample, grade and credit one episode, and return its groups; nothing is trained.
+
+        A server samples in a job only: one is begun, and cancelled at the end.
+        """
         _check_setup(self.target, student, trainset, ())
-        with self._open_store() as store:
-            settings = _resume_settings(self, student, trainset, ())
+        with ExitStack() as stack:
+            store = stack.enter_context(self._open_store())
+            lm, settings = get_policy_lm(student, self.target), _resume_settings(self, student, trainset, ())
+            if lm.provider.reinforceable:
+                job = lm.reinforce(self.training.model_dump())
+                stack.callback(job.cancel)
             one = self.settings.replace(examples_per_step=1)
             phase = _make_phase(self, one, student, (trainset, ()), store, settings)
             return list(phase.sample_groups(0, Stopwatch()).groups)

@@ -1,5 +1,6 @@
 """The models of a training: the trained one, the frozen one, and the judge."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import dspy
@@ -7,6 +8,7 @@ import dspy
 from locomo.judge.rubrics import Rubric
 from memory_program.agents.program import MemoryProgram
 from memory_program.configs.arbor_config import ArborTrainConfig
+from memory_program.configs.arbor_yaml import ensure_arbor_yaml
 from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import Part, ReinforceSettings
@@ -37,7 +39,7 @@ def load_trainable_model(config: TrainConfig, folder: Path) -> dspy.LM:
         return arbor_model(
             config.model,
             config.arbor.url,
-            folder,
+            None if config.dry_run else folder,
             max_tokens=config.trainer.max_completion_tokens,
             threads=config.grpo.concurrency,
         )
@@ -50,26 +52,26 @@ def load_trainable_model(config: TrainConfig, folder: Path) -> dspy.LM:
     return reload_in_float32(lm) if config.trainer.optimizer.tuning == "full" else lm
 
 
-def check_backend(config: TrainConfig) -> None:
-    """Check that the training server answers, if there is one.
+def check_backend(config: TrainConfig, say: Callable[[str], None]) -> None:
+    """Check that the training server answers, if there is one, and write its ``arbor.yaml`` if that lacks.
 
     Raises:
-        ConfigError: ``arbor.yaml`` is missing or wrong.
+        ConfigError: ``arbor.yaml`` is wrong, or a file of another name is missing.
         ModelError: no server answers.
     """
     if isinstance(config, ArborTrainConfig):
+        ensure_arbor_yaml(config.arbor_config, say)
         ArborClient(config.arbor.url).check()
 
 
 def training_settings(config: TrainConfig, program: MemoryProgram, part: Part) -> ReinforceSettings:
-    """Return the settings of the policy update; a server also needs the most groups of an episode.
+    """Return the settings of the policy update; a server is also told the size of a step.
 
     Raises:
-        ConfigError: the samples of a step do not fit the server's GPUs.
+        ConfigError: the GPUs are not the first of those that ``arbor.yaml`` names.
     """
     if isinstance(config, ArborTrainConfig):
-        groups = len(program.writer.agents) if part == "writer" else config.grpo.episode_questions
-        return config.job_settings(agents=groups)
+        return config.job_settings(part, len(program.writer.agents))
     return config.trainer
 
 

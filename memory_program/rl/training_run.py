@@ -11,7 +11,7 @@ from rich.console import Console
 
 from locomo.atomic_files import atomic_write_folder
 from memory_program.agents.program import MemoryProgram
-from memory_program.configs.arbor_config import ArborTrainConfig
+from memory_program.configs.arbor_config import ArborJobSettings, ArborTrainConfig
 from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
 from memory_program.configs.trainer_groups import Part
 from memory_program.core.checkpoints import LogEntry, read_log
@@ -69,7 +69,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
         TrackingError: MLflow fails; everything else is done.
     """
     progress = _set_up_progress(config, console)
-    check_backend(config)
+    check_backend(config, progress.say)
     with ExitStack() as stack:
         stack.enter_context(lock_run_folder(config.output_dir))
         splits, program = _load_splits_and_program(config, progress)
@@ -215,12 +215,15 @@ def _make_grpo(
         program.reader.set_lm(policy)
         program.writer.set_lm(load_frozen_model(config, "writer", writer))
         progress.say(f"the reader is trained from {config.model}; {writer} writes")
+    training = training_settings(config, program, part)
+    if isinstance(training, ArborJobSettings):
+        progress.say(training.describe_batch())
     begin = publisher.begin if publisher is not None and part == config.parts[0] else lambda: None
     return MemoryGRPO(
         make_answer_metric(config),
         folder / "dry-run" if config.dry_run else folder,
         config.timed_grpo,
-        training_settings(config, program, part),
+        training,
         expert_tokens=splits.expert_tokens,
         extra_resume_settings=scoring_settings(config),
         on_start=begin,

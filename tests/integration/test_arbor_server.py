@@ -40,9 +40,10 @@ ON_THE_CPU = (
 )
 SETTINGS = ArborJobSettings(
     num_generations=4,
-    max_groups=8,
-    per_device_train_batch_size=2,
-    gradient_accumulation_steps=2,
+    groups_per_step=2,
+    turns=2,
+    num_train_steps=8,
+    per_device_train_batch_size=8,
     max_prompt_tokens=128,
     max_completion_tokens=32,
     learning_rate=1e-2,
@@ -54,12 +55,13 @@ PROMPT = [
     {"role": "system", "content": "Remember what is said."},
     {"role": "user", "content": "Nate adopted a turtle."},
 ]
+RESULTS = [*PROMPT, {"role": "assistant", "content": "search"}, {"role": "user", "content": "Nothing found."}]
 CREDITED = [WeightedReward(1.0, 4.0), WeightedReward(0.0), WeightedReward(0.5), WeightedReward(0.25, 2.5)]
 
 
 @dataclass(frozen=True, slots=True)
 class Arbor:
-    """A server with a job that has trained on three groups, in two steps."""
+    """A server with a job that has taken two steps: on two groups, and on one with a second turn."""
 
     config: ArborConfig
     job: ArborReinforceJob
@@ -71,8 +73,8 @@ class Arbor:
     """How often the sampler had got all weights: before the first step, and after each."""
 
 
-def group(size: int) -> dict[str, object]:
-    """Some of the samples, as ``training_items`` writes them."""
+def group(size: int, second_turns: int = 0) -> dict[str, object]:
+    """Some of the samples, as ``training_items`` writes them; the first may have a second turn."""
     credited = CREDITED[:size]
     advantages = weighted_advantages(credited)
     assert advantages is not None
@@ -86,14 +88,14 @@ def group(size: int) -> dict[str, object]:
         }
         for number, (part, advantage) in enumerate(zip(credited, advantages, strict=True))
     ]
-    return {"batch_id": 0, "group": items}
+    later = [{**item, "messages": RESULTS} for item in items[:second_turns]]
+    return {"batch_id": 0, "group": [*items, *later]}
 
 
 def expected(size: int) -> list[float]:
     advantages = weighted_advantages(CREDITED[:size])
     assert advantages is not None
-    found = recenter_advantages(advantages, [part.weight for part in CREDITED[:size]])
-    return [*found, *[0.0] * (SETTINGS.num_generations - size)]
+    return recenter_advantages(advantages, [part.weight for part in CREDITED[:size]])
 
 
 @pytest.fixture(scope="module")
@@ -139,8 +141,8 @@ def arbor(python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -
         job = lm.reinforce(SETTINGS.model_dump())
         assert isinstance(job, ArborReinforceJob)
         updates = [updates_of(lm)]
-        for sizes in ([4, 3], [4]):
-            job.step([group(size) for size in sizes])
+        for groups in ([group(4), group(3)], [group(4, second_turns=1)]):
+            job.step(groups)
             updates.append(updates_of(lm))
         lines = noted.read_text(encoding="utf-8").splitlines()
         yield Arbor(config, job, lm, out / "run", model, [json.loads(line) for line in lines], updates)
@@ -196,22 +198,25 @@ def test_nothing_of_the_server_can_be_imported_here():
 
 
 def test_the_trainer_takes_exactly_the_advantages_that_were_meant(arbor):
-    assert len(arbor.advantages) == 3
-    for found, size in zip(arbor.advantages, [4, 3, 4], strict=True):
-        assert found == pytest.approx(expected(size), abs=1e-6)
+    turn = expected(4)[0]
+    meant = [[*expected(4), *expected(3)], [*expected(4), turn, -turn]]
+    assert len(arbor.advantages) == 2  # one optimizer step for each step
+    for found, wanted in zip(arbor.advantages, meant, strict=True):
+        padded = [*wanted, *[0.0] * (SETTINGS.batch_size - len(wanted))]
+        assert found == pytest.approx(padded, abs=1e-6)
     assert expected(4)[0] > 0 > expected(4)[1]
 
 
-def test_samples_come_from_weights_that_lack_the_last_group_and_no_more(arbor):
+def test_samples_come_from_the_weights_that_they_train(arbor):
     assert arbor.updates == [0, 1, 2]
-    assert arbor.job.trainer.groups == 3
+    assert arbor.job.trainer.steps == 2
 
 
 def test_the_policy_answers_under_the_name_of_the_job(arbor):
     assert arbor.lm.model == f"openai/arbor:{arbor.job.trainer.job_id}"
     (reply,) = arbor.lm("Who adopted a turtle?")
     assert isinstance(reply, str)
-    assert arbor.job.get_status()["pending_batch_ids"] == [3]
+    assert arbor.job.get_status()["pending_batch_ids"] == [2]
 
 
 def test_gpus_are_those_of_the_config_in_its_order(arbor):
@@ -237,11 +242,11 @@ def test_a_training_that_was_killed_finds_its_job_again(arbor):
     lm = arbor_model(f"local:{arbor.model}", arbor.config.url, arbor.folder)
     again = lm.reinforce(SETTINGS.model_dump())
     assert again.trainer.job_id == arbor.job.trainer.job_id
-    assert again.trainer.groups == 3
+    assert again.trainer.steps == 2
 
 
 def test_a_job_that_the_server_lost_is_not_begun_anew_by_stealth(arbor, tmp_path):
-    record = {"job_id": "grpo:gone:gone:20260101", "groups": 3, "url": arbor.config.url}
+    record = {"job_id": "grpo:gone:gone:20260101", "steps": 3, "url": arbor.config.url}
     (tmp_path / "arbor.json").write_text(json.dumps(record), encoding="utf-8")
     lm = arbor_model(f"local:{arbor.model}", arbor.config.url, tmp_path)
     with pytest.raises(
@@ -258,7 +263,7 @@ def test_arbor_refuses_what_it_has_no_key_for(arbor):
         client.initialize(request)
     with pytest.raises(UnknownJobError, match="does not know 'grpo:x'"):
         client.status("grpo:x")
-    with pytest.raises(ModelError, match="Expected 4 samples in the group, received 1"):
+    with pytest.raises(ModelError, match="Expected 24 samples in the group, received 1"):
         client.step(arbor.job.trainer.job_id, 3, [{"messages": PROMPT, "completion": {}, "reward": 0}])
 
 

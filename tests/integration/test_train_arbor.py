@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def run(server: ArborServer, model: Path, talks: Path, folder: Path, *more: str)
     console = Console(width=120)
     with ModelServer() as reader, console.capture() as captured, one_thread():
         arguments = [
-            "--arbor-config", str(server.write_config(folder / "arbor.yaml")), "--model", f"local:{model}",
+            "--arbor-config", str(server.write_config(folder / "server.yaml")), "--model", f"local:{model}",
             "--dataset", str(talks), "--reader-model", "openai/reader", "--api-base", reader.url,
             "--output-dir", str(folder / "train"), "--num-train-steps", str(STEPS),
             "--examples-per-step", "1", "--group-size", str(ROLLOUTS), "--curriculum", "", "--val-every", "3",
@@ -57,9 +58,9 @@ def run(server: ArborServer, model: Path, talks: Path, folder: Path, *more: str)
 def finished(
     model: Path, talks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[ArborServer, Path, str]:
-    """A training that broke off once, at the third group, and then went on."""
+    """A training that broke off once, at its second batch, and then went on."""
     folder = tmp_path_factory.mktemp("run")
-    with ArborServer(folder / "storage", model, fails_at=[2]) as server:
+    with ArborServer(folder / "storage", model, fails_at=[1]) as server:
         with pytest.raises(ModelError, match="refuses fine_tuning/grpo/step \\(500\\): broken"):
             run(server, model, talks, folder)
         return server, folder / "train", run(server, model, talks, folder)
@@ -71,7 +72,9 @@ def test_the_job_is_begun_once_and_ended_with_its_gpus_given_back(finished):
     assert server.calls.count("initialize") == 1
     assert server.calls[-2:] == ["terminate", "cancel"]
     (request,) = server.initialized
-    assert request["trainer_config"]["max_steps"] > len(server.groups)
+    config = request["trainer_config"]
+    assert config["max_steps"] > len(server.batches)
+    assert (config["num_generations"], config["gradient_accumulation_steps"], config["beta"]) == (32, 16, 0.0)
     assert request["gpu_config"]["multi"] == {"num_inference_gpus": 1, "num_training_gpus": 1}
 
 
@@ -82,17 +85,21 @@ def test_every_step_is_done_once_and_the_policy_learns(finished):
     scores = [entry["score"] for entry in entries if entry["kind"] == "validation"]
     assert scores[-1] > scores[0]
     assert "samples sent " in said
+    assert "room for 32 samples: 1 training GPUs x 2 samples x 16 passes (gradient accumulation)" in said
     assert server.skill["episodic"] > 0.6
 
 
-def test_groups_hold_one_prompt_and_rewards_that_sum_to_zero(finished):
+def test_all_groups_of_a_step_are_one_batch_and_advantages_sum_to_zero_for_each_prompt(finished):
     server, _, _ = finished
-    assert server.groups
-    for group in server.groups:
-        assert len(group) == ROLLOUTS
-        assert len({json.dumps(item["messages"]) for item in group}) == 1
-        assert sum(item["reward"] for item in group) == pytest.approx(0, abs=1e-9)
-        assert max(item["reward"] for item in group) > 0
+    assert 0 < len(server.batches) <= STEPS  # one optimizer step each
+    assert max(len({json.dumps(item["messages"]) for item in batch}) for batch in server.batches) == 4
+    for batch in server.batches:
+        assert len(batch) == 4 * ROLLOUTS
+        sums = defaultdict[str, float](float)
+        for item in batch:
+            sums[json.dumps(item["messages"])] += item["reward"]
+        assert list(sums.values()) == pytest.approx([0.0] * len(sums), abs=1e-9)
+        assert max(item["reward"] for item in batch) > 0
 
 
 def test_samples_are_drawn_from_the_job_alone(finished):
@@ -120,15 +127,25 @@ def test_a_training_that_is_done_begins_no_other_job_and_does_not_go_on(model, t
             run(server, model, talks, tmp_path)
 
 
+def test_a_dry_run_samples_one_group_in_a_job_that_is_then_cancelled(model, talks, tmp_path):
+    with ArborServer(tmp_path / "storage", model) as server:
+        said = run(server, model, talks, tmp_path, "--dry-run")
+    assert server.calls == ["initialize", "cancel"]
+    assert len(server.asked) == 1
+    assert next(iter(server.asked)).startswith("arbor:grpo:tiny:")
+    assert "advantage" in said
+    assert not list(tmp_path.rglob("arbor.json"))  # the next one begins anew
+
+
 def test_without_a_server_one_line_says_how_to_start_one(tmp_path):
     (tmp_path / "arbor.yaml").write_text("port: 1\ninference: {gpu_ids: [0]}\ntraining: {gpu_ids: [1]}\n")
-    command = [sys.executable, str(CHECKOUT / "train.py")]
+    command = [sys.executable, str(CHECKOUT / "train.py"), "--backend", "arbor"]
     done = subprocess.run(
         command, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
     assert done.stderr == (
-        "error: no Arbor server answers at http://127.0.0.1:1/v1: start one with: "
-        "python -m memory_program.rl.backends.arbor serve --config arbor.yaml\n"
+        "error: no Arbor server answers at http://127.0.0.1:1/v1: start one with "
+        "memory-program arbor serve --config arbor.yaml, or train in this process with --backend local\n"
     )
     assert list(tmp_path.iterdir()) == [tmp_path / "arbor.yaml"]

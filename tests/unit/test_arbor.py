@@ -6,22 +6,23 @@ import math
 import sys
 import threading
 import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import yaml
 
-from memory_program.configs.arbor_config import (
-    ArborJobSettings,
-    ArborTrainConfig,
-    train_config_type,
-)
-from memory_program.configs.arbor_yaml import ArborConfig, GpuDevices, read_arbor_config
+from memory_program.cli import run_train
+from memory_program.configs.arbor_config import ArborJobSettings, ArborTrainConfig
+from memory_program.configs.arbor_yaml import DEFAULT_TEXT, ArborConfig, GpuDevices, read_arbor_config
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.gpus import count_visible_gpus, list_gpus
 from memory_program.rl.backends.arbor.__main__ import main
 from memory_program.rl.backends.arbor.arbor_client import JobStatus, UnknownJobError
 from memory_program.rl.backends.arbor.arbor_environment import (
@@ -34,13 +35,12 @@ from memory_program.rl.backends.arbor.arbor_server import (
     check_gpus,
     ensure_server_running,
     launch_server,
-    list_gpus,
 )
 from memory_program.rl.backends.arbor.arbor_trainer import ArborTrainer
-from memory_program.rl.backends.arbor.arbor_wire import recenter_advantages, to_arbor_group
+from memory_program.rl.backends.arbor.arbor_wire import recenter_advantages, to_arbor_batch, to_arbor_group
+from memory_program.rl.backends.backend_choice import choose_backend
 from tests.conftest import CHECKOUT
 
-EXAMPLE = CHECKOUT / "deploy" / "arbor.yaml"
 GPUS = {"inference": GpuDevices(gpu_ids=(0,)), "training": GpuDevices(gpu_ids=(1,))}
 SPLIT = "inference: {gpu_ids: [0]}\ntraining: {gpu_ids: [1]}\n"
 
@@ -54,11 +54,18 @@ def written(folder: Path, text: str) -> Path:
 # -- arbor.yaml --------------------------------------------------------------------------------------
 
 
-def test_the_example_is_read():
-    config = read_arbor_config(EXAMPLE)
+@pytest.mark.parametrize(
+    ("name", "training"), [("arbor.yaml", (1, 2)), ("deploy/arbor.yaml", (1,))], ids=["default", "rented"]
+)
+def test_the_files_of_the_checkout_are_read(name, training):
+    config = read_arbor_config(CHECKOUT / name)
     assert config.url == "http://127.0.0.1:7453/v1"
-    assert (config.inference.gpu_ids, config.training.gpu_ids) == ((0,), (1,))
+    assert (config.inference.gpu_ids, config.training.gpu_ids) == ((0,), training)
     assert config.storage == Path.home() / ".arbor"
+
+
+def test_the_file_of_the_checkout_is_the_one_that_is_written():
+    assert (CHECKOUT / "arbor.yaml").read_text(encoding="utf-8") == DEFAULT_TEXT
 
 
 @pytest.mark.parametrize(
@@ -87,16 +94,38 @@ def test_a_wrong_file_is_an_error_that_names_what_is_wrong(tmp_path, text, compl
     assert str(path) in str(raised.value)
 
 
-def test_no_file_is_an_error_that_says_where_an_example_is(tmp_path):
-    with pytest.raises(ConfigError, match=r"copy deploy/arbor\.yaml to it"):
-        read_arbor_config(tmp_path / "arbor.yaml")
+@pytest.mark.parametrize(("count", "training"), [(4, (1, 2)), (2, (1,))])
+def test_the_file_is_written_with_comments_when_the_server_is_first_wanted(
+    tmp_path, monkeypatch, capsys, count, training
+):
+    with_gpus(tmp_path, monkeypatch, count)
+    monkeypatch.chdir(tmp_path)
+    assert run_train(["--backend", "arbor"]) == 2
+    said = capsys.readouterr()
+    assert "wrote arbor.yaml: it names GPU 0 for sampling and 1" in said.out
+    assert "start one with memory-program arbor serve --config arbor.yaml, or train in this" in said.err
+    assert read_arbor_config(Path("arbor.yaml")).training.gpu_ids == training
+    assert "# weights are trained here" in Path("arbor.yaml").read_text(encoding="utf-8")
+
+
+def test_a_file_that_was_named_must_exist(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run_train(["--arbor-config", "other.yaml"]) == 2
+    assert "there is no 'other.yaml': memory-program arbor serve writes arbor.yaml" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_id_alone_needs_no_quotes(tmp_path):
+    path = written(tmp_path, "inference: {gpu_ids: 0}\ntraining: {gpu_ids: '1, 2'}\n")
+    config = read_arbor_config(path)
+    assert (config.inference.gpu_ids, config.training.gpu_ids) == ((0,), (1, 2))
 
 
 # -- settings ----------------------------------------------------------------------------------------
 
 
 def job(**changed: object) -> ArborJobSettings:
-    return ArborJobSettings(**{"num_generations": 8, "max_groups": 100, **changed})
+    return ArborJobSettings(**{"num_generations": 8, "num_train_steps": 100, **changed})
 
 
 def test_the_trainer_is_told_the_defaults_of_the_field_under_the_names_that_it_knows():
@@ -104,7 +133,7 @@ def test_the_trainer_is_told_the_defaults_of_the_field_under_the_names_that_it_k
     assert told["per_device_train_batch_size"] == 2
     assert told["gradient_accumulation_steps"] == 4
     assert (told["learning_rate"], told["lr_scheduler_type"]) == (2e-5, "constant_with_warmup")
-    assert (told["beta"], told["bf16"]) == (0.04, True)
+    assert (told["beta"], told["bf16"]) == (0.0, True)
     assert (told["lora_config"]["r"], told["lora_config"]["lora_alpha"]) == (64, 16)
     assert (told["max_prompt_length"], told["max_seq_len"]) == (4096, 4608)
 
@@ -117,12 +146,23 @@ def test_what_spoils_a_training_without_a_word_is_set_right():
     assert "soft_completion_penalty_length" not in told
 
 
-@pytest.mark.parametrize("groups", [1, 7, 8, 100])
-def test_the_trainer_expects_more_groups_than_come_in_whole_epochs(groups):
-    steps = job(max_groups=groups).max_steps
-    assert steps > groups
-    passes_of_an_epoch = math.ceil(steps / 2)  # its made-up data has max_steps x accumulation items
-    assert passes_of_an_epoch % 4 == 0
+@pytest.mark.parametrize("steps", [1, 7, 8, 100])
+def test_the_trainer_expects_more_steps_than_come_in_whole_epochs(steps):
+    told = job(num_train_steps=steps, groups_per_step=24)
+    assert told.max_steps > steps
+    passes_of_an_epoch = math.ceil(told.max_steps / 2)  # its made-up data has max_steps x accumulation items
+    assert passes_of_an_epoch % told.gradient_accumulation_steps == 0
+
+
+@pytest.mark.parametrize(
+    ("gpus", "turns", "passes", "samples"),
+    [(1, 1, 96, 192), (2, 1, 48, 192), (3, 1, 32, 192), (5, 1, 20, 200), (3, 2, 96, 576)],
+)
+def test_all_samples_of_a_step_are_one_optimizer_step_on_any_number_of_gpus(gpus, turns, passes, samples):
+    told = job(groups_per_step=24, turns=turns, num_training_gpus=gpus)
+    config = told.trainer_config()
+    assert (config["gradient_accumulation_steps"], config["num_generations"]) == (passes, samples)
+    assert f"{samples} samples: {gpus} training GPUs x 2 samples x {passes} passes" in told.describe_batch()
 
 
 def test_all_weights_need_no_adapter():
@@ -144,9 +184,6 @@ def test_all_weights_need_no_adapter():
         ({"ema_decay": 0.9}, "Arbor keeps the current weights and no EMA"),
         ({"batch_tokens": 4096}, "--per-device-train-batch-size"),
         ({"loss_type": "grpo"}, "they do not cancel: choose from dapo, dr_grpo"),
-        ({"num_generations": 6}, "group_size=6 must be a multiple of training GPUs times"),
-        ({"num_training_gpus": 3}, r"group_size=8 must be a multiple of .* \(3 x 4\)"),
-        ({"per_device_train_batch_size": 3}, "= 12 must be a multiple of group_size=8"),
     ],
 )
 def test_what_arbor_would_do_wrong_is_refused_with_the_reason(changed, reason):
@@ -184,34 +221,46 @@ def test_weighted_advantages_are_moved_until_they_sum_to_zero():
 
 
 def test_a_group_has_nothing_but_what_arbor_reads():
-    group = to_arbor_group(
-        [sample(1.0, advantage=0.5, weight=1.0), sample(0.0, advantage=-0.5, weight=1.0)], 2
-    )
+    group = to_arbor_group([sample(1.0, advantage=0.5, weight=1.0), sample(0.0, advantage=-0.5, weight=1.0)])
     assert group is not None
     assert [set(item) for item in group] == [{"messages", "completion", "reward"}] * 2
     assert [item["reward"] for item in group] == [0.5, -0.5]
 
 
 def test_rewards_without_advantages_become_such():
-    group = to_arbor_group([sample(1.0), sample(0.0)], 2)
+    group = to_arbor_group([sample(1.0), sample(0.0)])
     assert group is not None
     assert [item["reward"] for item in group] == pytest.approx([0.7070, -0.7070], abs=1e-4)
-    assert to_arbor_group([sample(1.0), sample(1.0)], 2) is None
+    assert to_arbor_group([sample(1.0), sample(1.0)]) is None
 
 
-def test_a_group_that_lost_samples_is_filled_up_with_what_changes_nothing():
-    samples = [sample(1.0, "a long reply", advantage=0.5), sample(0.0, "short", advantage=-0.5)]
-    group = to_arbor_group(samples, 4)
-    assert group is not None
-    assert [item["reward"] for item in group] == [0.5, -0.5, 0.0, 0.0]
-    assert {item["completion"]["content"] for item in group[2:]} == {"short"}
+def test_a_batch_is_filled_up_with_what_changes_nothing():
+    samples = [sample(1.0, prompt="long prompt", advantage=0.5), sample(0.0, prompt="short", advantage=-0.5)]
+    batch = to_arbor_batch([samples], 4)
+    assert batch[:2] == samples
+    filler = {"messages": samples[1]["messages"], "completion": [], "reward": 0.0}
+    assert batch[2:] == [filler, filler]
+    with pytest.raises(ModelError, match="a step has 2 samples, and the job was begun with room for 1"):
+        to_arbor_batch([samples], 1)
 
 
-def test_several_prompts_in_a_group_are_refused_since_they_do_not_cancel():
-    with pytest.raises(ModelError, match=r"several prompts.*--max-turns 1"):
-        to_arbor_group([sample(1.0, prompt="a"), sample(0.0, prompt="b")], 2)
-    with pytest.raises(ModelError, match="a group has 3 samples, and the job takes 2"):
-        to_arbor_group([sample(1.0), sample(0.0), sample(0.5)], 2)
+def test_advantages_of_every_prompt_sum_to_zero_also_in_later_turns():
+    turns = {"advantage": 0.75, "weight": 1.0}, {"advantage": -0.25, "weight": 1.0}
+    group = [
+        sample(1.0, "search", **turns[0]), sample(1.0, "write", "results of the first", **turns[0]),
+        sample(0.0, "write", **turns[1]), sample(0.0, "write", **turns[1]),
+    ]  # fmt: skip
+    sent = to_arbor_group(group)
+    assert sent is not None
+    by_prompt = defaultdict[str, float](float)
+    for item in sent:
+        by_prompt[item["messages"][0]["content"]] += item["reward"]
+    assert dict(by_prompt) == pytest.approx({"q": 0.0, "results of the first": 0.0}, abs=1e-9)
+    mean = (0.75 - 0.25 - 0.25) / 3  # over the samples, not over their turns
+    assert [item["reward"] for item in sent[:2]] == pytest.approx([0.75 - mean] * 2)
+    assert sent[4:] == [
+        {"messages": group[1]["messages"], "completion": [], "reward": pytest.approx(mean - 0.75)}
+    ]
 
 
 # -- a job that is at an end -------------------------------------------------------------------------
@@ -280,15 +329,63 @@ def test_no_job_is_begun_while_checkpoints_name_another(tmp_path):
 # -- flags -------------------------------------------------------------------------------------------
 
 
-def test_a_file_in_the_working_directory_chooses_the_server(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("arguments", "gpus", "visible", "backend", "reason"),
+    [
+        ([], 0, None, "local", "no Arbor server answers at http://127.0.0.1:1/v1, and no GPU is visible"),
+        ([], 1, None, "local", "no Arbor server answers at http://127.0.0.1:1/v1, and one GPU is visible"),
+        ([], 3, "2", "local", "no Arbor server answers at http://127.0.0.1:1/v1, and one GPU is visible"),
+        ([], 3, None, "arbor", "3 GPUs are visible"),
+        (["--backend", "auto"], 3, "0,1", "arbor", "2 GPUs are visible"),
+        (["--arbor-config", "a.yaml"], 0, None, "arbor", "--arbor-config belongs to it"),
+        (["--backend", "local"], 3, None, "local", None),
+        (["--backend=arbor"], 0, None, "arbor", None),
+    ],
+)
+def test_the_backend_is_chosen_by_what_is_there(
+    tmp_path, monkeypatch, arguments, gpus, visible, backend, reason
+):
+    with_gpus(tmp_path, monkeypatch, gpus)
     monkeypatch.chdir(tmp_path)
-    assert train_config_type([]) is TrainConfig
-    assert train_config_type(["--arbor-config", "a.yaml"]) is ArborTrainConfig
-    written(tmp_path, SPLIT)
-    assert train_config_type([]) is ArborTrainConfig
-    assert train_config_type(["--backend", "local"]) is TrainConfig
-    with pytest.raises(ConfigError, match="unknown backend 'cloud': choose from local, arbor"):
-        train_config_type(["--backend=cloud"])
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    written(tmp_path, f"{SPLIT}port: 1\n")  # of itself it chooses nothing
+    choice = choose_backend(arguments)
+    assert (choice.config_type.backend_name(), choice.reason) == (backend, reason)
+    assert parse_flags(choice.config_type, arguments).backend == backend
+
+
+def test_a_server_that_answers_is_taken(tmp_path, monkeypatch):
+    with_gpus(tmp_path, monkeypatch, 0)
+    monkeypatch.chdir(tmp_path)
+    with somebody_elses_server() as port:
+        written(tmp_path, f"{SPLIT}port: {port}\n")
+        choice = choose_backend([])
+    assert (choice.config_type, choice.reason) == (
+        ArborTrainConfig, f"its server answers at http://127.0.0.1:{port}/v1",
+    )  # fmt: skip
+
+
+def test_the_choice_is_printed(tmp_path, monkeypatch, capsys):
+    with_gpus(tmp_path, monkeypatch, 0)
+    monkeypatch.chdir(tmp_path)
+    assert run_train(["--dataset", "nothing.json"]) == 2
+    assert capsys.readouterr().out.startswith("backend: local, since no Arbor server answers at http://127")
+
+
+def test_an_unknown_backend_is_an_error():
+    with pytest.raises(ConfigError, match="unknown backend 'cloud': choose from auto, local, arbor"):
+        choose_backend(["--backend=cloud"])
+
+
+@pytest.mark.parametrize(
+    ("named", "count"), [(None, 4), ("0,2", 2), ("", 0), ("1,-1,2", 1), ("0,1,2,3,4", 4)]
+)
+def test_visible_gpus_are_those_that_cuda_shows(tmp_path, monkeypatch, named, count):
+    with_gpus(tmp_path, monkeypatch, 4)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert count_visible_gpus() == count
 
 
 def test_the_server_has_the_defaults_of_large_models(tmp_path):
@@ -297,18 +394,18 @@ def test_the_server_has_the_defaults_of_large_models(tmp_path):
     assert (config.grpo.examples_per_step, config.grpo.group_size) == (6, 8)
     update = config.trainer.optimizer
     assert (update.tuning, update.learning_rate, config.grpo.minutes) == ("lora", 2e-5, None)
-    settings = config.job_settings(agents=4)
-    assert (settings.num_generations, settings.max_groups) == (8, 500 * 6 * 4)
+    assert config.trainer.beta == 0.0
+    settings = config.job_settings("writer", agents=4)
+    assert (settings.num_generations, settings.groups_per_step, settings.num_train_steps) == (8, 24, 500)
+    assert settings.trainer_config()["num_generations"] == 192
     assert (settings.num_inference_gpus, settings.num_training_gpus) == (1, 1)
 
 
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (["--writer-max-turns", "2"], "writer_max_turns=2 must be 1"),
         (["--save-every", "5"], "save_every=5 must be 1"),
         (["--model", "openai/gpt-4.1"], "name a folder after 'local:', or an id on the Hugging Face hub"),
-        (["--dry-run"], "show the group with --backend local"),
         (["--entropy-weight", "0.1"], "entropy_weight=0.1 has no equivalent"),
     ],
 )
@@ -321,12 +418,15 @@ def test_more_gpus_than_there_are_is_an_error(tmp_path):
     path = written(tmp_path, SPLIT)
     config = ArborTrainConfig(arbor_config=path, training_gpus="1,2")
     with pytest.raises(ConfigError, match="training_gpus='1,2' must be the first of 1, which arbor"):
-        config.job_settings(agents=4)
+        config.job_settings("writer", agents=4)
 
 
 def test_local_settings_are_not_taken_for_those_of_a_server():
-    with pytest.raises(ConfigError, match="build an ArborTrainConfig"):
+    with pytest.raises(
+        ConfigError, match="backend='arbor' has settings of its own, and these are of TrainCo"
+    ):
         TrainConfig(backend="arbor")
+    assert (TrainConfig().backend, ArborTrainConfig().backend) == ("local", "arbor")
     assert TrainConfig().trainer == ReinforceSettings(learning_rate=3e-4, warmup_steps=2, ema_decay=0.9)
 
 
@@ -340,6 +440,7 @@ def without_gpu(tmp_path, monkeypatch) -> None:
 def with_gpus(tmp_path, monkeypatch, count: int) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\nfor gpu in $(seq 0 {count - 1}); do echo $gpu; done\n")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
@@ -365,7 +466,8 @@ def test_a_server_without_a_password_is_not_opened_to_others_by_chance(tmp_path)
         ensure_server_running(config, print)
 
 
-def test_another_server_at_the_port_is_not_taken_for_the_one_that_is_started(tmp_path):
+@contextmanager
+def somebody_elses_server() -> Iterator[int]:
     class SomebodyElses(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = json.dumps({"paths": {"/v1/fine_tuning/grpo/initialize": {}}}).encode()
@@ -381,11 +483,16 @@ def test_another_server_at_the_port_is_not_taken_for_the_one_that_is_started(tmp
     with ThreadingHTTPServer(("127.0.0.1", 0), SomebodyElses) as other:
         thread = threading.Thread(target=other.serve_forever)
         thread.start()
-        config = ArborConfig(port=other.server_port, storage_path=tmp_path, **GPUS)
-        with pytest.raises(ModelError, match=r"answers at .* already: choose another port"):
-            launch_server(config, Path(sys.executable), print)
+        yield other.server_port
         other.shutdown()
         thread.join()
+
+
+def test_another_server_at_the_port_is_not_taken_for_the_one_that_is_started(tmp_path):
+    with somebody_elses_server() as port:
+        config = ArborConfig(port=port, storage_path=tmp_path, **GPUS)
+        with pytest.raises(ModelError, match=r"answers at .* already: choose another port"):
+            launch_server(config, Path(sys.executable), print)
     assert not (tmp_path / "server.json").exists()
 
 
@@ -394,9 +501,7 @@ def test_where_no_server_runs_status_and_stop_say_so(tmp_path, capsys):
     assert main(["status", "--config", str(path)]) == 0
     assert main(["stop", "--config", str(path)]) == 0
     status, stop = capsys.readouterr().out.splitlines()
-    assert status.endswith(
-        "start one with: python -m memory_program.rl.backends.arbor serve --config arbor.yaml"
-    )
+    assert status.endswith("start one with: memory-program arbor serve --config arbor.yaml")
     assert stop.startswith("no server runs")
 
 

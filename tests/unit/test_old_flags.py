@@ -57,6 +57,7 @@ def test_an_unknown_flag_is_an_error_with_a_hint(flags, hint):
         ("sft", "--workers", "this command has no such setting; docs/coming-from.md"),
         ("sft", "--parallel", "work is always parallel: leave it out"),
         ("export", "--max-length", "no example is cut or left out"),
+        ("train", "--gradient-accumulation-steps", "a step accumulates as many passes as it needs"),
     ],
 )
 def test_a_hint_names_only_flags_that_the_command_has(mode, flag, hint, capsys):
@@ -140,14 +141,17 @@ def test_optimize_takes_the_numbers_of_examples_and_demos():
     assert (config.num_examples, config.max_demos) == (30, 3)
 
 
-def test_the_command_of_the_grpo_training_names_the_file_that_it_lacks(tmp_path, monkeypatch, capsys):
+def test_the_command_of_the_grpo_training_writes_its_file_and_says_how_to_start_the_server(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     flags = (
         "--mode train --num-train 600 --num-val 100 --num-train-steps 500 --model Qwen/Qwen2.5-3B "
         "--inference-gpus 0 --training-gpus 1,2"
     )
     assert run_train(flags.split()) == 2
-    assert error_line(capsys).startswith("error: there is no 'arbor.yaml': copy deploy/arbor.yaml to it")
+    assert error_line(capsys).startswith("error: no Arbor server answers at http://127.0.0.1:7453/v1: start")
+    assert (tmp_path / "arbor.yaml").is_file()
 
 
 def test_the_command_of_the_grpo_training_fits_its_server(tmp_path):
@@ -155,11 +159,11 @@ def test_the_command_of_the_grpo_training_fits_its_server(tmp_path):
     yaml.write_text("inference:\n  gpu_ids: '0'\ntraining:\n  gpu_ids: '1,2'\n", encoding="utf-8")
     flags = "--model Qwen/Qwen2.5-3B --inference-gpus 0 --training-gpus 1,2 --num-train-steps 500"
     config = parse_flags(ArborTrainConfig, [*flags.split(), "--arbor-config", str(yaml)])
-    job = config.job_settings(agents=4)
+    job = config.job_settings("writer", agents=4)
     assert config.model == "local:Qwen/Qwen2.5-3B"
     assert (job.num_inference_gpus, job.num_training_gpus) == (1, 2)
     with pytest.raises(ConfigError, match="inference_gpus='2' must be the first of 0"):
-        config.replace(inference_gpus="2").job_settings(agents=4)
+        config.replace(inference_gpus="2").job_settings("writer", agents=4)
 
 
 def test_a_training_that_was_never_run_cannot_be_evaluated(tmp_path, monkeypatch, capsys):

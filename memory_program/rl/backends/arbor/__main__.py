@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from memory_program.configs.arbor_yaml import ARBOR_YAML, read_arbor_config
+from memory_program.configs.arbor_yaml import ARBOR_YAML, ensure_arbor_yaml, read_arbor_config
 from memory_program.core.command_line import run_script
 from memory_program.rl.backends.arbor import arbor_server as server
 
@@ -15,9 +15,10 @@ def serve_command(config: Path = ARBOR_YAML, allow_remote: bool = False) -> None
     """Start the server and wait until it answers; the first start installs its own environment.
 
     Args:
-        config: Host, port, storage and GPUs; deploy/arbor.yaml is an example.
+        config: Host, port, storage and GPUs; arbor.yaml is written if it is missing.
         allow_remote: Listen on an address that other machines reach. Arbor has no authentication.
     """
+    ensure_arbor_yaml(config, _say)
     server.ensure_server_running(read_arbor_config(config), _say, allow_remote=allow_remote)
 
 

@@ -87,14 +87,14 @@ class ArborReinforceJob(ReinforceJob):
 
         Args:
             train_data: ``[{"group": [{"messages", "completion", "reward"}]}]``; an item may have an
-                ``advantage`` and its ``weight``. All samples of a group share one prompt.
+                ``advantage`` and its ``weight``.
             train_data_format: ``grpo_chat``.
 
         Returns:
             the number of groups and samples sent; None if no group has an advantage.
 
         Raises:
-            ModelError: the format is another one, or the server rejects a group.
+            ModelError: the format is another one, or the server rejects the batch.
         """
         if train_data_format != TrainDataFormat.GRPO_CHAT:
             raise ModelError(

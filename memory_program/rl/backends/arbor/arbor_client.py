@@ -9,10 +9,11 @@ import httpx
 from memory_program.core.errors import ModelError
 from memory_program.core.json_files import Json
 
-START_COMMAND = "python -m memory_program.rl.backends.arbor serve --config arbor.yaml"
+START_COMMAND = "memory-program arbor serve --config arbor.yaml"
 """The command that starts a server."""
 
 _SHORT_TIMEOUT_S = 60.0
+_STEP_TIMEOUT_S = 300.0
 _LONG_TIMEOUT_S = 1800.0  # a new job loads the model twice, and a checkpoint can be many gigabytes
 
 
@@ -22,7 +23,7 @@ class UnknownJobError(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """The server's status of a job. Its trainer waits for the groups ``pending_batch_ids``."""
+    """The server's status of a job. Its trainer waits for the batches ``pending_batch_ids``."""
 
     job_id: str
     status: str
@@ -43,7 +44,7 @@ class JobStatus:
 
 
 class ArborClient:
-    """Calls one server; thread-safe. It never retries, because Arbor counts the groups it receives."""
+    """Calls one server; thread-safe. It never retries, because Arbor counts the batches it receives."""
 
     def __init__(self, url: str, *, connections: int = 64) -> None:
         """Take the address with ``/v1``, and the most concurrent requests; the first request connects."""
@@ -74,10 +75,10 @@ class ArborClient:
         """Ask for the status of a job."""
         return self._job("status", {"job_id": job_id}, _SHORT_TIMEOUT_S)
 
-    def step(self, job_id: str, number: int, group: list[Json]) -> JobStatus:
-        """Send a group. The server ignores ``number`` and keeps its own count."""
-        body = {"job_id": job_id, "model": job_id, "batch_id": number, "batch": group}
-        return self._job("step", body, _SHORT_TIMEOUT_S)
+    def step(self, job_id: str, number: int, batch: list[Json]) -> JobStatus:
+        """Send a batch, which the server tokenizes. It ignores ``number`` and keeps its own count."""
+        body = {"job_id": job_id, "model": job_id, "batch_id": number, "batch": batch}
+        return self._job("step", body, _STEP_TIMEOUT_S)
 
     def checkpoint(self, job_id: str, name: str, metadata: Json | None = None) -> JobStatus:
         """Save the weights on the server's machine; an existing checkpoint is overwritten."""
@@ -122,7 +123,8 @@ class ArborClient:
             return self._http.request(method, url, json=body, timeout=timeout)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise ModelError(
-                f"no Arbor server answers at {self.url}: start one with: {START_COMMAND}"
+                f"no Arbor server answers at {self.url}: start one with {START_COMMAND}, or train in this "
+                "process with --backend local"
             ) from error
         except httpx.TimeoutException as error:
             raise ModelError(

@@ -1,11 +1,13 @@
 """Starts Arbor in its own environment, as a script; it imports nothing from memory_program.
 
-It changes two things that Arbor 0.2.17 has no settings for: it selects GPUs by number, and it gives several
-training processes more than 90 seconds to load a model.
+It changes three things that Arbor 0.2.17 has no settings for. It selects GPUs by number. It gives several
+training processes more than 90 seconds to load a model. Its trainer asks for a batch only when vLLM has the
+new weights, and not one batch earlier.
 """
 
 import argparse
 import importlib
+from functools import partial
 from typing import Any
 
 _LOADING_S = 1800.0
@@ -21,8 +23,10 @@ def main() -> None:
     options = parser.parse_args()
     cli: Any = importlib.import_module("arbor.cli")  # Any: a package of another environment
     control: Any = importlib.import_module("arbor.server.services.comms.control_server")
+    jobs: Any = importlib.import_module("arbor.server.services.jobs.grpo_job")
     cli.GPUManager = _gpu_manager_class([int(gpu) for gpu in options.gpus.split(",")])
     control.TrainerControlServer.wait_for_clients.__kwdefaults__["timeout"] = _LOADING_S
+    jobs.ArborGRPOConfig = partial(jobs.ArborGRPOConfig, num_batches_ahead=0)
     cli.cli(["serve", "--host", options.host, "--port", options.port, "--arbor-config", options.arbor_config])
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -16,6 +15,7 @@ from filelock import FileLock
 
 from memory_program.configs.arbor_yaml import LOOPBACK, ArborConfig
 from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.gpus import list_gpus
 from memory_program.rl.backends.arbor.arbor_client import START_COMMAND, ArborClient
 from memory_program.rl.backends.arbor.arbor_environment import ensure_server_environment
 
@@ -61,17 +61,6 @@ def ensure_server_running(
             running = launch_server(config, python, say)
     say(f"Arbor serves at {running.url} (process {running.pid}, log {config.storage / _LOG})")
     return running
-
-
-def list_gpus() -> list[int]:
-    """List the indices of this machine's GPUs, in the driver's order; empty without a GPU."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    command = [program, "--query-gpu=index", "--format=csv,noheader"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = done.stdout.split() if done.returncode == 0 else []
-    return [int(line) for line in lines if line.isdecimal()]
 
 
 def check_gpus(config: ArborConfig, found: list[int]) -> None:

@@ -1,7 +1,9 @@
-"""A training job on an Arbor server: this module sends groups, and the weights stay on the server.
+"""A training job on an Arbor server: this module sends batches, and the weights stay on the server.
 
-One group is one optimizer step. vLLM receives the new weights when the next group arrives. A step here
-returns only when the server waits for more groups, so sampling is at most one optimizer step behind.
+All groups of a step are one batch, and one optimizer step. A step here returns only when the server waits for
+the next batch. A server that ``arbor_launcher.py`` started has sent the new weights to vLLM by then, so that
+samples come from the weights that they train. Any other sends them when the next batch arrives: its samples
+are one optimizer step old.
 """
 
 import json
@@ -19,7 +21,7 @@ from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.json_files import Json
 from memory_program.rl.backends.arbor.arbor_checkpoints import export_checkpoint
 from memory_program.rl.backends.arbor.arbor_client import ArborClient, UnknownJobError
-from memory_program.rl.backends.arbor.arbor_wire import GroupItem, to_arbor_group
+from memory_program.rl.backends.arbor.arbor_wire import GroupItem, to_arbor_batch, to_arbor_group
 
 _RECORD = "arbor.json"
 _CHECKPOINT = "checkpoint.json"
@@ -36,7 +38,7 @@ class SubmittedGroups:
 
 
 class ArborTrainer:
-    """Sends groups to one job, counts them as the server does, and tracks its checkpoints."""
+    """Sends batches to one job, counts them as the server does, and tracks its checkpoints."""
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class ArborTrainer:
         self.settings = settings
         self.model = model
         self.job_id = ""
-        self.groups = 0
+        self.steps = 0
         self.is_ended = False
         """True if the job has ended: its result can be exported, but it cannot train."""
         self._folder = folder
@@ -68,7 +70,7 @@ class ArborTrainer:
         self._best: Json | None = None
 
     def start_or_resume_job(self, run_name: str) -> None:
-        """Resume the recorded job or start a new one, and wait until it accepts groups.
+        """Resume the recorded job or start a new one, and wait until it accepts a batch.
 
         A job that has ended needs no server: only its record on disk is read.
 
@@ -81,38 +83,39 @@ class ArborTrainer:
             noted = [*sorted(self._folder.glob(f"checkpoints/*/{_RECORD}")), *self._folder.glob(_RECORD)]
         record: Json | None = json.loads(noted[-1].read_text(encoding="utf-8")) if noted else None
         if record is not None and record.get("is_ended"):
-            self.job_id, self.groups, self.is_ended = record["job_id"], record["groups"], True
+            self.job_id, self.steps, self.is_ended = record["job_id"], record["steps"], True
             return
         self.client.check()
         if record is not None:
             try:
                 self.job_id = self.client.status(record["job_id"]).job_id
             except UnknownJobError as error:
-                if record["groups"]:
+                if record["steps"]:
                     raise ConfigError(_lost_job_message(record)) from error
                 record = None
         if record is None:
             request = self.settings.initialize_request(self.model, run_name)
             self.job_id = self.client.initialize(request).job_id
             self._write_down()
-        self.groups = min(self._wait_for_pending())
+        self.steps = min(self._wait_for_pending())
         self._write_down()
 
     def submit_groups(self, groups: Sequence[Sequence[GroupItem]]) -> SubmittedGroups:
-        """Send groups, and wait for their optimizer steps; raise ``ModelError`` if one fails or is late."""
-        ready = [(to_arbor_group(group, self.settings.num_generations), len(group)) for group in groups]
+        """Send the groups of a step, and wait for its optimizer step; raise ``ModelError`` if it fails."""
+        ready = [(to_arbor_group(group), len(group)) for group in groups]
         known = [(group, size) for group, size in ready if group is not None]
-        if self.groups + len(known) > self.settings.max_groups:
+        if not known:
+            return SubmittedGroups(0, 0)
+        if self.steps >= self.settings.num_train_steps:
             raise ModelError(
-                f"the job takes at most {self.settings.max_groups} groups, and {self.groups} are sent: "
+                f"the job takes at most {self.settings.num_train_steps} steps, and {self.steps} are done: "
                 "begin another one, in another folder"
             )
-        for group, _ in known:
-            self.client.step(self.job_id, self.groups, group)
-            self.groups += 1
-            self._write_down()
-        if known:
-            self._wait_for_pending(self.groups)
+        batch = to_arbor_batch([group for group, _ in known], self.settings.batch_size)
+        self.client.step(self.job_id, self.steps, batch)
+        self.steps += 1
+        self._write_down()
+        self._wait_for_pending(self.steps)
         return SubmittedGroups(len(known), sum(size for _, size in known))
 
     def checkpoint(self, name: str, metadata: Json | None = None) -> Json:
@@ -136,7 +139,7 @@ class ArborTrainer:
         self._write_down()
 
     def save_state(self, folder: Path) -> None:
-        """Record the job and its number of groups; the weights stay on the server."""
+        """Record the job and its number of steps; the weights stay on the server."""
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / _RECORD, self._state())
 
@@ -153,7 +156,7 @@ class ArborTrainer:
     def save_weights(self, folder: Path) -> None:
         """Overwrite the best checkpoint on the server, and record its location."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._best = self.checkpoint(_BEST, {"groups": self.groups})
+        self._best = self.checkpoint(_BEST, {"steps": self.steps})
         _write(folder / _CHECKPOINT, self._best)
 
     def load_weights(self, folder: Path) -> None:
@@ -167,7 +170,7 @@ class ArborTrainer:
         export_checkpoint(Path(record["checkpoint_dir"]), self.model, folder, dtype)
 
     def _wait_for_pending(self, number: int | None = None) -> tuple[int, ...]:
-        """Wait until the trainer accepts groups, including the one with this number."""
+        """Wait until the trainer accepts a batch, that with this number if one is given."""
         until = time.monotonic() + self._patience_s
         while True:
             status = self.client.status(self.job_id)
@@ -179,13 +182,13 @@ class ArborTrainer:
                 )
             if time.monotonic() > until:
                 raise ModelError(
-                    f"job {self.job_id!r} on {self.client.url} has not come to group {number or 0} within "
+                    f"job {self.job_id!r} on {self.client.url} has not come to step {number or 0} within "
                     f"{self._patience_s:.0f} s: its grpo_training.log says why"
                 )
             time.sleep(_POLL_S)
 
     def _state(self) -> Json:
-        state: Json = {"job_id": self.job_id, "groups": self.groups, "url": self.client.url}
+        state: Json = {"job_id": self.job_id, "steps": self.steps, "url": self.client.url}
         return {**state, "is_ended": self.is_ended}
 
     def _write_down(self) -> None:

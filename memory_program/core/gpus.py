@@ -1,0 +1,26 @@
+"""The NVIDIA GPUs of this machine, asked of the driver's own tool: torch is slow to import."""
+
+import os
+import shutil
+import subprocess
+
+
+def list_gpus() -> list[int]:
+    """List the indices of this machine's GPUs, in the driver's order; empty without a GPU."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    command = [program, "--query-gpu=index", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.split() if done.returncode == 0 else []
+    return [int(line) for line in lines if line.isdecimal()]
+
+
+def count_visible_gpus() -> int:
+    """Count the GPUs that a program may use: all, or those that CUDA_VISIBLE_DEVICES names."""
+    found, named = len(list_gpus()), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return found
+    ids = [part.strip() for part in named.split(",")]
+    end = next((place for place, part in enumerate(ids) if part in ("", "-1")), len(ids))
+    return min(found, end)  # CUDA ignores what follows an invalid id
