@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Literal, Self
+from typing import Literal, Self, TypeGuard
 
 import orjson
 import uvicorn
@@ -38,7 +38,7 @@ from memory_program.models.memoized import memoized
 from memory_program.models.model_names import POCKET_BASE
 from memory_program.rl.episode_json import episode_from_json
 from memory_program.rl.rewards import RewardRule, build_answer_metric
-from memory_program.serving.reply_rewards import AGENTS, ReplyRewarder
+from memory_program.serving.reply_rewards import AGENTS, MAX_EARLIER, ReplyRewarder
 
 TOKEN_VARIABLE = "MEMORY_PROGRAM_REWARD_TOKEN"
 """The environment variable with the bearer token."""
@@ -101,9 +101,10 @@ class RequestLimits:
 def make_app(rewarder: ReplyRewarder, limits: RequestLimits) -> FastAPI:
     """Make the application: ``GET /health``, and ``POST /reward`` with ``{"items": [...]}``.
 
-    An item is ``{"episode": ..., "agent": ..., "reply": ...}``, and may have an ``id``. For each the answer
-    holds ``reward``, ``score``, ``length_penalty``, ``is_valid``, and of the attribution ``retrieved`` and
-    ``weight`` (see ``ReplyReward``); or ``error``; in the items' order.
+    An item is ``{"episode": ..., "agent": ..., "reply": ...}``, and may have an ``id``, and the ``earlier``
+    replies of the agent in its turns before. For each the answer holds ``reward``, ``score``,
+    ``length_penalty``, ``is_valid``, and of the attribution ``retrieved`` and ``weight`` (see
+    ``ReplyReward``); or ``error``; in the items' order.
     """
     app = FastAPI(title="memory-program reward", version=__version__, docs_url=None, redoc_url=None)
 
@@ -157,7 +158,7 @@ def _reward_item(rewarder: ReplyRewarder, item: object) -> Json:
         agent, reply, episode = (item.get(name) for name in ("agent", "reply", "episode"))
         if agent not in AGENTS:
             raise RecordError(f"unknown agent {agent!r:.80}: choose from {', '.join(AGENTS)}")
-        if not isinstance(reply, str) or len(reply) > _MAX_REPLY_CHARS:
+        if not _is_reply(reply):
             raise RecordError(f"reply is no text of at most {_MAX_REPLY_CHARS:,} characters: {reply!r:.80}")
         if not isinstance(episode, dict):
             raise RecordError(f"episode={episode!r:.80} is not an object: write it with episode_to_json")
@@ -167,7 +168,13 @@ def _reward_item(rewarder: ReplyRewarder, item: object) -> Json:
                 f"expert_tokens={expert_tokens!r:.80} are no counts by kind: expected for example "
                 "{'episodic': 120, 'semantic': 80}"
             )
-        found = rewarder.reward(episode_from_json(episode), agent, reply, expert_tokens)
+        earlier = item.get("earlier", [])
+        if not isinstance(earlier, list) or len(earlier) > MAX_EARLIER or not all(map(_is_reply, earlier)):
+            raise RecordError(
+                f"earlier={earlier!r:.80} is no list of at most {MAX_EARLIER} replies: give the texts of the "
+                "agent's replies in its turns before"
+            )
+        found = rewarder.reward(episode_from_json(episode), agent, reply, expert_tokens, earlier)
     except RecordError as error:
         return {**named, "error": str(error)}
     except RecursionError:
@@ -177,6 +184,10 @@ def _reward_item(rewarder: ReplyRewarder, item: object) -> Json:
     parts = asdict(found)
     del parts["reason"]
     return {**named, **parts}
+
+
+def _is_reply(given: object) -> TypeGuard[str]:
+    return isinstance(given, str) and len(given) <= _MAX_REPLY_CHARS
 
 
 def _are_token_counts(given: object) -> bool:

@@ -29,18 +29,20 @@ def compute_score(
         data_source: unused.
         solution_str: the reply.
         ground_truth: unused, because the episode has the gold answers.
-        extra_info: the row's ``episode`` (JSON text or an object) and ``agent``.
+        extra_info: the row's ``agent``, ``episode`` (JSON text or an object), and the agent's ``earlier``
+            replies (JSON text or a list).
 
     Raises:
         RuntimeError: the server cannot be reached, or returns no reward.
     """
     if extra_info is None:
         raise RuntimeError("extra_info is missing: train on rows of train.py --mode export --format verl")
-    episode = extra_info["episode"]
+    episode, earlier = extra_info["episode"], extra_info.get("earlier", [])
     item = {
         "agent": extra_info["agent"],
         "reply": solution_str,
         "episode": json.loads(episode) if isinstance(episode, str) else episode,
+        "earlier": json.loads(earlier) if isinstance(earlier, str) else earlier,
     }
     address = os.environ.get(_ADDRESS, "http://127.0.0.1:8765")
     headers = {"Content-Type": "application/json"}

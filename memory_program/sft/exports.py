@@ -21,7 +21,7 @@ VerlRowUnit = Literal["session", "question"]
 
 _MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 _EXTRA_INFO = pa.struct(
-    [("index", pa.int64()), *((name, pa.string()) for name in ("namespace", "agent", "episode"))]
+    [("index", pa.int64()), *((name, pa.string()) for name in ("namespace", "agent", "episode", "earlier"))]
 )
 _SCHEMA = pa.schema(
     [
@@ -59,20 +59,18 @@ def write_verl(lines: Sequence[SessionLine], path: Path, by: VerlRowUnit = "sess
     """Write verl's parquet, one row per agent and session or question, and return the number of rows.
 
     A row has all that ``verl_reward.compute_score`` sends to the reward server, with the expert's lengths.
-    Each row by question has its own namespace, for example ``conv-26-qa159-4f01449a``.
+    Each row by question has its own namespace, for example ``conv-26-qa159-4f01449a``. An agent with several
+    turns has a row for its last one: the prompt has the results of its earlier calls, and the reward server
+    repeats its ``earlier`` replies before the sampled one.
 
     Raises:
-        RecordError: no session has questions, or an agent had several turns.
+        RecordError: no session has questions.
     """
     rows: list[dict[str, Any]] = []  # Any: JSON
     for line in lines:
-        place = f"{line['episode']['conversation_id']}/session_{line['episode']['session']['number']}"
-        for agent, calls in Counter(call["agent"] for call in line["calls"]).items():
-            if calls > 1:
-                raise RecordError(
-                    f"{agent!r} has {calls} calls in {place}: a row of verl is one reply, so collect the "
-                    "trajectories with --max-turns 1"
-                )
+        turns: dict[str, list[dict[str, Any]]] = {}
+        for call in line["calls"]:
+            turns.setdefault(call["agent"], []).append(call)
         questions, expert_tokens = line["episode"]["questions"], Counter[str]()
         for memory in (memory for operation in line["operations"] for memory in operation["created"]):
             expert_tokens[memory["kind"]] += count_tokens(memory["text"])
@@ -87,12 +85,13 @@ def write_verl(lines: Sequence[SessionLine], path: Path, by: VerlRowUnit = "sess
             digest = hashlib.sha256(json.dumps(episode, sort_keys=True).encode()).hexdigest()[:8]
             unit = f"s{episode['session']['number']}" if by == "session" else f"qa{part[0]['index']}"
             gold = json.dumps([q["answer"] for q in part])
-            for call in line["calls"]:
+            for agent, (*before, call) in turns.items():
                 extra_info = {
                     "index": len(rows),
                     "namespace": f"{episode['conversation_id']}-{unit}-{digest}",
-                    "agent": call["agent"],
+                    "agent": agent,
                     "episode": json.dumps(episode),
+                    "earlier": json.dumps([one["reply"] for one in before]),
                 }
                 row = {"data_source": DATASET_NAME, "prompt": call["messages"], "ability": "memory"}
                 reward_model = {"style": "rule", "ground_truth": gold}

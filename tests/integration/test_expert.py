@@ -58,6 +58,10 @@ from tests.training_samples import (
 )
 
 QUIET = Console(quiet=True)
+SEARCH = (
+    '[[ ## tool_calls ## ]]\n{"tool_calls": [{"name": "search_memory", "args": {"query": "walks"}}]}\n\n'
+    "[[ ## completed ## ]]"
+)
 SYSTEMS = {request(agent).system: agent for agent in REPLIES}
 
 
@@ -223,11 +227,21 @@ def test_a_row_of_verl_can_be_rolled_out_and_rewarded(taught, tmp_path):
     assert all(name[:5] in ("a-qa0", "a-qa1", "b-qa0", "b-qa1", "c-qa0", "c-qa1") for name in namespaces)
 
 
-def test_what_an_agent_wrote_in_several_turns_is_no_row_of_verl(taught, tmp_path):
+def test_an_agent_with_several_turns_has_a_row_of_verl_for_its_last(taught, tmp_path):
     lines = read_trajectories(taught)
-    lines[1]["calls"].append(lines[1]["calls"][-1])
-    with pytest.raises(RecordError, match=r"'procedural' has 2 calls in b/session_1: .* --max-turns 1"):
-        write_verl(lines, tmp_path / "rows.parquet")
+    calls = lines[1]["calls"]
+    place = [call["agent"] for call in calls].index("episodic")
+    wrote = calls[place]
+    shown = [*wrote["messages"][:-1], {"role": "user", "content": "search_memory: (none)"}]
+    calls[place : place + 1] = [{**wrote, "reply": SEARCH}, {**wrote, "messages": shown}]
+    assert write_verl(lines, tmp_path / "rows.parquet") == 12
+    rows = pq.read_table(tmp_path / "rows.parquet").to_pylist()
+    of_agent = [row for row in rows if row["extra_info"]["agent"] == "episodic"]
+    earlier = [json.loads(row["extra_info"]["earlier"]) for row in of_agent]
+    assert (earlier, of_agent[1]["prompt"]) == ([[], [SEARCH], []], shown)
+    rewarder = ReplyRewarder(reader_by_rules(), build_answer_metric("f1"), RewardRule("dense"))
+    episode = episode_from_json(json.loads(of_agent[1]["extra_info"]["episode"]))
+    assert rewarder.reward(episode, "episodic", wrote["reply"], earlier=earlier[1]).reward == 0.5
 
 
 @pytest.fixture(scope="module")

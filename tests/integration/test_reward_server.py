@@ -49,6 +49,9 @@ BROKEN = [
     {**GOOD, "episode": changed(turns=[{**TURNS[0], "text": 5}])},
     {**GOOD, "episode": changed(turns=[{**TURNS[0], "turn_id": []}])},
     {**GOOD, "episode": {**EPISODE, "questions": [{**EPISODE["questions"][0], "answer": None}]}},
+    {**GOOD, "earlier": "a reply"},
+    {**GOOD, "earlier": [7]},
+    {**GOOD, "earlier": [""] * 31},
     {"reply": "x"},
     "not an object",
 ]
@@ -185,7 +188,7 @@ def test_with_a_token_only_who_has_it_is_answered(monkeypatch):
             answer = httpx.post(f"{address}/reward", json={"items": [GOOD]}, headers=headers)
             assert answer.status_code == 401
         monkeypatch.setenv("MEMORY_PROGRAM_REWARD_URL", address)
-        extra = {"episode": json.dumps(EPISODE), "agent": "episodic"}
+        extra = {"episode": json.dumps(EPISODE), "agent": "episodic", "earlier": "[]"}
         with pytest.raises(RuntimeError, match="refused"):
             verl_reward.compute_score("x", GOOD["reply"], None, extra)
         monkeypatch.setenv("MEMORY_PROGRAM_REWARD_TOKEN", "secret")
@@ -193,6 +196,9 @@ def test_with_a_token_only_who_has_it_is_answered(monkeypatch):
             **{"score": 0.5, "task_score": 0.5, "length_penalty": 0.0},
             **{"is_valid": 1.0, "retrieved": 1.0, "weight": 4.0},
         }
+        earlier = json.dumps([EMPTY["reply"]])
+        with pytest.raises(RuntimeError, match="no reward can be given: the earlier replies end the agent's"):
+            verl_reward.compute_score("x", GOOD["reply"], None, {**extra, "earlier": earlier})
         with pytest.raises(RuntimeError, match="no reward: unknown agent 'nobody'"):
             verl_reward.compute_score("x", GOOD["reply"], None, {**extra, "agent": "nobody"})
 

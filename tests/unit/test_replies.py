@@ -57,6 +57,26 @@ def test_a_generalist_may_write_any_kind(rewarder):
     assert set(AGENTS) == {"core", "episodic", "semantic", "procedural", "generalist"}
 
 
+def said(name: str, **arguments: object) -> str:
+    calls = json.dumps({"tool_calls": [{"name": name, "args": arguments}]})
+    return f"[[ ## tool_calls ## ]]\n{calls}\n\n[[ ## completed ## ]]"
+
+
+def test_a_reply_after_others_is_rewarded_with_what_they_did(rewarder):
+    search, nothing = said("search_memory", query="puppy"), reply("episodic", remembers=False)
+    remembering = reply("episodic", remembers=True)
+    assert not rewarder.reward(episode(), "episodic", search).is_valid  # with one turn there is no search
+    found = rewarder.reward(episode(), "episodic", remembering, earlier=[search, search])
+    assert (found.reward, found.is_valid) == (0.5, True)
+    written = json.loads(remembering.split("\n")[1])["tool_calls"]
+    both = json.dumps({"tool_calls": [*written, {"name": "search_memory", "args": {"query": "puppy"}}]})
+    both = f"[[ ## tool_calls ## ]]\n{both}\n\n[[ ## completed ## ]]"
+    assert rewarder.reward(episode(), "episodic", nothing, earlier=[both]).reward == 0.5
+    unreached = rewarder.reward(episode(), "episodic", remembering, earlier=[nothing])
+    assert unreached.reward is None
+    assert "the earlier replies end the agent's work" in unreached.reason
+
+
 def test_an_episode_survives_as_json():
     before = episode("Tom adopted a puppy called Rex.")
     before.before.bank.update(
