@@ -17,7 +17,12 @@ import uvicorn
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import JSONResponse
 
-from tests.training_samples import REPLIES, reply, request
+from memory_program.agents.signatures import EMPTY_PLACEHOLDER, SPECIALISTS, with_read_tools
+from memory_program.agents.tools import MEMORY_TOOLS
+from tests.training_samples import REPLIES, reply, request, said
+
+SEARCH = said("search_memory", query="Oslo")
+NO_RESULTS = f"[[ ## tool_results ## ]]\n{EMPTY_PLACEHOLDER}"
 
 
 class ArborServer:
@@ -133,10 +138,13 @@ class ArborServer:
 
     def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
         self.asked.add(body["model"])
-        agent = _agent_of(body["messages"])
+        agent, is_sampled = _agent_of(body["messages"]), body["temperature"] > 0
         rng = random.Random(f"{body['messages']} {body.get('seed')}")
-        chance = self.skill[agent] if body["temperature"] > 0 else round(self.skill[agent])
+        chance = self.skill[agent] if is_sampled else round(self.skill[agent])
         text = reply(agent, remembers=rng.random() < chance)
+        asked = "".join(message["content"] for message in body["messages"])
+        if is_sampled and "search_memory" in asked and NO_RESULTS in asked and rng.random() < 0.5:
+            text = SEARCH  # there is another turn
         return {
             "id": "chatcmpl-0",
             "choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
@@ -160,4 +168,9 @@ class ArborServer:
 
 def _agent_of(messages: Sequence[dict[str, str]]) -> str:
     system = next(message["content"] for message in messages if message["role"] == "system")
-    return next(agent for agent in REPLIES if request(agent).system == system)
+    for agent, signature in SPECIALISTS.items():
+        if system in (
+            request(agent, of).system for of in (signature, with_read_tools(signature, MEMORY_TOOLS))
+        ):
+            return agent
+    raise AssertionError(f"no specialist is asked so: {system}")

@@ -66,9 +66,15 @@ def reply(agent: str, *, remembers: bool) -> str:
     return ADAPTER.format_assistant_message_content(SPECIALISTS[agent], {"tool_calls": calls})
 
 
-def request(agent: str) -> Request:
+def said(name: str, **arguments: object) -> str:
+    """The reply of a specialist that makes one call."""
+    calls = dspy.ToolCalls.from_dict_list([{"name": name, "args": arguments}])
+    return ADAPTER.format_assistant_message_content(SPECIALISTS["core"], {"tool_calls": calls})
+
+
+def request(agent: str, signature: type[dspy.Signature] | None = None) -> Request:
     """The request to a specialist about the session, with an empty memory."""
-    signature = SPECIALISTS[agent]
+    signature = signature or SPECIALISTS[agent]
     known = {"session": SESSION.transcript, "session_date": format_session_date(SESSION)}
     inputs = {name: known.get(name, EMPTY_PLACEHOLDER) for name in signature.input_fields}
     system, user = ADAPTER.format(signature, demos=[], inputs=inputs)

@@ -53,15 +53,13 @@ from tests.training_samples import (
     reader_by_rules,
     reply,
     request,
+    said,
     save_half_taught,
     talk,
 )
 
 QUIET = Console(quiet=True)
-SEARCH = (
-    '[[ ## tool_calls ## ]]\n{"tool_calls": [{"name": "search_memory", "args": {"query": "walks"}}]}\n\n'
-    "[[ ## completed ## ]]"
-)
+SEARCH = said("search_memory", query="walks")
 SYSTEMS = {request(agent).system: agent for agent in REPLIES}
 
 

@@ -16,7 +16,7 @@ from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.rl.training_run import train
 from memory_program.worlds import as_locomo_json
-from tests.arbor_server import ArborServer
+from tests.arbor_server import SEARCH, ArborServer
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
 from tests.tiny_model import save_tiny_model
@@ -125,6 +125,25 @@ def test_a_training_that_is_done_begins_no_other_job_and_does_not_go_on(model, t
             assert server.calls == ["initialize", "checkpoint best", "terminate", "cancel"]
         with pytest.raises(ConfigError, match=r"the job of '.*' has ended and cannot go on"):
             run(server, model, talks, tmp_path)
+
+
+def test_turns_after_a_search_are_sent_with_samples_that_cancel_their_prompts(model, talks, tmp_path):
+    flags = ("--writer-max-turns", "2", "--num-train-steps", "2", "--num-test", "1")
+    with ArborServer(tmp_path / "storage", model) as server:
+        said = run(server, model, talks, tmp_path, *flags)
+    assert "room for 96 samples" in said  # 4 agents, 8 rollouts, two turns and what cancels the second
+    assert server.batches
+    for batch in server.batches:
+        later = [item for item in batch if "search_memory: " in item["messages"][-1]["content"]]
+        sums = defaultdict[str, float](float)
+        for item in later:
+            sums[json.dumps(item["messages"])] += item["reward"]
+        assert len(sums) > 0
+        assert list(sums.values()) == pytest.approx([0.0] * len(sums), abs=1e-9)
+        cancelling = [item for item in later if not item["completion"] and item["reward"]]
+        assert len(cancelling) > 0
+        assert sum(item["reward"] for item in batch) == pytest.approx(0.0, abs=1e-9)
+    assert SEARCH in {item["completion"]["content"] for item in server.batches[0] if item["completion"]}
 
 
 def test_a_dry_run_samples_one_group_in_a_job_that_is_then_cancelled(model, talks, tmp_path):

@@ -11,7 +11,7 @@ from memory_program.rl.episode_json import episode_from_json, episode_to_json
 from memory_program.rl.episodes import Episode
 from memory_program.rl.rewards import RewardRule, build_answer_metric
 from memory_program.serving.reply_rewards import AGENTS, ReplyRewarder
-from tests.training_samples import REPLIES, reader_by_rules, reply, talk
+from tests.training_samples import REPLIES, reader_by_rules, reply, said, talk
 
 CONVERSATION = talk("talk")
 
@@ -55,11 +55,6 @@ def test_a_generalist_may_write_any_kind(rewarder):
     )
     assert (found.reward, found.is_valid) == (0.5, True)
     assert set(AGENTS) == {"core", "episodic", "semantic", "procedural", "generalist"}
-
-
-def said(name: str, **arguments: object) -> str:
-    calls = json.dumps({"tool_calls": [{"name": name, "args": arguments}]})
-    return f"[[ ## tool_calls ## ]]\n{calls}\n\n[[ ## completed ## ]]"
 
 
 def test_a_reply_after_others_is_rewarded_with_what_they_did(rewarder):
