@@ -1,20 +1,26 @@
-"""DSPy's training interface over the model in this process: ``lm.reinforce()`` starts a job that takes steps.
+"""DSPy's training interface over the model in this process.
+
+``lm.reinforce()`` starts a job that takes steps on the weights of the model itself. ``lm.finetune()`` trains
+a copy on examples, and returns a new model: the one that it began with stays as it was.
 
 A step gets DSPy's groups (messages, completion, reward), or examples for supervised fine-tuning. An item of a
 group may add two fields of ours: the sampled tokens, and their advantage.
 """
 
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import dspy
 from dspy import lm15
-from dspy.clients.provider import Provider, ReinforceJob
-from dspy.clients.utils_finetune import TrainDataFormat
+from dspy.clients.provider import Provider, ReinforceJob, TrainingJob
+from dspy.clients.utils_finetune import TrainDataFormat, TrainingStatus
 
+from locomo.atomic_files import atomic_write_folder
 from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.errors import ModelError
+from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json
 from memory_program.inference.engine import LocalEngine
 from memory_program.models.local_model import LocalModel
@@ -65,7 +71,7 @@ class LocalReinforceJob(ReinforceJob):
             ModelError: the format is another one, or the gradient is not finite.
         """
         if train_data_format == TrainDataFormat.CHAT:
-            return self.trainer.sft_step([self._example(item) for item in train_data])
+            return self.trainer.sft_step([_to_example(self.trainer.engine, item) for item in train_data])
         if train_data_format != TrainDataFormat.GRPO_CHAT:
             raise ModelError(
                 f"train_data_format={train_data_format!r} cannot be trained on here: give "
@@ -89,7 +95,7 @@ class LocalReinforceJob(ReinforceJob):
 
     def eval_nll(self, train_data: Sequence[TrainingItem]) -> tuple[float, int]:
         """Return the summed negative log-likelihood of the examples' replies, and their tokens; no step."""
-        return self.trainer.eval_nll([self._example(item) for item in train_data])
+        return self.trainer.eval_nll([_to_example(self.trainer.engine, item) for item in train_data])
 
     def save_checkpoint(self, checkpoint_name: str) -> None:
         """Write the model in the format of transformers; the name is the folder."""
@@ -118,20 +124,99 @@ class LocalReinforceJob(ReinforceJob):
         """Return ``running``."""
         return "running"
 
-    def _example(self, item: TrainingItem) -> Sample:
-        engine, (*prompt, reply) = require_local_engine(self.lm), item["messages"]
-        tokens = engine.prompt_tokens(_to_request(prompt))
-        return Sample(tuple(tokens), tuple(engine.reply_tokens(reply["content"])))
+
+class LocalTrainingJob(TrainingJob):
+    """A supervised fine-tuning; its result is the new model."""
+
+    tuned: LocalModel | None = None
+    """The engine of the new model, once it is trained."""
+
+    def set_result(self, result: dspy.LM | Exception) -> None:
+        """Give the new model its engine; DSPy copies the one that it was made from."""
+        if self.tuned is not None and isinstance(result, dspy.LM):
+            result = result.copy(engine=self.tuned)
+            result.provider = LocalProvider(result)
+        super().set_result(result)
+
+    def status(self) -> TrainingStatus:
+        """Return the status."""
+        if not self.done():
+            return TrainingStatus.running
+        return TrainingStatus.failed if isinstance(self.result(), Exception) else TrainingStatus.succeeded
 
 
 class LocalProvider(Provider):
-    """DSPy's provider for models in this process; they can be trained."""
+    """DSPy's provider for a model in this process: ``lm.provider = LocalProvider(lm)``."""
 
-    def __init__(self) -> None:
-        """Register the job."""
+    def __init__(self, lm: dspy.LM | None = None) -> None:
+        """Register the jobs.
+
+        Args:
+            lm: the model, which fine-tuning needs; reinforcement learning finds it by itself.
+
+        Raises:
+            ModelError: the model does not run in this process.
+        """
         super().__init__()
         self.reinforceable = True
         self.ReinforceJob = LocalReinforceJob
+        self.TrainingJob = LocalTrainingJob
+        self.finetunable = lm is not None
+        self._engine = None if lm is None else lm.engine
+        self._local = None if lm is None else require_local_engine(lm)
+
+    def finetune(  # pyright: ignore[reportIncompatibleMethodOverride]  # called on the instance
+        self,
+        job: LocalTrainingJob,
+        model: str,
+        train_data: Sequence[TrainingItem],
+        train_data_format: TrainDataFormat | str | None,
+        train_kwargs: Mapping[str, Any] | None = None,  # Any: as DSPy declares it
+    ) -> str:
+        """Train a copy of the model, as its folder has it, on examples; return the name of the new one.
+
+        Args:
+            job: gets the engine of the new model.
+            model: the name of the model.
+            train_data: ``[{"messages"}]``; the last message is the reply.
+            train_data_format: ``chat``.
+            train_kwargs: ``epochs`` (1), ``batch_size`` (8), ``output_dir`` (runs/finetune, with a folder for
+                each result), and fields of ``ReinforceSettings`` such as ``learning_rate``.
+
+        Raises:
+            ConfigError: a setting is unknown or out of range.
+            ModelError: there is no example, or the gradient is not finite.
+        """
+        given = dict(train_kwargs or {})
+        epochs, size = int(given.pop("epochs", 1)), int(given.pop("batch_size", 8))
+        output = Path(given.pop("output_dir", "runs/finetune"))
+        settings = ReinforceSettings(**given)
+        if train_data_format != TrainDataFormat.CHAT or not train_data:
+            raise ModelError(
+                f"{len(train_data)} examples in format {train_data_format!r} cannot be trained on: give at "
+                f"least one in {TrainDataFormat.CHAT.value!r}; a metric may have refused all of them"
+            )
+        assert self._local is not None, "finetunable is set with it"
+        dtype = "float32" if settings.optimizer.tuning == "full" else self._local.settings.dtype
+        copied = LocalModel(self._local.settings.model_copy(update={"dtype": dtype}))
+        try:
+            trainer, order = LocalTrainer(copied.local, settings), random.Random(settings.optimizer.seed)
+            examples = [_to_example(copied.local, item) for item in train_data]
+            for _ in range(epochs):
+                order.shuffle(examples)
+                for first in range(0, len(examples), size):
+                    trainer.sft_step(examples[first : first + size])
+            digest = content_hash(model, list(train_data), given, epochs, size)[:12]
+            folder = output / digest
+            output.mkdir(parents=True, exist_ok=True)
+            atomic_write_folder(folder, trainer.save_model)
+        finally:
+            copied.local.close()
+        limiter = self._engine.limiter if isinstance(self._engine, LocalModel) else None
+        template = self._engine.chat_template_kwargs if isinstance(self._engine, LocalModel) else None
+        tuned = self._local.settings.model_copy(update={"source": str(folder)})
+        job.tuned = LocalModel(tuned, limiter, template)
+        return f"local:{folder}"
 
 
 def require_local_engine(lm: dspy.LM) -> LocalEngine:
@@ -149,6 +234,12 @@ def require_local_engine(lm: dspy.LM) -> LocalEngine:
         f"{lm.model!r} does not run in this process, so its weights cannot be trained here: name a folder or "
         "a hub id after 'local:'"
     )
+
+
+def _to_example(engine: LocalEngine, item: TrainingItem) -> Sample:
+    *prompt, reply = item["messages"]
+    tokens = engine.prompt_tokens(_to_request(prompt))
+    return Sample(tuple(tokens), tuple(engine.reply_tokens(reply["content"])))
 
 
 def _to_request(messages: Sequence[Mapping[str, str]]) -> lm15.Request:
