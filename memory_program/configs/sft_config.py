@@ -198,5 +198,9 @@ class ExportConfig(Settings):
     model: Path = Path("runs/train/model")
     """Folder of a trained model, for hf."""
 
+    from_verl: Path | None = None
+    """Folder of a training in verl, of its checkpoint, or of the model that verl's own tool merged from one.
+    It is written as by --format hf, with the program of --trajectories."""
+
     output_dir: Path = Path("runs/export")
     """Folder for the files."""

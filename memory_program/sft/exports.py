@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from memory_program.bank.budget import count_tokens
-from memory_program.core.errors import RecordError
+from memory_program.core.errors import ModelError, RecordError
 from memory_program.sft.session_lines import SessionLine
 
 DATASET_NAME = "memory_writer"
@@ -103,6 +104,40 @@ def write_verl(lines: Sequence[SessionLine], path: Path, by: VerlRowUnit = "sess
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), path)
     return len(rows)
+
+
+def find_verl_model(folder: Path) -> Path:
+    """Find the model in a folder of verl: of a training, of a checkpoint, or of a merged model.
+
+    A checkpoint holds shards for each GPU, which are pickled objects of the verl that wrote them. Only verl
+    reads them safely: its own tool merges them.
+
+    Raises:
+        ModelError: the model is not merged yet, or there is none.
+    """
+    steps = sorted(folder.glob("global_step_*"), key=lambda path: int(path.name.rpartition("_")[2]))
+    checkpoint = steps[-1] if steps else folder
+    places = [checkpoint, checkpoint / "actor"]
+    for place in (one for parent in places for one in (parent, parent / "huggingface")):
+        if (place / "lora_adapter").is_dir():
+            raise ModelError(
+                f"{str(place / 'lora_adapter')!r} holds adapters beside the model, and verl's tool does not "
+                "know their lora_alpha: merge them with PEFT, with that of your training, and name the result"
+            )
+        if any(place.glob("*.safetensors")) and (place / "config.json").is_file():
+            return place
+    for place in places:
+        for backend, pattern in (("fsdp", "model_world_size_*_rank_*.pt"), ("megatron", "dist_ckpt")):
+            if any(place.glob(pattern)):
+                raise ModelError(
+                    f"{str(place)!r} holds shards that only verl can read: in its environment, python -m "
+                    f"verl.model_merger merge --backend {backend} --local_dir {shlex.quote(str(place))} "
+                    "--target_dir runs/verl-merged; then give --from-verl runs/verl-merged"
+                )
+    raise ModelError(
+        f"{str(folder)!r} holds no checkpoint of verl: name its global_step_N/actor, or a merged model with "
+        "config.json and *.safetensors"
+    )
 
 
 def _message_text(call: dict[str, Any], role: str) -> str:  # Any: JSON

@@ -45,7 +45,7 @@ from memory_program.rl.training_data import (
     read_sft_conversations,
 )
 from memory_program.rl.training_models import reload_in_float32
-from memory_program.sft.exports import write_llamafactory, write_verl
+from memory_program.sft.exports import find_verl_model, write_llamafactory, write_verl
 from memory_program.sft.observation_expert import expert_of_observations
 from memory_program.sft.program_examples import reader_examples, writer_examples
 from memory_program.sft.question_synthesis import QuestionSynthesizer
@@ -267,11 +267,16 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
         RecordError: there are no trajectories, or they have nothing to export.
     """
     say = _make_printer(console)
-    folder = config.output_dir / config.format
-    if config.format == "hf":
-        model = load_model(str(config.model), "cpu", torch.bfloat16)
+    folder = config.output_dir / ("hf" if config.from_verl is not None else config.format)
+    if config.from_verl is not None or config.format == "hf":
+        source = config.model if config.from_verl is None else find_verl_model(config.from_verl)
+        model = load_model(str(source), "cpu", torch.bfloat16)
         model.network.save_pretrained(folder)
         model.tokenizer.save_pretrained(folder)
+        program = config.trajectories / PROGRAM_FILE
+        if config.from_verl is not None and program.is_file():
+            shutil.copy(program, folder / PROGRAM_FILE)
+            say(f"its program is that of {config.trajectories}")
         say(f"saved: {folder}; vllm serve {folder}")
         return
     lines = read_trajectories(config.trajectories)

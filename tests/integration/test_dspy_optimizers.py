@@ -21,26 +21,20 @@ from tests.training_samples import (
     RuledReader,
     answer_text,
     memorable_talk,
-    one_thread,
     reader_student,
-    save_half_taught_reader,
 )
 
+pytestmark = pytest.mark.usefixtures("torch_on_one_thread")
 Student = tuple[MemoryProgram, list[dspy.Example]]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_half_taught_reader(tmp_path_factory.mktemp("half-taught"))
-
-
 @pytest.fixture
-def student(model: Path) -> Student:
+def student(half_taught_reader: Path) -> Student:
     """A program whose reader half knows its task, and examples of it."""
     space, talk = MemorySpace("x"), memorable_talk("x")
-    program = reader_student(model)
+    program = reader_student(half_taught_reader)
     program.remember(space, talk.sessions[0])
-    yield (
+    return (
         program,
         [
             dspy.Example(space=space, question=q.dated_text, gold=q.answer).with_inputs("space", "question")
@@ -84,7 +78,7 @@ def test_dspys_grpo_takes_a_step_on_a_model_of_this_process(student: Student):
     )
     weights = require_local_engine(lm).model.network.state_dict()
     before = {name: weight.clone() for name, weight in weights.items()}
-    with one_thread(), dspy.context(lm=lm):
+    with dspy.context(lm=lm):
         trained = trainer.compile(program.reader, trainset=examples, valset=examples)
     assert any(not torch.equal(weight, before[name]) for name, weight in weights.items())
     assert trained.ask(examples[0].space, examples[0].question).text  # the model still answers
@@ -131,7 +125,7 @@ def test_dspys_bootstrap_finetune_teaches_right_answers_to_a_new_model(student: 
     lm.provider = LocalProvider(lm)
     taught, teacher = lessons(program, examples), teacher_of(program, Knowing(examples))
     before = nll(lm, taught)
-    with one_thread(), dspy.context(lm=lm):
+    with dspy.context(lm=lm):
         trained = fine_tuning(tmp_path / "tuned").compile(program.reader, trainset=examples, teacher=teacher)
     new = trained.answer.lm
     assert new.model.startswith(f"local:{tmp_path / 'tuned'}")
@@ -152,7 +146,7 @@ def test_dspys_better_together_takes_a_step_of_prompts_and_one_of_weights(studen
         p=dspy.LabeledFewShot(k=0),
         w=fine_tuning(tmp_path / "tuned"),
     )
-    with one_thread(), dspy.context(lm=lm):
+    with dspy.context(lm=lm):
         best = optimizer.compile(
             program.reader, trainset=examples, valset=examples, teacher=teacher, strategy="p -> w"
         )

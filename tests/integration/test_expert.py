@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterator
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +17,7 @@ from rich.console import Console
 from locomo.locomo import read_dataset
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.writer import MemoryWriter
+from memory_program.cli import run_train
 from memory_program.configs.sft_config import (
     ExportConfig,
     FineTuneConfig,
@@ -49,24 +50,17 @@ from tests.conversations import session
 from tests.model_server import ModelServer
 from tests.training_samples import (
     REPLIES,
-    one_thread,
     reader_by_rules,
     reply,
     request,
     said,
-    save_half_taught,
     talk,
 )
 
+pytestmark = pytest.mark.usefixtures("torch_on_one_thread")
 QUIET = Console(quiet=True)
 SEARCH = said("search_memory", query="walks")
 SYSTEMS = {request(agent).system: agent for agent in REPLIES}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
 
 
 class Expert:
@@ -242,9 +236,47 @@ def test_an_agent_with_several_turns_has_a_row_of_verl_for_its_last(taught, tmp_
     assert rewarder.reward(episode, "episodic", wrote["reply"], earlier=earlier[1]).reward == 0.5
 
 
+@pytest.mark.parametrize(
+    ("named", "file", "backend"),
+    [
+        ("", "global_step_20/actor/model_world_size_2_rank_0.pt", "fsdp"),
+        ("global_step_9", "global_step_9/actor/model_world_size_2_rank_0.pt", "fsdp"),
+        ("global_step_9/actor", "global_step_9/actor/dist_ckpt/x", "megatron"),
+    ],
+)
+def test_shards_of_verl_are_refused_with_the_command_that_merges_them(tmp_path, capsys, named, file, backend):
+    for path in (file, "global_step_9/actor/huggingface/config.json"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    assert run_train(["--mode", "export", "--from-verl", str(tmp_path / named)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    actor = tmp_path / file.partition("/actor/")[0] / "actor"
+    assert f"python -m verl.model_merger merge --backend {backend} --local_dir {actor} --target_dir" in line
+
+
+@pytest.mark.parametrize(
+    ("file", "error"), [("lora_adapter/x", "merge them with PEFT"), ("notes", "holds no checkpoint of verl")]
+)
+def test_what_verl_did_not_merge_whole_is_refused(tmp_path, capsys, file, error):
+    for path in (file, "model.safetensors"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    assert run_train(["--mode", "export", "--from-verl", str(tmp_path)]) == 2
+    assert error in capsys.readouterr().err
+
+
+def test_a_model_that_verl_merged_becomes_a_model_with_its_program(model, taught, tmp_path):
+    shutil.copytree(model, tmp_path / "global_step_3" / "actor" / "huggingface")
+    (taught / "program.json").write_text("{}")
+    export_to_format(ExportConfig(from_verl=tmp_path, trajectories=taught, output_dir=tmp_path), QUIET)
+    assert load_model(str(tmp_path / "hf"), "cpu", torch.float32).network.dtype == torch.float32
+    assert (tmp_path / "hf" / "program.json").read_text() == "{}"
+    (taught / "program.json").unlink()
+
+
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_half_taught(tmp_path_factory.mktemp("half-taught"))
+def model(half_taught: Path) -> Path:
+    return half_taught
 
 
 def test_fine_tuning_teaches_the_experts_replies(model, taught, tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import dspy
@@ -19,8 +18,9 @@ from memory_program.models.local_model import LocalModel
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.rewards import build_answer_metric
 from memory_program.rl.validation import ValidationResult
-from tests.training_samples import RuledReader, one_thread, save_half_taught, student, talk
+from tests.training_samples import RuledReader, student, talk
 
+pytestmark = pytest.mark.usefixtures("torch_on_one_thread")
 EASY = {
     "num_train_steps": 18, "examples_per_step": 1, "group_size": 8, "curriculum": "", "refresh_every": 3,
     "val_every": 6, "save_every": 2, "concurrency": 8,
@@ -31,15 +31,9 @@ TRAINING = {
 TRAIN, VAL = [talk("learned")], [talk("chosen on")]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_half_taught(tmp_path_factory.mktemp("half-taught"))
+def folder(half_taught: Path) -> Path:
+    return half_taught
 
 
 def grpo(out: Path, on_entry=lambda entry: None, terms: dict | None = None, **settings: object) -> MemoryGRPO:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import mlflow
@@ -20,57 +19,37 @@ from locomo.locomo import read_dataset
 from memory_program.agents.program import MemoryProgram
 from memory_program.cli import main as command
 from memory_program.configs.evaluate_config import EvaluateConfig
-from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
+from memory_program.configs.train_config import ReevaluateConfig
 from memory_program.core.checkpoints import read_log
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.models.factory import language_model
 from memory_program.rl.rollout_files import read_rollouts
-from memory_program.rl.training_run import reevaluate, train
-from memory_program.worlds import as_locomo_json
+from memory_program.rl.training_run import reevaluate
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
-from tests.training_samples import one_thread, save_half_taught, talk
+from tests.training_runs import run_training, save_talks, training_flags
+from tests.training_samples import talk
 
-pytestmark = pytest.mark.timeout(1200)  # a minute on an idle machine, ten on a busy one
+pytestmark = [
+    pytest.mark.usefixtures("torch_on_one_thread"),
+    pytest.mark.timeout(1200),  # a minute on an idle machine, ten on a busy one
+]
 STEPS = 8
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_half_taught(tmp_path_factory.mktemp("half-taught"))
 
 
 @pytest.fixture(scope="module")
 def talks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("talks") / "talks.json"
-    path.write_text(json.dumps(as_locomo_json([talk(name) for name in "abcd"])), encoding="utf-8")
+    path = save_talks(tmp_path_factory.mktemp("talks"), [talk(name) for name in "abcd"])
     assert len(read_dataset(path).conversations) == 4
     return path
 
 
 def flags(model: Path, talks: Path, server: ModelServer, out: Path, *more: str) -> list[str]:
-    return [
-        "--model", f"local:{model}", "--dataset", str(talks), "--reader-model", "openai/reader",
-        "--api-base", server.url, "--output-dir", str(out), "--num-train-steps", str(STEPS),
-        "--examples-per-step", "1", "--group-size", "6", "--curriculum", "", "--val-every", "4",
-        "--save-every", "2", "--learning-rate", "1e-3", "--warmup-steps", "0",
-        "--max-completion-tokens", "40", "--concurrency", "6", *more,
-    ]  # fmt: skip
-
-
-def run(arguments: list[str]) -> str:
-    """Run in this process, which has imported everything already, and return the output."""
-    console = Console(width=120)
-    with console.capture() as captured:
-        train(parse_flags(TrainConfig, arguments), console=console)
-    return captured.get()
+    return training_flags(
+        model, talks, server, out, "--reader-model", "openai/reader", "--num-train-steps", str(STEPS),
+        "--examples-per-step", "1", "--group-size", "6", "--val-every", "4", "--save-every", "2", *more,
+    )  # fmt: skip
 
 
 def evaluated_again(*arguments: str) -> str:
@@ -116,15 +95,15 @@ KILLED: dict[str, str] = {}
 
 
 @pytest.fixture(scope="module")
-def finished(model: Path, talks: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def finished(half_taught: Path, talks: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run that was killed and then resumed to its end."""
     out = tmp_path_factory.mktemp("runs") / "train"
     uri = f"sqlite:///{(out.parent / 'mlflow.db').as_posix()}"
     mlflow.MlflowClient(tracking_uri=uri).search_experiments()  # makes the tables, which takes seconds
     with ModelServer(latency_s=2.0) as server:  # slow enough for MLflow to open before the last step
-        KILLED.update(killed_when_tracked(3, flags(model, talks, server, out), out))
+        KILLED.update(killed_when_tracked(3, flags(half_taught, talks, server, out), out))
     with ModelServer() as server:
-        return out, run(flags(model, talks, server, out))
+        return out, run_training(flags(half_taught, talks, server, out))
 
 
 def test_a_killed_run_takes_every_step_once_and_improves(finished):
@@ -229,7 +208,7 @@ def test_the_rollouts_of_every_step_are_kept_once_and_shown(finished, capsys):
     assert "no rollouts are in" in capsys.readouterr().err
 
 
-def test_a_second_evaluation_reuses_the_records(finished, model, talks):
+def test_a_second_evaluation_reuses_the_records(finished, half_taught, talks):
     out, said = finished
     before = json.loads((out / "results.json").read_text())
     with ModelServer() as server:
@@ -240,20 +219,20 @@ def test_a_second_evaluation_reuses_the_records(finished, model, talks):
     assert again.splitlines()[-4:] == said.splitlines()[-4:]
 
 
-def test_a_refused_resume_leaves_the_stored_config_alone(finished, model, talks):
+def test_a_refused_resume_leaves_the_stored_config_alone(finished, half_taught, talks):
     out, _ = finished
     with ModelServer() as server, pytest.raises(ConfigError, match="holds a training with learning_rate"):
-        run(flags(model, talks, server, out, "--learning-rate", "2e-3"))
+        run_training(flags(half_taught, talks, server, out, "--learning-rate", "2e-3"))
     assert json.loads((out / "config.json").read_text())["learning_rate"] == 1e-3
 
 
-def test_a_run_does_not_resume_with_another_reader_setting(finished, model, talks):
+def test_a_run_does_not_resume_with_another_reader_setting(finished, half_taught, talks):
     out, _ = finished
     with (
         ModelServer() as server,
         pytest.raises(ConfigError, match="holds a training with top_k=10: give the same settings"),
     ):
-        run(flags(model, talks, server, out, "--top-k", "5"))
+        run_training(flags(half_taught, talks, server, out, "--top-k", "5"))
 
 
 def compare_rewards(*flags: str) -> subprocess.CompletedProcess[str]:
@@ -280,9 +259,9 @@ def test_the_reward_benchmark_stops_at_a_failed_training(tmp_path):
     assert "holds no training that is done" in compare_rewards("--out", str(tmp_path), "--show").stderr
 
 
-def test_the_dry_run_shows_one_group(model, talks, tmp_path):
+def test_the_dry_run_shows_one_group(half_taught, talks, tmp_path):
     with ModelServer() as server:
-        said = run(flags(model, talks, server, tmp_path / "train", "--dry-run"))
+        said = run_training(flags(half_taught, talks, server, tmp_path / "train", "--dry-run"))
     assert "/session_1, " in said
     assert said.count("  rollout ") % 6 == 0
     assert "advantage +" in said

@@ -8,18 +8,15 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.core.checkpoints import read_log
-from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, ModelError
-from memory_program.rl.training_run import train
-from memory_program.worlds import as_locomo_json
 from tests.arbor_server import SEARCH, ArborServer
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
 from tests.tiny_model import save_tiny_model
+from tests.training_runs import run_training, save_talks
 from tests.training_samples import SIZES, one_thread, talk
 
 pytestmark = pytest.mark.timeout(900)
@@ -34,14 +31,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def talks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("talks") / "talks.json"
-    path.write_text(json.dumps(as_locomo_json([talk(name) for name in "abcd"])), encoding="utf-8")
-    return path
+    return save_talks(tmp_path_factory.mktemp("talks"), [talk(name) for name in "abcd"])
 
 
 def run(server: ArborServer, model: Path, talks: Path, folder: Path, *more: str) -> str:
-    console = Console(width=120)
-    with ModelServer() as reader, console.capture() as captured, one_thread():
+    with ModelServer() as reader, one_thread():
         arguments = [
             "--arbor-config", str(server.write_config(folder / "server.yaml")), "--model", f"local:{model}",
             "--dataset", str(talks), "--reader-model", "openai/reader", "--api-base", reader.url,
@@ -50,8 +44,7 @@ def run(server: ArborServer, model: Path, talks: Path, folder: Path, *more: str)
             "--concurrency", "8", "--no-bf16", "--no-mlflow",
             "--reward-rule", "dense", "--format-weight", "0", *more,  # every specialist has a group to send
         ]  # fmt: skip
-        train(parse_flags(ArborTrainConfig, arguments), console=console)
-    return captured.get()
+        return run_training(arguments, ArborTrainConfig)
 
 
 @pytest.fixture(scope="module")

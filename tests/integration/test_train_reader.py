@@ -1,7 +1,6 @@
 """Training the reader, and weights under a saved program: ``train.py --target`` and ``--program``."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import mlflow
@@ -14,29 +13,25 @@ from memory_program.agents.writer import MemoryWriter
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.configs.sft_config import FineTuneConfig, TrajectoriesConfig
-from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
 from memory_program.core.checkpoints import read_log
-from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.rewards import build_answer_metric
-from memory_program.rl.training_run import train
 from memory_program.sft.program_examples import reader_examples, writer_examples
 from memory_program.sft.sft_commands import fine_tune_parts
 from memory_program.sft.sft_training import sft_examples
 from memory_program.sft.trajectories import read_trajectories, record_trajectories
-from memory_program.worlds import as_locomo_json
 from tests.model_server import ModelServer
+from tests.training_runs import run_training, save_talks, training_flags
 from tests.training_samples import (
     memorable_talk,
-    one_thread,
     reader_student,
     ruled_program,
-    save_half_taught_reader,
 )
 
+pytestmark = pytest.mark.usefixtures("torch_on_one_thread")
 EASY = {
     "num_train_steps": 4, "examples_per_step": 2, "group_size": 8, "curriculum": "", "refresh_every": 2,
     "val_every": 4, "save_every": 2, "concurrency": 8, "format_weight": 0.1,
@@ -45,22 +40,9 @@ TRAINING = {"learning_rate": 1e-3, "warmup_steps": 0, "beta": 0.02, "max_complet
 TRAIN, VAL = [memorable_talk("learned")], [memorable_talk("chosen on")]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_half_taught_reader(tmp_path_factory.mktemp("half-taught"))
-
-
 @pytest.fixture(scope="module")
 def talks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("talks") / "talks.json"
-    path.write_text(json.dumps(as_locomo_json([memorable_talk(name) for name in "abcd"])), encoding="utf-8")
-    return path
+    return save_talks(tmp_path_factory.mktemp("talks"), [memorable_talk(name) for name in "abcd"])
 
 
 def grpo(out: Path, on_entry=lambda entry: None) -> MemoryGRPO:
@@ -77,8 +59,12 @@ class Killed(Exception):
     pass
 
 
-def test_the_score_of_answers_rises_and_a_killed_training_ends_with_the_same_weights(model, tmp_path):
-    trained = grpo(tmp_path / "straight").compile(reader_student(model), trainset=TRAIN, valset=VAL)
+def test_the_score_of_answers_rises_and_a_killed_training_ends_with_the_same_weights(
+    half_taught_reader, tmp_path
+):
+    trained = grpo(tmp_path / "straight").compile(
+        reader_student(half_taught_reader), trainset=TRAIN, valset=VAL
+    )
     steps = [entry for entry in read_log(tmp_path / "straight") if entry["kind"] == "step"]
     first, last = (e for e in read_log(tmp_path / "straight") if e["kind"] == "validation")
     assert last["score"] > first["score"] + 0.3
@@ -91,23 +77,27 @@ def test_the_score_of_answers_rises_and_a_killed_training_ends_with_the_same_wei
             raise Killed
 
     with pytest.raises(Killed):
-        grpo(tmp_path / "killed", on_entry).compile(reader_student(model), trainset=TRAIN, valset=VAL)
-    resumed = grpo(tmp_path / "killed").compile(reader_student(model), trainset=TRAIN, valset=VAL)
+        grpo(tmp_path / "killed", on_entry).compile(
+            reader_student(half_taught_reader), trainset=TRAIN, valset=VAL
+        )
+    resumed = grpo(tmp_path / "killed").compile(
+        reader_student(half_taught_reader), trainset=TRAIN, valset=VAL
+    )
     expected = reader_weights(trained)
     assert all(torch.equal(weight, expected[name]) for name, weight in reader_weights(resumed).items())
 
 
-def test_the_folder_of_a_writers_training_is_refused(model, tmp_path):
-    grpo(tmp_path).dry_run(reader_student(model), trainset=TRAIN)
-    grpo(tmp_path).compile(reader_student(model), trainset=TRAIN, valset=VAL)
+def test_the_folder_of_a_writers_training_is_refused(half_taught_reader, tmp_path):
+    grpo(tmp_path).dry_run(reader_student(half_taught_reader), trainset=TRAIN)
+    grpo(tmp_path).compile(reader_student(half_taught_reader), trainset=TRAIN, valset=VAL)
     of_writer = grpo(tmp_path)
     of_writer.target = "writer"
     with pytest.raises(ConfigError, match="holds a training with model="):
-        of_writer.compile(reader_student(model), trainset=TRAIN, valset=VAL)
+        of_writer.compile(reader_student(half_taught_reader), trainset=TRAIN, valset=VAL)
 
 
-def test_a_writer_with_the_trained_weights_is_refused(model, tmp_path):
-    program = reader_student(model)
+def test_a_writer_with_the_trained_weights_is_refused(half_taught_reader, tmp_path):
+    program = reader_student(half_taught_reader)
     program.writer.set_lm(program.reader.answer.lm)
     with pytest.raises(ConfigError, match="the writer shares the model that is trained"):
         grpo(tmp_path).compile(program, trainset=TRAIN, valset=VAL)
@@ -159,10 +149,10 @@ def test_gold_answers_are_taught_where_retrieval_shows_their_evidence(trajectori
     assert reader_examples(MemoryProgram(), lines).missed == 6
 
 
-def test_fine_tuning_teaches_a_reader_to_answer(model, trajectories, tmp_path):
+def test_fine_tuning_teaches_a_reader_to_answer(half_taught_reader, trajectories, tmp_path):
     config = FineTuneConfig(
-        model=f"local:{model}", trajectories=trajectories, target="reader", output_dir=tmp_path, batch=4,
-        learning_rate=2e-3, warmup_steps=0, held_out=0.34, epochs=4,
+        model=f"local:{half_taught_reader}", trajectories=trajectories, target="reader", output_dir=tmp_path,
+        batch=4, learning_rate=2e-3, warmup_steps=0, held_out=0.34, epochs=4,
     )  # fmt: skip
     fine_tune_parts(config, Console(quiet=True))
     assert (tmp_path / "model" / "program.json").is_file()
@@ -183,28 +173,20 @@ def test_settings_of_fine_tuning_that_do_not_fit_are_refused():
 
 
 def flags(model: Path, talks: Path, server: ModelServer, out: Path, *more: str) -> list[str]:
-    return [
-        "--model", f"local:{model}", "--dataset", str(talks), "--api-base", server.url, "--output-dir",
-        str(out), "--num-train-steps", "3", "--examples-per-step", "2", "--group-size", "8", "--curriculum",
-        "", "--val-every", "3", "--learning-rate", "1e-3", "--warmup-steps", "0", "--ema-decay", "0",
-        "--max-completion-tokens", "40", "--concurrency", "6", *more,
-    ]  # fmt: skip
-
-
-def run(arguments: list[str]) -> str:
-    console = Console(width=120)
-    with console.capture() as captured:
-        train(parse_flags(TrainConfig, arguments), console=console)
-    return captured.get()
+    return training_flags(
+        model, talks, server, out, "--target", "reader", "--writer-model", "openai/writer",
+        "--num-train-steps", "3", "--examples-per-step", "2", "--group-size", "8", "--val-every", "3",
+        "--ema-decay", "0", *more,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def trained_reader(model: Path, talks: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def trained_reader(
+    half_taught_reader: Path, talks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
     out = tmp_path_factory.mktemp("runs") / "train"
     with ModelServer() as server:
-        return out, run(
-            flags(model, talks, server, out, "--target", "reader", "--writer-model", "openai/writer")
-        )
+        return out, run_training(flags(half_taught_reader, talks, server, out))
 
 
 def test_a_trained_reader_is_compared_with_its_base(trained_reader):
@@ -241,26 +223,12 @@ def test_the_weights_beside_a_program_answer_for_it_and_not_for_others(trained_r
     assert readers == {"memory": "openai/model", "optimized": f"local:{out / 'model' / 'reader'}"}
 
 
-def test_a_program_is_trained_under_and_four_systems_are_compared(model, talks, tmp_path):
+def test_a_program_is_trained_under_and_four_systems_are_compared(half_taught_reader, talks, tmp_path):
     brief_program().save(str(tmp_path / "program.json"))
     out = tmp_path / "runs" / "train"
     with ModelServer() as server:
-        said = run(
-            flags(
-                model,
-                talks,
-                server,
-                out,
-                "--target",
-                "reader",
-                "--writer-model",
-                "openai/writer",
-                "--program",
-                str(tmp_path / "program.json"),
-                "--num-train-steps",
-                "1",
-            )
-        )
+        more = ("--program", str(tmp_path / "program.json"), "--num-train-steps", "1")
+        said = run_training(flags(half_taught_reader, talks, server, out, *more))
     for saved in (out / "model" / "program.json", out / "model" / "reader" / "program.json"):
         assert "Be brief." in json.loads(saved.read_text())["reader.answer"]["signature"]["instructions"]
     results = json.loads((out / "results.json").read_text())
@@ -279,7 +247,7 @@ def test_a_program_is_trained_under_and_four_systems_are_compared(model, talks, 
 @pytest.mark.slow
 def test_both_parts_are_trained_in_turn_and_compared_alone(talks, tmp_path):
     out = tmp_path / "train"
-    said = run(
+    said = run_training(
         [
             "--dataset", str(talks), "--target", "both", "--num-train-steps", "1", "--group-size", "4",
             "--examples-per-step", "2", "--output-dir", str(out), "--no-mlflow",
