@@ -73,7 +73,7 @@ class ArborJobSettings(ReinforceSettings, init=False):
     prompt."""
 
     num_train_steps: int = Field(ge=1)
-    """Most steps that will be sent."""
+    """Steps of the training."""
 
     num_inference_gpus: int = Field(default=1, ge=1)
     """GPUs that sample."""
@@ -110,12 +110,13 @@ class ArborJobSettings(ReinforceSettings, init=False):
     def max_steps(self) -> int:
         """Steps that the server is told to expect: more than will come, in whole epochs.
 
-        At its last step Arbor's trainer exits, and every request to it hangs. Its made-up epochs have
+        A killed run may repeat a step, so there is room for twice as many. At its last step Arbor's trainer
+        exits, and every request to it hangs. Its made-up epochs have
         ``max_steps / per_device_train_batch_size`` passes: unless accumulation divides them, each ends with
         an optimizer step on a part of a batch.
         """
         epoch = self.batches.per_device_train_batch_size * self.gradient_accumulation_steps
-        return (self.num_train_steps // epoch + 1) * epoch
+        return (2 * self.num_train_steps // epoch + 1) * epoch
 
     @property
     def max_seq_len(self) -> int:

@@ -149,7 +149,7 @@ def test_what_spoils_a_training_without_a_word_is_set_right():
 @pytest.mark.parametrize("steps", [1, 7, 8, 100])
 def test_the_trainer_expects_more_steps_than_come_in_whole_epochs(steps):
     told = job(num_train_steps=steps, groups_per_step=24)
-    assert told.max_steps > steps
+    assert told.max_steps > 2 * steps  # a killed run repeats some
     passes_of_an_epoch = math.ceil(told.max_steps / 2)  # its made-up data has max_steps x accumulation items
     assert passes_of_an_epoch % told.gradient_accumulation_steps == 0
 
@@ -324,6 +324,13 @@ def test_no_job_is_begun_while_checkpoints_name_another(tmp_path):
     with pytest.raises(ModelError, match="job 'job0' on http://arbor/v1 is cancelled"):
         opened(client, tmp_path)
     assert client.begun == ["job0"]
+
+
+def test_a_step_too_many_is_refused_since_the_server_would_never_answer(tmp_path):
+    trainer = opened(Client(), tmp_path)
+    trainer.steps = trainer.settings.max_steps - 1
+    with pytest.raises(ModelError, match=r"steps are done, and the job was begun for 100: begin another one"):
+        trainer.submit_groups([[sample(1.0), sample(0.0)]])
 
 
 # -- flags -------------------------------------------------------------------------------------------

@@ -106,9 +106,9 @@ class ArborTrainer:
         known = [(group, size) for group, size in ready if group is not None]
         if not known:
             return SubmittedGroups(0, 0)
-        if self.steps >= self.settings.num_train_steps:
+        if self.steps >= self.settings.max_steps - 1:  # after its last step, the server never answers
             raise ModelError(
-                f"the job takes at most {self.settings.num_train_steps} steps, and {self.steps} are done: "
+                f"{self.steps} steps are done, and the job was begun for {self.settings.num_train_steps}: "
                 "begin another one, in another folder"
             )
         batch = to_arbor_batch([group for group, _ in known], self.settings.batch_size)
