@@ -13,7 +13,7 @@ from memory_program.core.gpus import count_visible_gpus
 
 _ARBOR_FLAGS = ("arbor-config", "inference-gpus", "training-gpus")
 _PROBE_TIMEOUT_S = 2.0
-_ANY_GPUS = {"inference": GpuDevices(gpu_ids=(0,)), "training": GpuDevices(gpu_ids=(1,))}
+_NO_FILE = ArborConfig(inference=GpuDevices(gpu_ids=(0,)), training=GpuDevices(gpu_ids=(1,)))
 _MIN_GPUS = 2  # vLLM takes nearly all memory of one, and training needs another
 
 
@@ -43,7 +43,7 @@ def choose_backend(arguments: Sequence[str] | None = None) -> BackendChoice:
     for flag in _ARBOR_FLAGS:
         if peek_flag(flag, arguments) is not None:
             return BackendChoice(ArborTrainConfig, f"--{flag} belongs to it")
-    server = read_arbor_config(ARBOR_YAML) if ARBOR_YAML.is_file() else ArborConfig(**_ANY_GPUS)
+    server = read_arbor_config(ARBOR_YAML) if ARBOR_YAML.is_file() else _NO_FILE
     if _answers(server):
         return BackendChoice(ArborTrainConfig, f"its server answers at {server.url}")
     gpus = count_visible_gpus()
