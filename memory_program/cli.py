@@ -31,6 +31,14 @@ _COMMANDS = {
     "world": ("memory_program.worlds.__main__:main", "generate conversations whose truth is known"),
     "forget": ("memory_program.forget.__main__:main", "delete a conversation from runs, reports and MLflow"),
     "arbor": ("memory_program.rl.backends.arbor.__main__:main", "start and stop an Arbor training server"),
+    "serve": (
+        "memory_program.serving.service.serve_command:main",
+        "serve memory over REST, MCP and an OpenAI-compatible proxy",
+    ),
+    "token": (
+        "memory_program.serving.service.token_command:main",
+        "make, list and revoke the tokens of a memory server",
+    ),
     "reward-server": (
         "memory_program.serving.reward_server:main",
         "serve rewards over HTTP to other trainers",

@@ -1,14 +1,21 @@
 """Memory services over a scripted model, and a process that adds turns until it is killed."""
 
+import socket
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
+import uvicorn
+
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.turn_buffer import SessionRule, SpokenTurn
+from memory_program.configs.serve_config import ServeConfig
 from memory_program.models.factory import language_model
 from memory_program.serving.service.memory_service import MemoryService
+from memory_program.serving.service.serve_command import ServerParts, make_app, make_parts
 from memory_program.serving.service.session_writer import WriterPace
 
 BEGAN = datetime(2024, 5, 6, 9, 0, tzinfo=UTC)
@@ -35,6 +42,33 @@ def running(
         yield service
     finally:
         service.stop()
+
+
+@contextmanager
+def served(url: str, api_base: str, **settings: object) -> Iterator[tuple[str, ServerParts]]:
+    """Serve over HTTP in a thread, and give the address and the parts of the server."""
+    values = {"db_url": url, "model": "openai/test", "rest": True, "port": 0, **settings}
+    config = ServeConfig(**{"upstream": api_base, **values})
+    parts = make_parts(config, program(api_base))
+    parts.service.start()
+    try:
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            server = uvicorn.Server(
+                uvicorn.Config(make_app(config, parts), log_level="error", access_log=False)
+            )
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+            thread.start()
+            until = time.monotonic() + 60
+            while not server.started:
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}", parts
+            server.should_exit = True
+            thread.join()
+    finally:
+        parts.threads.close()
+        parts.service.stop()
 
 
 def main(url: str, api_base: str, namespace: str, first: int) -> None:

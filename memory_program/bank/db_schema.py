@@ -78,7 +78,7 @@ SNAPSHOTS = Table(
     Column("version", Integer, nullable=False),
     Column("data", LargeBinary, nullable=False),
 )
-# Turns that no agent has written yet (``turn_buffer.TurnBuffer``). ``session`` is NULL while a session is open.
+# Turns that no agent has written yet (see ``turn_buffer``). ``session`` is NULL while a session is open.
 TURNS = Table(
     "memory_turns",
     _metadata,

@@ -234,8 +234,8 @@ class BankStore:
     def rewind(self, namespace: str, version: int, also: Also | None = None) -> MemorySpace:
         """Undo every operation after a version, and the sessions that were ingested after it.
 
-        ``also`` is called at the end of the transaction. A session of which only the last operations are undone counts as not ingested. Undone operations stay
-        in the database: see ``retracted``.
+        A session of which only the last operations are undone counts as not ingested. Undone operations stay
+        in the database: see ``retracted``. ``also`` is called at the end of the transaction.
 
         Raises:
             MemoryOperationError: the bank has no such version; nothing was changed.

@@ -202,7 +202,8 @@ class TurnBuffer:
         is_this = (TURNS.c.namespace == namespace, TURNS.c.session == number)
         if not connection.execute(delete(TURNS).where(*is_this)).rowcount:
             raise AlreadyWrittenError(
-                f"session {number} of namespace {namespace!r} does not wait any more: it was written or erased"
+                f"session {number} of namespace {namespace!r} does not wait any more: somebody else wrote or "
+                "erased it"
             )
 
     def response(self, namespace: str, request: RequestKey) -> dict[str, Any] | None:  # Any: JSON

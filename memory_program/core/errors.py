@@ -47,7 +47,11 @@ class AlreadyWrittenError(ConflictError):
     """Buffered turns were written or erased by somebody else meanwhile; nothing was written."""
 
 
-class BufferFullError(StoreError):
+class BusyError(MemoryProgramError):
+    """A server has as much to do as it takes on; the same request may be sent again later."""
+
+
+class BufferFullError(BusyError):
     """Turns arrive faster than they are written; none of these was taken."""
 
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +17,7 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.bank.archive import Archive
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.forgetting import DeletedRows, forget_namespace
-from memory_program.bank.memory import Draft, Memory, MemoryKind, Operation, Provenance, operation_to_json
+from memory_program.bank.memory import Draft, MemoryKind, Operation, Provenance, operation_to_json
 from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
@@ -46,7 +46,7 @@ class FoundMemory:
 
 @dataclass(frozen=True, slots=True)
 class BankChange:
-    """The outcome of a change: the version of the bank after it, and the operations that were made or undone."""
+    """The outcome of a change: the version of the bank after it, and the operations made or undone."""
 
     version: int
     operations: tuple[dict[str, Any], ...]  # Any: JSON, as operation_to_json writes it
@@ -65,7 +65,7 @@ class NamespaceStatus:
 
 
 class MemoryService:
-    """Adds turns, has them written in the background, and answers, searches and edits. Any thread may call it.
+    """Adds turns, has them written in the background, answers, searches, edits. Any thread may call it.
 
     A loaded namespace is kept, and used again while nobody else saved it. Every method raises a ConfigError
     for a name that cannot be one, and a StoreError if the database fails.
@@ -228,6 +228,24 @@ class MemoryService:
 
         return self._change(namespace, change, reason or "corrected by the user", request)
 
+    def correct_in_words(
+        self, namespace: str, text: str, timeout_s: float, request: RequestKey | None = None
+    ) -> BankChange | None:
+        """Tell the agents a correction as a session of its own, and return what they changed.
+
+        Returns:
+            None if they have not written it in time; it is not lost.
+        """
+        if request is None or self.buffer.response(namespace, request) is None:
+            self.end_session(namespace)
+        turn = SpokenTurn("User", f"Correction: {text}", "user", datetime.now(UTC), has_own_time=False)
+        added = self.add(namespace, [turn], ends=True, request=request)
+        if not self.wait(namespace, timeout_s):
+            return None
+        bank, session = self.bank(namespace), f"session_{added.sessions[-1]}"
+        made = [operation for operation in bank.operations() if operation.provenance.session_id == session]
+        return BankChange(bank.version, tuple(map(operation_to_json, made)), added.is_repeated)
+
     def forget(
         self,
         namespace: str,
@@ -351,8 +369,8 @@ class MemoryService:
         """Write a session with the agents, and take it out of the queue, in one transaction.
 
         Returns:
-            where calls failed, so that nothing was written and it should be tried again later; empty if it was
-            written. With ``may_lose_calls`` it is written all the same, and its record counts them.
+            where calls failed, so that nothing was written and it should be tried again later; empty if it
+            was written. With ``may_lose_calls`` it is written all the same, and its record counts them.
 
         Raises:
             AlreadyWrittenError: it does not wait any more.
