@@ -16,6 +16,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import MEMORY_KINDS, Memory, MemoryKind, memory_number, operation_to_json
 from memory_program.bank.outcomes import Outcome
 from memory_program.bank.turn_buffer import RequestKey, SpokenTurn
@@ -124,6 +125,17 @@ def memory_item(memory: Memory) -> MemoryItem:
             "sources": list(memory.sources),
         }
     )
+
+
+def memory_page(bank: MemoryBank, kind: Kind | None, limit: int, cursor: str | None) -> MemoryPage:
+    """Write the live memories after a cursor as JSON."""
+    after = 0 if cursor is None else memory_number(cursor)
+    live = bank.live(MemoryKind(kind) if kind is not None else None)
+    rest = [memory for memory in live if memory_number(memory.memory_id) > after]
+    page = rest[:limit]
+    more = page[-1].memory_id if len(rest) > limit else None
+    items = [memory_item(memory) for memory in page]
+    return MemoryPage(items=items, next_cursor=more, version=bank.version, profile=bank.core)
 
 
 def change_response(done: BankChange) -> ChangeResponse:
@@ -247,14 +259,7 @@ def rest_router(
         namespace: Readable, kind: Kind | None = None, limit: Limit = 50, cursor: MemoryId | None = None
     ) -> MemoryPage:
         """List the memories in the order of their creation."""
-        bank = await run_in_threadpool(service.bank, namespace)
-        after = 0 if cursor is None else memory_number(cursor)
-        live = bank.live(MemoryKind(kind) if kind is not None else None)
-        rest = [memory for memory in live if memory_number(memory.memory_id) > after]
-        page = rest[:limit]
-        more = page[-1].memory_id if len(rest) > limit else None
-        items = [memory_item(memory) for memory in page]
-        return MemoryPage(items=items, next_cursor=more, version=bank.version, profile=bank.core)
+        return memory_page(await run_in_threadpool(service.bank, namespace), kind, limit, cursor)
 
     @router.get("/memories/{memory_id}/history")
     async def show_history(

@@ -15,6 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
+from mcp.server.transport_security import TransportSecuritySettings
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from memory_program import __version__
@@ -31,6 +32,7 @@ from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.models.response_formats import RESPONSE_FORMATS
 from memory_program.serving.service.api_tokens import ApiTokens
 from memory_program.serving.service.http_guard import HttpGuard, ServiceMetrics
+from memory_program.serving.service.mcp_tools import make_mcp_server
 from memory_program.serving.service.memory_service import MemoryService
 from memory_program.serving.service.rest_api import ModelThreads, add_problem_handlers, rest_router
 from memory_program.serving.service.session_writer import WriterPace
@@ -89,11 +91,15 @@ def make_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
     doors, service = config.doors, parts.service
     opens_default = not (doors.mcp or doors.rest or doors.proxy)
 
+    mcp = make_mcp_server(service, parts.threads, parts.metrics, doors.namespace)
+    has_mcp = doors.mcp == "http" or opens_default
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
+            if has_mcp:
+                await stack.enter_async_context(mcp.session_manager.run())
             yield
-            await stack.aclose()
 
     app = FastAPI(title="memory-program", version=__version__, lifespan=lifespan, redoc_url=None)
     add_problem_handlers(app)
@@ -116,6 +122,13 @@ def make_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
 
     if doors.rest or opens_default:
         app.include_router(rest_router(service, parts.threads, parts.metrics, doors.namespace))
+    if has_mcp:
+        # without sessions of its own, so that every request shows its token; the guard checks hosts
+        no_check = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+        inner = mcp.streamable_http_app(
+            stateless_http=True, json_response=True, transport_security=no_check, host=doors.host
+        )
+        app.router.routes.extend(inner.routes)
     app.add_middleware(
         HttpGuard,
         tokens=parts.tokens,
@@ -159,8 +172,14 @@ def serve_memory(config: ServeConfig) -> None:
 
 
 async def _serve_doors(config: ServeConfig, parts: ServerParts) -> None:
-    app = make_app(config, parts)
     doors = config.doors
+    has_http = doors.rest or doors.proxy or doors.mcp != "stdio"
+    if doors.mcp == "stdio":
+        mcp = make_mcp_server(parts.service, parts.threads, parts.metrics, doors.namespace)
+        if not has_http:
+            await mcp.run_stdio_async()
+            return
+    app = make_app(config, parts)
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -171,7 +190,13 @@ async def _serve_doors(config: ServeConfig, parts: ServerParts) -> None:
             timeout_graceful_shutdown=max(1, round(doors.grace)),
         )
     )
-    await server.serve()
+    if doors.mcp != "stdio":
+        await server.serve()
+        return
+    serving = asyncio.create_task(server.serve())
+    await mcp.run_stdio_async()  # until the program that started this one closes it
+    server.should_exit = True
+    await serving
 
 
 class _JsonLines(logging.Formatter):
