@@ -63,9 +63,11 @@ def served(url: str, api_base: str, **settings: object) -> Iterator[tuple[str, S
             while not server.started:
                 assert time.monotonic() < until
                 time.sleep(0.02)
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}", parts
-            server.should_exit = True
-            thread.join()
+            try:
+                yield f"http://127.0.0.1:{listening.getsockname()[1]}", parts
+            finally:
+                server.should_exit = True
+                thread.join(20)
     finally:
         parts.threads.close()
         parts.service.stop()

@@ -51,8 +51,8 @@ class DoorSettings(SettingsGroup):
     """An OpenAI-compatible API, /v1/chat/completions and /v1/models, that remembers."""
 
     upstream: ApiBase | None = None
-    """Address of the chat API behind the proxy. Default: --api-base, or OpenAI's. The key is that of
-    UPSTREAM_API_KEY in the environment, or else the client's own."""
+    """Address of the chat API behind the proxy. Its key is that of UPSTREAM_API_KEY in the environment, or
+    else the client's own. Default: --api-base, or OpenAI's; then OPENAI_API_KEY will do as well."""
 
     namespace: str = "default"
     """Namespace of requests that name none."""
@@ -66,7 +66,7 @@ class DoorSettings(SettingsGroup):
     require_tokens: bool = False
     """Ask for tokens on this machine's own address as well, for example behind a reverse proxy."""
 
-    max_megabytes: float = Field(default=1.0, gt=0)
+    max_megabytes: float = Field(default=8.0, gt=0)
     """Largest size of a request."""
 
     grace: float = Field(default=10.0, ge=0)

@@ -1,4 +1,4 @@
-"""The MCP door, driven by the official client: over streamable HTTP, and over stdio in a process of its own."""
+"""The MCP door, driven by the official client: over streamable HTTP, and over stdio to a process."""
 
 import asyncio
 import sys
@@ -27,9 +27,11 @@ def model():
 
 @asynccontextmanager
 async def connected(address, mode="auto", **headers):
-    async with httpx2.AsyncClient(headers=headers) as http:
-        async with Client(streamable_http_client(f"{address}/mcp", http_client=http), mode=mode) as client:
-            yield client
+    async with (
+        httpx2.AsyncClient(headers=headers) as http,
+        Client(streamable_http_client(f"{address}/mcp", http_client=http), mode=mode) as client,
+    ):
+        yield client
 
 
 async def call(client, tool, **arguments):
@@ -94,14 +96,8 @@ def test_every_tool_resource_and_prompt_works_over_stdio_and_survives_a_restart(
         command=sys.executable,
         args=[
             *("-m", "memory_program.cli", "serve", "--mcp", "stdio", "--model", "openai/test"),
-            *(
-                "--api-base",
-                model.url,
-                "--db-url",
-                f"sqlite:///{tmp_path / 'b.sqlite'}",
-                "--namespace",
-                "ana",
-            ),
+            *("--api-base", model.url, "--namespace", "ana"),
+            *("--db-url", f"sqlite:///{tmp_path / 'b.sqlite'}"),
         ],
         env={"PYTHONPATH": str(CHECKOUT), "OPENAI_API_KEY": KEY},
         cwd=str(CHECKOUT),

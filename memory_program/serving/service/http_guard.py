@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -65,8 +65,12 @@ def problem(status: int, detail: str, code: str, **more: object) -> Response:
 
 def error_problem(error: MemoryProgramError) -> Response:
     """Make the response to an error of this package."""
-    status = next(status for kind, status in _STATUSES if isinstance(error, kind))
-    return problem(status, str(error), type(error).__name__.removesuffix("Error"))
+    return problem(error_status(error), str(error), type(error).__name__.removesuffix("Error"))
+
+
+def error_status(error: MemoryProgramError) -> int:
+    """Return the HTTP status of an error of this package."""
+    return next(status for kind, status in _STATUSES if isinstance(error, kind))
 
 
 def find_token(headers: Mapping[str, str]) -> str | None:
@@ -114,6 +118,9 @@ class ServiceMetrics:
         )
         self.turns = Counter("memory_turns_added", "Turns taken", registry=self.registry)
         self.answers = Counter("memory_answers", "Questions by outcome", ["outcome"], registry=self.registry)
+        self.lost_exchanges = Counter(
+            "memory_lost_exchanges", "Exchanges of the proxy not remembered", registry=self.registry
+        )
         self.registry.register(self)  # pyright: ignore[reportArgumentType]  # a collector needs only collect
 
     def collect(self) -> Iterator[Metric]:
@@ -195,11 +202,10 @@ class HttpGuard:
             _logger.info(json.dumps({**entry, "ms": round(seconds * 1000, 1), "token": token_id}))
 
     def _check_request(self, headers: Headers) -> Response | None:
-        host = headers.get("host", "")
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        if self._checks_host and name.strip("[]") not in LOOPBACK:
-            # a web page that was resolved to this address must not read the memories
-            return problem(403, f"the host {host!r:.80} is not this machine: use 127.0.0.1", "Host")
+        if self._checks_host:  # a web page in a browser of this machine must not reach the memories
+            for name, address in (("host", headers.get("host", "")), ("origin", headers.get("origin"))):
+                if address is not None and _host_name(address) not in LOOPBACK:
+                    return problem(403, f"the {name} {address!r:.80} is not this machine", "Host")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > self._max_bytes:
             return problem(413, _TOO_LARGE.format(self._max_bytes), "TooLarge")
@@ -217,3 +223,11 @@ class HttpGuard:
             return message
 
         return receive_limited
+
+
+def _host_name(address: str) -> str | None:
+    """Return the name in ``host:port`` or in an origin; None if it has none."""
+    try:
+        return urlsplit(address if "//" in address else f"//{address}").hostname
+    except ValueError:
+        return None

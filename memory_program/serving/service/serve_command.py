@@ -29,8 +29,10 @@ from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.errors import ConfigError, StoreError
 from memory_program.evaluation.role_models import RoleModels, make_role_models
 from memory_program.evaluation.stages.system_runner import load_program
+from memory_program.models.http_engine import openai_url, read_key
 from memory_program.models.response_formats import RESPONSE_FORMATS
 from memory_program.serving.service.api_tokens import ApiTokens
+from memory_program.serving.service.chat_proxy import ChatProxy
 from memory_program.serving.service.http_guard import HttpGuard, ServiceMetrics
 from memory_program.serving.service.mcp_tools import make_mcp_server
 from memory_program.serving.service.memory_service import MemoryService
@@ -48,6 +50,7 @@ class ServerParts:
     tokens: ApiTokens
     metrics: ServiceMetrics
     threads: ModelThreads
+    upstream_key: str | None = None
 
 
 def make_program(config: ServeConfig, models: RoleModels | None = None) -> MemoryProgram:
@@ -76,14 +79,14 @@ def make_program(config: ServeConfig, models: RoleModels | None = None) -> Memor
     return system
 
 
-def make_parts(config: ServeConfig, program: MemoryProgram) -> ServerParts:
+def make_parts(config: ServeConfig, program: MemoryProgram, upstream_key: str | None = None) -> ServerParts:
     """Open the database of a server, and make its parts."""
     ends = config.session_ends
     rule = SessionRule(ends.session_pause, ends.session_turns, ends.session_chars)
     pace = WriterPace(threads=ends.writers)
     service = MemoryService(config.db_url, program, rule, most_waiting=ends.max_waiting, pace=pace)
     tokens, metrics = ApiTokens(service.store.database), ServiceMetrics(service)
-    return ServerParts(service, tokens, metrics, ModelThreads(config.concurrency))
+    return ServerParts(service, tokens, metrics, ModelThreads(config.concurrency), upstream_key)
 
 
 def make_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
@@ -93,10 +96,16 @@ def make_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
 
     mcp = make_mcp_server(service, parts.threads, parts.metrics, doors.namespace)
     has_mcp = doors.mcp == "http" or opens_default
+    proxy = None
+    if doors.proxy:
+        upstream = doors.upstream or config.api_base or openai_url()
+        proxy = ChatProxy(service, parts.metrics, doors.namespace, upstream, parts.upstream_key)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
+            if proxy is not None:
+                stack.push_async_callback(proxy.close)
             if has_mcp:
                 await stack.enter_async_context(mcp.session_manager.run())
             yield
@@ -122,6 +131,8 @@ def make_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
 
     if doors.rest or opens_default:
         app.include_router(rest_router(service, parts.threads, parts.metrics, doors.namespace))
+    if proxy is not None:
+        app.include_router(proxy.router())
     if has_mcp:
         # without sessions of its own, so that every request shows its token; the guard checks hosts
         no_check = TransportSecuritySettings(enable_dns_rebinding_protection=False)
@@ -149,7 +160,10 @@ def serve_memory(config: ServeConfig) -> None:
         StoreError: the database cannot be opened.
     """
     _log_as_json()
-    parts = make_parts(config, make_program(config))
+    key = read_key("UPSTREAM_API_KEY")
+    if not key and config.doors.upstream is None:  # that API is the one of the models
+        key = read_key("OPENAI_API_KEY")
+    parts = make_parts(config, make_program(config), key or None)
     if config.asks_for_tokens and not any(token.revoked_at is None for token in parts.tokens.list()):
         raise ConfigError(
             f"host={config.doors.host!r} asks for tokens, and there is none: make one with "
