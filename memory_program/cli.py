@@ -32,7 +32,7 @@ _COMMANDS = {
     "forget": ("memory_program.forget.__main__:main", "delete a conversation from runs, reports and MLflow"),
     "arbor": ("memory_program.rl.backends.arbor.__main__:main", "start and stop an Arbor training server"),
     "serve": (
-        "memory_program.serving.service.serve_command:main",
+        "memory_program.cli:run_serve",
         "serve memory over REST, MCP and an OpenAI-compatible proxy",
     ),
     "token": (
@@ -118,6 +118,18 @@ def run_train(arguments: Sequence[str] | None = None, prog: str = "train.py") ->
         config_type = train_mode_config(mode, arguments)
         config = parse_flags(config_type, arguments, about=about, prog=f"{prog} --mode {mode}")
         _load(f"memory_program.{TRAIN_MODES[mode][0]}", extra="train")(config)
+
+    return run_script(run)
+
+
+def run_serve(arguments: Sequence[str] | None = None, prog: str = "memory-program serve") -> int:
+    """Serve memory over REST, MCP and an OpenAI-compatible proxy, until the process is told to stop."""
+    from memory_program.configs.serve_config import ServeConfig
+    from memory_program.core.command_line import parse_flags, run_script
+
+    def run() -> None:
+        config = parse_flags(ServeConfig, arguments, prog=prog)
+        _load("memory_program.serving.service.serve_command:serve_memory", extra="serve")(config)
 
     return run_script(run)
 

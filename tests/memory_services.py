@@ -15,7 +15,7 @@ from memory_program.bank.turn_buffer import SessionRule, SpokenTurn
 from memory_program.configs.serve_config import ServeConfig
 from memory_program.models.factory import language_model
 from memory_program.serving.service.memory_service import MemoryService
-from memory_program.serving.service.serve_command import ServerParts, make_app, make_parts
+from memory_program.serving.service.serve_command import ServerParts, make_memory_app, make_parts
 from memory_program.serving.service.session_writer import WriterPace
 
 BEGAN = datetime(2024, 5, 6, 9, 0, tzinfo=UTC)
@@ -55,7 +55,7 @@ def served(url: str, api_base: str, **settings: object) -> Iterator[tuple[str, S
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
             server = uvicorn.Server(
-                uvicorn.Config(make_app(config, parts), log_level="error", access_log=False)
+                uvicorn.Config(make_memory_app(config, parts), log_level="error", access_log=False)
             )
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
             thread.start()

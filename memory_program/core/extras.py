@@ -16,6 +16,7 @@ _EXTRAS = {
     "pyarrow": "train",
     "ray": "ray",
     "safetensors": "local",
+    "starlette": "serve",
     "torch": "local",
     "transformers": "local",
     "uvicorn": "serve",

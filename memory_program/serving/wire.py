@@ -75,7 +75,7 @@ class AskResponse(BaseModel):
 
 
 class ContextResponse(BaseModel):
-    """What a reader is shown for a question: data, which a prompt has to mark as such."""
+    """The context of a reader for a question: data, which a prompt has to mark as such."""
 
     profile: str
     memories: str

@@ -155,7 +155,7 @@ def make_mcp_server(
 
     @server.tool(annotations=read)
     async def history(memory_id: MemoryId) -> list[OperationItem]:
-        """Show how a memory came to be and what became of it: the operations, oldest first."""
+        """Show the operations that led to a memory and followed from it, oldest first."""
         with _as_tool_errors():
             operations = await run_in_threadpool(service.history, choose(), memory_id)
         return [OperationItem.model_validate(operation_to_json(operation)) for operation in operations]

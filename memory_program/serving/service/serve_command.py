@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
@@ -25,7 +25,6 @@ from memory_program.agents.systems import make_system, set_models
 from memory_program.bank.turn_buffer import SessionRule
 from memory_program.configs.endpoints import Role
 from memory_program.configs.serve_config import ServeConfig
-from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.errors import ConfigError, StoreError
 from memory_program.evaluation.role_models import RoleModels, make_role_models
 from memory_program.evaluation.stages.system_runner import load_program
@@ -53,7 +52,7 @@ class ServerParts:
     upstream_key: str | None = None
 
 
-def make_program(config: ServeConfig, models: RoleModels | None = None) -> MemoryProgram:
+def make_served_program(config: ServeConfig, models: RoleModels | None = None) -> MemoryProgram:
     """Make the program of a server, with its models, each of which is checked by a small call.
 
     Raises:
@@ -89,7 +88,7 @@ def make_parts(config: ServeConfig, program: MemoryProgram, upstream_key: str | 
     return ServerParts(service, tokens, metrics, ModelThreads(config.concurrency), upstream_key)
 
 
-def make_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
+def make_memory_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
     """Make the HTTP application: ``/health``, ``/metrics`` and the doors of the config."""
     doors, service = config.doors, parts.service
     opens_default = not (doors.mcp or doors.rest or doors.proxy)
@@ -163,7 +162,7 @@ def serve_memory(config: ServeConfig) -> None:
     key = read_key("UPSTREAM_API_KEY")
     if not key and config.doors.upstream is None:  # that API is the one of the models
         key = read_key("OPENAI_API_KEY")
-    parts = make_parts(config, make_program(config), key or None)
+    parts = make_parts(config, make_served_program(config), key or None)
     if config.asks_for_tokens and not any(token.revoked_at is None for token in parts.tokens.list()):
         raise ConfigError(
             f"host={config.doors.host!r} asks for tokens, and there is none: make one with "
@@ -193,7 +192,7 @@ async def _serve_doors(config: ServeConfig, parts: ServerParts) -> None:
         if not has_http:
             await mcp.run_stdio_async()
             return
-    app = make_app(config, parts)
+    app = make_memory_app(config, parts)
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -237,8 +236,3 @@ def _log_as_json() -> None:
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(logging.INFO)
-
-
-def main(arguments: Sequence[str] | None = None, prog: str = "memory-program serve") -> int:
-    """Serve with the settings of the command line, and return the exit status."""
-    return run_script(lambda: serve_memory(parse_flags(ServeConfig, arguments, prog=prog)))

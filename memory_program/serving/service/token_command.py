@@ -15,7 +15,7 @@ from memory_program.serving.service.api_tokens import ApiTokens
 Db = Annotated[str, arg(help="Database of the server, an SQLAlchemy URL.")]
 
 
-def create(
+def create_token(
     namespaces: Annotated[
         str,
         arg(help="Comma-separated namespaces; a name that ends with * stands for all with its beginning."),
@@ -28,7 +28,7 @@ def create(
         print(ApiTokens(store.database).create(split_list(namespaces), access))
 
 
-def show(db_url: Db = "sqlite:///memory.sqlite") -> None:
+def list_tokens(db_url: Db = "sqlite:///memory.sqlite") -> None:
     """List the tokens, without their secrets."""
     with BankStore.open_existing(_check(db_url)) as store:
         for token in ApiTokens(store.database).list():
@@ -37,7 +37,7 @@ def show(db_url: Db = "sqlite:///memory.sqlite") -> None:
             print(f"{token.token_id}  {made}  {state}  {token.access}  {', '.join(token.namespaces)}")
 
 
-def revoke(
+def revoke_token(
     token_id: Annotated[str, arg(help="Id of the token, as list shows it.")],
     db_url: Db = "sqlite:///memory.sqlite",
 ) -> None:
@@ -47,7 +47,11 @@ def revoke(
     print(f"{token_id} is revoked")
 
 
-_COMMANDS: dict[str, Callable[..., None]] = {"create": create, "list": show, "revoke": revoke}
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "create": create_token,
+    "list": list_tokens,
+    "revoke": revoke_token,
+}
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "memory-program token") -> int:
