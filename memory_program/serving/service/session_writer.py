@@ -148,6 +148,7 @@ class SessionWriter:
             self.counts.written += 1
             self.counts.incomplete += is_last
             self._tries.pop(namespace, None)
+            self._not_before.pop(namespace, None)
             _logger.info("%s %s written in %.1f s", namespace, session.session_id, time.monotonic() - begun)
             return
 
