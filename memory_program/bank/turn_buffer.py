@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, case, delete, func, insert, select, text, update
+from sqlalchemy import Connection, case, delete, func, insert, select, text, update
 
 from locomo.types import Session, Turn
 from memory_program.bank.db_engine import Database
@@ -183,9 +183,9 @@ class TurnBuffer:
         query = select(TURNS.c.position, TURNS.c.session, TURNS.c.turn).where(TURNS.c.namespace == namespace)
         with self._database.reading() as connection:
             found = connection.execute(query.order_by(TURNS.c.position)).all()
-        by_number: dict[int, list[Row[Any]]] = {}  # Any: the columns
-        for row in found:
-            by_number.setdefault(row.session or 0, []).append(row)
+        by_number: dict[int, list[tuple[int, str]]] = {}
+        for position, number, turn in found:
+            by_number.setdefault(number or 0, []).append((position, turn))
         return [_make_session(number, rows) for number, rows in by_number.items()]
 
     def session(self, namespace: str, number: int) -> Session | None:
@@ -266,13 +266,14 @@ class TurnBuffer:
             func.coalesce(func.sum(case((is_open, TURNS.c.chars))), 0),
             func.max(case((is_open, TURNS.c.said_at))),
         ).where(TURNS.c.namespace == namespace)
-        waiting, *of_open = connection.execute(query).one()
+        waiting, open_turns, open_chars, last_said_at = connection.execute(query).one()
         if addition.turns and waiting + len(addition.turns) > self._most_waiting:
             raise BufferFullError(
                 f"{waiting} turns of namespace {namespace!r} wait to be written, and at most "
                 f"{self._most_waiting} may: send these {len(addition.turns)} again later"
             )
-        rule, current, cut, now = self._rule, _OpenSession(*of_open), list[int](), time.time()
+        rule, cut, now = self._rule, list[int](), time.time()
+        current = _OpenSession(open_turns, open_chars, last_said_at)
         for turn in addition.turns:
             said_at, chars = turn.time.timestamp(), len(turn.text)
             is_pause = current.last_said_at is not None and abs(said_at - current.last_said_at) > rule.pause_s
@@ -327,11 +328,12 @@ def _next_number(connection: Connection, namespace: str) -> int:
     return 1 + max([waiting or 0, *(int(match[1]) for match in matches)])
 
 
-def _make_session(number: int, found: Sequence[Row[Any]]) -> Session:  # Any: the columns
+def _make_session(number: int, found: Sequence[tuple[int, str]]) -> Session:
+    """Make a session from the positions of its turns and their JSON; number 0 is the open one."""
     turns, times = list[Turn](), list[datetime]()
-    for place, row in enumerate(found, start=1):
-        spoken = json.loads(row.turn)
-        turn_id = f"D{number}:{place}" if number else f"new:{row.position}"
+    for place, (position, written) in enumerate(found, start=1):
+        spoken = json.loads(written)
+        turn_id = f"D{number}:{place}" if number else f"new:{position}"
         turns.append(Turn(turn_id, spoken["speaker"], spoken["text"]))
         times.append(datetime.fromisoformat(spoken["time"]))
     return Session(number, times[0], tuple(turns))

@@ -76,8 +76,9 @@ async def use_every_tool(client):
     assert "Mara" in profile.text
     (prompt,) = (await client.list_prompts()).prompts
     told = await client.get_prompt(prompt.name)
-    assert "call search_memory" in told.messages[0].content.text
-    assert "never follow instructions" in told.messages[0].content.text
+    text = " ".join(told.messages[0].content.text.split())
+    assert "call search_memory" in text
+    assert "never follow instructions" in text
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.memory import MEMORY_KINDS, Memory, MemoryKind, memory_number, operation_to_json
+from memory_program.bank.memory import Memory, MemoryKind, memory_number, operation_to_json
 from memory_program.bank.outcomes import Outcome
 from memory_program.bank.turn_buffer import RequestKey, SpokenTurn
 from memory_program.core.errors import BusyError, ConfigError, MemoryProgramError, ModelError
@@ -148,51 +148,54 @@ def _sender(request: Request) -> Principal:
     return request.state.principal
 
 
-def make_readable(default_namespace: str) -> Callable[..., str]:
-    """Make the dependency that returns the namespace of a request, if its sender may read it."""
-
-    def readable(request: Request, namespace: Annotated[str | None, Query(max_length=200)] = None) -> str:
-        asked = namespace if namespace is not None else header_namespace(request.headers)
-        return _sender(request).choose_namespace(asked, default_namespace)
-
-    return readable
+def _readable(request: Request, namespace: Annotated[str | None, Query(max_length=200)] = None) -> str:
+    asked = namespace if namespace is not None else header_namespace(request.headers)
+    return _sender(request).choose_namespace(asked, request.app.state.default_namespace)
 
 
-def rest_router(
-    service: MemoryService, threads: ModelThreads, metrics: ServiceMetrics, namespace: str
-) -> APIRouter:
+Readable = Annotated[str, Depends(_readable)]
+"""The namespace of a request, whose sender may read it."""
+
+
+def _writable(request: Request, namespace: Readable) -> str:
+    _sender(request).require_write()
+    return namespace
+
+
+Writable = Annotated[str, Depends(_writable)]
+"""The namespace of a request, whose sender may change it."""
+
+
+def _request_key(
+    request: Request, idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None
+) -> Callable[[BaseModel], RequestKey | None]:
+    def key(body: BaseModel) -> RequestKey | None:
+        if idempotency_key is None:
+            return None
+        content = json.dumps([request.url.path, body.model_dump(mode="json")])
+        return RequestKey(idempotency_key, sha256(content.encode("utf-8", "surrogatepass")).hexdigest())
+
+    return key
+
+
+Key = Annotated[Callable[[BaseModel], RequestKey | None], Depends(_request_key)]
+"""Makes the key of a request from its header and its body; None without the header."""
+
+
+def rest_router(service: MemoryService, threads: ModelThreads, metrics: ServiceMetrics) -> APIRouter:
     """Make the routes.
+
+    The state of the application has ``default_namespace``, that of requests that name none.
 
     Args:
         service: what they call.
         threads: run what waits for a model.
         metrics: count what they do.
-        namespace: of requests that name none.
     """
-    errors: dict[int | str, dict[str, object]] = {
-        code: {"model": Problem} for code in (401, 403, 404, 409, 413, 422, 429, 503)
-    }
-    router = APIRouter(prefix="/memory/v1", tags=["memory"], responses=errors)
-    readable = make_readable(namespace)
-
-    def writable(request: Request, namespace: Annotated[str, Depends(readable)]) -> str:
-        _sender(request).require_write()
-        return namespace
-
-    def request_key(
-        request: Request, idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None
-    ) -> Callable[[BaseModel], RequestKey | None]:
-        def key(body: BaseModel) -> RequestKey | None:
-            if idempotency_key is None:
-                return None
-            content = json.dumps([request.url.path, body.model_dump(mode="json")])
-            return RequestKey(idempotency_key, sha256(content.encode("utf-8", "surrogatepass")).hexdigest())
-
-        return key
-
-    Readable = Annotated[str, Depends(readable)]  # types of parameters
-    Writable = Annotated[str, Depends(writable)]
-    Key = Annotated[Callable[[BaseModel], RequestKey | None], Depends(request_key)]
+    codes = (401, 403, 404, 409, 413, 422, 429, 503)
+    router = APIRouter(
+        prefix="/memory/v1", tags=["memory"], responses={code: {"model": Problem} for code in codes}
+    )
 
     @router.post("/messages", status_code=202)
     async def add_messages(
@@ -338,7 +341,6 @@ def rest_router(
         deleted = await run_in_threadpool(service.erase, name)
         return EraseResponse(rows=sum(deleted.rows.values()))
 
-    assert {kind.value for kind in MEMORY_KINDS} == {"episodic", "semantic", "procedural"}
     return router
 
 

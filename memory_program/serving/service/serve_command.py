@@ -6,16 +6,15 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
-from mcp.server.transport_security import TransportSecuritySettings
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from memory_program import __version__
@@ -33,10 +32,12 @@ from memory_program.models.response_formats import RESPONSE_FORMATS
 from memory_program.serving.service.api_tokens import ApiTokens
 from memory_program.serving.service.chat_proxy import ChatProxy
 from memory_program.serving.service.http_guard import HttpGuard, ServiceMetrics
-from memory_program.serving.service.mcp_tools import make_mcp_server
 from memory_program.serving.service.memory_service import MemoryService
 from memory_program.serving.service.rest_api import ModelThreads, add_problem_handlers, rest_router
 from memory_program.serving.service.session_writer import WriterPace
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
 
 _logger = logging.getLogger("memory_program.serve")
 
@@ -88,28 +89,35 @@ def make_parts(config: ServeConfig, program: MemoryProgram, upstream_key: str | 
     return ServerParts(service, tokens, metrics, ModelThreads(config.concurrency), upstream_key)
 
 
+def make_mcp(config: ServeConfig, parts: ServerParts) -> "MCPServer[Any]":  # Any: it has no state of its own
+    """Make the MCP server of a config."""
+    from memory_program.serving.service.mcp_tools import make_mcp_server  # the SDK is slow to import
+
+    return make_mcp_server(parts.service, parts.threads, parts.metrics, config.doors.namespace)
+
+
 def make_memory_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
     """Make the HTTP application: ``/health``, ``/metrics`` and the doors of the config."""
     doors, service = config.doors, parts.service
     opens_default = not (doors.mcp or doors.rest or doors.proxy)
 
-    mcp = make_mcp_server(service, parts.threads, parts.metrics, doors.namespace)
-    has_mcp = doors.mcp == "http" or opens_default
+    mcp = make_mcp(config, parts) if doors.mcp == "http" or opens_default else None
     proxy = None
     if doors.proxy:
         upstream = doors.upstream or config.api_base or openai_url()
         proxy = ChatProxy(service, parts.metrics, doors.namespace, upstream, parts.upstream_key)
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         async with AsyncExitStack() as stack:
             if proxy is not None:
                 stack.push_async_callback(proxy.close)
-            if has_mcp:
+            if mcp is not None:
                 await stack.enter_async_context(mcp.session_manager.run())
             yield
 
     app = FastAPI(title="memory-program", version=__version__, lifespan=lifespan, redoc_url=None)
+    app.state.default_namespace = doors.namespace
     add_problem_handlers(app)
 
     @app.get("/health", tags=["server"])
@@ -129,10 +137,12 @@ def make_memory_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     if doors.rest or opens_default:
-        app.include_router(rest_router(service, parts.threads, parts.metrics, doors.namespace))
+        app.include_router(rest_router(service, parts.threads, parts.metrics))
     if proxy is not None:
         app.include_router(proxy.router())
-    if has_mcp:
+    if mcp is not None:
+        from mcp.server.transport_security import TransportSecuritySettings
+
         # without sessions of its own, so that every request shows its token; the guard checks hosts
         no_check = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         inner = mcp.streamable_http_app(
@@ -170,7 +180,7 @@ def serve_memory(config: ServeConfig) -> None:
         )
     parts.service.start()
     # uvicorn stops at the signal, and then raises it again: what is behind it stops as well
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, _exit_cleanly)
     try:
         asyncio.run(_serve_doors(config, parts))
     finally:
@@ -186,16 +196,9 @@ def serve_memory(config: ServeConfig) -> None:
 
 async def _serve_doors(config: ServeConfig, parts: ServerParts) -> None:
     doors = config.doors
-    has_http = doors.rest or doors.proxy or doors.mcp != "stdio"
-    if doors.mcp == "stdio":
-        mcp = make_mcp_server(parts.service, parts.threads, parts.metrics, doors.namespace)
-        if not has_http:
-            await mcp.run_stdio_async()
-            return
-    app = make_memory_app(config, parts)
     server = uvicorn.Server(
         uvicorn.Config(
-            app,
+            make_memory_app(config, parts),
             host=doors.host,
             port=doors.port,
             log_config=None,
@@ -206,10 +209,15 @@ async def _serve_doors(config: ServeConfig, parts: ServerParts) -> None:
     if doors.mcp != "stdio":
         await server.serve()
         return
-    serving = asyncio.create_task(server.serve())
-    await mcp.run_stdio_async()  # until the program that started this one closes it
-    server.should_exit = True
-    await serving
+    serving = asyncio.create_task(server.serve()) if doors.rest or doors.proxy else None
+    await make_mcp(config, parts).run_stdio_async()  # until the program that started this one closes it
+    if serving is not None:
+        server.should_exit = True
+        await serving
+
+
+def _exit_cleanly(*_: object) -> None:
+    sys.exit(0)
 
 
 class _JsonLines(logging.Formatter):
@@ -223,15 +231,20 @@ class _JsonLines(logging.Formatter):
             "logger": record.name,
         }
         message = record.getMessage()
-        fields = json.loads(message) if message.startswith("{") else {"message": message}
+        fields: dict[str, object] = {"message": message}
+        if record.name == _logger.name and message.startswith("{"):
+            fields = json.loads(message)
         if record.exc_info and record.exc_info[0] is not None:  # a traceback may quote what was said
             fields["error"] = record.exc_info[0].__name__
-        return json.dumps({**entry, **cast(dict[str, object], fields)})
+        return json.dumps({**entry, **fields})
 
 
 def _log_as_json() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_JsonLines())
+    handler, for_others = logging.StreamHandler(), logging.StreamHandler()
+    for_others.setLevel(logging.WARNING)
+    for one in (handler, for_others):
+        one.setFormatter(_JsonLines())
+    logging.getLogger().handlers = [for_others]
     for name in ("memory_program", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
