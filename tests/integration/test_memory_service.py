@@ -139,11 +139,11 @@ def test_unwritten_turns_leave_half_of_the_budget_to_memories(url, model):
 
 
 def test_sessions_of_a_namespace_are_written_in_order_and_namespaces_in_parallel(url):
-    with ModelServer(latency_s=0.05) as slow, running(url, slow.url, SessionRule(max_turns=1)) as service:
+    with ModelServer(latency_s=0.3) as slow, running(url, slow.url, SessionRule(max_turns=1)) as service:
         names = ["ana", "tom"]
 
         def tell(name):
-            for number in range(5):
+            for number in range(3):
                 service.add(
                     name, [said(f"{name} bought bicycle {number} in Lisbon yesterday.", minute=number)]
                 )
@@ -152,7 +152,7 @@ def test_sessions_of_a_namespace_are_written_in_order_and_namespaces_in_parallel
             list(pool.map(tell, names))
         assert all(service.wait(name, 20) for name in names)
         for name in names:
-            assert [s.number for s in sessions(url, name)] == [1, 2, 3, 4, 5]
+            assert [s.number for s in sessions(url, name)] == [1, 2, 3]
             numbers = [int(re.findall(r"bicycle (\d)", text)[0]) for text in texts(service, name)]
             assert numbers == sorted(numbers)
             assert not any(other in text for text in texts(service, name) for other in names if other != name)
