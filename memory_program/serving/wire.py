@@ -3,11 +3,21 @@
 from datetime import date
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+
+from locomo.json_at import INVALID_CHARACTERS
 
 MOST_CONTENT_CHARS = 32_000
 MOST_MESSAGES = 256
 MOST_ITEMS = 200
+
+
+def _replace_half_pairs(text: object) -> object:
+    return INVALID_CHARACTERS.sub("\ufffd", text) if isinstance(text, str) else text
+
+
+ShownText = Annotated[str, BeforeValidator(_replace_half_pairs)]
+"""Text of a model or a user in a response; half a surrogate pair, which no response can carry, is U+FFFD."""
 
 Kind = Literal["episodic", "semantic", "procedural"]
 MemoryId = Annotated[str, Field(pattern=r"^m[1-9][0-9]{0,17}$")]
@@ -68,7 +78,7 @@ class AskRequest(_Request):
 class AskResponse(BaseModel):
     """An answer, and the ids of the memories and unwritten turns that the reader was shown."""
 
-    answer: str
+    answer: ShownText
     shown: list[str]
     context_tokens: int
     searches: int
@@ -77,9 +87,9 @@ class AskResponse(BaseModel):
 class ContextResponse(BaseModel):
     """The context of a reader for a question: data, which a prompt has to mark as such."""
 
-    profile: str
-    memories: str
-    excerpts: str
+    profile: ShownText
+    memories: ShownText
+    excerpts: ShownText
     tokens: int
 
 
@@ -88,7 +98,7 @@ class MemoryItem(BaseModel):
 
     memory_id: str
     kind: Kind
-    text: str
+    text: ShownText
     happened_at: date | None
     sources: list[str]
 
@@ -99,7 +109,7 @@ class MemoryPage(BaseModel):
     items: list[MemoryItem]
     next_cursor: str | None
     version: int
-    profile: str
+    profile: ShownText
 
 
 class SearchHit(BaseModel):
@@ -107,7 +117,7 @@ class SearchHit(BaseModel):
 
     item_id: str
     kind: Kind | None
-    text: str
+    text: ShownText
     happened_at: date | None
     sources: list[str]
     score: float
@@ -125,12 +135,12 @@ class OperationItem(BaseModel):
 
     kind: str
     version: int
-    actor: str
+    actor: ShownText
     session_id: str
-    reason: str
+    reason: ShownText
     superseded: list[str]
     created: list[MemoryItem]
-    core: str | None
+    core: ShownText | None
 
 
 class OperationPage(BaseModel):

@@ -195,6 +195,13 @@ def test_a_memory_cannot_pose_as_an_instruction_or_end_its_mark(tmp_path, model)
         assert "[[ ##" not in content
 
 
+def test_what_a_client_escaped_reaches_the_upstream(tmp_path, model):
+    with proxied(tmp_path, model, [said("a")]) as (client, upstream, _):
+        body = rb'{"model": "m", "stop": "\ud800", "messages": [{"role": "user", "content": "x"}]}'
+        assert httpx.post(f"{client.base_url}chat/completions", content=body).status_code == 200
+        assert upstream.bodies[0]["stop"] == "\ud800"
+
+
 def test_an_error_of_the_upstream_comes_through_and_is_not_remembered(tmp_path, model):
     limit = (429, {"error": {"message": "slow down", "code": "rate_limit_exceeded"}})
     with proxied(tmp_path, model, [limit, limit]) as (client, _, service):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.cli import main
 from memory_program.configs.serve_config import ServeConfig
 from memory_program.core.errors import ConfigError
@@ -32,7 +33,10 @@ def model():
 @pytest.fixture(scope="module")
 def server(model, tmp_path_factory):
     url = f"sqlite:///{tmp_path_factory.mktemp('rest') / 'memory.sqlite'}"
-    with served(url, model.url) as (address, parts), httpx.Client(base_url=address, timeout=60) as client:
+    with (
+        served(url, model.url, proxy=True) as (address, parts),
+        httpx.Client(base_url=address, timeout=60) as client,
+    ):
         yield client, parts
 
 
@@ -199,6 +203,38 @@ def test_an_error_is_a_problem_document(ask, method, route, content, params, sta
     assert (answer.status_code, problem["status"], problem["code"]) == (status, status, code)
     assert answer.headers["content-type"] == "application/problem+json"
     assert "x" * 100 not in answer.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        r'{"question": "\ud800"}',
+        r'{"question": "x", "\ud800": 1}',
+        '{"question": NaN}',
+        '{"question": ' + "[" * 9000,
+        "[" * 9000 + "]" * 9000,
+        "\xff",
+        "",
+    ],
+    ids=["half a pair", "half a pair as a name", "no number", "open", "deep", "no text", "nothing"],
+)
+@pytest.mark.parametrize("path", [f"{API}/ask", "/v1/chat/completions"])
+def test_a_body_that_nobody_can_read_is_the_client_s_error(server, path, body):
+    sent = {"content": body.encode("latin-1"), "headers": {"content-type": "application/json"}}
+    assert server[0].post(path, **sent).status_code in (400, 422)
+
+
+def test_half_a_surrogate_pair_of_a_model_is_shown_as_the_replacement_character(ask, server, request):
+    space = server[1].service.store.load(f"{request.node.name[:150]} ø/%")
+    space.bank.create([Draft("A smile \ud83d.", MemoryKind.SEMANTIC)], Provenance("semantic"))
+    space.bank.edit_core("Smiles \ud83d.", Provenance("core"))
+    server[1].service.store.save(space)
+    page = ok(ask("GET", "memories"))
+    assert (page["items"][0]["text"], page["profile"]) == ("A smile \ufffd.", "Smiles \ufffd.")
+    assert ok(ask("GET", "search", params={"query": "smile"}))["items"]
+    assert "\ufffd" in ok(ask("GET", "context", params={"query": "smile"}))["memories"]
+    assert ok(ask("GET", "memories/m1/history"))["items"]
+    assert ok(ask("POST", "undo"))["operations"]
 
 
 def test_a_model_that_fails_is_an_error_and_no_answer(tmp_path):

@@ -109,7 +109,10 @@ class ChatProxy:
             except MemoryProgramError as error:
                 return _openai_error(error_status(error), str(error), "memory_error")
         sent = self._client.build_request(
-            "POST", f"{self._upstream}/chat/completions", json=body, headers=self._headers(request.headers)
+            "POST",
+            f"{self._upstream}/chat/completions",
+            content=json.dumps(body).encode(),  # in ASCII, which carries whatever the client escaped
+            headers={**self._headers(request.headers), "Content-Type": "application/json"},
         )
         try:
             answer = await self._client.send(sent, stream=True)

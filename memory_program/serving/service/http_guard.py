@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memory_program.configs.serve_config import LOOPBACK
@@ -60,7 +60,8 @@ def problem(status: int, detail: str, code: str, **more: object) -> Response:
     if status in (429, 503):
         headers["Retry-After"] = str(_RETRY_AFTER_S)
     content = {**body, "detail": redact_text(detail), "code": code, **more}
-    return JSONResponse(content, status, headers, media_type="application/problem+json")
+    # in ASCII: the names of fields in a bad request may hold what UTF-8 cannot
+    return Response(json.dumps(content), status, headers, media_type="application/problem+json")
 
 
 def error_problem(error: MemoryProgramError) -> Response:

@@ -19,6 +19,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from locomo.json_at import INVALID_CHARACTERS
 from memory_program import __version__
 from memory_program.bank.memory import MemoryKind, operation_to_json
 from memory_program.bank.outcomes import Outcome
@@ -131,7 +132,7 @@ def make_mcp_server(
             raise ToolError(
                 f"the memory's model gave no usable answer ({answer.outcome.value}): try search_memory"
             )
-        return answer.text
+        return INVALID_CHARACTERS.sub("\ufffd", answer.text)
 
     @server.tool(annotations=read, description=f"Find memories by their words, best first. {DATA_NOTE}")
     async def search_memory(
@@ -197,14 +198,16 @@ def make_mcp_server(
     async def profile() -> str:
         """The user's profile, as it is remembered."""
         with _as_resource_errors():
-            return (await run_in_threadpool(service.bank, choose())).core
+            bank = await run_in_threadpool(service.bank, choose())
+        return INVALID_CHARACTERS.sub("\ufffd", bank.core)
 
     @server.resource("memory://memories", name="memories", mime_type="text/plain")
     async def memories() -> str:
         """Every memory, one a line, each after its id."""
         with _as_resource_errors():
             bank = await run_in_threadpool(service.bank, choose())
-        return "\n".join(f"{memory.memory_id}: {memory.line}" for memory in bank.live())
+        text = "\n".join(f"{memory.memory_id}: {memory.line}" for memory in bank.live())
+        return INVALID_CHARACTERS.sub("\ufffd", text)
 
     @server.prompt(title="Use the memory")
     def use_memory() -> str:
