@@ -19,7 +19,7 @@ from memory_program.serving.service.serve_command import ServerParts, make_memor
 from memory_program.serving.service.session_writer import WriterPace
 
 BEGAN = datetime(2024, 5, 6, 9, 0, tzinfo=UTC)
-QUICK = WriterPace(threads=2, tick_s=0.05, first_wait_s=0.1, longest_wait_s=0.3)
+QUICK = WriterPace(threads=2, tick_s=0.05, first_wait_s=0.1, longest_wait_s=0.3, lease_s=1.0)
 
 
 def said(text: str, speaker: str = "Mara", minute: float = 0.0) -> SpokenTurn:

@@ -79,6 +79,7 @@ SNAPSHOTS = Table(
     Column("data", LargeBinary, nullable=False),
 )
 # Turns that no agent has written yet (see ``turn_buffer``). ``session`` is NULL while a session is open.
+# A process claims a session for seconds while it writes it, so that no other calls the model for it as well.
 TURNS = Table(
     "memory_turns",
     _metadata,
@@ -89,6 +90,8 @@ TURNS = Table(
     Column("added_at", Float, nullable=False),
     Column("chars", Integer, nullable=False),
     Column("turn", Text, nullable=False),
+    Column("claimed_by", String(32)),
+    Column("claimed_until", Float),
 )
 # The answers to requests with a key of their own, so that a repeated one changes nothing.
 REQUESTS = Table(

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, case, delete, func, insert, select, text, update
+from sqlalchemy import Connection, case, delete, func, insert, or_, select, text, update
 
 from locomo.types import Session, Turn
 from memory_program.bank.db_engine import Database
@@ -192,6 +192,26 @@ class TurnBuffer:
         """Return a session that was cut; None if it does not wait any more."""
         waiting = [session for session in self.sessions(namespace) if session.number == number]
         return waiting[0] if waiting else None
+
+    def claim(self, namespace: str, number: int, owner: str, lease_s: float) -> bool:
+        """Claim a session for a process; False if another one has claimed it, or it does not wait any more.
+
+        A claim saves calls of a model. That a session is saved once does not depend on it.
+        """
+        now = time.time()
+        is_this = (TURNS.c.namespace == namespace, TURNS.c.session == number)
+        is_free = or_(
+            TURNS.c.claimed_until.is_(None), TURNS.c.claimed_until < now, TURNS.c.claimed_by == owner
+        )
+        claim = {"claimed_by": owner, "claimed_until": now + lease_s}
+        with self._database.writing() as connection:
+            return connection.execute(update(TURNS).where(*is_this, is_free).values(**claim)).rowcount > 0
+
+    def extend_claims(self, owner: str, lease_s: float) -> None:
+        """Extend all claims of a process; with 0 seconds it gives them up."""
+        step = update(TURNS).where(TURNS.c.claimed_by == owner)
+        with self._database.writing() as connection:
+            connection.execute(step.values(claimed_until=time.time() + lease_s))
 
     def remove(self, connection: Connection, namespace: str, number: int) -> None:
         """Take a session out of the queue, in the transaction that saves its memories.

@@ -6,14 +6,22 @@ from datetime import UTC, datetime
 
 import httpx
 import pytest
+from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.cli import main
+from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.serve_config import ServeConfig
 from memory_program.core.errors import ConfigError
-from memory_program.serving.service.serve_command import serve_memory
+from memory_program.evaluation.question_selection import load_selection
+from memory_program.serving.service.serve_command import (
+    make_memory_app,
+    make_parts,
+    make_served_program,
+    serve_memory,
+)
 from tests.memory_server import KEY, MemoryServer
 from tests.memory_services import served
 from tests.model_server import Behaviour, ModelServer
@@ -400,6 +408,32 @@ def test_no_request_makes_the_server_fail(server, data):
     if answer.status_code >= 400:
         assert answer.json()["status"] == answer.status_code
         assert parts.service.bank("fuzz").version == before
+
+
+@pytest.mark.slow  # it loads torch
+def test_the_embedded_model_writes_and_answers_through_the_server(tmp_path):
+    config = EvaluateConfig(mlflow=False, num_test=20, sessions=3)
+    conversation = load_selection(config).conversations[0]
+    settings = ServeConfig(db_url=f"sqlite:///{tmp_path / 'b.sqlite'}", model="pocket", rest=True)
+    parts = make_parts(settings, make_served_program(settings))
+    parts.service.start()
+    with TestClient(make_memory_app(settings, parts), base_url="http://127.0.0.1") as client:
+        for session in conversation.sessions:
+            time = session.date_time.isoformat()
+            messages = [
+                {"role": "user", "name": turn.speaker, "content": turn.utterance, "time": time}
+                for turn in session.turns
+            ]
+            ok(client.post(f"{API}/messages?wait=true&timeout_s=60", json={"messages": messages}))
+        answers = {
+            question: ok(client.post(f"{API}/ask", json={"question": question.text}))["answer"]
+            for question in conversation.questions
+            if question.evidence and question.answer is not None
+        }
+    parts.service.stop()
+    right = [str(question.answer).lower() == answer.lower() for question, answer in answers.items()]
+    assert len(right) >= 3
+    assert sum(right) / len(right) > 0.6
 
 
 # -- a process that is killed ------------------------------------------------------------------------

@@ -282,15 +282,31 @@ def test_no_turn_is_lost_or_written_twice_when_the_process_is_killed(url, kills)
     assert numbers == sorted(numbers)
 
 
-def test_two_services_on_one_database_write_each_session_once(url, model):
-    with running(url, model.url, SessionRule(max_turns=1)) as one, running(url, model.url) as other:
-        for number in range(8):
+def test_two_services_on_one_database_write_each_session_once(url):
+    with (
+        ModelServer(latency_s=0.05) as server,
+        running(url, server.url, SessionRule(max_turns=1)) as one,
+        running(url, server.url) as other,
+    ):
+        for number in range(6):
             one.add("ana", [said(f"I bought bicycle {number} in Lisbon yesterday.", minute=number)])
             other.writer.wake()
-        assert one.wait("ana", 20)
-        assert other.wait("ana", 20)
-        assert [s.number for s in sessions(url, "ana")] == list(range(1, 9))
-        assert len(texts(one, "ana")) == len(texts(other, "ana")) == 8
+        assert one.wait("ana", 30)
+        assert other.wait("ana", 30)
+        assert [s.number for s in sessions(url, "ana")] == list(range(1, 7))
+        assert len(texts(one, "ana")) == len(texts(other, "ana")) == 6
+        assert set(server.traffic.requests.values()) == {1}  # the model was asked once for each
+
+
+def test_a_session_of_a_process_that_died_is_taken_over(url, model):
+    with BankStore(url) as store:
+        buffer = TurnBuffer(store.database, SessionRule())
+        buffer.add("ana", [said("I adopted a dog called Pip in Oslo.")], ends=True)
+        assert buffer.claim("ana", 1, "a process that died", 1.5)
+        assert not buffer.claim("ana", 1, "another", 1.5)
+    with running(url, model.url) as service:
+        assert not service.wait("ana", 0.5)
+        assert service.wait("ana", 15)
 
 
 # -- changes -----------------------------------------------------------------------------------------

@@ -5,9 +5,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
+from uuid import uuid4
 
 from locomo.types import Session
 from memory_program.bank.turn_buffer import TurnBuffer
@@ -22,7 +24,9 @@ class WriterPace:
 
     ``threads`` is the number of sessions written at once, ``tick_s`` how often it looks for idle sessions. A
     session whose calls fail is tried again after ``first_wait_s``, which doubles up to ``longest_wait_s``.
-    After ``most_tries`` it is written without the calls that fail, if the model answers anything else.
+    After ``most_tries`` it is written without the calls that fail, if the model answers anything else. A
+    session is claimed for ``lease_s``, again and again while it is being written. When the process dies,
+    another one takes it over after that time.
     """
 
     threads: int = 4
@@ -30,6 +34,7 @@ class WriterPace:
     first_wait_s: float = 2.0
     longest_wait_s: float = 300.0
     most_tries: int = 10
+    lease_s: float = 15.0
 
 
 @dataclass(slots=True)
@@ -59,6 +64,7 @@ class SessionWriter:
         self._buffer, self._write, self._answers, self._pace = buffer, write, answers, pace
         self.counts = WriterCounts()
         self._changed = threading.Condition()
+        self._owner, self._extended_at = uuid4().hex, 0.0
         self._busy: set[str] = set()
         self._tries: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
@@ -87,6 +93,8 @@ class SessionWriter:
             self._is_stopping = True
             self._changed.notify_all()
             is_idle = self._changed.wait_for(lambda: not self._busy, grace_s)
+        with suppress(StoreError):  # then they end by themselves
+            self._buffer.extend_claims(self._owner, 0)
         if self._thread.is_alive():
             self._thread.join(self._pace.tick_s + 5)
         self._pool.shutdown(wait=is_idle, cancel_futures=True)
@@ -111,6 +119,9 @@ class SessionWriter:
                 if time.monotonic() - swept_at > 3600:
                     self._buffer.delete_old_requests()
                     swept_at = time.monotonic()
+                if self._busy and time.monotonic() - self._extended_at > self._pace.lease_s / 3:
+                    self._extended_at = time.monotonic()
+                    self._buffer.extend_claims(self._owner, self._pace.lease_s)
                 self._begin_sessions()
             except StoreError as error:
                 _logger.warning("the queue cannot be read: %s", error)
@@ -133,6 +144,9 @@ class SessionWriter:
 
     def _write_next(self, namespace: str, number: int) -> None:
         """Write a session; a conflict with another writer is tried again at once."""
+        if not self._buffer.claim(namespace, number, self._owner, self._pace.lease_s):
+            self._not_before[namespace] = time.monotonic() + min(1.0, self._pace.lease_s / 3)
+            return
         while (session := self._buffer.session(namespace, number)) is not None:
             tries, begun = self._tries.get(namespace, 0), time.monotonic()
             is_last = tries + 1 >= self._pace.most_tries and self._answers()
