@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from memory_program.bank.dense import DenseIndex
     from memory_program.bank.space import MemorySpace
     from memory_program.bank.store import BankStore
+    from memory_program.client import AsyncMemoryClient, MemoryClient, remembering
     from memory_program.configs.evaluate_config import EvaluateConfig
     from memory_program.configs.optimize_config import OptimizeConfig
     from memory_program.configs.train_config import TrainConfig
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
+    "AsyncMemoryClient",
     "BankStore",
     "DenseIndex",
     "EvaluateConfig",
+    "MemoryClient",
     "MemoryProgram",
     "MemorySpace",
     "MemorySystem",
@@ -40,6 +43,7 @@ __all__ = [
     "evaluate",
     "language_model",
     "optimize",
+    "remembering",
     "rewards",
     "train",
 ]
@@ -47,6 +51,7 @@ __all__ = [
 _HOMES = {
     **{"BankStore": "bank.store", "DenseIndex": "bank.dense", "MemorySpace": "bank.space"},
     **{"MemoryProgram": "agents.program", "MemorySystem": "agents.program"},
+    **{"AsyncMemoryClient": "client", "MemoryClient": "client", "remembering": "client"},
     **{"EvaluateConfig": "configs.evaluate_config", "evaluate": "evaluation.evaluation_run"},
     **{"OptimizeConfig": "configs.optimize_config", "optimize": "optimization.optimization_run"},
     **{"TrainConfig": "configs.train_config", "train": "rl.training_run"},

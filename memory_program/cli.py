@@ -31,6 +31,14 @@ _COMMANDS = {
     "world": ("memory_program.worlds.__main__:main", "generate conversations whose truth is known"),
     "forget": ("memory_program.forget.__main__:main", "delete a conversation from runs, reports and MLflow"),
     "arbor": ("memory_program.rl.backends.arbor.__main__:main", "start and stop an Arbor training server"),
+    "serve": (
+        "memory_program.cli:run_serve",
+        "serve memory over REST, MCP and an OpenAI-compatible proxy",
+    ),
+    "token": (
+        "memory_program.serving.service.token_command:main",
+        "make, list and revoke the tokens of a memory server",
+    ),
     "reward-server": (
         "memory_program.serving.reward_server:main",
         "serve rewards over HTTP to other trainers",
@@ -114,6 +122,18 @@ def run_train(arguments: Sequence[str] | None = None, prog: str = "train.py") ->
         if choice is not None and choice.reason is not None:
             print(f"backend: {choice.config_type.backend_name()}, since {choice.reason}", flush=True)
         _load(f"memory_program.{TRAIN_MODES[mode][0]}", extra="train")(config)
+
+    return run_script(run)
+
+
+def run_serve(arguments: Sequence[str] | None = None, prog: str = "memory-program serve") -> int:
+    """Serve memory over REST, MCP and an OpenAI-compatible proxy, until the process is told to stop."""
+    from memory_program.configs.serve_config import ServeConfig
+    from memory_program.core.command_line import parse_flags, run_script
+
+    def run() -> None:
+        config = parse_flags(ServeConfig, arguments, prog=prog)
+        _load("memory_program.serving.service.serve_command:serve_memory", extra="serve")(config)
 
     return run_script(run)
 

@@ -5,8 +5,10 @@ half a surrogate pair) is refused by a database.
 """
 
 from sqlalchemy import (
+    BigInteger,
     Column,
     Connection,
+    Float,
     Integer,
     LargeBinary,
     MetaData,
@@ -76,6 +78,41 @@ SNAPSHOTS = Table(
     Column("version", Integer, nullable=False),
     Column("data", LargeBinary, nullable=False),
 )
+# Turns that no agent has written yet (see ``turn_buffer``). ``session`` is NULL while a session is open.
+# A process claims a session for seconds while it writes it, so that no other calls the model for it as well.
+TURNS = Table(
+    "memory_turns",
+    _metadata,
+    Column("position", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("namespace", Text, nullable=False, index=True),
+    Column("session", Integer),
+    Column("said_at", Float, nullable=False),
+    Column("added_at", Float, nullable=False),
+    Column("chars", Integer, nullable=False),
+    Column("turn", Text, nullable=False),
+    Column("claimed_by", String(32)),
+    Column("claimed_until", Float),
+)
+# The answers to requests with a key of their own, so that a repeated one changes nothing.
+REQUESTS = Table(
+    "memory_requests",
+    _metadata,
+    Column("namespace", Text, primary_key=True),
+    Column("key", String(200), primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("response", Text, nullable=False),
+    Column("added_at", Float, nullable=False),
+)
+# The tokens of a server, by their hashes.
+TOKENS = Table(
+    "memory_tokens",
+    _metadata,
+    Column("token_id", String(16), primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("scope", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("revoked_at", Float),
+)
 
 
 def has_schema(connection: Connection, where: str) -> bool:
@@ -88,7 +125,8 @@ def has_schema(connection: Connection, where: str) -> bool:
         return False
     found = connection.scalar(select(META.c.value).where(META.c.key == "schema_version"))
     if found == str(SCHEMA_VERSION):
-        return inspect(connection).has_table(SNAPSHOTS.name)  # added within this version
+        # some were added within this version
+        return _metadata.tables.keys() <= set(inspect(connection).get_table_names())
     is_newer = found is not None and found.isdecimal() and int(found) > SCHEMA_VERSION
     way_out = (
         "update memory-program" if is_newer else "open it with the version of memory-program that wrote it"

@@ -14,7 +14,7 @@ from typing import cast
 from sqlalchemy import ColumnElement, Table, delete, select
 
 from memory_program.bank.db_engine import Database, check_database_exists
-from memory_program.bank.db_schema import META, NAMESPACES, OPERATIONS, SESSIONS
+from memory_program.bank.db_schema import NAMESPACES, OPERATIONS, SESSIONS, TURNS
 
 _SETTINGS = re.compile(r"[0-9a-f]{12}/(?=.)")
 _CAPTIONS = frozenset({"caption", "image_query"})
@@ -78,7 +78,7 @@ def forget_namespace(url: str, namespace: str) -> DeletedRows:
     database = Database(url, _BUSY_TIMEOUT_S)
     try:
         with database.writing() as connection:
-            tables = [table for table in NAMESPACES.metadata.sorted_tables if table not in (META, NAMESPACES)]
+            tables = [table for table in NAMESPACES.metadata.sorted_tables if "namespace" in table.c]
             found = {
                 table.name: connection.execute(delete(table).where(_in_namespace(table, namespace))).rowcount
                 for table in [*tables, NAMESPACES]
@@ -103,7 +103,7 @@ def text_from_banks(url: str, conversation: str) -> ConversationText:
             for name in connection.scalars(select(NAMESPACES.c.name)).all():
                 is_same = namespace_conversation_id(name) == conversation
                 text.banks.extend([name] if is_same else [])
-                for column in (OPERATIONS.c.operation, SESSIONS.c.session):
+                for column in (OPERATIONS.c.operation, SESSIONS.c.session, TURNS.c.turn):
                     query = select(column).where(_in_namespace(column.table, name))
                     for document in connection.scalars(query):
                         text.add(json.loads(document), is_same_conversation=is_same)

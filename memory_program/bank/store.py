@@ -4,7 +4,7 @@ A save is one transaction of whole sessions: after a crash each session is there
 not at all. Operations that a rewind undoes stay in the database, marked as retracted.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +26,9 @@ from memory_program.core.errors import (
     MemoryOperationError,
     StoreError,
 )
+
+Also = Callable[[Connection], object]
+"""Writes something else within the transaction of a save or a rewind; an error of it undoes both."""
 
 _NAME_LIMIT_CHARS = 200
 _SNAPSHOT_SHARE = 10  # a log that grew by a tenth gets a new one: writing all of them takes linear time
@@ -118,6 +121,17 @@ class BankStore:
         """Close every connection; a later call opens new ones."""
         self._database.close()
 
+    @property
+    def database(self) -> Database:
+        """The database, which has more tables than those of the banks."""
+        return self._database
+
+    def revision(self, namespace: str) -> int:
+        """Read how often a namespace was saved or rewound: a loaded space of this revision is up to date."""
+        check_namespace(namespace)
+        with self._database.reading() as connection:
+            return rows.read_revision(connection, namespace)
+
     def namespaces(self) -> list[str]:
         """List the saved namespaces, sorted."""
         with self._database.reading() as connection:
@@ -139,7 +153,7 @@ class BankStore:
 
     def load(self, namespace: str) -> MemorySpace:
         """Read a namespace; one that was never saved is empty."""
-        _check_namespace(namespace)
+        check_namespace(namespace)
         dense = self._dense.empty_copy() if self._dense is not None else None
         space = MemorySpace(namespace)
         with self._reading(namespace) as connection:
@@ -159,12 +173,14 @@ class BankStore:
 
     def bank(self, namespace: str) -> MemoryBank:
         """Read only the bank of a namespace, without its sessions and without an index."""
-        _check_namespace(namespace)
+        check_namespace(namespace)
         with self._reading(namespace) as connection:
             return self._replay_bank(connection, namespace)[0]
 
-    def save(self, space: MemorySpace) -> None:
+    def save(self, space: MemorySpace, also: Also | None = None) -> None:
         """Write the new operations, sessions and vectors of a space, in one transaction.
+
+        ``also`` is called at the end of that transaction.
 
         With a dense index, memories without a vector are embedded first. The revision goes up by one if
         operations or sessions are written.
@@ -176,7 +192,7 @@ class BankStore:
             StoreError: the bank of the space is another branch than the saved one. After any of these
                 errors, nothing was written.
         """
-        _check_namespace(space.namespace)
+        check_namespace(space.namespace)
         bank, sessions, dense = space.bank.fork(), dict(space.sessions), space.index.dense
         if not bank.extends(space.saved):
             raise StoreError(
@@ -205,6 +221,8 @@ class BankStore:
                 if not self._check_embedding(connection, dense):
                     rows.insert_embedding_model(connection, dense.model, dense.dimension)
                 rows.insert_vectors(connection, space.namespace, vectors)
+            if also is not None:
+                also(connection)
         space.saved, space.saved_sessions = bank, frozenset(sessions)
         space.revision += is_new
         if snapshot is not None:
@@ -213,17 +231,17 @@ class BankStore:
         if dense is not None:
             dense.mark_saved(list(vectors))
 
-    def rewind(self, namespace: str, version: int) -> MemorySpace:
+    def rewind(self, namespace: str, version: int, also: Also | None = None) -> MemorySpace:
         """Undo every operation after a version, and the sessions that were ingested after it.
 
         A session of which only the last operations are undone counts as not ingested. Undone operations stay
-        in the database: see ``retracted``.
+        in the database: see ``retracted``. ``also`` is called at the end of the transaction.
 
         Raises:
             MemoryOperationError: the bank has no such version; nothing was changed.
             StoreError: the namespace was never saved.
         """
-        _check_namespace(namespace)
+        check_namespace(namespace)
         with self._database.writing() as connection:
             revision = rows.increment_revision(connection, namespace)
             if revision is None:
@@ -235,6 +253,8 @@ class BankStore:
             if not 0 <= version <= current:
                 raise MemoryOperationError(f"version={version} must be from 0 to {current}, the current one")
             rows.mark_retracted(connection, namespace, version, revision)
+            if also is not None:
+                also(connection)
         return self.load(namespace)
 
     def rewind_session(self, namespace: str, session_id: str) -> MemorySpace:
@@ -246,7 +266,7 @@ class BankStore:
         Raises:
             StoreError: no such session was saved; nothing was changed.
         """
-        _check_namespace(namespace)
+        check_namespace(namespace)
         with self._database.writing() as connection:
             place = rows.find_session_position(connection, namespace, session_id)
             revision = rows.increment_revision(connection, namespace)
@@ -261,7 +281,7 @@ class BankStore:
 
     def retracted(self, namespace: str) -> list[RetractedOperation]:
         """List the undone operations, in the order of the rewinds; ``MemoryBank.rebase`` can restore them."""
-        _check_namespace(namespace)
+        check_namespace(namespace)
         with self._database.reading() as connection:
             return [RetractedOperation(*row) for row in rows.read_retracted_operations(connection, namespace)]
 
@@ -324,7 +344,12 @@ class BankStore:
         return recorded is not None
 
 
-def _check_namespace(namespace: str) -> None:
+def check_namespace(namespace: str) -> None:
+    """Check that a text can be the name of a namespace.
+
+    Raises:
+        ConfigError: it is empty, too long, or has a character that cannot be printed.
+    """
     if not 1 <= len(namespace) <= _NAME_LIMIT_CHARS or not namespace.isprintable():
         raise ConfigError(
             f"namespace={namespace!r:.60} must have 1 to {_NAME_LIMIT_CHARS} characters, all of which can "

@@ -43,6 +43,22 @@ class SessionConflictError(StoreError, ValueError):
     """A session with this id but other content was ingested before."""
 
 
+class AlreadyWrittenError(ConflictError):
+    """Buffered turns were written or erased by somebody else meanwhile; nothing was written."""
+
+
+class BusyError(MemoryProgramError):
+    """A server has as much to do as it takes on; the same request may be sent again later."""
+
+
+class BufferFullError(BusyError):
+    """Turns arrive faster than they are written; none of these was taken."""
+
+
+class RepeatedKeyError(StoreError, ValueError):
+    """A key of a request was used before, for another request; nothing was done."""
+
+
 class EmbeddingMismatchError(StoreError, ValueError):
     """A store was filled with vectors of another model or dimension."""
 
@@ -65,6 +81,10 @@ class RunInUseError(MemoryProgramError):
 
 class ModelError(MemoryProgramError):
     """A model cannot be used as named: unknown, unreachable, or without its key."""
+
+
+class AccessError(MemoryProgramError):
+    """A token is missing, unknown, revoked, or not allowed to do this."""
 
 
 class ClusterError(MemoryProgramError):

@@ -8,6 +8,7 @@ import dspy
 from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.configs.serve_config import ServeConfig
 from memory_program.core.errors import ModelError
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.models.http_engine import read_key
@@ -29,7 +30,10 @@ _NAMES = {
 
 
 def make_role_models(
-    config: EvaluateConfig | OptimizeConfig, models: ModelFactory | None = None, *, check: bool = False
+    config: EvaluateConfig | OptimizeConfig | ServeConfig,
+    models: ModelFactory | None = None,
+    *,
+    check: bool = False,
 ) -> RoleModels:
     """Return the maker of a run's models. Roles with the same model at the same address share it.
 

@@ -1,1 +1,1 @@
-"""Servers: rewards over HTTP for other trainers."""
+"""Servers: memory as a service, and rewards over HTTP for other trainers."""

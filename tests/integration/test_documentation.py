@@ -1,6 +1,7 @@
 """The documentation is true: commands parse or run, Python runs, links work, the example is real."""
 
 import io
+import json
 import os
 import re
 import shlex
@@ -17,14 +18,17 @@ from memory_program.bank.__main__ import main as bank_command
 from memory_program.cli import train_mode_config
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.configs.serve_config import ServeConfig
 from memory_program.core.command_line import parse_flags, parse_mode
 from memory_program.forget.__main__ import main as forget_command
 from memory_program.optimization.optimization_run import optimize
 from memory_program.rl.backends.arbor.__main__ import main as arbor_command
 from memory_program.rl.rollout_files import main as rollouts_command
 from memory_program.serving.reward_server import RewardServerConfig
+from memory_program.serving.service.token_command import main as token_command
 from memory_program.worlds.__main__ import main as world_command
 from tests.conftest import CHECKOUT
+from tests.memory_services import served
 from tests.model_server import ModelServer
 from tests.optimization_samples import Steerable, impatient, quick
 
@@ -56,6 +60,7 @@ COMMANDS = sorted(
         if part.strip()
     }
 )
+SERVER_PAGE = "docs/serve.md"
 EXTRAS = {"bench", "dev", "gpu", "local", "postgres", "ray", "serve", "train"}
 OTHER_PROGRAMS = ("RAY_USAGE_STATS_ENABLED=0 ray ", "cp ", "mlflow ui ", "rsync ", "sky ")
 """Programs of others, whose flags are not checked here."""
@@ -90,6 +95,10 @@ def _check(command, capsys):
                 ["train", "evaluate", "trajectories", "synthesize", "sft", "export"], "train", arguments
             )
             parse_flags(train_mode_config(mode, arguments), arguments)
+        case "memory-program serve":
+            parse_flags(ServeConfig, arguments)
+        case "memory-program token":
+            _prints_help(token_command, arguments)
         case "memory-program reward-server":
             parse_flags(RewardServerConfig, arguments)
         case "memory_program.bank" | "memory-program bank":
@@ -180,7 +189,8 @@ def test_the_generated_dataset_of_the_readme_is_evaluated(tmp_path):
 
 def test_the_python_of_the_pages_runs(tmp_path, monkeypatch, capsys):
     """The README's example, the bank commands about it, and what the other pages add to it."""
-    readme, *more = [block.text for block in BLOCKS if block.language == "python"]
+    pages = [block for block in BLOCKS if block.language == "python" and block.page != SERVER_PAGE]
+    readme, *more = [block.text for block in pages]
     monkeypatch.chdir(tmp_path)
     with ModelServer() as server:
         here = readme.replace(
@@ -200,6 +210,27 @@ def test_the_python_of_the_pages_runs(tmp_path, monkeypatch, capsys):
     forget = ["forget", "--db", "sqlite:///memories.sqlite", "--namespace", "alice"]
     assert bank_command(forget) == 0
     assert bank_command(looks[0]) == 2  # there is no alice any more
+
+
+def test_the_python_of_the_server_page_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-own")
+    codes = [block.text for block in BLOCKS if block.language == "python" and block.page == SERVER_PAGE]
+    database = f"sqlite:///{tmp_path / 'memory.sqlite'}"
+    with ModelServer() as server, served(database, server.url, proxy=True) as (address, _):
+        for code in codes:
+            exec(compile(code.replace("http://127.0.0.1:8080", address), SERVER_PAGE, "exec"), {})
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "ready"  # the model's reply to any chat
+    assert shown[1].startswith("I adopted a dog from the shelter")
+    assert shown[2].startswith("m1 ")
+
+
+def test_the_configuration_of_an_mcp_client_parses():
+    (written,) = [b.text for b in BLOCKS if b.language == "json" and b.page == SERVER_PAGE]
+    server = json.loads(written)["mcpServers"]["memory"]
+    command, *arguments = server["args"]
+    assert (server["command"], command) == ("memory-program", "serve")
+    assert parse_flags(ServeConfig, arguments).doors.mcp == "stdio"
 
 
 def test_the_optimised_prompt_of_the_docs_is_what_comes_out(tmp_path):

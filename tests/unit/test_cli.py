@@ -30,6 +30,8 @@ COMMANDS = [
     "world",
     "forget",
     "arbor",
+    "serve",
+    "token",
     "reward-server",
     "split-data",
 ]
@@ -73,9 +75,9 @@ def test_every_command_has_its_own_help(command, capsys):
 
 
 def test_an_unknown_command_is_an_error_that_names_the_commands(capsys):
-    assert main(["serve"]) == 2
+    assert main(["remember"]) == 2
     assert capsys.readouterr().err.startswith(
-        "error: unknown command 'serve': choose from evaluate, optimize"
+        "error: unknown command 'remember': choose from evaluate, optimize"
     )
 
 
@@ -241,7 +243,7 @@ def test_the_public_names_are_imported_when_they_are_used(tmp_path):
 
 
 def test_every_public_name_is_documented_and_listed():
-    assert len(memory_program.__all__) == 16
+    assert len(memory_program.__all__) == 19
     assert set(memory_program.__all__) <= set(dir(memory_program))
     for name in set(memory_program.__all__) - {"__version__"}:
         assert getattr(memory_program, name).__doc__, name

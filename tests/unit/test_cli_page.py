@@ -14,6 +14,7 @@ from memory_program.cli import TRAIN_MODES, main, train_mode_config
 from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.configs.serve_config import ServeConfig
 from memory_program.core.settings import Settings, SettingsGroup
 from memory_program.serving.reward_server import RewardServerConfig
 from tests.conftest import CHECKOUT
@@ -27,8 +28,8 @@ This page is generated: `UPDATE_GOLDEN=1 python -m pytest tests/unit/test_cli_pa
 `pip install` gives one command, `memory-program`. In a checkout `python evaluate.py`, `python optimize.py`
 and `python train.py` do the same as its first three subcommands.
 
-`evaluate`, `optimize`, `train` and `reward-server` also take `--config FILE`: a YAML file of settings, or the
-`config.json` of a run. Flags on the command line override the file.
+`evaluate`, `optimize`, `train`, `serve` and `reward-server` also take `--config FILE`: a YAML file of
+settings, or the `config.json` of a run. Flags on the command line override the file.
 """
 OTHERS = ("bank list", "bank search", "bank history", "bank diff", "bank undo", "bank forget", "bank export")
 OTHERS += (
@@ -39,6 +40,9 @@ OTHERS += (
     "arbor serve",
     "arbor status",
     "arbor stop",
+    "token create",
+    "token list",
+    "token revoke",
     "split-data",
 )
 
@@ -84,6 +88,7 @@ def test_the_page_of_commands_is_up_to_date(monkeypatch):
         page += [f"\n## memory-program train --mode {mode}\n", *write_flags(config)]
         if mode == "train":
             page += ["\n## memory-program train --backend arbor\n", *write_flags(ArborTrainConfig)]
+    page += ["\n## memory-program serve\n", *write_flags(ServeConfig)]
     page += ["\n## memory-program reward-server\n", *write_flags(RewardServerConfig)]
     for command in OTHERS:
         printed = io.StringIO()  # without an encoding: the same letters everywhere

@@ -19,13 +19,15 @@ EXTRAS = {
     "huggingface_hub",
     "llguidance",
     "matplotlib",
+    "mcp",
     "peft",
+    "prometheus_client",
     "pyarrow",
     "ray",
     "safetensors",
     "torch",
 }
-EXTRAS |= {"transformers", "uvicorn"}
+EXTRAS |= {"starlette", "transformers", "uvicorn"}
 BLOCK = (
     "import sys\n"
     "class Blocked:\n"
@@ -106,6 +108,11 @@ def test_every_import_comes_from_a_dependency_or_from_what_a_dependency_needs():
         ("from memory_program.cli import main; sys.exit(main(['evaluate']))", "local", "torch"),
         ("from memory_program.cli import main; sys.exit(main(['train', '--mode', 'sft']))", "train", ""),
         ("from memory_program.cli import main; sys.exit(main(['reward-server']))", "serve", "uvicorn"),
+        (
+            "from memory_program.cli import main; sys.exit(main(['serve', '--model', 'x']))",
+            "serve",
+            "uvicorn",
+        ),
     ],
 )
 def test_a_missing_extra_is_named_in_one_line(code, extra, library, tmp_path):

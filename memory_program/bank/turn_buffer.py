@@ -1,0 +1,382 @@
+"""The turns that no agent has written yet: a durable queue before the banks of a store.
+
+Turns are added at once and cut into sessions, which a writer takes in their order. A session leaves the queue
+in the transaction that saves its memories: it is written exactly once, whatever process dies when.
+"""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, case, delete, func, insert, or_, select, text, update
+
+from locomo.types import Session, Turn
+from memory_program.bank.db_engine import Database
+from memory_program.bank.db_schema import REQUESTS, SESSIONS, TURNS
+from memory_program.bank.store import check_namespace
+from memory_program.core.errors import (
+    AlreadyWrittenError,
+    BufferFullError,
+    MemoryProgramError,
+    RepeatedKeyError,
+    StoreError,
+)
+
+_COMMIT_BATCH = 64  # additions of other threads that share a commit
+_SESSION_ID = re.compile(r"session_(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenTurn:
+    """One utterance: who spoke, in which role, and when (with a zone).
+
+    ``has_own_time`` is False if the time is that of the server's clock.
+    """
+
+    speaker: str
+    text: str
+    role: str
+    time: datetime
+    has_own_time: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRule:
+    """The end of a session: a pause in seconds, or its length in turns or characters."""
+
+    pause_s: float = 900.0
+    max_turns: int = 40
+    max_chars: int = 16_000
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """A request's own key and the hash of its content: a second one with both changes nothing."""
+
+    key: str
+    digest: str
+    valid_s: float = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class AddedTurns:
+    """The outcome of an addition: the turns taken, all that wait in the namespace, and what was cut.
+
+    ``sessions`` are the numbers of the sessions that it cut. ``is_repeated`` says that the same request was
+    answered before.
+    """
+
+    added: int
+    waiting: int
+    sessions: tuple[int, ...] = ()
+    is_repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTurns:
+    """The turns of one namespace that wait: their number, the sessions that are cut, the oldest arrival."""
+
+    namespace: str
+    turns: int
+    first_session: int | None
+    oldest_added_at: float
+
+
+@dataclass(slots=True)
+class _Addition:
+    namespace: str
+    turns: Sequence[SpokenTurn]
+    ends: bool
+    request: RequestKey | None
+    is_done: bool = False
+    result: AddedTurns | None = None
+    error: MemoryProgramError | None = None
+
+
+@dataclass(slots=True)
+class _OpenSession:
+    turns: int
+    chars: int
+    last_said_at: float | None
+    rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])  # Any: values of columns
+
+
+class TurnBuffer:
+    """The queue of one database. Any thread may use it, and any number of processes the database.
+
+    Additions of several threads share a transaction, so that the disk is waited for once.
+
+    Raises:
+        StoreError: the database fails; of an addition nothing was written then.
+    """
+
+    def __init__(self, database: Database, rule: SessionRule, most_waiting: int = 2000) -> None:
+        """Use a database.
+
+        Args:
+            database: that of a ``BankStore``.
+            rule: where sessions end.
+            most_waiting: the most turns of a namespace that may wait.
+        """
+        self._database, self._rule, self._most_waiting = database, rule, most_waiting
+        self._queue: list[_Addition] = []
+        self._queue_lock, self._commit_lock = threading.Lock(), threading.Lock()
+
+    def add(
+        self,
+        namespace: str,
+        turns: Sequence[SpokenTurn],
+        *,
+        ends: bool = False,
+        request: RequestKey | None = None,
+    ) -> AddedTurns:
+        """Add turns to a namespace, and cut the sessions that they complete; ``ends`` cuts after the last.
+
+        Raises:
+            BufferFullError: too many turns wait in the namespace; none of these was added.
+            RepeatedKeyError: the key belongs to another request.
+            ConfigError: the namespace is no name.
+        """
+        check_namespace(namespace)
+        addition = _Addition(namespace, turns, ends, request)
+        with self._queue_lock:
+            self._queue.append(addition)
+        with self._commit_lock:
+            while not addition.is_done:  # another thread may have committed it meanwhile
+                with self._queue_lock:
+                    batch, self._queue = self._queue[:_COMMIT_BATCH], self._queue[_COMMIT_BATCH:]
+                self._commit(batch)
+        if addition.error is not None:
+            raise addition.error
+        assert addition.result is not None
+        return addition.result
+
+    def cut_idle(self) -> None:
+        """Cut the open sessions in which nothing arrived for the length of a pause."""
+        with self._database.reading() as connection:
+            idle = (
+                select(TURNS.c.namespace)
+                .where(TURNS.c.session.is_(None))
+                .group_by(TURNS.c.namespace)
+                .having(func.max(TURNS.c.added_at) <= time.time() - self._rule.pause_s)
+            )
+            namespaces = connection.scalars(idle).all()
+        for namespace in namespaces:
+            self.add(namespace, (), ends=True)
+
+    def waiting(self) -> list[WaitingTurns]:
+        """List the namespaces with turns that wait, those that wait longest first."""
+        columns = TURNS.c.namespace, func.count(), func.min(TURNS.c.session), func.min(TURNS.c.added_at)
+        with self._database.reading() as connection:
+            found = connection.execute(
+                select(*columns).group_by(TURNS.c.namespace).order_by(columns[-1])
+            ).all()
+        return [WaitingTurns(*row) for row in found]
+
+    def sessions(self, namespace: str) -> list[Session]:
+        """Return all that waits in a namespace, oldest first; the open session, the last, has number 0."""
+        query = select(TURNS.c.position, TURNS.c.session, TURNS.c.turn).where(TURNS.c.namespace == namespace)
+        with self._database.reading() as connection:
+            found = connection.execute(query.order_by(TURNS.c.position)).all()
+        by_number: dict[int, list[tuple[int, str]]] = {}
+        for position, number, turn in found:
+            by_number.setdefault(number or 0, []).append((position, turn))
+        return [_make_session(number, rows) for number, rows in by_number.items()]
+
+    def session(self, namespace: str, number: int) -> Session | None:
+        """Return a session that was cut; None if it does not wait any more."""
+        waiting = [session for session in self.sessions(namespace) if session.number == number]
+        return waiting[0] if waiting else None
+
+    def claim(self, namespace: str, number: int, owner: str, lease_s: float) -> bool:
+        """Claim a session for a process; False if another one has claimed it, or it does not wait any more.
+
+        A claim saves calls of a model. That a session is saved once does not depend on it.
+        """
+        now = time.time()
+        is_this = (TURNS.c.namespace == namespace, TURNS.c.session == number)
+        is_free = or_(
+            TURNS.c.claimed_until.is_(None), TURNS.c.claimed_until < now, TURNS.c.claimed_by == owner
+        )
+        claim = {"claimed_by": owner, "claimed_until": now + lease_s}
+        with self._database.writing() as connection:
+            return connection.execute(update(TURNS).where(*is_this, is_free).values(**claim)).rowcount > 0
+
+    def extend_claims(self, owner: str, lease_s: float) -> None:
+        """Extend all claims of a process; with 0 seconds it gives them up."""
+        step = update(TURNS).where(TURNS.c.claimed_by == owner)
+        with self._database.writing() as connection:
+            connection.execute(step.values(claimed_until=time.time() + lease_s))
+
+    def remove(self, connection: Connection, namespace: str, number: int) -> None:
+        """Take a session out of the queue, in the transaction that saves its memories.
+
+        Raises:
+            AlreadyWrittenError: it does not wait any more.
+        """
+        is_this = (TURNS.c.namespace == namespace, TURNS.c.session == number)
+        if not connection.execute(delete(TURNS).where(*is_this)).rowcount:
+            raise AlreadyWrittenError(
+                f"session {number} of namespace {namespace!r} does not wait any more: somebody else wrote or "
+                "erased it"
+            )
+
+    def response(self, namespace: str, request: RequestKey) -> dict[str, Any] | None:  # Any: JSON
+        """Return what a request was answered before; None if it is new.
+
+        Raises:
+            RepeatedKeyError: the key belongs to another request.
+        """
+        with self._database.reading() as connection:
+            return _find_response(connection, namespace, request)
+
+    def record_response(
+        self, connection: Connection, namespace: str, request: RequestKey, response: dict[str, Any]
+    ) -> None:
+        """Record the answer to a request, in the transaction of what it changes.
+
+        Raises:
+            RepeatedKeyError: the same request was answered meanwhile.
+        """
+        if _find_response(connection, namespace, request) is not None:
+            raise RepeatedKeyError(
+                f"the request with the key {request.key!r} was answered meanwhile: repeat it"
+            )
+        _insert_response(connection, namespace, request, response)
+
+    def delete_old_requests(self, valid_s: float = 86_400.0) -> None:
+        """Forget the keys of requests that are older than a day."""
+        with self._database.writing() as connection:
+            connection.execute(delete(REQUESTS).where(REQUESTS.c.added_at < time.time() - valid_s))
+
+    def _commit(self, batch: Sequence[_Addition]) -> None:
+        """Write additions in one transaction; one that is refused does not touch the others."""
+        try:
+            with self._database.writing() as connection:
+                # in one order, so that two processes never wait for each other
+                for addition in sorted(batch, key=lambda one: one.namespace):
+                    try:
+                        addition.result = self._insert(connection, addition)
+                    except (BufferFullError, RepeatedKeyError) as error:  # raised before anything is written
+                        addition.error = error
+        except StoreError as error:
+            for addition in batch:
+                addition.error = error
+        finally:
+            for addition in batch:
+                addition.is_done = True
+
+    def _insert(self, connection: Connection, addition: _Addition) -> AddedTurns:
+        namespace, request = addition.namespace, addition.request
+        if connection.dialect.name == "postgresql":  # SQLite has one writer at a time
+            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": namespace})
+        if request is not None:
+            known = _find_response(connection, namespace, request)
+            if known is not None:
+                return AddedTurns(known["added"], known["waiting"], tuple(known["sessions"]), True)
+        is_open = TURNS.c.session.is_(None)
+        query = select(
+            func.count(),
+            func.count(case((is_open, 1))),
+            func.coalesce(func.sum(case((is_open, TURNS.c.chars))), 0),
+            func.max(case((is_open, TURNS.c.said_at))),
+        ).where(TURNS.c.namespace == namespace)
+        waiting, open_turns, open_chars, last_said_at = connection.execute(query).one()
+        if addition.turns and waiting + len(addition.turns) > self._most_waiting:
+            raise BufferFullError(
+                f"{waiting} turns of namespace {namespace!r} wait to be written, and at most "
+                f"{self._most_waiting} may: send these {len(addition.turns)} again later"
+            )
+        rule, cut, now = self._rule, list[int](), time.time()
+        current = _OpenSession(open_turns, open_chars, last_said_at)
+        for turn in addition.turns:
+            said_at, chars = turn.time.timestamp(), len(turn.text)
+            is_pause = current.last_said_at is not None and abs(said_at - current.last_said_at) > rule.pause_s
+            if current.turns and (is_pause or current.chars + chars > rule.max_chars):
+                cut.append(self._cut(connection, namespace, current, cut))
+                current = _OpenSession(0, 0, None)
+            current.turns, current.chars, current.last_said_at = (
+                current.turns + 1,
+                current.chars + chars,
+                said_at,
+            )
+            spoken = {**asdict(turn), "time": turn.time.isoformat()}
+            current.rows.append(
+                {
+                    "namespace": namespace,
+                    "said_at": said_at,
+                    "added_at": now,
+                    "chars": chars,
+                    "turn": json.dumps(spoken),
+                }
+            )
+            if current.turns >= rule.max_turns:
+                cut.append(self._cut(connection, namespace, current, cut))
+                current = _OpenSession(0, 0, None)
+        if addition.ends and current.turns:
+            cut.append(self._cut(connection, namespace, current, cut))
+        elif current.rows:
+            connection.execute(insert(TURNS), current.rows)
+        added = AddedTurns(len(addition.turns), waiting + len(addition.turns), tuple(cut))
+        if request is not None:
+            answer = {"added": added.added, "waiting": added.waiting, "sessions": cut}
+            _insert_response(connection, namespace, request, answer)
+        return added
+
+    def _cut(
+        self, connection: Connection, namespace: str, current: _OpenSession, earlier: Sequence[int]
+    ) -> int:
+        """Write the last turns of the open session, and give it a number; one is never used twice."""
+        if current.rows:
+            connection.execute(insert(TURNS), current.rows)
+        number = earlier[-1] + 1 if earlier else _next_number(connection, namespace)
+        is_open = (TURNS.c.namespace == namespace, TURNS.c.session.is_(None))
+        connection.execute(update(TURNS).where(*is_open).values(session=number))
+        return number
+
+
+def _next_number(connection: Connection, namespace: str) -> int:
+    """Return the number after those of all sessions, written, waiting or undone."""
+    names = connection.scalars(select(SESSIONS.c.session_id).where(SESSIONS.c.namespace == namespace))
+    matches = filter(None, map(_SESSION_ID.fullmatch, names))
+    waiting = connection.scalar(select(func.max(TURNS.c.session)).where(TURNS.c.namespace == namespace))
+    return 1 + max([waiting or 0, *(int(match[1]) for match in matches)])
+
+
+def _make_session(number: int, found: Sequence[tuple[int, str]]) -> Session:
+    """Make a session from the positions of its turns and their JSON; number 0 is the open one."""
+    turns, times = list[Turn](), list[datetime]()
+    for place, (position, written) in enumerate(found, start=1):
+        spoken = json.loads(written)
+        turn_id = f"D{number}:{place}" if number else f"new:{position}"
+        turns.append(Turn(turn_id, spoken["speaker"], spoken["text"]))
+        times.append(datetime.fromisoformat(spoken["time"]))
+    return Session(number, times[0], tuple(turns))
+
+
+def _find_response(
+    connection: Connection, namespace: str, request: RequestKey
+) -> dict[str, Any] | None:  # Any: JSON
+    is_this = (REQUESTS.c.namespace == namespace, REQUESTS.c.key == request.key)
+    row = connection.execute(select(REQUESTS).where(*is_this)).one_or_none()
+    if row is None or row.added_at < time.time() - request.valid_s:
+        return None
+    if row.digest != request.digest:
+        raise RepeatedKeyError(
+            f"the key {request.key!r} was used for another request: give each request a key of its own"
+        )
+    return json.loads(row.response)
+
+
+def _insert_response(
+    connection: Connection, namespace: str, request: RequestKey, response: dict[str, Any]
+) -> None:
+    row = {"namespace": namespace, "key": request.key, "digest": request.digest, "added_at": time.time()}
+    is_this = (REQUESTS.c.namespace == namespace, REQUESTS.c.key == request.key)
+    connection.execute(delete(REQUESTS).where(*is_this))  # one that is no longer valid
+    connection.execute(insert(REQUESTS), {**row, "response": json.dumps(response)})

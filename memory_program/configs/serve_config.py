@@ -1,0 +1,133 @@
+"""The settings of ``memory-program serve``. Docstrings are the help of the flags."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from memory_program.configs.endpoints import ReaderAddress, WriterAddress
+from memory_program.configs.groups import (
+    Concurrency,
+    SavedProgram,
+    ServerAddress,
+    SystemSettings,
+    Temperature,
+)
+from memory_program.core.errors import ConfigError
+from memory_program.core.settings import ApiBase, DatabaseUrl, Settings, SettingsGroup
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""The addresses that only this machine reaches."""
+
+
+class SessionSettings(SettingsGroup):
+    """The end of a session. Agents then write its turns. Before that, a reader sees them verbatim."""
+
+    session_pause: float = Field(default=900.0, gt=0)
+    """Seconds of silence that end a session."""
+
+    session_turns: int = Field(default=40, ge=1)
+    """Turns that end a session."""
+
+    session_chars: int = Field(default=16_000, ge=1)
+    """Characters that end a session."""
+
+    max_waiting: int = Field(default=2000, ge=1)
+    """Most turns of a namespace that may wait to be written. Beyond, the server answers 429."""
+
+    writers: int = Field(default=4, ge=1, le=64)
+    """Sessions that are written in parallel, each of another namespace."""
+
+
+class DoorSettings(SettingsGroup):
+    """The doors of the server. Without --mcp, --rest and --proxy it opens REST, and MCP over HTTP."""
+
+    mcp: Literal["stdio", "http"] | None = None
+    """MCP: http serves /mcp, stdio speaks to the program that started this one."""
+
+    rest: bool = False
+    """REST, below /memory/v1; /docs shows it."""
+
+    proxy: bool = False
+    """An OpenAI-compatible API, /v1/chat/completions and /v1/models, that remembers."""
+
+    upstream: ApiBase | None = None
+    """Address of the chat API behind the proxy. Its key is that of UPSTREAM_API_KEY in the environment, or
+    else the client's own. Default: --api-base, or OpenAI's; then OPENAI_API_KEY will do as well."""
+
+    namespace: str = "default"
+    """Namespace of requests that name none."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Any other than this machine's own asks for tokens (memory-program token)."""
+
+    port: int = Field(default=8080, ge=0, le=65_535)
+    """Port to listen on."""
+
+    require_tokens: bool = False
+    """Ask for tokens on this machine's own address as well, for example behind a reverse proxy."""
+
+    max_megabytes: float = Field(default=8.0, gt=0)
+    """Largest size of a request."""
+
+    grace: float = Field(default=10.0, ge=0)
+    """Seconds that running work has to finish when the server is told to stop. What is not written stays in
+    the database, and is written after the next start."""
+
+
+class ServeConfig(Settings, init=False):
+    """Serve memory to other programs over REST, MCP and an OpenAI-compatible proxy.
+
+    Turns are durable when a request returns. Agents write them in the background. API keys come from the
+    environment only.
+    """
+
+    db_url: DatabaseUrl = "sqlite:///memory.sqlite"
+    """Database of the memories: an SQLAlchemy URL of SQLite or PostgreSQL, without a password."""
+
+    model: str | None = None
+    """Model that writes memories and answers, by LiteLLM's name, for example openai/gpt-4.1-mini."""
+
+    writer_model: str | None = None
+    """Model that writes memories, if not --model."""
+
+    reader_model: str | None = None
+    """Model that answers, if not --model."""
+
+    api_base: ServerAddress
+
+    writer_api_base: WriterAddress
+
+    reader_api_base: ReaderAddress
+
+    program: SavedProgram
+
+    temperature: Temperature
+
+    concurrency: Concurrency
+
+    doors: DoorSettings = DoorSettings()
+
+    session_ends: SessionSettings = SessionSettings()
+
+    system: SystemSettings = SystemSettings()
+
+    @model_validator(mode="after")
+    def _check_models(self) -> Self:
+        if self.model is None and (self.writer_model is None or self.reader_model is None):
+            raise ConfigError("no model is named: give --model, or both --writer-model and --reader-model")
+        return self
+
+    @property
+    def writer(self) -> str:
+        """The name of the model that writes."""
+        return self.writer_model or self.model or ""
+
+    @property
+    def reader(self) -> str:
+        """The name of the model that answers."""
+        return self.reader_model or self.model or ""
+
+    @property
+    def asks_for_tokens(self) -> bool:
+        """True if every request must show a token."""
+        return self.doors.require_tokens or self.doors.host not in LOOPBACK

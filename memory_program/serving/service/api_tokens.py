@@ -1,0 +1,144 @@
+"""Tokens of the server: hashed at rest, scoped to namespaces, to read or to write, revocable at once."""
+
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Literal
+
+from sqlalchemy import insert, select, update
+
+from memory_program.bank.db_engine import Database
+from memory_program.bank.db_schema import TOKENS
+from memory_program.bank.store import check_namespace
+from memory_program.core.errors import AccessError, ConfigError
+
+TOKEN_PREFIX = "mp_"
+"""The beginning of every token, by which it is told from a provider's key."""
+
+Access = Literal["read", "write"]
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Whoever sends a request: the namespaces that it may use, and if it may change them.
+
+    A name that ends with ``*`` stands for all names with that beginning.
+    """
+
+    token_id: str
+    namespaces: tuple[str, ...]
+    access: Access
+
+    def choose_namespace(self, asked: str | None, default: str) -> str:
+        """Return the namespace of a request; without a name that of the token, or the server's default.
+
+        Raises:
+            AccessError: the token is not for it.
+            ConfigError: it is no name.
+        """
+        exact = [name for name in self.namespaces if not name.endswith("*")]
+        only = exact[0] if len(self.namespaces) == 1 and exact else default
+        name = only if asked is None else asked
+        check_namespace(name)
+        if not self.allows(name):
+            raise AccessError(f"the token {self.token_id} is not for namespace {name!r:.80}")
+        return name
+
+    def allows(self, namespace: str) -> bool:
+        """Say if a namespace is one of those that it may use."""
+        return any(
+            namespace.startswith(name[:-1]) if name.endswith("*") else namespace == name
+            for name in self.namespaces
+        )
+
+    def require_write(self) -> None:
+        """Raise an AccessError unless it may change memories."""
+        if self.access != "write":
+            raise AccessError(f"the token {self.token_id} may only read: make one with --access write")
+
+
+LOCAL_USER = Principal("local", ("*",), "write")
+"""Whoever reaches a server that asks for no token."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEntry:
+    """A token without its secret."""
+
+    token_id: str
+    namespaces: tuple[str, ...]
+    access: Access
+    created_at: float
+    revoked_at: float | None
+
+
+class ApiTokens:
+    """The tokens in a database. Every method raises a StoreError if the database fails."""
+
+    def __init__(self, database: Database) -> None:
+        """Use a database."""
+        self._database = database
+
+    def create(self, namespaces: Sequence[str], access: Access) -> str:
+        """Make a token, and return it: only its hash is kept.
+
+        Raises:
+            ConfigError: it is for no namespace, or one is no name.
+        """
+        if not namespaces:
+            raise ConfigError("a token needs a namespace: name one, or '*' for all")
+        for name in namespaces:
+            check_namespace(name)
+        token_id = secrets.token_hex(4)
+        token = f"{TOKEN_PREFIX}{token_id}_{secrets.token_urlsafe(32)}"
+        scope = json.dumps({"namespaces": list(namespaces), "access": access})
+        row = {"token_id": token_id, "digest": _digest(token), "scope": scope, "created_at": time.time()}
+        with self._database.writing() as connection:
+            connection.execute(insert(TOKENS), row)
+        return token
+
+    def list(self) -> "list[TokenEntry]":
+        """List all tokens, the oldest first."""
+        with self._database.reading() as connection:
+            found = connection.execute(select(TOKENS).order_by(TOKENS.c.created_at)).all()
+        return [
+            TokenEntry(
+                row.token_id, tuple(scope["namespaces"]), scope["access"], row.created_at, row.revoked_at
+            )
+            for row in found
+            for scope in [json.loads(row.scope)]
+        ]
+
+    def revoke(self, token_id: str) -> None:
+        """Refuse a token from now on.
+
+        Raises:
+            ConfigError: there is no such token, or it was revoked before.
+        """
+        is_this = (TOKENS.c.token_id == token_id, TOKENS.c.revoked_at.is_(None))
+        with self._database.writing() as connection:
+            if not connection.execute(update(TOKENS).where(*is_this).values(revoked_at=time.time())).rowcount:
+                raise ConfigError(f"there is no token {token_id!r:.40} to revoke: the list command shows all")
+
+    def resolve(self, token: str) -> Principal:
+        """Return the holder of a token.
+
+        Raises:
+            AccessError: it is unknown or revoked.
+        """
+        token_id = token.removeprefix(TOKEN_PREFIX).partition("_")[0]
+        with self._database.reading() as connection:
+            row = connection.execute(select(TOKENS).where(TOKENS.c.token_id == token_id)).one_or_none()
+        digest = "" if row is None else row.digest
+        if not hmac.compare_digest(digest, _digest(token)) or row is None or row.revoked_at is not None:
+            raise AccessError("the token is unknown or revoked: make one with memory-program token create")
+        scope = json.loads(row.scope)
+        return Principal(token_id, tuple(scope["namespaces"]), scope["access"])
+
+
+def _digest(token: str) -> str:
+    return sha256(token.encode()).hexdigest()  # no salt: a token is 256 random bits

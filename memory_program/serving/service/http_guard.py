@@ -1,0 +1,234 @@
+"""Before every HTTP request: its size, its host, its token; after it: a line in the log, and the metrics."""
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from urllib.parse import unquote, urlsplit
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from memory_program.configs.serve_config import LOOPBACK
+from memory_program.core.errors import (
+    AccessError,
+    BusyError,
+    ConflictError,
+    MemoryProgramError,
+    ModelError,
+    RepeatedKeyError,
+    StoreError,
+    UnknownMemoryError,
+)
+from memory_program.core.redaction import redact_text
+from memory_program.serving.service.api_tokens import LOCAL_USER, TOKEN_PREFIX, ApiTokens, Principal
+from memory_program.serving.service.memory_service import MemoryService
+
+NAMESPACE_HEADER = "X-Memory-Namespace"
+"""Names the namespace of a request to the proxy or to MCP, percent-encoded where it is not ASCII."""
+
+TOKEN_HEADER = "X-Memory-Token"
+"""Holds a token of this server where ``Authorization`` holds the key of a provider."""
+
+_OPEN_PATHS = ("/health",)
+_RETRY_AFTER_S = 5
+_TOO_LARGE = "a request may have {:,} bytes: send less at once"
+_logger = logging.getLogger("memory_program.serve")
+
+_STATUSES: tuple[tuple[type[MemoryProgramError], int], ...] = (
+    (BusyError, 429),
+    (RepeatedKeyError, 422),
+    (AccessError, 403),
+    (UnknownMemoryError, 404),
+    (ConflictError, 409),
+    (StoreError, 503),
+    (ModelError, 502),
+    (MemoryProgramError, 422),
+)
+
+
+def problem(status: int, detail: str, code: str, **more: object) -> Response:
+    """Make an error as RFC 9457 has it."""
+    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    if status in (429, 503):
+        headers["Retry-After"] = str(_RETRY_AFTER_S)
+    content = {**body, "detail": redact_text(detail), "code": code, **more}
+    # in ASCII: the names of fields in a bad request may hold what UTF-8 cannot
+    return Response(json.dumps(content), status, headers, media_type="application/problem+json")
+
+
+def error_problem(error: MemoryProgramError) -> Response:
+    """Make the response to an error of this package."""
+    return problem(error_status(error), str(error), type(error).__name__.removesuffix("Error"))
+
+
+def error_status(error: MemoryProgramError) -> int:
+    """Return the HTTP status of an error of this package."""
+    return next(status for kind, status in _STATUSES if isinstance(error, kind))
+
+
+def find_token(headers: Mapping[str, str]) -> str | None:
+    """Return the token of this server among the headers of a request, if any."""
+    bearer = headers.get("authorization", "")
+    scheme, _, value = bearer.partition(" ")
+    given = headers.get(TOKEN_HEADER.lower()) or (value.strip() if scheme.lower() == "bearer" else "")
+    return given if given.startswith(TOKEN_PREFIX) else None
+
+
+def find_principal(headers: Mapping[str, str], tokens: ApiTokens, *, is_required: bool) -> Principal:
+    """Return the sender of a request.
+
+    Raises:
+        AccessError: its token is unknown or revoked, or it has none and needs one.
+    """
+    token = find_token(headers)
+    if token is not None:
+        return tokens.resolve(token)
+    if is_required:
+        raise AccessError(
+            "send a token as 'Authorization: Bearer mp_...': memory-program token create makes one"
+        )
+    return LOCAL_USER
+
+
+def header_namespace(headers: Mapping[str, str]) -> str | None:
+    """Return the namespace that a header names, if any."""
+    named = headers.get(NAMESPACE_HEADER.lower())
+    return None if named is None else unquote(named)
+
+
+class ServiceMetrics:
+    """Prometheus metrics of a service and of its doors; no label holds a name of a user."""
+
+    def __init__(self, service: MemoryService) -> None:
+        """Register them."""
+        self._service = service
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "memory_requests", "Requests", ["route", "method", "status"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "memory_request_seconds", "Seconds of a request", ["route"], registry=self.registry
+        )
+        self.turns = Counter("memory_turns_added", "Turns taken", registry=self.registry)
+        self.answers = Counter("memory_answers", "Questions by outcome", ["outcome"], registry=self.registry)
+        self.lost_exchanges = Counter(
+            "memory_lost_exchanges", "Exchanges of the proxy not remembered", registry=self.registry
+        )
+        self.registry.register(self)  # pyright: ignore[reportArgumentType]  # a collector needs only collect
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the state of the queue and of the background."""
+        waiting, counts = self._service.buffer.waiting(), self._service.writer.counts
+        yield GaugeMetricFamily(
+            "memory_waiting_turns", "Turns that are not written yet", sum(one.turns for one in waiting)
+        )
+        yield GaugeMetricFamily("memory_waiting_namespaces", "Namespaces with such turns", len(waiting))
+        oldest = max((time.time() - one.oldest_added_at for one in waiting), default=0.0)
+        yield GaugeMetricFamily("memory_oldest_waiting_seconds", "Age of the oldest such turn", oldest)
+        yield GaugeMetricFamily(
+            "memory_sessions_in_progress", "Sessions being written", self._service.writer.busy
+        )
+        yield CounterMetricFamily("memory_sessions_written", "Sessions written", counts.written)
+        yield CounterMetricFamily("memory_session_failures", "Tries that failed", counts.failed)
+        yield CounterMetricFamily(
+            "memory_sessions_incomplete", "Written without some calls", counts.incomplete
+        )
+
+
+class HttpGuard:
+    """ASGI middleware: see the module."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        tokens: ApiTokens,
+        metrics: ServiceMetrics,
+        requires_tokens: bool,
+        host: str,
+        max_bytes: int,
+    ) -> None:
+        """Guard an application."""
+        self._app, self._tokens, self._metrics = app, tokens, metrics
+        self._requires_tokens, self._max_bytes = requires_tokens, max_bytes
+        self._checks_host = host in LOOPBACK and not requires_tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check a request, hand it on, and count it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun, status = time.perf_counter(), 500
+
+        async def send_counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        headers = Headers(scope=scope)
+        token_id = "-"
+        try:
+            refusal: Response | None
+            try:
+                refusal = self._check_request(headers)
+                if refusal is None and scope["path"] not in _OPEN_PATHS:
+                    principal = await run_in_threadpool(
+                        find_principal, headers, self._tokens, is_required=self._requires_tokens
+                    )
+                    scope.setdefault("state", {})["principal"] = principal
+                    token_id = principal.token_id
+            except AccessError as error:
+                refusal = problem(401, str(error), "Access")
+            except StoreError as error:
+                refusal = error_problem(error)
+            if refusal is not None:
+                await refusal(scope, receive, send_counted)
+                return
+            await self._app(scope, self._limit_body(receive), send_counted)
+        finally:
+            route = getattr(scope.get("route"), "path", "other")  # never a path, which a client may make up
+            seconds = time.perf_counter() - begun
+            self._metrics.requests.labels(route, scope["method"], status).inc()
+            self._metrics.seconds.labels(route).observe(seconds)
+            entry = {"event": "request", "route": route, "method": scope["method"], "status": status}
+            _logger.info(json.dumps({**entry, "ms": round(seconds * 1000, 1), "token": token_id}))
+
+    def _check_request(self, headers: Headers) -> Response | None:
+        if self._checks_host:  # a web page in a browser of this machine must not reach the memories
+            for name, address in (("host", headers.get("host", "")), ("origin", headers.get("origin"))):
+                if address is not None and _host_name(address) not in LOOPBACK:
+                    return problem(403, f"the {name} {address!r:.80} is not this machine", "Host")
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > self._max_bytes:
+            return problem(413, _TOO_LARGE.format(self._max_bytes), "TooLarge")
+        return None
+
+    def _limit_body(self, receive: Receive) -> Receive:
+        size = 0
+
+        async def receive_limited() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self._max_bytes:
+                raise HTTPException(413, _TOO_LARGE.format(self._max_bytes))
+            return message
+
+        return receive_limited
+
+
+def _host_name(address: str) -> str | None:
+    """Return the name in ``host:port`` or in an origin; None if it has none."""
+    try:
+        return urlsplit(address if "//" in address else f"//{address}").hostname
+    except ValueError:
+        return None

@@ -1,0 +1,414 @@
+"""Memory of many namespaces over one store: what every door of the server (REST, MCP, proxy) calls."""
+
+import json
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+from uuid import uuid4
+
+from locomo.types import Session
+from memory_program.agents.context import MemoryContext, ReaderContext
+from memory_program.agents.program import MemoryProgram
+from memory_program.bank.archive import Archive
+from memory_program.bank.bank import MemoryBank
+from memory_program.bank.forgetting import DeletedRows, forget_namespace
+from memory_program.bank.memory import Draft, MemoryKind, Operation, Provenance, operation_to_json
+from memory_program.bank.outcomes import Answer
+from memory_program.bank.space import MemorySpace
+from memory_program.bank.store import BankStore
+from memory_program.bank.turn_buffer import AddedTurns, RequestKey, SessionRule, SpokenTurn, TurnBuffer
+from memory_program.core.errors import ConflictError, MemoryOperationError, ModelError
+from memory_program.models.factory import check_model
+from memory_program.serving.service.session_writer import SessionWriter, WriterPace
+from memory_program.serving.service.unwritten_context import UnwrittenContext
+
+_logger = logging.getLogger(__name__)
+_CACHED_SPACES = 256
+_TRIES = 5  # of a change while others save the same namespace
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMemory:
+    """A hit of a search: a memory, or a turn that is not written yet (then ``kind`` is None)."""
+
+    item_id: str
+    kind: MemoryKind | None
+    text: str
+    happened_at: date | None
+    sources: tuple[str, ...]
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class BankChange:
+    """The outcome of a change: the version of the bank after it, and the operations made or undone."""
+
+    version: int
+    operations: tuple[dict[str, Any], ...]  # Any: JSON, as operation_to_json writes it
+    is_repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceStatus:
+    """The size of a namespace: its bank, its sessions, and the turns that wait to be written."""
+
+    namespace: str
+    version: int
+    memories: int
+    sessions: int
+    waiting: int
+
+
+class MemoryService:
+    """Adds turns, has them written in the background, answers, searches, edits. Any thread may call it.
+
+    A loaded namespace is kept, and used again while nobody else saved it. Every method raises a ConfigError
+    for a name that cannot be one, and a StoreError if the database fails.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        program: MemoryProgram,
+        rule: SessionRule | None = None,
+        *,
+        most_waiting: int = 2000,
+        pace: WriterPace | None = None,
+    ) -> None:
+        """Open the database.
+
+        Args:
+            url: of the database, as ``BankStore`` takes it.
+            program: writes and answers, with its models; its reader packs a ``MemoryContext``.
+            rule: where sessions end.
+            most_waiting: the most turns of a namespace that may wait; more are refused.
+            pace: of the writing in the background.
+        """
+        self._url = url
+        self.store = BankStore(url)
+        self.buffer = TurnBuffer(self.store.database, rule or SessionRule(), most_waiting)
+        self._program = program
+        assert isinstance(program.reader.context, MemoryContext)
+        self._context = program.reader.context
+        self._spaces: OrderedDict[str, MemorySpace] = OrderedDict()
+        self._spaces_lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        self.writer = SessionWriter(
+            self.buffer, self._write_session, self._model_answers, pace or WriterPace()
+        )
+
+    def start(self) -> None:
+        """Begin to write sessions in the background, those of an earlier process first."""
+        self.writer.start()
+
+    def stop(self, grace_s: float = 10.0) -> bool:
+        """End the background: running sessions may finish. Turns that are not written stay in the database.
+
+        Returns:
+            False if a session was still being written; it is written again after the next start.
+        """
+        is_idle = self.writer.stop(grace_s)
+        if is_idle:
+            self.store.close()
+        return is_idle
+
+    # -- turns in ------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        namespace: str,
+        turns: Sequence[SpokenTurn],
+        *,
+        ends: bool = False,
+        request: RequestKey | None = None,
+    ) -> AddedTurns:
+        """Add turns; they are durable when this returns, and written later. See ``TurnBuffer.add``."""
+        added = self.buffer.add(namespace, turns, ends=ends, request=request)
+        if added.sessions:
+            self.writer.wake()
+        return added
+
+    def end_session(self, namespace: str) -> AddedTurns:
+        """Cut the open session, so that it is written now."""
+        return self.add(namespace, (), ends=True)
+
+    def wait(self, namespace: str, timeout_s: float) -> bool:
+        """Wait until every cut session of a namespace is written; False if the time is up."""
+        return self.writer.wait(namespace, timeout_s)
+
+    # -- answers -------------------------------------------------------------------------------------
+
+    def context(self, namespace: str, query: str) -> ReaderContext:
+        """Build what a reader is shown for a question, without asking a model."""
+        space, waiting = self._with_waiting(namespace)
+        return UnwrittenContext(self._context, waiting).build(space, [query])
+
+    def ask(self, namespace: str, question: str) -> Answer:
+        """Answer a question from the memories, and from the turns that are not written yet."""
+        space, waiting = self._with_waiting(namespace)
+        reader = copy(self._program.reader)
+        reader.context = UnwrittenContext(self._context, waiting)
+        return reader.ask(space, question)
+
+    def search(
+        self, namespace: str, query: str, limit: int = 10, kind: MemoryKind | None = None
+    ) -> list[FoundMemory]:
+        """Find memories by their words, best first; then turns that are not written yet."""
+        space, waiting = self._with_waiting(namespace)
+        found = [
+            FoundMemory(m.memory_id, m.kind, m.text, m.happened_at, m.sources, hit.score)
+            for hit in space.index.search(space.bank, query, limit, kind)
+            for m in [hit.memory]
+        ]
+        if waiting and kind is None:
+            archive = Archive()
+            archive.add_sessions(waiting)
+            found += [
+                FoundMemory(
+                    hit.turn.turn_id,
+                    None,
+                    hit.turn.line,
+                    hit.session.date_time.date(),
+                    (hit.turn.turn_id,),
+                    hit.score,
+                )
+                for hit in archive.search(query, limit)
+            ]
+        return found
+
+    def bank(self, namespace: str) -> MemoryBank:
+        """Return the bank of a namespace, to be read."""
+        return self._space(namespace).bank
+
+    def history(self, namespace: str, memory_id: str) -> list[Operation]:
+        """List the operations that led to a memory and followed from it, oldest first.
+
+        Raises:
+            UnknownMemoryError: there is no such memory.
+        """
+        return self.bank(namespace).history(memory_id)
+
+    def status(self, namespace: str) -> NamespaceStatus:
+        """Return the size of a namespace; one that is not known is empty."""
+        space, waiting = self._with_waiting(namespace)
+        turns = sum(len(session.turns) for session in waiting)
+        return NamespaceStatus(namespace, space.bank.version, len(space.bank), len(space.sessions), turns)
+
+    def namespaces(self) -> list[str]:
+        """List the namespaces with memories or waiting turns, sorted."""
+        return sorted({*self.store.namespaces(), *(one.namespace for one in self.buffer.waiting())})
+
+    # -- changes -------------------------------------------------------------------------------------
+
+    def correct(
+        self,
+        namespace: str,
+        memory_id: str,
+        text: str,
+        *,
+        happened_at: date | None = None,
+        reason: str = "",
+        request: RequestKey | None = None,
+    ) -> BankChange:
+        """Replace the text of a memory; its history keeps the old one.
+
+        Raises:
+            UnknownMemoryError: no such memory is live.
+            MemoryOperationError: the text is empty.
+        """
+
+        def change(bank: MemoryBank, by: Provenance) -> None:
+            kind = bank.get(memory_id).kind
+            bank.update(memory_id, Draft(text, kind, happened_at), by)
+
+        return self._change(namespace, change, reason or "corrected by the user", request)
+
+    def correct_in_words(
+        self, namespace: str, text: str, timeout_s: float, request: RequestKey | None = None
+    ) -> BankChange | None:
+        """Tell the agents a correction as a session of its own, and return what they changed.
+
+        Returns:
+            None if they have not written it in time; it is not lost.
+        """
+        if request is None or self.buffer.response(namespace, request) is None:
+            self.end_session(namespace)
+        turn = SpokenTurn("User", f"Correction: {text}", "user", datetime.now(UTC), has_own_time=False)
+        added = self.add(namespace, [turn], ends=True, request=request)
+        if not self.wait(namespace, timeout_s):
+            return None
+        bank, session = self.bank(namespace), f"session_{added.sessions[-1]}"
+        made = [operation for operation in bank.operations() if operation.provenance.session_id == session]
+        return BankChange(bank.version, tuple(map(operation_to_json, made)), added.is_repeated)
+
+    def forget(
+        self,
+        namespace: str,
+        memory_ids: Sequence[str],
+        *,
+        reason: str = "",
+        request: RequestKey | None = None,
+    ) -> BankChange:
+        """Take memories out of every later answer. ``undo`` brings them back; only ``erase`` deletes data.
+
+        Raises:
+            UnknownMemoryError: one of them is not live; none was taken out.
+        """
+
+        def change(bank: MemoryBank, by: Provenance) -> None:
+            for memory_id in dict.fromkeys(memory_ids):
+                bank.delete(memory_id, by)
+
+        done = self._change(namespace, change, reason or "forgotten by the user", request)
+        _logger.info("%s: forgot %d memories, version %d", namespace, len(done.operations), done.version)
+        return done
+
+    def undo(
+        self, namespace: str, version: int | None = None, request: RequestKey | None = None
+    ) -> BankChange:
+        """Undo the last change, or every change after a version. What was undone stays in the database.
+
+        A change is all that one session wrote, or one request.
+
+        Raises:
+            MemoryOperationError: there is nothing to undo, or no such version.
+        """
+        if request is not None and (known := self.buffer.response(namespace, request)) is not None:
+            return _read_change(known)
+        with self._locks.setdefault(namespace, threading.Lock()):
+            bank = self._space(namespace).bank
+            target = version if version is not None else _version_before_last_change(bank)
+            undone = bank.operations(since=bank.at(target).version)
+            if not undone:
+                raise MemoryOperationError(f"nothing is to be undone: the bank is at version {bank.version}")
+            done = BankChange(target, tuple(map(operation_to_json, reversed(undone))))
+            self._keep(self.store.rewind(namespace, target, self._recorder(namespace, request, done)))
+        _logger.info("%s: undid %d operations, version %d", namespace, len(undone), target)
+        return done
+
+    def erase(self, namespace: str) -> DeletedRows:
+        """Delete all data of a namespace from the database, with the bytes that deleted rows leave in it.
+
+        Raises:
+            StoreError: the rows are deleted, and some bytes are left, since the database is being read.
+        """
+        with self._locks.setdefault(namespace, threading.Lock()):
+            with self._spaces_lock:
+                self._spaces.pop(namespace, None)
+            deleted = forget_namespace(self._url, namespace)
+        _logger.info("%s: erased %d rows", namespace, sum(deleted.rows.values()))
+        return deleted
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _space(self, namespace: str) -> MemorySpace:
+        """Return a namespace as it is stored; it must not be written to, but a fork of it may."""
+        revision = self.store.revision(namespace)
+        with self._spaces_lock:
+            space = self._spaces.get(namespace)
+        if space is None or space.revision != revision:
+            space = self.store.load(namespace)
+            self._keep(space)
+        return space
+
+    def _keep(self, space: MemorySpace) -> None:
+        with self._spaces_lock:
+            self._spaces[space.namespace] = space
+            self._spaces.move_to_end(space.namespace)
+            while len(self._spaces) > _CACHED_SPACES:
+                self._spaces.popitem(last=False)
+
+    def _with_waiting(self, namespace: str) -> tuple[MemorySpace, list[Session]]:
+        """Return a namespace and what waits in it; a session that is written in between is in one of them."""
+        waiting = self.buffer.sessions(namespace)
+        space = self._space(namespace)
+        return space, [session for session in waiting if session.session_id not in space.sessions]
+
+    def _change(
+        self,
+        namespace: str,
+        change: Callable[[MemoryBank, Provenance], object],
+        reason: str,
+        request: RequestKey | None,
+    ) -> BankChange:
+        """Apply a change to a fork, and save it with the answer to its request in one transaction."""
+        by = Provenance("user", f"request_{uuid4().hex[:12]}", reason)
+        for attempt in range(_TRIES):
+            if request is not None and (known := self.buffer.response(namespace, request)) is not None:
+                return _read_change(known)
+            with self._locks.setdefault(namespace, threading.Lock()):
+                space = self._space(namespace).fork()
+                since = space.bank.version
+                change(space.bank, by)
+                operations = tuple(map(operation_to_json, space.bank.operations(since)))
+                done = BankChange(space.bank.version, operations)
+                try:
+                    self.store.save(space, self._recorder(namespace, request, done))
+                except ConflictError:
+                    if attempt == _TRIES - 1:
+                        raise
+                    continue
+                self._keep(space)
+                return done
+        raise AssertionError("the last attempt returns or raises")
+
+    def _recorder(
+        self, namespace: str, request: RequestKey | None, done: BankChange
+    ) -> Callable[[Any], object] | None:  # Any: the connection, which only the buffer uses
+        if request is None:
+            return None
+        response = {"version": done.version, "operations": json.dumps(done.operations)}
+        return lambda connection: self.buffer.record_response(connection, namespace, request, response)
+
+    def _write_session(self, namespace: str, session: Session, *, may_lose_calls: bool) -> list[str]:
+        """Write a session with the agents, and take it out of the queue, in one transaction.
+
+        Returns:
+            where calls failed, so that nothing was written and it should be tried again later; empty if it
+            was written. With ``may_lose_calls`` it is written all the same, and its record counts them.
+
+        Raises:
+            AlreadyWrittenError: it does not wait any more.
+            ConflictError: somebody else saved the namespace meanwhile.
+        """
+        space = self._space(namespace).fork()
+        if session.session_id not in space.sessions:
+            record = self._program.remember(space, session)
+            failed = [f"{failure.where}: {failure.outcome.value}" for failure in record.failures]
+            is_outage = any(failure.outcome.value == "error" for failure in record.failures)
+            if is_outage and not may_lose_calls:
+                return failed
+        with self._locks.setdefault(namespace, threading.Lock()):
+            self.store.save(
+                space, lambda connection: self.buffer.remove(connection, namespace, session.number)
+            )
+            self._keep(space)
+        return []
+
+    def _model_answers(self) -> bool:
+        lm = getattr(self._program.writer, self._program.writer.agents[0]).lm
+        try:
+            check_model(lm)
+        except ModelError:
+            return False
+        return True
+
+
+def _version_before_last_change(bank: MemoryBank) -> int:
+    operations = bank.operations()
+    if not operations:
+        raise MemoryOperationError("the bank is empty: there is nothing to undo")
+    last = operations[-1].provenance.session_id
+    count = 1
+    while last and count < len(operations) and operations[-count - 1].provenance.session_id == last:
+        count += 1
+    return bank.version - count
+
+
+def _read_change(known: dict[str, Any]) -> BankChange:  # Any: JSON
+    return BankChange(known["version"], tuple(json.loads(known["operations"])), is_repeated=True)

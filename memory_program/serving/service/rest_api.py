@@ -1,0 +1,371 @@
+"""The REST door, below ``/memory/v1``: turns in, answers out, and every edit with its history."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from memory_program.bank.bank import MemoryBank
+from memory_program.bank.memory import Memory, MemoryKind, memory_number, operation_to_json
+from memory_program.bank.outcomes import Outcome
+from memory_program.bank.turn_buffer import RequestKey, SpokenTurn
+from memory_program.core.errors import BusyError, ConfigError, MemoryProgramError, ModelError
+from memory_program.serving.service.api_tokens import Principal
+from memory_program.serving.service.http_guard import (
+    ServiceMetrics,
+    error_problem,
+    header_namespace,
+    problem,
+)
+from memory_program.serving.service.memory_service import BankChange, MemoryService
+from memory_program.serving.wire import (
+    MOST_CONTENT_CHARS,
+    MOST_ITEMS,
+    AddRequest,
+    AddResponse,
+    AskRequest,
+    AskResponse,
+    ChangeResponse,
+    ChatMessage,
+    ContextResponse,
+    CorrectRequest,
+    EraseResponse,
+    ForgetRequest,
+    Kind,
+    MemoryId,
+    MemoryItem,
+    MemoryPage,
+    NamespaceItem,
+    NamespacePage,
+    OperationItem,
+    OperationPage,
+    Problem,
+    SearchHit,
+    SearchPage,
+    UndoRequest,
+)
+
+_T = TypeVar("_T")
+_CALLS_PER_THREAD = 8  # that may wait for a model; more are refused
+_LONGEST_WAIT_S = 60.0
+
+Limit = Annotated[int, Query(ge=1, le=MOST_ITEMS)]
+Text = Annotated[str, Query(min_length=1, max_length=MOST_CONTENT_CHARS)]
+WaitSeconds = Annotated[float, Query(ge=0, le=_LONGEST_WAIT_S)]
+
+
+class ModelThreads:
+    """The threads of requests that wait for a model, so that the others never do."""
+
+    def __init__(self, threads: int) -> None:
+        """Make the threads."""
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="model-call")
+        self._most, self._running = threads * _CALLS_PER_THREAD, 0
+
+    async def run(self, task: Callable[[], _T]) -> _T:
+        """Run a task.
+
+        Raises:
+            BusyError: too many wait already.
+        """
+        if self._running >= self._most:
+            raise BusyError(f"{self._running} requests wait for the model: send this one again later")
+        self._running += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, task)
+        finally:
+            self._running -= 1
+
+    def close(self) -> None:
+        """Begin no further task."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def spoken_turns(messages: list[ChatMessage]) -> list[SpokenTurn]:
+    """Turn chat messages into turns: those of users and assistants that have text.
+
+    A message without a time has that of the server's clock.
+
+    Raises:
+        ConfigError: a message is too long.
+    """
+    now, turns = datetime.now(UTC), list[SpokenTurn]()
+    for message in messages:
+        text = message.text
+        if len(text) > MOST_CONTENT_CHARS:
+            raise ConfigError(
+                f"a message of {len(text):,} characters is longer than {MOST_CONTENT_CHARS:,}: split it"
+            )
+        if message.role in ("user", "assistant") and text:
+            speaker = message.name or message.role.capitalize()
+            has_time = message.time is not None
+            turns.append(SpokenTurn(speaker, text, message.role, message.time or now, has_time))
+    return turns
+
+
+def memory_item(memory: Memory) -> MemoryItem:
+    """Write a memory as JSON."""
+    return MemoryItem.model_validate(
+        {
+            "memory_id": memory.memory_id,
+            "kind": memory.kind.value,
+            "text": memory.text,
+            "happened_at": memory.happened_at,
+            "sources": list(memory.sources),
+        }
+    )
+
+
+def memory_page(bank: MemoryBank, kind: Kind | None, limit: int, cursor: str | None) -> MemoryPage:
+    """Write the live memories after a cursor as JSON."""
+    after = 0 if cursor is None else memory_number(cursor)
+    live = bank.live(MemoryKind(kind) if kind is not None else None)
+    rest = [memory for memory in live if memory_number(memory.memory_id) > after]
+    page = rest[:limit]
+    more = page[-1].memory_id if len(rest) > limit else None
+    items = [memory_item(memory) for memory in page]
+    return MemoryPage(items=items, next_cursor=more, version=bank.version, profile=bank.core)
+
+
+def change_response(done: BankChange) -> ChangeResponse:
+    """Write a change as JSON."""
+    operations = [OperationItem.model_validate(operation) for operation in done.operations]
+    return ChangeResponse(version=done.version, operations=operations, is_repeated=done.is_repeated)
+
+
+def _sender(request: Request) -> Principal:
+    return request.state.principal
+
+
+def _readable(request: Request, namespace: Annotated[str | None, Query(max_length=200)] = None) -> str:
+    asked = namespace if namespace is not None else header_namespace(request.headers)
+    return _sender(request).choose_namespace(asked, request.app.state.default_namespace)
+
+
+Readable = Annotated[str, Depends(_readable)]
+"""The namespace of a request, whose sender may read it."""
+
+
+def _writable(request: Request, namespace: Readable) -> str:
+    _sender(request).require_write()
+    return namespace
+
+
+Writable = Annotated[str, Depends(_writable)]
+"""The namespace of a request, whose sender may change it."""
+
+
+def _request_key(
+    request: Request, idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None
+) -> Callable[[BaseModel], RequestKey | None]:
+    def key(body: BaseModel) -> RequestKey | None:
+        if idempotency_key is None:
+            return None
+        content = json.dumps([request.url.path, body.model_dump(mode="json")])
+        return RequestKey(idempotency_key, sha256(content.encode("utf-8", "surrogatepass")).hexdigest())
+
+    return key
+
+
+Key = Annotated[Callable[[BaseModel], RequestKey | None], Depends(_request_key)]
+"""Makes the key of a request from its header and its body; None without the header."""
+
+
+def rest_router(service: MemoryService, threads: ModelThreads, metrics: ServiceMetrics) -> APIRouter:
+    """Make the routes.
+
+    The state of the application has ``default_namespace``, that of requests that name none.
+
+    Args:
+        service: what they call.
+        threads: run what waits for a model.
+        metrics: count what they do.
+    """
+    codes = (401, 403, 404, 409, 413, 422, 429, 503)
+    router = APIRouter(
+        prefix="/memory/v1", tags=["memory"], responses={code: {"model": Problem} for code in codes}
+    )
+
+    @router.post("/messages", status_code=202)
+    async def add_messages(
+        body: AddRequest,
+        namespace: Writable,
+        key: Key,
+        wait: bool = False,
+        timeout_s: WaitSeconds = 30.0,
+    ) -> AddResponse:
+        """Add messages; they are durable when this returns, and written later (``wait``: before)."""
+        turns = spoken_turns(body.messages)
+        ends = body.end or wait
+        added = await run_in_threadpool(service.add, namespace, turns, ends=ends, request=key(body))
+        if not added.is_repeated:
+            metrics.turns.inc(added.added)
+        written = await threads.run(lambda: service.wait(namespace, timeout_s)) if wait else None
+        return AddResponse(
+            added=added.added,
+            skipped=len(body.messages) - len(turns),
+            waiting=0 if written else added.waiting,
+            sessions=list(added.sessions),
+            is_repeated=added.is_repeated,
+            written=written,
+        )
+
+    @router.post("/ask")
+    async def ask(body: AskRequest, namespace: Readable) -> AskResponse:
+        """Answer a question from the memories, and from the turns that are not written yet."""
+        answer = await threads.run(lambda: service.ask(namespace, body.question))
+        metrics.answers.labels(answer.outcome.value).inc()
+        if answer.outcome is not Outcome.OK:
+            raise ModelError(f"the model gave no usable answer ({answer.outcome.value}): ask again later")
+        return AskResponse(
+            answer=answer.text,
+            shown=list(answer.shown),
+            context_tokens=answer.context_tokens,
+            searches=answer.searches,
+        )
+
+    @router.get("/context")
+    async def show_context(query: Text, namespace: Readable) -> ContextResponse:
+        """Show what a reader is shown for a question; no model is asked."""
+        shown = await run_in_threadpool(service.context, namespace, query)
+        return ContextResponse(
+            profile=shown.core, memories=shown.memories, excerpts=shown.excerpts, tokens=shown.tokens
+        )
+
+    @router.get("/search")
+    async def search(
+        query: Text,
+        namespace: Readable,
+        kind: Kind | None = None,
+        limit: Annotated[int, Query(ge=1, le=50)] = 10,
+        offset: Annotated[int, Query(ge=0, le=1000)] = 0,
+    ) -> SearchPage:
+        """Find memories by their words, best first, then unwritten turns. No model is asked."""
+        wanted = MemoryKind(kind) if kind is not None else None
+        found = await run_in_threadpool(service.search, namespace, query, limit + offset + 1, wanted)
+        hits = [SearchHit.model_validate(asdict(hit)) for hit in found[offset : offset + limit]]
+        return SearchPage(items=hits, next_offset=offset + limit if len(found) > offset + limit else None)
+
+    @router.get("/memories")
+    async def list_memories(
+        namespace: Readable, kind: Kind | None = None, limit: Limit = 50, cursor: MemoryId | None = None
+    ) -> MemoryPage:
+        """List the memories in the order of their creation."""
+        return memory_page(await run_in_threadpool(service.bank, namespace), kind, limit, cursor)
+
+    @router.get("/memories/{memory_id}/history")
+    async def show_history(
+        memory_id: Annotated[MemoryId, Path()],
+        namespace: Readable,
+        limit: Limit = 50,
+        cursor: Annotated[int, Query(ge=0)] = 0,
+    ) -> OperationPage:
+        """List the operations that led to a memory and followed from it, oldest first."""
+        operations = await run_in_threadpool(service.history, namespace, memory_id)
+        rest = [operation for operation in operations if operation.version > cursor]
+        more = str(rest[limit - 1].version) if len(rest) > limit else None
+        items = [OperationItem.model_validate(operation_to_json(operation)) for operation in rest[:limit]]
+        return OperationPage(items=items, next_cursor=more)
+
+    @router.post("/corrections")
+    async def correct(
+        body: CorrectRequest, namespace: Writable, key: Key, timeout_s: WaitSeconds = 30.0
+    ) -> ChangeResponse:
+        """Replace a memory's text, or let the agents find what a sentence corrects. History keeps both."""
+        memory_id = body.memory_id
+        if memory_id is None:
+            done = await threads.run(
+                lambda: service.correct_in_words(namespace, body.text, timeout_s, request=key(body))
+            )
+            pending = done is None
+            empty = BankChange((await run_in_threadpool(service.bank, namespace)).version, ())
+            return change_response(done or empty).model_copy(update={"is_pending": pending})
+        return change_response(
+            await run_in_threadpool(
+                service.correct,
+                namespace,
+                memory_id,
+                body.text,
+                happened_at=body.happened_at,
+                reason=body.reason,
+                request=key(body),
+            )
+        )
+
+    @router.post("/forget")
+    async def forget(body: ForgetRequest, namespace: Writable, key: Key) -> ChangeResponse:
+        """Take memories out of all later answers. Undo brings them back; only erasing deletes data."""
+        done = await run_in_threadpool(
+            service.forget, namespace, body.memory_ids, reason=body.reason, request=key(body)
+        )
+        return change_response(done)
+
+    @router.post("/undo")
+    async def undo(body: UndoRequest, namespace: Writable, key: Key) -> ChangeResponse:
+        """Undo the last change (all of one session or request), or every change after a version."""
+        return change_response(await run_in_threadpool(service.undo, namespace, body.version, key(body)))
+
+    @router.get("/namespaces")
+    async def list_namespaces(
+        request: Request, limit: Limit = 50, cursor: Annotated[str, Query(max_length=200)] = ""
+    ) -> NamespacePage:
+        """List the namespaces that the sender may use."""
+        sender = _sender(request)
+        names = [name for name in await run_in_threadpool(service.namespaces) if sender.allows(name)]
+        rest = [name for name in names if name > cursor]
+        return NamespacePage(items=rest[:limit], next_cursor=rest[limit - 1] if len(rest) > limit else None)
+
+    @router.get("/namespace")
+    async def show_namespace(namespace: Readable) -> NamespaceItem:
+        """Show the size of a namespace."""
+        return NamespaceItem.model_validate(asdict(await run_in_threadpool(service.status, namespace)))
+
+    @router.delete("/namespace")
+    async def erase(
+        request: Request, namespace: Annotated[str, Query(min_length=1, max_length=200)]
+    ) -> EraseResponse:
+        """Delete all data of a namespace, which must be named. This cannot be undone."""
+        name = _sender(request).choose_namespace(namespace, namespace)
+        _sender(request).require_write()
+        deleted = await run_in_threadpool(service.erase, name)
+        return EraseResponse(rows=sum(deleted.rows.values()))
+
+    return router
+
+
+def add_problem_handlers(app: FastAPI) -> None:
+    """Answer every error as problem+json, without what the request held."""
+
+    async def on_error(_: Request, error: Exception) -> Response:
+        assert isinstance(error, MemoryProgramError)
+        return error_problem(error)
+
+    async def on_invalid(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        found = [{"loc": list(one["loc"]), "msg": one["msg"]} for one in error.errors()]
+        where = ", ".join(".".join(map(str, one["loc"])) for one in found)
+        return problem(422, f"the request is not as expected: see {where}", "Invalid", errors=found)
+
+    async def on_http(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        code = "TooLarge" if error.status_code == 413 else "Http"
+        return problem(error.status_code, str(error.detail), code)
+
+    async def on_bug(_: Request, error: Exception) -> Response:
+        return problem(500, f"the server failed ({type(error).__name__})", "Bug")
+
+    app.add_exception_handler(MemoryProgramError, on_error)
+    app.add_exception_handler(RequestValidationError, on_invalid)
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(Exception, on_bug)

@@ -1,0 +1,251 @@
+"""``memory-program serve``: one process, one database, and the doors that its flags open."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from memory_program import __version__
+from memory_program.agents.model_prompts import load_model_prompts
+from memory_program.agents.program import MemoryProgram
+from memory_program.agents.systems import make_system, set_models
+from memory_program.bank.turn_buffer import SessionRule
+from memory_program.configs.endpoints import Role
+from memory_program.configs.serve_config import ServeConfig
+from memory_program.core.errors import ConfigError, StoreError
+from memory_program.evaluation.role_models import RoleModels, make_role_models
+from memory_program.evaluation.stages.system_runner import load_program
+from memory_program.models.http_engine import openai_url, read_key
+from memory_program.models.response_formats import RESPONSE_FORMATS
+from memory_program.serving.service.api_tokens import ApiTokens
+from memory_program.serving.service.chat_proxy import ChatProxy
+from memory_program.serving.service.http_guard import HttpGuard, ServiceMetrics
+from memory_program.serving.service.memory_service import MemoryService
+from memory_program.serving.service.rest_api import ModelThreads, add_problem_handlers, rest_router
+from memory_program.serving.service.session_writer import WriterPace
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+_logger = logging.getLogger("memory_program.serve")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerParts:
+    """The parts of a server: the memory, the tokens, the metrics and the threads for model calls."""
+
+    service: MemoryService
+    tokens: ApiTokens
+    metrics: ServiceMetrics
+    threads: ModelThreads
+    upstream_key: str | None = None
+
+
+def make_served_program(config: ServeConfig, models: RoleModels | None = None) -> MemoryProgram:
+    """Make the program of a server, with its models, each of which is checked by a small call.
+
+    Raises:
+        ConfigError: the saved program cannot be loaded.
+        ModelError: a model cannot be used.
+    """
+    models = models or make_role_models(config, check=True)
+    system = make_system("memory", config.system)
+    assert isinstance(system, MemoryProgram)
+    load_model_prompts(system, writer=config.writer, reader=config.reader)
+    if config.program is not None:
+        load_program(system, config.program)
+    names = {"writer": config.writer, "reader": config.reader}
+    lms = {part: models(Role(part), name, config.temperature) for part, name in names.items()}
+    replies = config.system.replies
+    for line in system.choose_reply_formats(
+        replies.reply_format,
+        names,
+        lambda part, model: RESPONSE_FORMATS.default_format(model, lambda: lms[part], replies.settings()),
+    ):
+        _logger.info("%s", line)
+    set_models(system, writer_lm=lms["writer"], reader_lm=lms["reader"])
+    return system
+
+
+def make_parts(config: ServeConfig, program: MemoryProgram, upstream_key: str | None = None) -> ServerParts:
+    """Open the database of a server, and make its parts."""
+    ends = config.session_ends
+    rule = SessionRule(ends.session_pause, ends.session_turns, ends.session_chars)
+    pace = WriterPace(threads=ends.writers)
+    service = MemoryService(config.db_url, program, rule, most_waiting=ends.max_waiting, pace=pace)
+    tokens, metrics = ApiTokens(service.store.database), ServiceMetrics(service)
+    return ServerParts(service, tokens, metrics, ModelThreads(config.concurrency), upstream_key)
+
+
+def make_mcp(config: ServeConfig, parts: ServerParts) -> "MCPServer[Any]":  # Any: it has no state of its own
+    """Make the MCP server of a config."""
+    from memory_program.serving.service.mcp_tools import make_mcp_server  # the SDK is slow to import
+
+    return make_mcp_server(parts.service, parts.threads, parts.metrics, config.doors.namespace)
+
+
+def make_memory_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
+    """Make the HTTP application: ``/health``, ``/metrics`` and the doors of the config."""
+    doors, service = config.doors, parts.service
+    opens_default = not (doors.mcp or doors.rest or doors.proxy)
+
+    mcp = make_mcp(config, parts) if doors.mcp == "http" or opens_default else None
+    proxy = None
+    if doors.proxy:
+        upstream = doors.upstream or config.api_base or openai_url()
+        proxy = ChatProxy(service, parts.metrics, doors.namespace, upstream, parts.upstream_key)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        async with AsyncExitStack() as stack:
+            if proxy is not None:
+                stack.push_async_callback(proxy.close)
+            if mcp is not None:
+                await stack.enter_async_context(mcp.session_manager.run())
+            yield
+
+    app = FastAPI(title="memory-program", version=__version__, lifespan=lifespan, redoc_url=None)
+    app.state.default_namespace = doors.namespace
+    add_problem_handlers(app)
+
+    @app.get("/health", tags=["server"])
+    async def health() -> Response:
+        """Say if the database answers."""
+        try:
+            waiting = await run_in_threadpool(service.buffer.waiting)
+        except StoreError:
+            return JSONResponse({"status": "the database does not answer", "version": __version__}, 503)
+        turns = sum(one.turns for one in waiting)
+        return JSONResponse({"status": "ok", "version": __version__, "waiting_turns": turns})
+
+    @app.get("/metrics", tags=["server"])
+    async def metrics() -> Response:
+        """Return Prometheus metrics."""
+        text = await run_in_threadpool(generate_latest, parts.metrics.registry)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    if doors.rest or opens_default:
+        app.include_router(rest_router(service, parts.threads, parts.metrics))
+    if proxy is not None:
+        app.include_router(proxy.router())
+    if mcp is not None:
+        from mcp.server.transport_security import TransportSecuritySettings
+
+        # without sessions of its own, so that every request shows its token; the guard checks hosts
+        no_check = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+        inner = mcp.streamable_http_app(
+            stateless_http=True, json_response=True, transport_security=no_check, host=doors.host
+        )
+        app.router.routes.extend(inner.routes)
+    app.add_middleware(
+        HttpGuard,
+        tokens=parts.tokens,
+        metrics=parts.metrics,
+        requires_tokens=config.asks_for_tokens,
+        host=doors.host,
+        max_bytes=int(doors.max_megabytes * 1e6),
+    )
+    return app
+
+
+def serve_memory(config: ServeConfig) -> None:
+    """Serve until the process is told to stop; then let running sessions finish for the time of the grace.
+
+    Raises:
+        ConfigError: the address is open to others, and there is no token.
+        ModelError: a model cannot be used.
+        StoreError: the database cannot be opened.
+    """
+    _log_as_json()
+    key = read_key("UPSTREAM_API_KEY")
+    if not key and config.doors.upstream is None:  # that API is the one of the models
+        key = read_key("OPENAI_API_KEY")
+    parts = make_parts(config, make_served_program(config), key or None)
+    if config.asks_for_tokens and not any(token.revoked_at is None for token in parts.tokens.list()):
+        raise ConfigError(
+            f"host={config.doors.host!r} asks for tokens, and there is none: make one with "
+            "memory-program token create"
+        )
+    parts.service.start()
+    # uvicorn stops at the signal, and then raises it again: what is behind it stops as well
+    signal.signal(signal.SIGTERM, _exit_cleanly)
+    try:
+        asyncio.run(_serve_doors(config, parts))
+    finally:
+        parts.threads.close()
+        is_idle = parts.service.stop(config.doors.grace)
+    if not is_idle:
+        _logger.warning(
+            json.dumps({"event": "stop", "unfinished": "a session is written after the next start"})
+        )
+        sys.stderr.flush()
+        os._exit(0)  # threads that wait for a model would keep the process for minutes
+
+
+async def _serve_doors(config: ServeConfig, parts: ServerParts) -> None:
+    doors = config.doors
+    server = uvicorn.Server(
+        uvicorn.Config(
+            make_memory_app(config, parts),
+            host=doors.host,
+            port=doors.port,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=max(1, round(doors.grace)),
+        )
+    )
+    if doors.mcp != "stdio":
+        await server.serve()
+        return
+    serving = asyncio.create_task(server.serve()) if doors.rest or doors.proxy else None
+    await make_mcp(config, parts).run_stdio_async()  # until the program that started this one closes it
+    if serving is not None:
+        server.should_exit = True
+        await serving
+
+
+def _exit_cleanly(*_: object) -> None:
+    sys.exit(0)
+
+
+class _JsonLines(logging.Formatter):
+    """A log line as JSON: the time, the level, where it is from, and the message or its own fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record; a message that is JSON itself becomes part of the object."""
+        entry: dict[str, object] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        message = record.getMessage()
+        fields: dict[str, object] = {"message": message}
+        if record.name == _logger.name and message.startswith("{"):
+            fields = json.loads(message)
+        if record.exc_info and record.exc_info[0] is not None:  # a traceback may quote what was said
+            fields["error"] = record.exc_info[0].__name__
+        return json.dumps({**entry, **fields})
+
+
+def _log_as_json() -> None:
+    handler, for_others = logging.StreamHandler(), logging.StreamHandler()
+    for_others.setLevel(logging.WARNING)
+    for one in (handler, for_others):
+        one.setFormatter(_JsonLines())
+    logging.getLogger().handlers = [for_others]
+    for name in ("memory_program", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO)

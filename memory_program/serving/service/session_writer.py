@@ -1,0 +1,183 @@
+"""Writes waiting sessions in the background: in order within a namespace, namespaces in parallel."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+from uuid import uuid4
+
+from locomo.types import Session
+from memory_program.bank.turn_buffer import TurnBuffer
+from memory_program.core.errors import AlreadyWrittenError, ConflictError, StoreError
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WriterPace:
+    """The pace of the background.
+
+    ``threads`` is the number of sessions written at once, ``tick_s`` how often it looks for idle sessions. A
+    session whose calls fail is tried again after ``first_wait_s``, which doubles up to ``longest_wait_s``.
+    After ``most_tries`` it is written without the calls that fail, if the model answers anything else. A
+    session is claimed for ``lease_s``, again and again while it is being written. When the process dies,
+    another one takes it over after that time.
+    """
+
+    threads: int = 4
+    tick_s: float = 0.5
+    first_wait_s: float = 2.0
+    longest_wait_s: float = 300.0
+    most_tries: int = 10
+    lease_s: float = 15.0
+
+
+@dataclass(slots=True)
+class WriterCounts:
+    """Sessions written, tries that failed, and sessions that were written without some of their calls."""
+
+    written: int = 0
+    failed: int = 0
+    incomplete: int = 0
+
+
+class WriteSession(Protocol):
+    """Writes a session; returns where calls failed, if it is to be tried again."""
+
+    def __call__(self, namespace: str, session: Session, *, may_lose_calls: bool) -> Sequence[str]:
+        """Write it."""
+        ...
+
+
+class SessionWriter:
+    """One thread that looks for work, and a pool that does it."""
+
+    def __init__(
+        self, buffer: TurnBuffer, write: WriteSession, answers: Callable[[], bool], pace: WriterPace
+    ) -> None:
+        """Prepare; ``start`` begins. ``answers`` says if the model answers at all."""
+        self._buffer, self._write, self._answers, self._pace = buffer, write, answers, pace
+        self.counts = WriterCounts()
+        self._changed = threading.Condition()
+        self._owner, self._extended_at = uuid4().hex, 0.0
+        self._busy: set[str] = set()
+        self._tries: dict[str, int] = {}
+        self._not_before: dict[str, float] = {}
+        self._is_woken = self._is_stopping = False
+        self._pool = ThreadPoolExecutor(pace.threads, thread_name_prefix="session-writer")
+        self._thread = threading.Thread(target=self._run, name="session-scheduler", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look for work now."""
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify_all()
+
+    @property
+    def busy(self) -> int:
+        """The number of sessions that are being written."""
+        return len(self._busy)
+
+    def stop(self, grace_s: float) -> bool:
+        """Begin no further session, and wait for those that are being written; False if some still are."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+            is_idle = self._changed.wait_for(lambda: not self._busy, grace_s)
+        with suppress(StoreError):  # then they end by themselves
+            self._buffer.extend_claims(self._owner, 0)
+        if self._thread.is_alive():
+            self._thread.join(self._pace.tick_s + 5)
+        self._pool.shutdown(wait=is_idle, cancel_futures=True)
+        return is_idle
+
+    def wait(self, namespace: str, timeout_s: float) -> bool:
+        """Wait until no cut session of a namespace is left; False if the time is up."""
+        until = time.monotonic() + timeout_s
+        while any(session.number for session in self._buffer.sessions(namespace)):
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            with self._changed:
+                self._changed.wait(min(left, self._pace.tick_s))
+        return True
+
+    def _run(self) -> None:
+        swept_at = 0.0
+        while not self._is_stopping:
+            try:
+                self._buffer.cut_idle()
+                if time.monotonic() - swept_at > 3600:
+                    self._buffer.delete_old_requests()
+                    swept_at = time.monotonic()
+                if self._busy and time.monotonic() - self._extended_at > self._pace.lease_s / 3:
+                    self._extended_at = time.monotonic()
+                    self._buffer.extend_claims(self._owner, self._pace.lease_s)
+                self._begin_sessions()
+            except StoreError as error:
+                _logger.warning("the queue cannot be read: %s", error)
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_woken or self._is_stopping, self._pace.tick_s)
+                self._is_woken = False
+
+    def _begin_sessions(self) -> None:
+        now = time.monotonic()
+        for one in self._buffer.waiting():
+            name, number = one.namespace, one.first_session
+            with self._changed:
+                is_waiting = self._not_before.get(name, 0.0) > now
+                if number is None or name in self._busy or is_waiting or self._is_stopping:
+                    continue
+                if len(self._busy) >= self._pace.threads:
+                    return  # those that wait longest come first again, once a thread is free
+                self._busy.add(name)
+            self._pool.submit(self._write_next, name, number).add_done_callback(partial(self._finish, name))
+
+    def _write_next(self, namespace: str, number: int) -> None:
+        """Write a session; a conflict with another writer is tried again at once."""
+        if not self._buffer.claim(namespace, number, self._owner, self._pace.lease_s):
+            self._not_before[namespace] = time.monotonic() + min(1.0, self._pace.lease_s / 3)
+            return
+        while (session := self._buffer.session(namespace, number)) is not None:
+            tries, begun = self._tries.get(namespace, 0), time.monotonic()
+            is_last = tries + 1 >= self._pace.most_tries and self._answers()
+            try:
+                failed = self._write(namespace, session, may_lose_calls=is_last)
+            except AlreadyWrittenError:
+                return
+            except ConflictError:
+                continue
+            if failed:
+                self._put_off(namespace, f"{session.session_id}: {', '.join(failed)}")
+                return
+            self.counts.written += 1
+            self.counts.incomplete += is_last
+            self._tries.pop(namespace, None)
+            self._not_before.pop(namespace, None)
+            _logger.info("%s %s written in %.1f s", namespace, session.session_id, time.monotonic() - begun)
+            return
+
+    def _put_off(self, namespace: str, why: str) -> None:
+        tries = self._tries.get(namespace, 0)
+        wait_s = min(self._pace.first_wait_s * 2**tries, self._pace.longest_wait_s)
+        self._tries[namespace], self._not_before[namespace] = tries + 1, time.monotonic() + wait_s
+        self.counts.failed += 1
+        _logger.warning("%s: not written, again in %.0f s: %s", namespace, wait_s, why)
+
+    def _finish(self, namespace: str, done: Future[None]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if error is not None:  # its text may hold what was said
+            self._put_off(namespace, type(error).__name__)
+        with self._changed:
+            self._busy.discard(namespace)
+            self._is_woken = True
+            self._changed.notify_all()

@@ -1,0 +1,124 @@
+"""The Python client against a real server, sync and async, and an ``openai`` client that remembers."""
+
+import asyncio
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import openai
+import pytest
+
+from memory_program import remembering
+from memory_program.client import AsyncMemoryClient, MemoryClient, MemoryServerError
+from memory_program.serving.service.api_tokens import ApiTokens
+from tests.chat_upstream import ChatUpstream, said
+from tests.conftest import CHECKOUT
+from tests.memory_services import served
+from tests.model_server import ModelServer
+
+PIP = "I adopted a dog called Pip in Oslo."
+MAY = datetime(2024, 5, 6, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def model():
+    with ModelServer() as server:
+        yield server
+
+
+@pytest.fixture
+def server(tmp_path, model):
+    with served(f"sqlite:///{tmp_path / 'b.sqlite'}", model.url, proxy=True) as (address, parts):
+        yield address, parts
+
+
+def test_the_client_does_all_that_the_server_can(server):
+    with MemoryClient(server[0], namespace="ana ø/1") as memory:
+        added = memory.add([{"role": "user", "content": PIP, "name": "Mara", "time": MAY}], wait=True)
+        assert (added.added, added.written) == (1, True)
+        assert "Pip" in memory.ask("What is the adopted dog called?").answer
+        assert "Pip" in memory.context("adopted dog").memories
+        (pip,) = memory.memories()
+        assert [hit.item_id for hit in memory.search("dog").items] == [pip.memory_id]
+        (cat,) = memory.correct("Mara has a cat.", pip.memory_id).operations[0].created
+        assert [o.kind for o in memory.history(cat.memory_id)] == ["create", "update"]
+        assert memory.correct("The dog that I adopted in Oslo is called Max.").operations
+        memory.forget([cat.memory_id])
+        assert memory.undo().version == memory.status().version
+        assert memory.namespaces().items == ["ana ø/1"]
+        with pytest.raises(MemoryServerError, match="404 UnknownMemory: 'm99' is not in bank") as raised:
+            memory.history("m99")
+        assert (raised.value.status, raised.value.code) == (404, "UnknownMemory")
+        assert memory.erase("ana ø/1").rows
+        assert list(memory.memories()) == []
+
+
+def test_the_async_client_has_the_same_methods(server):
+    names = [
+        {name for name in vars(kind) if not name.startswith("_")}
+        for kind in (MemoryClient, AsyncMemoryClient)
+    ]
+    assert names[0] == names[1]
+
+    async def use():
+        async with AsyncMemoryClient(server[0], namespace="ana") as memory:
+            await memory.add([{"role": "user", "content": PIP}], wait=True)
+            assert "Pip" in (await memory.ask("What is the adopted dog called?")).answer
+            (pip,) = [item async for item in memory.memories()]
+            await memory.correct("Mara has a cat.", pip.memory_id)
+            assert len(await memory.history(pip.memory_id)) == 2
+            assert (await memory.search("cat")).items
+            await memory.undo()
+            await memory.forget([pip.memory_id])
+            assert (await memory.status()).memories == 0
+            assert "Pip" not in (await memory.context("dog")).memories
+            assert (await memory.namespaces()).items == ["ana"]
+            assert (await memory.erase("ana")).rows
+
+    asyncio.run(use())
+
+
+def test_a_server_that_is_full_says_when_to_come_back(tmp_path, model):
+    with served(f"sqlite:///{tmp_path / 'b.sqlite'}", model.url, max_waiting=1) as (address, _):
+        with MemoryClient(address) as memory, pytest.raises(MemoryServerError) as raised:
+            memory.add([{"role": "user", "content": PIP}] * 2)
+        assert (raised.value.status, raised.value.retry_after_s) == (429, 5.0)
+
+
+def test_an_openai_client_remembers_by_one_line(tmp_path, model):
+    with (
+        ChatUpstream([said("Nice."), said("Pip."), said("Pip.")]) as upstream,
+        served(
+            f"sqlite:///{tmp_path / 'b.sqlite'}",
+            model.url,
+            proxy=True,
+            upstream=upstream.url,
+            require_tokens=True,
+        ) as (address, parts),
+    ):
+        token = ApiTokens(parts.service.store.database).create(["caf*"], "write")
+        settings = {"namespace": "café", "token": token}
+        client = remembering(openai.OpenAI(api_key="sk-own", max_retries=0), address, **settings)
+        tell = [{"role": "user", "content": PIP}]
+        client.chat.completions.create(model="m", messages=tell)
+        ask = [{"role": "user", "content": "What is the adopted dog called?"}]
+        client.chat.completions.create(model="m", messages=ask)
+
+        async def ask_async():
+            other = remembering(openai.AsyncOpenAI(api_key="sk-own", max_retries=0), address, **settings)
+            await other.chat.completions.create(model="m", messages=ask)
+
+        asyncio.run(ask_async())
+        assert all(PIP in body["messages"][0]["content"] for body in upstream.bodies[1:])
+        assert upstream.keys == ["Bearer sk-own"] * 3
+        with MemoryClient(address, **settings) as memory:
+            assert memory.status().waiting == 4  # the second question is the same exchange
+
+
+def test_the_client_needs_neither_dspy_nor_the_extra():
+    code = (
+        "import sys\n"
+        "from memory_program.client import MemoryClient, remembering\n"
+        "assert not {'dspy', 'torch', 'fastapi', 'mcp', 'sqlalchemy'} & set(sys.modules), sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=CHECKOUT)

@@ -1,0 +1,459 @@
+"""The REST door of the memory server, over HTTP: the whole cycle, its errors, its tokens, and its limits."""
+
+import logging
+import signal
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from memory_program.bank.memory import Draft, MemoryKind, Provenance
+from memory_program.cli import main
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.configs.serve_config import ServeConfig
+from memory_program.core.errors import ConfigError
+from memory_program.evaluation.question_selection import load_selection
+from memory_program.serving.service.serve_command import (
+    make_memory_app,
+    make_parts,
+    make_served_program,
+    serve_memory,
+)
+from tests.memory_server import KEY, MemoryServer
+from tests.memory_services import served
+from tests.model_server import Behaviour, ModelServer
+
+PIP = {"role": "user", "name": "Mara", "content": "I adopted a dog called Pip in Oslo."}
+ROME = {"role": "user", "name": "Mara", "content": "My sister lives in Rome now."}
+QUESTION = {"question": "What is the adopted dog called?"}
+API = "/memory/v1"
+
+
+@pytest.fixture(scope="module")
+def model():
+    with ModelServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server(model, tmp_path_factory):
+    url = f"sqlite:///{tmp_path_factory.mktemp('rest') / 'memory.sqlite'}"
+    with (
+        served(url, model.url, proxy=True) as (address, parts),
+        httpx.Client(base_url=address, timeout=60) as client,
+    ):
+        yield client, parts
+
+
+@pytest.fixture
+def ask(server, request):
+    """Send a request about a namespace of this test alone."""
+    client, _ = server
+    namespace = f"{request.node.name[:150]} ø/%"
+
+    def send(method, route, *, params=None, headers=None, **content):
+        body = {"json": content} if method == "POST" else {}
+        sent = {"namespace": namespace, **(params or {})}
+        return client.request(method, f"{API}/{route}", params=sent, headers=headers, **body)
+
+    return send
+
+
+def ok(response):
+    assert response.status_code in (200, 202), response.text
+    return response.json()
+
+
+# -- the cycle ---------------------------------------------------------------------------------------
+
+
+def test_messages_become_memories_that_are_asked_searched_listed_and_edited(ask):
+    assert ok(ask("POST", "messages", messages=[PIP])) == {
+        "added": 1,
+        "skipped": 0,
+        "waiting": 1,
+        "sessions": [],
+        "is_repeated": False,
+        "written": None,
+    }
+    assert "Pip" in ok(ask("POST", "ask", **QUESTION))["answer"]  # word for word
+    assert ok(ask("GET", "search", params={"query": "dog"}))["items"][0]["kind"] is None
+    done = ok(ask("POST", "messages", messages=[ROME], params={"wait": "true"}))
+    assert (done["sessions"], done["written"], done["waiting"]) == ([1], True, 0)
+
+    page = ok(ask("GET", "memories"))
+    by_text = {item["text"]: item for item in page["items"]}
+    pip = by_text["Mara: I adopted a dog called Pip in Oslo."]
+    assert (pip["sources"], pip["kind"]) == (["D1:1"], "semantic")
+    assert "Mara" in page["profile"]
+    assert ok(ask("POST", "ask", **QUESTION))["shown"] == [pip["memory_id"]]
+    assert "Pip" in ok(ask("GET", "context", params={"query": "adopted dog"}))["memories"]
+
+    text = "Mara adopted a cat called Pip."
+    new = ok(ask("POST", "corrections", text=text, memory_id=pip["memory_id"], reason="a slip"))
+    memory_id = new["operations"][0]["created"][0]["memory_id"]
+    history = ok(ask("GET", f"memories/{memory_id}/history"))["items"]
+    assert [(o["kind"], o["actor"], o["reason"]) for o in history][1] == ("update", "user", "a slip")
+    ok(ask("POST", "forget", memory_ids=[memory_id]))
+    assert ok(ask("GET", "search", params={"query": "cat Pip"}))["items"] == []
+    ok(ask("POST", "undo"))
+    assert [hit["text"] for hit in ok(ask("GET", "search", params={"query": "cat"}))["items"]] == [text]
+    status = ok(ask("GET", "namespace"))
+    assert (status["sessions"], status["waiting"]) == (1, 0)
+    assert ok(ask("DELETE", "namespace"))["rows"] > 5
+    assert ok(ask("GET", "memories"))["items"] == []
+
+
+def test_a_correction_in_words_is_made_by_the_agents(ask):
+    ok(ask("POST", "messages", messages=[PIP]))
+    done = ok(ask("POST", "corrections", text="The dog that I adopted in Oslo is called Max."))
+    assert not done["is_pending"]
+    assert {operation["session_id"] for operation in done["operations"]} == {"session_2"}
+    assert any("Max" in memory["text"] for o in done["operations"] for memory in o["created"])
+
+
+def test_lists_come_in_pages(ask):
+    messages = [{**PIP, "content": f"I adopted a dog called Pip{n} in Oslo."} for n in range(5)]
+    ok(ask("POST", "messages", messages=messages, params={"wait": "true"}))
+    seen, cursor = [], {}
+    while True:
+        page = ok(ask("GET", "memories", params={"limit": 2, **cursor}))
+        seen += [item["memory_id"] for item in page["items"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = {"cursor": page["next_cursor"]}
+    assert seen == [item["memory_id"] for item in ok(ask("GET", "memories"))["items"]]
+    assert len(seen) == 5
+    found = ok(ask("GET", "search", params={"query": "dog", "limit": 3}))
+    rest = ok(ask("GET", "search", params={"query": "dog", "limit": 3, "offset": found["next_offset"]}))
+    assert len({hit["item_id"] for hit in [*found["items"], *rest["items"]]}) == 5
+    assert rest["next_offset"] is None
+    for n in range(3):
+        ok(ask("POST", "corrections", text=f"Mara has {n} dogs.", memory_id=f"m{5 + n}"))
+    first = ok(ask("GET", "memories/m8/history", params={"limit": 3}))
+    second = ok(ask("GET", "memories/m8/history", params={"limit": 3, "cursor": first["next_cursor"]}))
+    assert [len(first["items"]), len(second["items"]), second["next_cursor"]] == [3, 1, None]
+
+
+def test_a_repeated_request_with_a_key_changes_nothing(ask):
+    key = {"Idempotency-Key": "same"}
+    ok(ask("POST", "messages", messages=[PIP], headers=key))
+    again = ok(ask("POST", "messages", messages=[PIP], headers=key))
+    assert (again["is_repeated"], ok(ask("GET", "namespace"))["waiting"]) == (True, 1)
+    other = ask("POST", "messages", messages=[ROME], headers=key)
+    assert (other.status_code, other.json()["code"]) == (422, "RepeatedKey")
+    ok(ask("POST", "messages", params={"wait": "true"}))
+    forget = {"memory_ids": [ok(ask("GET", "memories"))["items"][0]["memory_id"]]}
+    first = ok(ask("POST", "forget", headers={"Idempotency-Key": "once"}, **forget))
+    repeated = ok(ask("POST", "forget", headers={"Idempotency-Key": "once"}, **forget))
+    assert repeated == {**first, "is_repeated": True}
+    undone = [ok(ask("POST", "undo", headers={"Idempotency-Key": "back"}))["version"] for _ in range(2)]
+    assert undone[0] == undone[1]
+
+
+def test_only_text_of_users_and_assistants_is_remembered(ask):
+    messages = [
+        {"role": "system", "content": "You are helpful."},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Look at"}, {"type": "image_url", "image_url": {}}],
+        },
+        {"role": "assistant", "content": None, "tool_calls": []},
+        {"role": "tool", "tool_call_id": "x", "content": "42"},
+        {"role": "assistant", "content": "A fine dog."},
+    ]
+    added = ok(ask("POST", "messages", messages=messages))
+    assert (added["added"], added["skipped"]) == (2, 3)
+    shown = ok(ask("GET", "context", params={"query": "dog"}))["excerpts"]
+    assert [line.partition("] ")[2] for line in shown.splitlines()] == [
+        "User: Look at",
+        "Assistant: A fine dog.",
+    ]
+
+
+def test_times_carry_a_zone_and_the_clock_of_the_server_is_marked_as_such(ask, server, request):
+    naive = ask("POST", "messages", messages=[{**PIP, "time": "2024-05-06T10:00:00"}])
+    assert naive.status_code == 422
+    ok(ask("POST", "messages", messages=[{**PIP, "time": "2024-05-06T10:00:00+02:00"}, ROME]))
+    (first, second) = server[1].service.buffer.sessions(f"{request.node.name[:150]} ø/%")
+    assert first.date_time == datetime(2024, 5, 6, 8, tzinfo=UTC)
+    assert abs((datetime.now(UTC) - second.date_time).total_seconds()) < 60
+
+
+# -- errors, limits, tokens --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "route", "content", "params", "status", "code"),
+    [
+        ("GET", "memories/m9/history", {}, {}, 404, "UnknownMemory"),
+        ("GET", "memories/nine/history", {}, {}, 422, "Invalid"),
+        ("POST", "forget", {"memory_ids": ["m9"]}, {}, 404, "UnknownMemory"),
+        ("POST", "undo", {}, {}, 422, "MemoryOperation"),
+        ("POST", "undo", {"version": 7}, {}, 422, "MemoryOperation"),
+        ("POST", "ask", {}, {}, 422, "Invalid"),
+        ("POST", "ask", {"question": "x", "extra": 1}, {}, 422, "Invalid"),
+        ("GET", "search", {}, {"query": "x", "limit": 51}, 422, "Invalid"),
+        ("POST", "messages", {"messages": [{"role": "user", "content": "x" * 33_000}]}, {}, 422, "Config"),
+        ("POST", "messages", {"messages": [PIP] * 257}, {}, 422, "Invalid"),
+        ("GET", "memories", {}, {"namespace": "a\nb"}, 422, "Config"),
+        ("GET", "memories", {}, {"namespace": ""}, 422, "Config"),
+        ("PUT", "memories", {}, {}, 405, "Http"),
+        ("GET", "nothing", {}, {}, 404, "Http"),
+    ],
+)
+def test_an_error_is_a_problem_document(ask, method, route, content, params, status, code):
+    answer = ask(method, route, params=params, **content)
+    problem = answer.json()
+    assert (answer.status_code, problem["status"], problem["code"]) == (status, status, code)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert "x" * 100 not in answer.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        r'{"question": "\ud800"}',
+        r'{"question": "x", "\ud800": 1}',
+        '{"question": NaN}',
+        '{"question": ' + "[" * 9000,
+        "[" * 9000 + "]" * 9000,
+        "\xff",
+        "",
+    ],
+    ids=["half a pair", "half a pair as a name", "no number", "open", "deep", "no text", "nothing"],
+)
+@pytest.mark.parametrize("path", [f"{API}/ask", "/v1/chat/completions"])
+def test_a_body_that_nobody_can_read_is_the_client_s_error(server, path, body):
+    sent = {"content": body.encode("latin-1"), "headers": {"content-type": "application/json"}}
+    assert server[0].post(path, **sent).status_code in (400, 422)
+
+
+def test_half_a_surrogate_pair_of_a_model_is_shown_as_the_replacement_character(ask, server, request):
+    space = server[1].service.store.load(f"{request.node.name[:150]} ø/%")
+    space.bank.create([Draft("A smile \ud83d.", MemoryKind.SEMANTIC)], Provenance("semantic"))
+    space.bank.edit_core("Smiles \ud83d.", Provenance("core"))
+    server[1].service.store.save(space)
+    page = ok(ask("GET", "memories"))
+    assert (page["items"][0]["text"], page["profile"]) == ("A smile \ufffd.", "Smiles \ufffd.")
+    assert ok(ask("GET", "search", params={"query": "smile"}))["items"]
+    assert "\ufffd" in ok(ask("GET", "context", params={"query": "smile"}))["memories"]
+    assert ok(ask("GET", "memories/m1/history"))["items"]
+    assert ok(ask("POST", "undo"))["operations"]
+
+
+def test_a_model_that_fails_is_an_error_and_no_answer(tmp_path):
+    with (
+        ModelServer(lambda p, n: Behaviour.SERVER_ERROR) as broken,
+        served(f"sqlite:///{tmp_path / 'b.sqlite'}", broken.url) as (address, _),
+    ):
+        answer = httpx.post(f"{address}{API}/ask", json=QUESTION, timeout=60)
+    assert (answer.status_code, answer.json()["code"]) == (502, "Model")
+
+
+def test_sizes_hosts_and_waiting_turns_are_limited(tmp_path, model):
+    with (
+        served(f"sqlite:///{tmp_path / 'b.sqlite'}", model.url, max_megabytes=0.01, max_waiting=2) as (
+            address,
+            _,
+        ),
+        httpx.Client(base_url=address) as client,
+    ):
+        large = {"messages": [{**PIP, "content": "x" * 11_000}]}
+        assert client.post(f"{API}/messages", json=large).status_code == 413
+        chunks = client.post(
+            f"{API}/messages", content=iter([b"x" * 6000] * 3), headers={"content-type": "application/json"}
+        )
+        assert (chunks.status_code, chunks.json()["code"]) == (413, "TooLarge")
+        stranger = client.get(f"{API}/memories", headers={"host": "evil.example:80"})
+        assert (stranger.status_code, stranger.json()["code"]) == (403, "Host")
+        assert client.post(f"{API}/messages", json={"messages": [PIP, ROME]}).status_code == 202
+        full = client.post(f"{API}/messages", json={"messages": [PIP]})
+        assert (full.status_code, full.json()["code"], full.headers["retry-after"]) == (
+            429,
+            "BufferFull",
+            "5",
+        )
+        assert client.get(f"{API}/namespace").json()["waiting"] == 2
+
+
+def test_tokens_are_scoped_hashed_and_revoked(tmp_path, model, capsys, caplog):
+    caplog.set_level(logging.INFO)
+    path = tmp_path / "b.sqlite"
+    url = f"sqlite:///{path}"
+
+    def make(*flags):
+        assert main(["token", "create", "--db-url", url, *flags]) == 0
+        return capsys.readouterr().out.strip()
+
+    writer = make("--namespaces", "ana,team/*")
+    reader = make("--namespaces", "ana", "--access", "read")
+    with (
+        served(url, model.url, require_tokens=True) as (address, _),
+        httpx.Client(base_url=address) as client,
+    ):
+
+        def send(method, route, token, namespace=None, **content):
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            params = {} if namespace is None else {"namespace": namespace}
+            body = {"json": content} if method == "POST" else {}
+            return client.request(
+                method, f"{API}/{route}", params=params, headers=headers, **body
+            ).status_code
+
+        assert send("GET", "memories", None, "ana") == 401
+        assert send("GET", "memories", "mp_00000000_guess", "ana") == 401
+        assert client.get("/health").status_code == 200
+        assert client.get("/metrics").status_code == 401
+        assert send("POST", "messages", writer, "ana", messages=[PIP]) == 202
+        assert send("POST", "messages", writer, "team/a", messages=[PIP]) == 202
+        assert send("POST", "messages", writer, "bo", messages=[PIP]) == 403
+        assert send("GET", "memories", writer) == 403  # "default" is not among its names
+        assert send("GET", "memories", reader) == 200  # its only name
+        assert send("GET", "search", reader) == 422
+        for route, content in {
+            "messages": {"messages": [PIP]},
+            "forget": {"memory_ids": ["m1"]},
+            "undo": {},
+            "corrections": {"text": "x"},
+        }.items():
+            assert send("POST", route, reader, "ana", **content) == 403
+        assert send("DELETE", "namespace", reader, "ana") == 403
+        names = client.get(f"{API}/namespaces", headers={"X-Memory-Token": reader}).json()["items"]
+        assert names == ["ana"]
+        assert main(["token", "revoke", "--db-url", url, "--token-id", reader.split("_")[1]]) == 0
+        assert send("GET", "memories", reader) == 401
+    assert main(["token", "list", "--db-url", url]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert ["revoked" in line for line in listed[-2:]] == [False, True]
+    for secret in (writer, reader, writer.split("_", 2)[2]):
+        assert secret not in caplog.text
+        assert not any(secret.encode() in file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_a_server_that_others_reach_does_not_start_without_a_token(tmp_path, model, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    config = ServeConfig(
+        db_url=f"sqlite:///{tmp_path / 'b.sqlite'}", model="openai/test", api_base=model.url, host="0.0.0.0"
+    )
+    with pytest.raises(ConfigError, match=r"host='0.0.0.0' asks for tokens, and there is none"):
+        serve_memory(config)
+    with pytest.raises(ConfigError, match="no model is named"):
+        ServeConfig(writer_model="openai/test")
+
+
+def test_metrics_count_what_happened_and_name_nobody(server, ask):
+    ok(ask("POST", "messages", messages=[PIP], params={"wait": "true"}))
+    text = server[0].get("/metrics").text
+    assert 'memory_requests_total{method="POST",route="/memory/v1/messages",status="202"}' in text
+    assert "memory_sessions_written_total" in text
+    assert "ø" not in text
+    assert server[0].get("/health").json()["status"] == "ok"
+
+
+def test_the_schema_describes_every_route(server):
+    schema = server[0].get("/openapi.json").json()
+    assert {path.removeprefix(f"{API}/") for path in schema["paths"] if path.startswith(API)} == {
+        *("messages", "ask", "context", "search", "memories", "memories/{memory_id}/history"),
+        *("corrections", "forget", "undo", "namespaces", "namespace"),
+    }
+
+
+# -- properties --------------------------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+TEXT = st.text(min_size=1, max_size=30)
+BODIES = {
+    "messages": st.fixed_dictionaries(
+        {
+            "messages": st.lists(
+                st.fixed_dictionaries({"role": st.sampled_from(["user", "tool"]), "content": TEXT | JSON})
+            )
+        }
+    ),
+    "ask": st.fixed_dictionaries({"question": TEXT}),
+    "corrections": st.fixed_dictionaries(
+        {"text": TEXT, "memory_id": st.sampled_from(["m1", "m2", "m0", "x"])}
+    ),
+    "forget": st.fixed_dictionaries(
+        {"memory_ids": st.lists(st.sampled_from(["m1", "m3", "m99"]), max_size=3)}
+    ),
+    "undo": st.fixed_dictionaries({}, optional={"version": st.integers(-1, 2**40)}),
+}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_request_makes_the_server_fail(server, data):
+    client, parts = server
+    route = data.draw(st.sampled_from([*BODIES, "search", "memories", "context"]))
+    namespace = data.draw(st.sampled_from(["fuzz", "fuzz/2"]) | st.text(max_size=5))
+    key = data.draw(st.none() | st.sampled_from(["k1", "k2"]))
+    before = parts.service.bank("fuzz").version
+    if route in BODIES:
+        body = data.draw(BODIES[route] | JSON)
+        headers = {} if key is None else {"Idempotency-Key": key}
+        answer = client.post(f"{API}/{route}", params={"namespace": namespace}, json=body, headers=headers)
+    else:
+        query = {"query": data.draw(st.text(max_size=20)), "limit": data.draw(st.integers(-1, 300))}
+        answer = client.get(f"{API}/{route}", params={"namespace": namespace, **query})
+    assert answer.status_code < 500, answer.text
+    if answer.status_code >= 400:
+        assert answer.json()["status"] == answer.status_code
+        assert parts.service.bank("fuzz").version == before
+
+
+@pytest.mark.slow  # it loads torch
+def test_the_embedded_model_writes_and_answers_through_the_server(tmp_path):
+    config = EvaluateConfig(mlflow=False, num_test=20, sessions=3)
+    conversation = load_selection(config).conversations[0]
+    settings = ServeConfig(db_url=f"sqlite:///{tmp_path / 'b.sqlite'}", model="pocket", rest=True)
+    parts = make_parts(settings, make_served_program(settings))
+    parts.service.start()
+    with TestClient(make_memory_app(settings, parts), base_url="http://127.0.0.1") as client:
+        for session in conversation.sessions:
+            time = session.date_time.isoformat()
+            messages = [
+                {"role": "user", "name": turn.speaker, "content": turn.utterance, "time": time}
+                for turn in session.turns
+            ]
+            ok(client.post(f"{API}/messages?wait=true&timeout_s=60", json={"messages": messages}))
+        answers = {
+            question: ok(client.post(f"{API}/ask", json={"question": question.text}))["answer"]
+            for question in conversation.questions
+            if question.evidence and question.answer is not None
+        }
+    parts.service.stop()
+    right = [str(question.answer).lower() == answer.lower() for question, answer in answers.items()]
+    assert len(right) >= 3
+    assert sum(right) / len(right) > 0.6
+
+
+# -- a process that is killed ------------------------------------------------------------------------
+
+
+def test_a_killed_server_answers_after_its_restart_from_every_turn_that_it_took(tmp_path, model):
+    with ModelServer(latency_s=0.3) as slow:
+        with MemoryServer(tmp_path, slow.url, "--rest") as server:
+            taken = httpx.post(f"{server.url}{API}/messages", json={"messages": [PIP], "end": True})
+            assert taken.status_code == 202
+            httpx.post(f"{server.url}{API}/messages", json={"messages": [ROME]})
+            assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+        with MemoryServer(tmp_path, slow.url, "--rest", db=server.db) as server:
+            with httpx.Client(base_url=server.url, timeout=60) as client:
+                assert "Pip" in client.post(f"{API}/ask", json=QUESTION).json()["answer"]
+                written = client.post(f"{API}/messages", params={"wait": "true"}, json={}).json()
+                assert written["written"]
+                texts = [item["text"] for item in client.get(f"{API}/memories").json()["items"]]
+                assert sorted(text.split()[-2] for text in texts) == ["Rome", "in"]
+                assert client.get(f"{API}/namespace").json()["sessions"] == 2
+            assert server.stop(signal.SIGTERM) == 0
+        assert "Pip" not in server.log
+        assert KEY not in server.log
