@@ -31,6 +31,7 @@ from memory_program.serving.wire import (
 )
 
 _API = "/memory/v1"
+_BROKEN = (httpx.NetworkError, httpx.RemoteProtocolError)  # no timeout: the server may still be at work
 _ResponseT = TypeVar("_ResponseT", bound=BaseModel)
 
 
@@ -77,9 +78,13 @@ def _add(messages: Sequence[Message], end: bool, wait: bool, timeout_s: float) -
 
 
 def _change(route: str, content: dict[str, Any], params: dict[str, Any] | None = None) -> _Call:
-    # the key lets a request be sent twice, and count once
+    # with its key a request may be sent twice, and counts once
     key = {"Idempotency-Key": uuid4().hex}
     return _Call(method="POST", route=route, content=content, params=params or {}, headers=key)
+
+
+def _erase(namespace: str) -> _Call:
+    return _Call(method="DELETE", route="namespace", params={"namespace": namespace})
 
 
 def _ask(question: str) -> _Call:
@@ -102,8 +107,14 @@ def _settings(url: str, token: str | None, timeout_s: float) -> dict[str, Any]: 
 
 
 def _arguments(call: _Call, namespace: str | None) -> dict[str, Any]:  # Any: httpx's arguments
-    params = call.params if namespace is None else {**call.params, "namespace": namespace}
-    return {"params": params, "json": call.content, "headers": call.headers}
+    params = call.params if namespace is None else {"namespace": namespace, **call.params}
+    return {
+        "method": call.method,
+        "url": f"{_API}/{call.route}",
+        "params": params,
+        "json": call.content,
+        "headers": call.headers,
+    }
 
 
 def _read(response: httpx.Response, kind: type[_ResponseT]) -> _ResponseT:
@@ -124,7 +135,7 @@ class MemoryClient:
     """A memory server, over HTTP. Any thread may use it.
 
     Each method raises a MemoryServerError if the server refuses the request, and an ``httpx.HTTPError`` if
-    it is not reached. A change that failed on the way may be sent again by calling the method again.
+    it is not reached. If the connection breaks, a request is sent once more; a change then counts once.
     """
 
     def __init__(
@@ -221,9 +232,7 @@ class MemoryClient:
 
     def erase(self, namespace: str) -> EraseResponse:
         """Delete all data of a namespace. This cannot be undone."""
-        call = _Call(method="DELETE", route="namespace", params={"namespace": namespace})
-        response = self._http.request(call.method, f"{_API}/{call.route}", params=call.params)
-        return _read(response, EraseResponse)
+        return self._send(_erase(namespace), EraseResponse)
 
     def close(self) -> None:
         """Close the connections."""
@@ -240,7 +249,11 @@ class MemoryClient:
         self.close()
 
     def _send(self, call: _Call, kind: type[_ResponseT]) -> _ResponseT:
-        response = self._http.request(call.method, f"{_API}/{call.route}", **_arguments(call, self.namespace))
+        arguments = _arguments(call, self.namespace)
+        try:
+            response = self._http.request(**arguments)
+        except _BROKEN:
+            response = self._http.request(**arguments)
         return _read(response, kind)
 
 
@@ -267,9 +280,7 @@ class AsyncMemoryClient:
 
     async def ask(self, question: str) -> AskResponse:
         """Ask a question."""
-        return await self._send(
-            _Call(method="POST", route="ask", content={"question": question}), AskResponse
-        )
+        return await self._send(_ask(question), AskResponse)
 
     async def context(self, query: str) -> ContextResponse:
         """Return what a reader is shown for a question."""
@@ -342,8 +353,7 @@ class AsyncMemoryClient:
 
     async def erase(self, namespace: str) -> EraseResponse:
         """Delete all data of a namespace. This cannot be undone."""
-        response = await self._http.request("DELETE", f"{_API}/namespace", params={"namespace": namespace})
-        return _read(response, EraseResponse)
+        return await self._send(_erase(namespace), EraseResponse)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -360,9 +370,11 @@ class AsyncMemoryClient:
         await self.close()
 
     async def _send(self, call: _Call, kind: type[_ResponseT]) -> _ResponseT:
-        response = await self._http.request(
-            call.method, f"{_API}/{call.route}", **_arguments(call, self.namespace)
-        )
+        arguments = _arguments(call, self.namespace)
+        try:
+            response = await self._http.request(**arguments)
+        except _BROKEN:
+            response = await self._http.request(**arguments)
         return _read(response, kind)
 
 

@@ -7,25 +7,23 @@ command. It knows the specialists of ``training_samples``: asked as one of them,
 import random
 import shutil
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import JSONResponse
 
 from memory_program.agents.signatures import EMPTY_PLACEHOLDER, SPECIALISTS, with_read_tools
 from memory_program.agents.tools import MEMORY_TOOLS
+from tests.served_app import ServedApp
 from tests.training_samples import REPLIES, reply, request, said
 
 SEARCH = said("search_memory", query="Oslo")
 NO_RESULTS = f"[[ ## tool_results ## ]]\n{EMPTY_PLACEHOLDER}"
 
 
-class ArborServer:
+class ArborServer(ServedApp):
     """The server in a thread of its own, from ``__enter__`` to ``__exit__``.
 
     Args:
@@ -44,27 +42,11 @@ class ArborServer:
         """How likely each specialist is to remember."""
         self._storage, self._model, self._fails_at = storage, model, list(fails_at)
         self._lock = threading.Lock()
-        config = uvicorn.Config(self._app(), port=0, log_level="critical", access_log=False)
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        super().__init__(self._app())
 
     @property
     def port(self) -> int:
-        return self._server.servers[0].sockets[0].getsockname()[1]
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        until = time.monotonic() + 20
-        while not self._server.started:
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.should_exit = self._server.force_exit = True
-        self._thread.join(timeout=10)
+        return self.address[1]
 
     def write_config(self, path: Path) -> Path:
         """Write the ``arbor.yaml`` that leads here."""

@@ -1,15 +1,15 @@
 """A chat API that plays a script byte for byte, and keeps what it was sent."""
 
+import asyncio
 import json
-import threading
-import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from tests.served_app import ServedApp
 
 
 def said(text: str | None, **more: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def streamed(whole: dict[str, Any]) -> list[bytes]:
     return [text[start : start + 37] for start in range(0, len(text), 37)]
 
 
-class ChatUpstream:
+class ChatUpstream(ServedApp):
     """The server, from ``__enter__`` to ``__exit__``. A reply is a whole one, or a status with a body."""
 
     def __init__(self, replies: Sequence[dict[str, Any] | tuple[int, Any]], event_s: float = 0.0) -> None:
@@ -46,8 +46,7 @@ class ChatUpstream:
         app = FastAPI()
         app.post("/v1/chat/completions", response_model=None)(self._complete)
         app.get("/v1/models")(lambda: {"object": "list", "data": [{"id": "m", "object": "model"}]})
-        self._server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        super().__init__(app)
 
     async def _complete(self, request: Request) -> Response:
         self.bodies.append(await request.json())
@@ -59,8 +58,6 @@ class ChatUpstream:
             return JSONResponse(reply)
 
         async def events() -> Any:
-            import asyncio
-
             for piece in streamed(reply):
                 await asyncio.sleep(self._event_s)
                 yield piece
@@ -69,21 +66,11 @@ class ChatUpstream:
 
     @property
     def url(self) -> str:
-        host, port = self._server.servers[0].sockets[0].getsockname()
-        return f"http://{host}:{port}/v1"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        until = time.monotonic() + 20
-        while not self._server.started:
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        return self
+        return "http://{}:{}/v1".format(*self.address)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.should_exit = self._server.force_exit = True
-        self._thread.join(10)
+        super().__exit__(kind, error, trace)
         if kind is None:
             assert not self._replies, "the script has replies left over"

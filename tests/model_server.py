@@ -19,15 +19,14 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from tests.competent_model import Prompt, calls_json, chat_format, competent_reply
+from tests.served_app import ServedApp
 
 
 class Behaviour(StrEnum):
@@ -134,7 +133,7 @@ class Traffic:
         }
 
 
-class ModelServer:
+class ModelServer(ServedApp):
     """The server in a thread of its own, from ``__enter__`` to ``__exit__``.
 
     Args:
@@ -182,37 +181,12 @@ class ModelServer:
         self._others: list[Prompt] = []
         self._scheme = "http" if tls is None else "https"
         certificate, key = tls or (None, None)
-        config = uvicorn.Config(
-            self._app(),
-            port=port,
-            log_level="critical",
-            access_log=False,
-            ssl_certfile=certificate,
-            ssl_keyfile=key,
-        )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, name="model-server", daemon=True)
+        super().__init__(self._app(), port, ssl_certfile=certificate, ssl_keyfile=key)
 
     @property
     def url(self) -> str:
         """The ``api_base`` to give to a client."""
-        host, port = self._server.servers[0].sockets[0].getsockname()
-        return f"{self._scheme}://{host}:{port}/v1"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        deadline = time.monotonic() + 20
-        while not self._server.started:
-            if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise RuntimeError("the model server did not start")
-            time.sleep(0.01)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.should_exit = self._server.force_exit = True
-        self._thread.join(timeout=10)
+        return "{}://{}:{}/v1".format(self._scheme, *self.address)
 
     def _app(self) -> FastAPI:
         app = FastAPI()

@@ -1,8 +1,12 @@
 """The Python client against a real server, sync and async, and an ``openai`` client that remembers."""
 
 import asyncio
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
 import openai
@@ -51,6 +55,39 @@ def test_the_client_does_all_that_the_server_can(server):
         assert (raised.value.status, raised.value.code) == (404, "UnknownMemory")
         assert memory.erase("ana ø/1").rows
         assert list(memory.memories()) == []
+
+
+@contextmanager
+def first_reply_lost(address: str) -> Iterator[str]:
+    """A way to a server on which the first reply is lost, after the server did its work."""
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_server(("127.0.0.1", 0)) as door:
+
+        def carry() -> None:
+            for is_lost in (True, False):
+                client, server = door.accept()[0], socket.create_connection((host, int(port)))
+                with client, server:
+                    client.settimeout(1.0)
+                    with suppress(TimeoutError):  # the request is whole
+                        while piece := client.recv(65_536):
+                            server.sendall(piece)
+                    reply = server.recv(65_536)
+                    if not is_lost:
+                        client.sendall(reply)
+                        client.shutdown(socket.SHUT_WR)
+
+        thread = threading.Thread(target=carry)
+        thread.start()
+        yield "http://{}:{}".format(*door.getsockname())
+        thread.join(20)
+
+
+def test_a_change_whose_reply_is_lost_is_sent_again_and_counts_once(server):
+    with first_reply_lost(server[0]) as way, MemoryClient(way, namespace="ana") as memory:
+        added = memory.add([{"role": "user", "content": PIP}])
+    assert (added.added, added.is_repeated) == (1, True)
+    with MemoryClient(server[0], namespace="ana") as memory:
+        assert memory.status().waiting == 1
 
 
 def test_the_async_client_has_the_same_methods(server):

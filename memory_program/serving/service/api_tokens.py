@@ -17,14 +17,14 @@ from memory_program.bank.store import check_namespace
 from memory_program.core.errors import AccessError, ConfigError
 
 TOKEN_PREFIX = "mp_"
-"""The beginning of every token, by which it is told from a provider's key."""
+"""The beginning of every token: the keys of providers have others."""
 
 Access = Literal["read", "write"]
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Whoever sends a request: the namespaces that it may use, and if it may change them.
+    """The sender of a request: its namespaces, and if it may change them.
 
     A name that ends with ``*`` stands for all names with that beginning.
     """
@@ -38,7 +38,7 @@ class Principal:
 
         Raises:
             AccessError: the token is not for it.
-            ConfigError: it is no name.
+            ConfigError: it is not a valid name.
         """
         exact = [name for name in self.namespaces if not name.endswith("*")]
         only = exact[0] if len(self.namespaces) == 1 and exact else default
@@ -62,7 +62,7 @@ class Principal:
 
 
 LOCAL_USER = Principal("local", ("*",), "write")
-"""Whoever reaches a server that asks for no token."""
+"""The sender of every request to a server that asks for no token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class ApiTokens:
         """Make a token, and return it: only its hash is kept.
 
         Raises:
-            ConfigError: it is for no namespace, or one is no name.
+            ConfigError: no namespace is given, or one is not a valid name.
         """
         if not namespaces:
             raise ConfigError("a token needs a namespace: name one, or '*' for all")

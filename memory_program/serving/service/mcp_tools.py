@@ -24,7 +24,7 @@ from memory_program import __version__
 from memory_program.bank.memory import MemoryKind, operation_to_json
 from memory_program.bank.outcomes import Outcome
 from memory_program.bank.turn_buffer import SpokenTurn
-from memory_program.core.errors import AccessError, MemoryProgramError
+from memory_program.core.errors import MemoryProgramError
 from memory_program.core.redaction import redact_text
 from memory_program.serving.service.api_tokens import LOCAL_USER, Principal
 from memory_program.serving.service.http_guard import ServiceMetrics, header_namespace
@@ -66,6 +66,33 @@ _sender: ContextVar[_Sender] = ContextVar("sender")
 Text = Annotated[str, Field(min_length=1, max_length=MOST_CONTENT_CHARS)]
 
 
+_READ = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_WRITE = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+_REMOVE = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """The parts that tools call, and the namespace of callers whose token or header names none."""
+
+    service: MemoryService
+    threads: ModelThreads
+    metrics: ServiceMetrics
+    default_namespace: str
+
+    def choose(self, *, writes: bool = False) -> str:
+        """Return the namespace of the caller.
+
+        Raises:
+            AccessError: it is not for the caller, or may not be changed.
+        """
+        sender = _sender.get()
+        namespace = sender.principal.choose_namespace(sender.namespace, self.default_namespace)
+        if writes:
+            sender.principal.require_write()
+        return namespace
+
+
 def make_mcp_server(
     service: MemoryService, threads: ModelThreads, metrics: ServiceMetrics, default_namespace: str
 ) -> MCPServer[Any]:  # Any: it has no state of its own
@@ -99,115 +126,10 @@ def make_mcp_server(
         middleware=[identify],
     )
 
-    def choose(*, writes: bool = False) -> str:
-        sender = _sender.get()
-        namespace = sender.principal.choose_namespace(sender.namespace, default_namespace)
-        if writes:
-            sender.principal.require_write()
-        return namespace
-
-    read = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    write = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
-    remove = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
-
-    @server.tool(annotations=write)
-    async def remember(
-        text: Annotated[Text, Field(description="What was said, in full sentences.")],
-        speaker: Annotated[str, Field(max_length=200, description="Name of who said it.")] = "User",
-    ) -> str:
-        """Remember something that was said. It can be asked for at once, and becomes memories soon after."""
-        with _as_tool_errors():
-            turn = SpokenTurn(speaker, text, "user", datetime.now(UTC), has_own_time=False)
-            added = await run_in_threadpool(service.add, choose(writes=True), [turn])
-            metrics.turns.inc(added.added)
-            return "remembered"
-
-    @server.tool(annotations=read)
-    async def ask(question: Text) -> str:
-        """Answer a question from what is remembered, in few words."""
-        with _as_tool_errors():
-            answer = await threads.run(partial(service.ask, choose(), question))
-        metrics.answers.labels(answer.outcome.value).inc()
-        if answer.outcome is not Outcome.OK:
-            raise ToolError(
-                f"the memory's model gave no usable answer ({answer.outcome.value}): try search_memory"
-            )
-        return INVALID_CHARACTERS.sub("\ufffd", answer.text)
-
-    @server.tool(annotations=read, description=f"Find memories by their words, best first. {DATA_NOTE}")
-    async def search_memory(
-        query: Text, limit: Annotated[int, Field(ge=1, le=50)] = 10, kind: Kind | None = None
-    ) -> list[SearchHit]:
-        wanted = MemoryKind(kind) if kind is not None else None
-        with _as_tool_errors():
-            found = await run_in_threadpool(service.search, choose(), query, limit, wanted)
-        return [SearchHit.model_validate(asdict(hit)) for hit in found[:limit]]
-
-    @server.tool(
-        annotations=read, description=f"List the memories in the order of their creation. {DATA_NOTE}"
-    )
-    async def list_memories(
-        limit: Annotated[int, Field(ge=1, le=200)] = 50,
-        cursor: Annotated[MemoryId | None, Field(description="next_cursor of the page before")] = None,
-        kind: Kind | None = None,
-    ) -> MemoryPage:
-        with _as_tool_errors():
-            return memory_page(await run_in_threadpool(service.bank, choose()), kind, limit, cursor)
-
-    @server.tool(annotations=read)
-    async def history(memory_id: MemoryId) -> list[OperationItem]:
-        """Show the operations that led to a memory and followed from it, oldest first."""
-        with _as_tool_errors():
-            operations = await run_in_threadpool(service.history, choose(), memory_id)
-        return [OperationItem.model_validate(operation_to_json(operation)) for operation in operations]
-
-    @server.tool(annotations=write)
-    async def correct(
-        text: Annotated[Text, Field(description="What is right, in full sentences.")],
-        memory_id: Annotated[MemoryId | None, Field(description="The memory to replace, if known.")] = None,
-        happened_at: Annotated[date | None, Field(description="The day, if it is an event.")] = None,
-    ) -> ChangeResponse:
-        """Correct what is remembered. Without an id, what the text contradicts is found for you."""
-        with _as_tool_errors():
-            namespace = choose(writes=True)
-            if memory_id is not None:
-                make = partial(service.correct, namespace, memory_id, text, happened_at=happened_at)
-                return change_response(await run_in_threadpool(make))
-            done = await threads.run(partial(service.correct_in_words, namespace, text, _WAIT_S))
-            response = change_response(done or BankChange(service.bank(namespace).version, ()))
-            return response.model_copy(update={"is_pending": done is None})
-
-    @server.tool(annotations=remove)
-    async def forget(
-        memory_ids: Annotated[list[MemoryId], Field(min_length=1, max_length=200)], reason: str = ""
-    ) -> ChangeResponse:
-        """Take memories out of all later answers. undo brings them back."""
-        with _as_tool_errors():
-            make = partial(service.forget, choose(writes=True), memory_ids, reason=reason[:500])
-            return change_response(await run_in_threadpool(make))
-
-    @server.tool(annotations=remove)
-    async def undo(
-        version: Annotated[int | None, Field(ge=0, description="Go back to this version.")] = None,
-    ) -> ChangeResponse:
-        """Undo the last change of the memories, or every change after a version."""
-        with _as_tool_errors():
-            return change_response(await run_in_threadpool(service.undo, choose(writes=True), version))
-
-    @server.resource("memory://profile", name="profile", mime_type="text/plain")
-    async def profile() -> str:
-        """The user's profile, as it is remembered."""
-        with _as_resource_errors():
-            bank = await run_in_threadpool(service.bank, choose())
-        return INVALID_CHARACTERS.sub("\ufffd", bank.core)
-
-    @server.resource("memory://memories", name="memories", mime_type="text/plain")
-    async def memories() -> str:
-        """Every memory, one a line, each after its id."""
-        with _as_resource_errors():
-            bank = await run_in_threadpool(service.bank, choose())
-        text = "\n".join(f"{memory.memory_id}: {memory.line}" for memory in bank.live())
-        return INVALID_CHARACTERS.sub("\ufffd", text)
+    door = _Door(service, threads, metrics, default_namespace)
+    _add_conversation_tools(server, door)
+    _add_memory_tools(server, door)
+    _add_resources(server, door)
 
     @server.prompt(title="Use the memory")
     def use_memory() -> str:
@@ -217,17 +139,121 @@ def make_mcp_server(
     return server
 
 
+def _add_conversation_tools(server: MCPServer[Any], door: _Door) -> None:
+    service = door.service
+
+    @server.tool(annotations=_WRITE)
+    async def remember(
+        text: Annotated[Text, Field(description="What was said, in full sentences.")],
+        speaker: Annotated[str, Field(max_length=200, description="Name of who said it.")] = "User",
+    ) -> str:
+        """Remember something that was said. It can be asked for at once, and becomes memories soon after."""
+        with _errors_as(ToolError):
+            turn = SpokenTurn(speaker, text, "user", datetime.now(UTC), has_own_time=False)
+            added = await run_in_threadpool(service.add, door.choose(writes=True), [turn])
+            door.metrics.turns.inc(added.added)
+            return "remembered"
+
+    @server.tool(annotations=_READ)
+    async def ask(question: Text) -> str:
+        """Answer a question from what is remembered, in few words."""
+        with _errors_as(ToolError):
+            answer = await door.threads.run(partial(service.ask, door.choose(), question))
+        door.metrics.answers.labels(answer.outcome.value).inc()
+        if answer.outcome is not Outcome.OK:
+            raise ToolError(
+                f"the memory's model gave no usable answer ({answer.outcome.value}): try search_memory"
+            )
+        return INVALID_CHARACTERS.sub("\ufffd", answer.text)
+
+    @server.tool(annotations=_READ, description=f"Find memories by their words, best first. {DATA_NOTE}")
+    async def search_memory(
+        query: Text, limit: Annotated[int, Field(ge=1, le=50)] = 10, kind: Kind | None = None
+    ) -> list[SearchHit]:
+        wanted = MemoryKind(kind) if kind is not None else None
+        with _errors_as(ToolError):
+            found = await run_in_threadpool(service.search, door.choose(), query, limit, wanted)
+        return [SearchHit.model_validate(asdict(hit)) for hit in found[:limit]]
+
+
+def _add_memory_tools(server: MCPServer[Any], door: _Door) -> None:
+    service = door.service
+
+    @server.tool(
+        annotations=_READ, description=f"List the memories in the order of their creation. {DATA_NOTE}"
+    )
+    async def list_memories(
+        limit: Annotated[int, Field(ge=1, le=200)] = 50,
+        cursor: Annotated[MemoryId | None, Field(description="next_cursor of the page before")] = None,
+        kind: Kind | None = None,
+    ) -> MemoryPage:
+        with _errors_as(ToolError):
+            return memory_page(await run_in_threadpool(service.bank, door.choose()), kind, limit, cursor)
+
+    @server.tool(annotations=_READ)
+    async def history(memory_id: MemoryId) -> list[OperationItem]:
+        """Show the operations that led to a memory and followed from it, oldest first."""
+        with _errors_as(ToolError):
+            operations = await run_in_threadpool(service.history, door.choose(), memory_id)
+        return [OperationItem.model_validate(operation_to_json(operation)) for operation in operations]
+
+    @server.tool(annotations=_WRITE)
+    async def correct(
+        text: Annotated[Text, Field(description="What is right, in full sentences.")],
+        memory_id: Annotated[MemoryId | None, Field(description="The memory to replace, if known.")] = None,
+        happened_at: Annotated[date | None, Field(description="The day, if it is an event.")] = None,
+    ) -> ChangeResponse:
+        """Correct what is remembered. Without an id, what the text contradicts is found for you."""
+        with _errors_as(ToolError):
+            namespace = door.choose(writes=True)
+            if memory_id is not None:
+                make = partial(service.correct, namespace, memory_id, text, happened_at=happened_at)
+                return change_response(await run_in_threadpool(make))
+            done = await door.threads.run(partial(service.correct_in_words, namespace, text, _WAIT_S))
+            empty = BankChange((await run_in_threadpool(service.bank, namespace)).version, ())
+            response = change_response(done or empty)
+            return response.model_copy(update={"is_pending": done is None})
+
+    @server.tool(annotations=_REMOVE)
+    async def forget(
+        memory_ids: Annotated[list[MemoryId], Field(min_length=1, max_length=200)], reason: str = ""
+    ) -> ChangeResponse:
+        """Take memories out of all later answers. undo brings them back."""
+        with _errors_as(ToolError):
+            make = partial(service.forget, door.choose(writes=True), memory_ids, reason=reason[:500])
+            return change_response(await run_in_threadpool(make))
+
+    @server.tool(annotations=_REMOVE)
+    async def undo(
+        version: Annotated[int | None, Field(ge=0, description="Go back to this version.")] = None,
+    ) -> ChangeResponse:
+        """Undo the last change of the memories, or every change after a version."""
+        with _errors_as(ToolError):
+            return change_response(await run_in_threadpool(service.undo, door.choose(writes=True), version))
+
+
+def _add_resources(server: MCPServer[Any], door: _Door) -> None:
+    service = door.service
+
+    @server.resource("memory://profile", name="profile", mime_type="text/plain")
+    async def profile() -> str:
+        """The user's profile, as it is remembered."""
+        with _errors_as(ResourceError):
+            bank = await run_in_threadpool(service.bank, door.choose())
+        return INVALID_CHARACTERS.sub("\ufffd", bank.core)
+
+    @server.resource("memory://memories", name="memories", mime_type="text/plain")
+    async def memories() -> str:
+        """Every memory, one a line, each after its id."""
+        with _errors_as(ResourceError):
+            bank = await run_in_threadpool(service.bank, door.choose())
+        text = "\n".join(f"{memory.memory_id}: {memory.line}" for memory in bank.live())
+        return INVALID_CHARACTERS.sub("\ufffd", text)
+
+
 @contextmanager
-def _as_tool_errors() -> Generator[None]:
+def _errors_as(kind: type[ToolError] | type[ResourceError]) -> Generator[None]:
     try:
         yield
     except MemoryProgramError as error:
-        raise ToolError(redact_text(str(error))) from None
-
-
-@contextmanager
-def _as_resource_errors() -> Generator[None]:
-    try:
-        yield
-    except AccessError as error:
-        raise ResourceError(str(error)) from None
+        raise kind(redact_text(str(error))) from None

@@ -285,7 +285,7 @@ class MemoryService:
             target = version if version is not None else _version_before_last_change(bank)
             undone = bank.operations(since=bank.at(target).version)
             if not undone:
-                raise MemoryOperationError(f"nothing is to be undone: the bank is at version {bank.version}")
+                raise MemoryOperationError(f"there is nothing to undo: the bank is at version {bank.version}")
             done = BankChange(target, tuple(map(operation_to_json, reversed(undone))))
             self._keep(self.store.rewind(namespace, target, self._recorder(namespace, request, done)))
         _logger.info("%s: undid %d operations, version %d", namespace, len(undone), target)

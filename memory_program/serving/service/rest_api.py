@@ -196,7 +196,15 @@ def rest_router(service: MemoryService, threads: ModelThreads, metrics: ServiceM
     router = APIRouter(
         prefix="/memory/v1", tags=["memory"], responses={code: {"model": Problem} for code in codes}
     )
+    _add_conversation_routes(router, service, threads, metrics)
+    _add_memory_routes(router, service, threads)
+    _add_namespace_routes(router, service)
+    return router
 
+
+def _add_conversation_routes(
+    router: APIRouter, service: MemoryService, threads: ModelThreads, metrics: ServiceMetrics
+) -> None:
     @router.post("/messages", status_code=202)
     async def add_messages(
         body: AddRequest,
@@ -257,6 +265,8 @@ def rest_router(service: MemoryService, threads: ModelThreads, metrics: ServiceM
         hits = [SearchHit.model_validate(asdict(hit)) for hit in found[offset : offset + limit]]
         return SearchPage(items=hits, next_offset=offset + limit if len(found) > offset + limit else None)
 
+
+def _add_memory_routes(router: APIRouter, service: MemoryService, threads: ModelThreads) -> None:
     @router.get("/memories")
     async def list_memories(
         namespace: Readable, kind: Kind | None = None, limit: Limit = 50, cursor: MemoryId | None = None
@@ -316,6 +326,8 @@ def rest_router(service: MemoryService, threads: ModelThreads, metrics: ServiceM
         """Undo the last change (all of one session or request), or every change after a version."""
         return change_response(await run_in_threadpool(service.undo, namespace, body.version, key(body)))
 
+
+def _add_namespace_routes(router: APIRouter, service: MemoryService) -> None:
     @router.get("/namespaces")
     async def list_namespaces(
         request: Request, limit: Limit = 50, cursor: Annotated[str, Query(max_length=200)] = ""
@@ -340,8 +352,6 @@ def rest_router(service: MemoryService, threads: ModelThreads, metrics: ServiceM
         _sender(request).require_write()
         deleted = await run_in_threadpool(service.erase, name)
         return EraseResponse(rows=sum(deleted.rows.values()))
-
-    return router
 
 
 def add_problem_handlers(app: FastAPI) -> None:
