@@ -33,7 +33,17 @@ _UNSUPPORTED_SETTINGS = {
 }
 """Settings that Arbor has no key for, with the reason or the alternative."""
 
-_ARBOR_OPTIMIZER = OptimizerSettings(tuning="lora", bf16=True, gradient_checkpointing=True)
+_ARBOR_OPTIMIZER = OptimizerSettings(
+    tuning="lora",
+    learning_rate=2e-5,
+    warmup_steps=10,
+    ema_decay=0.0,
+    batch_tokens=1024,
+    lora_r=64,
+    lora_alpha=16,
+    bf16=True,
+    gradient_checkpointing=True,
+)
 """Defaults for the large models that a server trains."""
 
 
@@ -54,6 +64,10 @@ class ArborJobSettings(ReinforceSettings, init=False):
     """The settings of one training on an Arbor server."""
 
     optimizer: OptimizerSettings = _ARBOR_OPTIMIZER
+
+    beta: float | None = Field(default=0.04, ge=0)
+    """Weight of the KL divergence from the initial model; the default is Arbor's."""
+
     batches: ArborBatchSettings = ArborBatchSettings()
 
     num_generations: int = Field(ge=2)
@@ -186,8 +200,8 @@ class ArborTrainConfig(TrainConfig, init=False):
     model: str = "local:Qwen/Qwen2.5-1.5B-Instruct"
     """Model to train: a Hugging Face id, or "local:" and a folder that the server has at the same path."""
 
-    grpo: GRPOSettings = DEFAULT_GRPO.replace(num_train_steps=500)
-    trainer: ReinforceSettings = ReinforceSettings(optimizer=_ARBOR_OPTIMIZER)
+    grpo: GRPOSettings = DEFAULT_GRPO.replace(num_train_steps=500, save_every=1)
+    trainer: ReinforceSettings = ReinforceSettings(optimizer=_ARBOR_OPTIMIZER, beta=0.04)
     batches: ArborBatchSettings = ArborBatchSettings()
 
     @model_validator(mode="after")
@@ -241,7 +255,7 @@ def check_arbor_supports(settings: ReinforceSettings) -> None:
     Raises:
         ConfigError: it has no key for one, or gives it a wrong meaning.
     """
-    values, fields = settings.flat_values(), ReinforceSettings.flat_fields()
+    values, fields = settings.flat_values(), ArborJobSettings.flat_fields()
     for name, reason in _UNSUPPORTED_SETTINGS.items():
         if values[name] != fields[name].default:
             raise ConfigError(f"{name}={values[name]!r} has no equivalent on an Arbor server: {reason}")

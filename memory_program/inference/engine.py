@@ -25,7 +25,7 @@ from memory_program.inference.reply_grammar import GrammarCompiler
 from memory_program.inference.sampling import SamplingParams
 from memory_program.inference.stop_strings import StopStrings
 
-__all__ = ["LocalEngine", "LocalSettings"]
+__all__ = ["LocalEngine", "LocalSettings", "default_device", "fast_dtype"]
 
 _logger = logging.getLogger(__name__)
 
@@ -105,8 +105,8 @@ class LocalEngine:
         Raises:
             ModelError: the model cannot be used; see ``load_model``.
         """
-        device: DeviceName = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        dtype = settings.dtype or _fast_dtype(device)
+        device: DeviceName = settings.device or default_device()
+        dtype = settings.dtype or fast_dtype(device)
         path = Path(settings.source).expanduser()
         if path.exists():  # so that it is found from another working directory
             settings = settings.model_copy(update={"source": str(path.resolve())})
@@ -289,7 +289,12 @@ class LocalEngine:
         return self
 
 
-def _fast_dtype(device: DeviceName) -> DtypeName:
+def default_device() -> DeviceName:
+    """Return the device of models that name none."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def fast_dtype(device: DeviceName) -> DtypeName:
     """Return the number format in which a device computes large models fastest."""
     if device == "cuda":
         has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)

@@ -331,7 +331,7 @@ class _TrainingLoop:
             if is_due and progress.validated_at != progress.step:
                 self._validate()
             stop_reason = self._stop_reason()
-            if stop_reason or progress.step % settings.save_every == 0:
+            if stop_reason or progress.step % (settings.save_every or 1) == 0:
                 self._state.save(self._job.trainer, progress)
             if stop_reason:
                 self._grpo.ended_by = stop_reason

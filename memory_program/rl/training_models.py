@@ -1,6 +1,8 @@
 """The models of a training: the trained one, the frozen one, and the judge."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal, TypeVar
 
 import dspy
 
@@ -8,16 +10,22 @@ from locomo.judge.rubrics import Rubric
 from memory_program.agents.program import MemoryProgram
 from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.configs.endpoints import Role, server_address
+from memory_program.configs.sft_config import FineTuneConfig
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import Part, ReinforceSettings
+from memory_program.configs.training_defaults import fill_in_defaults
 from memory_program.core.checkpoints import LogEntry
+from memory_program.inference.engine import default_device, fast_dtype
+from memory_program.inference.loading import read_model_shape
 from memory_program.models.factory import check_model, language_model
 from memory_program.models.local_model import LocalModel
-from memory_program.models.model_names import model_fingerprint
+from memory_program.models.model_names import model_fingerprint, model_source
 from memory_program.rl.backends.arbor.arbor_backend import arbor_model
 from memory_program.rl.backends.arbor.arbor_client import ArborClient
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.rewards import AnswerMetric, build_answer_metric
+
+TrainingConfigT = TypeVar("TrainingConfigT", TrainConfig, FineTuneConfig)
 
 
 def load_trainable_model(config: TrainConfig, folder: Path) -> dspy.LM:
@@ -48,6 +56,24 @@ def load_trainable_model(config: TrainConfig, folder: Path) -> dspy.LM:
         chat_template_kwargs=config.system.replies.settings().chat_template_kwargs,
     )
     return reload_in_float32(lm) if config.trainer.optimizer.tuning == "full" else lm
+
+
+def complete_training(
+    config: TrainingConfigT, method: Literal["rl", "sft"], say: Callable[[str], None]
+) -> TrainingConfigT:
+    """Fill in the settings that depend on the model and the device of a training in this process.
+
+    Args:
+        config: of the training.
+        method: rl trains by rewards, sft by examples.
+        say: called with a line for each reason of a default.
+
+    Raises:
+        ModelError: the model cannot be found, or its configuration cannot be read.
+    """
+    shape, device = read_model_shape(model_source(config.model)), default_device()
+    has_bfloat16 = device == "cuda" and fast_dtype(device) == "bfloat16"
+    return fill_in_defaults(config, shape.parameters, device, method, has_bfloat16=has_bfloat16, say=say)
 
 
 def check_backend(config: TrainConfig) -> None:

@@ -327,7 +327,7 @@ def test_more_gpus_than_there_are_is_an_error(tmp_path):
 def test_local_settings_are_not_taken_for_those_of_a_server():
     with pytest.raises(ConfigError, match="build an ArborTrainConfig"):
         TrainConfig(backend="arbor")
-    assert TrainConfig().trainer == ReinforceSettings(learning_rate=3e-4, warmup_steps=2, ema_decay=0.9)
+    assert TrainConfig().trainer == ReinforceSettings()
 
 
 # -- the server's start ------------------------------------------------------------------------------

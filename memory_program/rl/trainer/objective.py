@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from memory_program.configs.trainer_groups import LossType, ReinforceSettings
+from memory_program.core.settings import filled_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Objective:
             loss_type=settings.loss_type,
             clip_low=settings.clip_low,
             clip_high=settings.clip_high,
-            beta=settings.beta,
+            beta=filled_in(settings.beta),
             entropy_weight=settings.entropy_weight,
             max_completion_tokens=settings.max_completion_tokens,
         )
