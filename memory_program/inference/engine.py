@@ -25,7 +25,7 @@ from memory_program.inference.reply_grammar import GrammarCompiler
 from memory_program.inference.sampling import SamplingParams
 from memory_program.inference.stop_strings import StopStrings
 
-__all__ = ["LocalEngine", "LocalSettings", "default_device", "fast_dtype"]
+__all__ = ["LocalEngine", "LocalSettings", "default_device", "fast_dtype", "loaded_dtype"]
 
 _logger = logging.getLogger(__name__)
 
@@ -263,6 +263,7 @@ class LocalEngine:
             ModelError: the engine is closed, or this thread is updating already.
         """
         with self._batcher.paused():
+            self._decoder.clear()  # an update needs the memory, and makes the contents useless
             try:
                 yield self.model.network
             finally:
@@ -301,6 +302,11 @@ def fast_dtype(device: DeviceName) -> DtypeName:
     else:  # older versions of torch cannot say it
         has_bfloat16 = bool(getattr(torch.cpu, "get_capabilities", dict)().get("amx_bf16"))
     return "bfloat16" if has_bfloat16 else "float32"
+
+
+def loaded_dtype(device: DeviceName, parameters: int) -> DtypeName:
+    """Return the number format in which an engine loads a model of this size, unless it is told another."""
+    return "float32" if device == "cpu" and parameters < _MIN_BFLOAT16_PARAMETERS else fast_dtype(device)
 
 
 class _SeedSequence:

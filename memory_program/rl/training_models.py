@@ -13,16 +13,17 @@ from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.sft_config import FineTuneConfig
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import Part, ReinforceSettings
-from memory_program.configs.training_defaults import fill_in_defaults
+from memory_program.configs.training_defaults import SMALL_PARAMETERS, fill_in_defaults
 from memory_program.core.checkpoints import LogEntry
-from memory_program.inference.engine import default_device, fast_dtype
+from memory_program.inference.engine import default_device, fast_dtype, loaded_dtype
 from memory_program.inference.loading import read_model_shape
 from memory_program.models.factory import check_model, language_model
 from memory_program.models.local_model import LocalModel
-from memory_program.models.model_names import model_fingerprint, model_source
+from memory_program.models.model_names import is_local, model_fingerprint, model_source
 from memory_program.rl.backends.arbor.arbor_backend import arbor_model
 from memory_program.rl.backends.arbor.arbor_client import ArborClient
 from memory_program.rl.backends.local_backend import require_local_engine
+from memory_program.rl.memory_estimate import Sampling, check_memory, free_memory
 from memory_program.rl.rewards import AnswerMetric, build_answer_metric
 
 TrainingConfigT = TypeVar("TrainingConfigT", TrainConfig, FineTuneConfig)
@@ -66,14 +67,29 @@ def complete_training(
     Args:
         config: of the training.
         method: rl trains by rewards, sft by examples.
-        say: called with a line for each reason of a default.
+        say: called with a line for each reason of a default, and one about memory.
 
     Raises:
-        ModelError: the model cannot be found, or its configuration cannot be read.
+        ConfigError: the training does not fit in the memory of the device.
+        ModelError: a model cannot be found, or its configuration cannot be read.
     """
     shape, device = read_model_shape(model_source(config.model)), default_device()
     has_bfloat16 = device == "cuda" and fast_dtype(device) == "bfloat16"
-    return fill_in_defaults(config, shape.parameters, device, method, has_bfloat16=has_bfloat16, say=say)
+    filled = fill_in_defaults(config, shape.parameters, device, method, has_bfloat16=has_bfloat16, say=say)
+    free = free_memory(device)
+    if free is None or shape.parameters < SMALL_PARAMETERS:
+        return filled
+    weight_bytes = 2 if loaded_dtype(device, shape.parameters) == "bfloat16" else 4
+    if isinstance(filled, FineTuneConfig):
+        say(check_memory(shape, filled.optimizer, free, weight_bytes=weight_bytes))
+        return filled
+    reads = filled.writer if filled.parts[0] == "reader" else filled.reader
+    frozen = read_model_shape(model_source(reads)) if is_local(reads) else None
+    sampling = Sampling(reply_tokens=filled.trainer.max_completion_tokens)
+    say(
+        check_memory(shape, filled.trainer, free, weight_bytes=weight_bytes, sampling=sampling, frozen=frozen)
+    )
+    return filled
 
 
 def check_backend(config: TrainConfig) -> None:

@@ -46,11 +46,13 @@ class TokenScorer:
             temperature: divides the logits.
             entropy_grad: whether the entropies have a gradient.
         """
+        kind = network.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else network.dtype
         places, order = packed.predictors_N.unique(return_inverse=True)
         inputs: dict[str, Any] = {  # Any: tensors and a flag
             "input_ids": packed.tokens_T[None],
             "position_ids": packed.positions_T[None],
-            "attention_mask": packed.mask(network.dtype)[None, None],
+            "attention_mask": packed.mask(dtype)[None, None],  # else each layer casts and keeps its own
             "use_cache": False,
         }
         if not self._is_plain:
