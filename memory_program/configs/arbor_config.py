@@ -28,6 +28,8 @@ _UNSUPPORTED_SETTINGS = {
     "clip_high": _CLIPPING,
     "entropy_weight": "Arbor has no entropy bonus",
     "iterations": "Arbor takes one step per group",
+    "loss_per_agent": "an optimizer step of Arbor is one group, so it has one agent only",
+    "diagnostics_every": "Arbor reports neither entropy nor KL",
     "ema_decay": "Arbor keeps the current weights and no EMA",
     "batch_tokens": "Arbor counts samples: --per-device-train-batch-size, --gradient-accumulation-steps",
 }
@@ -243,7 +245,10 @@ class ArborTrainConfig(TrainConfig, init=False):
             **self.trainer.flat_values(),
             batches=self.batches,
             num_generations=self.grpo.group_size,
-            max_groups=self.grpo.num_train_steps * self.grpo.examples_per_step * agents,
+            max_groups=self.grpo.num_train_steps
+            * self.grpo.examples_per_step
+            * (1 + (self.grpo.refill_rounds or 0))
+            * agents,
             num_inference_gpus=_count_gpus("inference", self.inference_gpus, self.arbor.inference.gpu_ids),
             num_training_gpus=_count_gpus("training", self.training_gpus, self.arbor.training.gpu_ids),
         )

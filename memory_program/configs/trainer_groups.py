@@ -2,13 +2,13 @@
 
 import math
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from memory_program.configs.groups import Seed
 from memory_program.core.errors import ConfigError
-from memory_program.core.settings import SettingsGroup, split_list
+from memory_program.core.settings import Settings, SettingsGroup, split_list
 
 LossType = Literal["grpo", "dr_grpo", "dapo"]
 
@@ -98,6 +98,10 @@ class ReinforceSettings(SettingsGroup, init=False):
     loss_type: LossType = "dapo"
     """Average of the loss: grpo per sample, dapo per token, dr_grpo per sample at one fixed length."""
 
+    loss_per_agent: bool | None = None
+    """Average the loss of each agent by itself, so that long replies of one do not drown out the short ones
+    of another. Default: yes, but not for models under 20 million parameters."""
+
     clip_low: float = Field(default=0.2, ge=0, lt=1)
     """Lower clip range: ratios below 1 - clip_low get no gradient (PPO's epsilon)."""
 
@@ -120,6 +124,18 @@ class ReinforceSettings(SettingsGroup, init=False):
 
     iterations: int = Field(default=1, ge=1)
     """Optimizer steps on the same samples."""
+
+    diagnostics_every: int | None = Field(default=None, ge=1)
+    """Steps between measurements of the entropy, and of the KL divergence where beta is 0 and adapters are
+    trained. They cost time and no accuracy. Default: 10, or 1 for models under 20 million parameters."""
+
+    max_kl: float = Field(default=10.0, gt=0)
+    """Stop when the KL divergence from the initial model, in nats per token, exceeds this: the training
+    diverges."""
+
+    max_sampler_gap: float = Field(default=0.5, gt=0)
+    """Stop when the log-probabilities of sampler and trainer differ by more than this on average: they
+    disagree about the text or the weights."""
 
 
 class LengthSettings(SettingsGroup):
@@ -212,6 +228,10 @@ class GRPOSettings(SettingsGroup, init=False):
 
     rewards: RewardSettings = RewardSettings()
 
+    refill_rounds: int | None = Field(default=None, ge=0)
+    """Most times that a step samples other episodes in place of groups whose rewards are all equal, which
+    teach nothing (DAPO's dynamic sampling). Default: 1, or 0 for models under 20 million parameters."""
+
     refresh_every: int = Field(default=4, ge=1)
     """Steps after which the memory before each session is rebuilt with the current weights."""
 
@@ -232,8 +252,16 @@ class GRPOSettings(SettingsGroup, init=False):
     """Stop after this many minutes of training, earlier attempts included. train.py limits the embedded
     models to 15."""
 
+    max_calls: int | None = Field(default=None, ge=1)
+    """Most calls of API models in a training, earlier attempts included. It is checked after each step;
+    training then ends with the best weights so far. The evaluation after it is not limited."""
+
+    max_cost: float | None = Field(default=None, gt=0)
+    """Most US dollars for API models in a training, as --max-calls limits calls."""
+
     concurrency: int = Field(default=48, ge=1, le=1024)
-    """Rollouts written or graded in parallel."""
+    """Rollouts written or graded in parallel, and most calls in flight of an API model that reads or
+    judges."""
 
     @field_validator("curriculum")
     @classmethod
@@ -249,3 +277,22 @@ class GRPOSettings(SettingsGroup, init=False):
     def stages(self) -> list[int]:
         """The curriculum as numbers; empty for none."""
         return [int(stage) for stage in split_list(self.curriculum)]
+
+
+RESUMABLE_SETTINGS = frozenset(
+    {
+        *("batch_tokens", "bf16", "gradient_checkpointing"),
+        *("concurrency", "diagnostics_every", "patience", "save_every", "val_every"),
+        *("max_calls", "max_cost", "minutes"),
+        *("learning_rate", "max_grad_norm", "max_kl", "max_sampler_gap"),
+    }
+)
+"""Settings that may change when a training is resumed: those of memory and speed, how far it goes, and those
+that are changed when it diverges."""
+
+
+def lasting_settings(settings: Settings) -> dict[str, Any]:  # Any: JSON values
+    """Return the settings of a training that must not change when it is resumed."""
+    is_full = settings.flat_values().get("tuning") == "full"
+    unused = ("lora_r", "lora_alpha", "lora_dropout") if is_full else ()
+    return settings.model_dump(mode="json", exclude={*RESUMABLE_SETTINGS, *unused})

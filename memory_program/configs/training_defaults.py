@@ -54,6 +54,9 @@ def training_defaults(
             "bf16": False,
             "batch_tokens": 1024,
             "save_every": 1,
+            "loss_per_agent": False,
+            "refill_rounds": 0,
+            "diagnostics_every": 1,
         }
         reason = f"suits a small model ({parameters / 1e6:.1f} million parameters)"
         return {name: TrainingDefault(value, reason) for name, value in values.items()}
@@ -76,6 +79,9 @@ def training_defaults(
         ),
         "batch_tokens": TrainingDefault(8192 if is_cuda else 4096, _PACKED),
         "save_every": TrainingDefault(10, "writing the optimizer's state takes time"),
+        "loss_per_agent": TrainingDefault(True, "long replies of one agent would drown out those of another"),
+        "refill_rounds": TrainingDefault(1, "groups with equal rewards teach nothing"),
+        "diagnostics_every": TrainingDefault(10, "they cost a pass over the logits, and KL one of the model"),
     }
 
 

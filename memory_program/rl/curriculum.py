@@ -6,6 +6,7 @@ pass over sessions that are all used. A window depends only on the settings and 
 killed finds the same window again.
 """
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from memory_program.bank.space import MemorySpace
 from memory_program.configs.trainer_groups import GRPOSettings
 from memory_program.core.errors import ConfigError
 from memory_program.rl.episodes import Episode, make_episodes, questions_by_session
+from memory_program.rl.rollouts import EpisodeGroups
 
 RollIn = Callable[[Sequence[Conversation], int], list[list[MemorySpace]]]
 """Remembers the conversations of a numbered window; returns the memories before each session."""
@@ -29,6 +31,36 @@ class Window:
     first_step: int
     steps: int
     conversations: tuple[Conversation, ...]
+
+
+def sample_with_refills(
+    episodes: Sequence[Episode],
+    spares: Sequence[Episode],
+    rounds: int,
+    sample: Callable[[Sequence[Episode], int], Sequence[EpisodeGroups]],
+) -> int:
+    """Sample episodes, and others in place of groups without spread (DAPO, arXiv 2503.14476, section 3.2).
+
+    Args:
+        episodes: of the step.
+        spares: others, each used at most once.
+        rounds: the most times that others are sampled.
+        sample: samples some episodes in a numbered round, and returns their groups.
+
+    Returns:
+        the number of other episodes that were sampled.
+    """
+    used, found = 0, list(sample(episodes, 0))
+    wanted = sum(len(one.groups) + one.zero_variance_groups for one in found)
+    per_episode = wanted / max(1, len(episodes))
+    for number in range(1, rounds + 1):
+        missing = wanted - sum(len(one.groups) for one in found)
+        chosen = spares[used : used + math.ceil(missing / max(1.0, per_episode))] if missing > 0 else ()
+        if not chosen:
+            break
+        used += len(chosen)
+        found += sample(chosen, number)
+    return used
 
 
 class Curriculum:
@@ -70,6 +102,17 @@ class Curriculum:
         if self._dealt is None or self._dealt[0] != number:
             self._dealt = (number, self._make_step_batches(self.window(number)))
         return self._dealt[1][step % self._settings.refresh_every]
+
+    def spare_episodes(self, step: int) -> list[Episode]:
+        """Return the episodes of the step's window that are not the step's own, in an order of its own.
+
+        ``episodes`` has made the window.
+        """
+        assert self._dealt is not None, "the step's own episodes come first"
+        place = step % self._settings.refresh_every
+        others = [e for n, batch in enumerate(self._dealt[1]) if n != place for e in batch]
+        random.Random(f"{self._seed}:spare:{step}").shuffle(others)
+        return others
 
     def window(self, number: int) -> Window:
         """Return a window, without a roll-in."""

@@ -126,11 +126,12 @@ def _activations(shape: ModelShape, optimizer: OptimizerSettings, stored: int) -
     inner = max(width_in for width_in, _ in shape.linear_layers)
     # attention keeps query, keys and values repeated for each head, and its output; the MLP keeps the gate
     # before and after its activation, the other branch, and their product
-    numbers = (4 * attended + 4 * inner) * computed
+    is_copied = computed != stored or (not is_full and stored != _FLOAT32)
+    numbers = (4 * attended + (3 if is_copied and not is_full else 4) * inner) * computed
     # each of two norms keeps its input and its output, and in full tuning also the normalized input
     norms = (3 if is_full else 2) * 2 * hidden
     numbers += norms * stored if computed == stored else (norms - 2 * hidden) * _FLOAT32
-    if computed != stored or (not is_full and stored != _FLOAT32):
+    if is_copied:
         # each linear layer keeps its input in the precision in which it computes
         copied = computed if is_bf16 else _FLOAT32
         numbers += (5 * hidden + (0 if is_full else attended + inner)) * copied
@@ -202,11 +203,11 @@ def check_memory(
         changed = estimate(settings.replace(**changes))
         if changed.total <= free:
             flags = ", ".join(_flag(name, value) for name, value in changes.items())
-            advice = f"{flags} makes it {changed.total / GIB:.1f} GiB"
+            advice = f"the smallest change that fits: {flags} makes it {changed.total / GIB:.1f} GiB"
             break
     else:
         advice = "no setting makes it fit: choose a smaller model, or a device with more memory"
-    raise ConfigError("\n".join([f"{told}:", *found.table(), f"smallest change that fits: {advice}"]))
+    raise ConfigError("\n".join([f"{told}:", *found.table(), advice]))
 
 
 def _smaller_settings(settings: OptimizerSettings | ReinforceSettings) -> list[dict[str, object]]:

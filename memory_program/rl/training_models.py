@@ -17,7 +17,7 @@ from memory_program.configs.training_defaults import SMALL_PARAMETERS, fill_in_d
 from memory_program.core.checkpoints import LogEntry
 from memory_program.inference.engine import default_device, fast_dtype, loaded_dtype
 from memory_program.inference.loading import read_model_shape
-from memory_program.models.factory import check_model, language_model
+from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.models.local_model import LocalModel
 from memory_program.models.model_names import is_local, model_fingerprint, model_source
 from memory_program.rl.backends.arbor.arbor_backend import arbor_model
@@ -151,7 +151,9 @@ def make_answer_metric(config: TrainConfig) -> AnswerMetric:
 
 def _make_frozen(config: TrainConfig, name: str, role: Role) -> dspy.LM:
     address, key = server_address(config, role), role.key_variable
-    lm = language_model(name, api_base=address, key_variable=key, temperature=0.0)
+    # a model in this process batches as many as suits it
+    limiter = None if is_local(name) else AdaptiveLimiter(config.grpo.concurrency)
+    lm = language_model(name, api_base=address, key_variable=key, temperature=0.0, limiter=limiter)
     check_model(lm)
     return lm
 

@@ -26,6 +26,7 @@ from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.models.factory import language_model
 from memory_program.rl.rollout_files import read_rollouts
+from memory_program.rl.training_models import load_frozen_model
 from memory_program.rl.training_run import reevaluate, train
 from memory_program.worlds import as_locomo_json
 from tests.conftest import CHECKOUT
@@ -252,9 +253,9 @@ def test_a_second_evaluation_reuses_the_records(finished, model, talks):
 
 def test_a_refused_resume_leaves_the_stored_config_alone(finished, model, talks):
     out, _ = finished
-    with ModelServer() as server, pytest.raises(ConfigError, match="holds a training with learning_rate"):
-        run(flags(model, talks, server, out, "--learning-rate", "2e-3"))
-    assert json.loads((out / "config.json").read_text())["learning_rate"] == 1e-3
+    with ModelServer() as server, pytest.raises(ConfigError, match="holds a training with group_size"):
+        run(flags(model, talks, server, out, "--group-size", "5"))
+    assert json.loads((out / "config.json").read_text())["group_size"] == 6
 
 
 def test_a_run_does_not_resume_with_another_reader_setting(finished, model, talks):
@@ -288,6 +289,31 @@ def test_the_reward_benchmark_stops_at_a_failed_training(tmp_path):
     assert failed.returncode != 0
     assert "leave-one-out, seed 1: the training failed" in failed.stderr
     assert "holds no training that is done" in compare_rewards("--out", str(tmp_path), "--show").stderr
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        (("--max-calls", "2"), "max_calls=2 is reached after 0 of 8 steps"),
+        (
+            ("--max-cost", "3"),
+            "max_cost=3 cannot be kept, since a call has no known price, after 0 of 8 steps",
+        ),
+    ],
+)
+def test_a_training_ends_at_its_limit_of_calls_or_dollars(model, talks, tmp_path, limit, reason):
+    with ModelServer() as server:
+        said = run(flags(model, talks, server, tmp_path / "train", "--no-mlflow", "--num-test", "1", *limit))
+    assert f"training ended: {reason}" in said
+    (entry,) = read_log(tmp_path / "train")
+    assert entry["api_calls"] >= 2
+    assert entry["api_cost_usd"] is None
+
+
+def test_an_api_model_that_reads_is_called_as_often_at_once_as_rollouts_are_graded():
+    with ModelServer() as server:
+        config = TrainConfig(reader_model="openai/reader", api_base=server.url, concurrency=40)
+        assert load_frozen_model(config, "reader", config.reader).engine.limiter.limit == 40
 
 
 def test_the_dry_run_shows_one_group(model, talks, tmp_path):

@@ -4,6 +4,7 @@ import pytest
 
 from memory_program.configs.sft_config import FineTuneConfig
 from memory_program.configs.train_config import TrainConfig
+from memory_program.configs.trainer_groups import ReinforceSettings, lasting_settings
 from memory_program.configs.training_defaults import fill_in_defaults, training_defaults
 
 POCKET, LARGE = 5_879_040, 3_085_938_688
@@ -61,11 +62,21 @@ def test_each_default_is_shown_once_with_its_reason():
         "default --beta 0.0: a KL penalty costs a forward pass, and in full tuning a copy of the model",
         "default --batch-tokens 8192: the prompt of a group is read once, if the group fits in one pass",
         "default --save-every 10: writing the optimizer's state takes time",
+        "default --loss-per-agent: long replies of one agent would drown out those of another",
+        "default --refill-rounds 1: groups with equal rewards teach nothing",
+        "default --diagnostics-every 10: they cost a pass over the logits, and KL one of the model",
     ]
     assert fill_in_defaults(filled, LARGE, "cuda", "rl", has_bfloat16=True, say=lines.append) == filled
-    assert len(lines) == 7, "a setting that was filled in is not filled in again"
+    assert len(lines) == 10, "a setting that was filled in is not filled in again"
 
 
 def test_adapters_have_rank_32_and_scale_two():
     optimizer = TrainConfig().trainer.optimizer
     assert (optimizer.lora_r, optimizer.lora_alpha) == (32, 64)
+
+
+def test_the_settings_of_adapters_do_not_bind_full_tuning():
+    one, other = (ReinforceSettings(tuning="full", lora_r=r) for r in (32, 64))
+    assert lasting_settings(one) == lasting_settings(other)
+    one, other = (ReinforceSettings(tuning="lora", lora_r=r) for r in (32, 64))
+    assert lasting_settings(one) != lasting_settings(other)
