@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--models", nargs="+", required=True, help="models in this process, local:PATH")
     parser.add_argument("--batch-tokens", type=int, default=512, help="tokens of a pass")
-    parser.add_argument("--samples", type=int, default=8, help="samples of a step")
+    parser.add_argument("--samples", type=int, default=4, help="samples of a step")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one is not None:
@@ -58,7 +58,7 @@ def _measure(model: str, method: str, tuning: str, batch_tokens: int, samples: i
 
     from memory_program.configs.trainer_groups import ReinforceSettings
     from memory_program.inference.engine import LocalEngine, LocalSettings
-    from memory_program.inference.loading import read_model_shape
+    from memory_program.inference.loading import read_network_shape
     from memory_program.rl.memory_estimate import Sampling, estimate_memory
     from memory_program.rl.trainer.packing import Sample
     from memory_program.rl.trainer.policy_step import LocalTrainer
@@ -73,18 +73,20 @@ def _measure(model: str, method: str, tuning: str, batch_tokens: int, samples: i
         bf16=False,
         batch_tokens=batch_tokens,
     )
-    shape, rng = read_model_shape(source), random.Random(0)
+    shape, rng = read_network_shape(source), random.Random(0)
     before = _peak_bytes()
     engine = LocalEngine(LocalSettings(source=source, dtype="float32", device="cpu"))
     trainer = LocalTrainer(engine, settings)
-    half = batch_tokens // 2
-    prompt = tuple(rng.randrange(1000, 2000) for _ in range(half))
-    completions = [tuple(rng.randrange(1000, 2000) for _ in range(half)) for _ in range(samples)]
+    start = batch_tokens // 8
+    prompt = tuple(rng.randrange(1000, 2000) for _ in range(start))
+    completions = [
+        tuple(rng.randrange(1000, 2000) for _ in range(batch_tokens - start)) for _ in range(samples)
+    ]
     texts = [Sample(prompt, text, rng.choice([-1.0, 1.0])) for text in completions]
-    sampling = Sampling(concurrency=samples, prompt_tokens=half, reply_tokens=16)
+    sampling = Sampling(concurrency=samples, prompt_tokens=start, reply_tokens=16)
     request = Request(
         model="m",
-        messages=(Message.user("word " * (half - 30)),),
+        messages=(Message.user("word " * (start - 40)),),
         config=Config(max_tokens=sampling.reply_tokens, temperature=1.0),
     )
     for _ in range(2):

@@ -53,7 +53,7 @@ class LoadedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelShape:
+class NetworkShape:
     """The sizes of a model, as its configuration has them.
 
     ``parameters`` counts shared weights once. ``linear_layers`` holds the width in and out of each linear
@@ -117,7 +117,7 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMod
     return LoadedModel(network, tokenizer, stop_ids, context, _kv_shape(source, network))
 
 
-def read_model_shape(source: str) -> ModelShape:
+def read_network_shape(source: str) -> NetworkShape:
     """Read the sizes of a model from its configuration, without its weights.
 
     Args:
@@ -135,7 +135,7 @@ def read_model_shape(source: str) -> ModelShape:
     linear = [m for m in network.modules() if isinstance(m, torch.nn.Linear) and m is not head]
     heads: int = text.num_attention_heads
     width: int = getattr(text, "head_dim", None) or text.hidden_size // heads
-    return ModelShape(
+    return NetworkShape(
         parameters=network.num_parameters(),
         layers=text.num_hidden_layers,
         hidden=text.hidden_size,

@@ -14,7 +14,7 @@ import torch
 from memory_program.configs.trainer_groups import OptimizerSettings, ReinforceSettings
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import filled_in
-from memory_program.inference.loading import DeviceName, ModelShape
+from memory_program.inference.loading import DeviceName, NetworkShape
 from memory_program.rl.trainer.token_scores import CHUNK_LOGITS
 
 GIB = 2**30
@@ -74,12 +74,12 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    shape: ModelShape,
+    shape: NetworkShape,
     settings: OptimizerSettings | ReinforceSettings,
     *,
     weight_bytes: int,
     sampling: Sampling | None = None,
-    frozen: ModelShape | None = None,
+    frozen: NetworkShape | None = None,
 ) -> MemoryEstimate:
     """Estimate the memory at the peak of a training's steps.
 
@@ -117,7 +117,7 @@ def estimate_memory(
     )
 
 
-def _activations(shape: ModelShape, optimizer: OptimizerSettings, stored: int) -> tuple[int, int]:
+def _activations(shape: NetworkShape, optimizer: OptimizerSettings, stored: int) -> tuple[int, int]:
     """Return the bytes of the activations of one pass, and those of its logits."""
     tokens = filled_in(optimizer.batch_tokens)
     is_full, is_bf16 = optimizer.tuning == "full", bool(optimizer.bf16)
@@ -147,6 +147,7 @@ def _activations(shape: ModelShape, optimizer: OptimizerSettings, stored: int) -
         activations = tokens * (layers * per_token + gradients)
     if is_bf16 and is_full:  # autocast keeps a copy of the weights
         activations += _BFLOAT16 * sum(width_in * width_out for width_in, width_out in shape.linear_layers)
+    activations += tokens * 2 * hidden * stored  # of the norm before the output layer
     mask = 2 * tokens * tokens * _FLOAT32
     chunk = min(CHUNK_LOGITS, tokens * shape.vocabulary) * _FLOAT32
     # the gradient of the output layer is a tensor of its own before it is added
@@ -154,7 +155,7 @@ def _activations(shape: ModelShape, optimizer: OptimizerSettings, stored: int) -
     return activations + mask, _LOGIT_COPIES * chunk + head
 
 
-def _kv_cache(shape: ModelShape, sampling: Sampling, stored: int) -> int:
+def _kv_cache(shape: NetworkShape, sampling: Sampling, stored: int) -> int:
     """Return the bytes of keys and values while sampling: a rectangle of rows, and the prefix cache."""
     rows = min(_SLOTS, sampling.concurrency)
     rows, columns = (
@@ -168,13 +169,13 @@ def _kv_cache(shape: ModelShape, sampling: Sampling, stored: int) -> int:
 
 
 def check_memory(
-    shape: ModelShape,
+    shape: NetworkShape,
     settings: SettingsT,
     free: int,
     *,
     weight_bytes: int,
     sampling: Sampling | None = None,
-    frozen: ModelShape | None = None,
+    frozen: NetworkShape | None = None,
 ) -> str:
     """Compare the estimate with the free memory, and return a line about both.
 

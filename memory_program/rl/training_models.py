@@ -16,10 +16,10 @@ from memory_program.configs.trainer_groups import Part, ReinforceSettings
 from memory_program.configs.training_defaults import SMALL_PARAMETERS, fill_in_defaults
 from memory_program.core.checkpoints import LogEntry
 from memory_program.inference.engine import default_device, fast_dtype, loaded_dtype
-from memory_program.inference.loading import read_model_shape
+from memory_program.inference.loading import read_network_shape
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.models.local_model import LocalModel
-from memory_program.models.model_names import is_local, model_fingerprint, model_source
+from memory_program.models.model_names import is_local, model_fingerprint, model_source, runs_here
 from memory_program.rl.backends.arbor.arbor_backend import arbor_model
 from memory_program.rl.backends.arbor.arbor_client import ArborClient
 from memory_program.rl.backends.local_backend import require_local_engine
@@ -73,7 +73,7 @@ def complete_training(
         ConfigError: the training does not fit in the memory of the device.
         ModelError: a model cannot be found, or its configuration cannot be read.
     """
-    shape, device = read_model_shape(model_source(config.model)), default_device()
+    shape, device = read_network_shape(model_source(config.model)), default_device()
     has_bfloat16 = device == "cuda" and fast_dtype(device) == "bfloat16"
     filled = fill_in_defaults(config, shape.parameters, device, method, has_bfloat16=has_bfloat16, say=say)
     free = free_memory(device)
@@ -84,7 +84,7 @@ def complete_training(
         say(check_memory(shape, filled.optimizer, free, weight_bytes=weight_bytes))
         return filled
     reads = filled.writer if filled.parts[0] == "reader" else filled.reader
-    frozen = read_model_shape(model_source(reads)) if is_local(reads) else None
+    frozen = read_network_shape(model_source(reads)) if is_local(reads) else None
     sampling = Sampling(reply_tokens=filled.trainer.max_completion_tokens)
     say(
         check_memory(shape, filled.trainer, free, weight_bytes=weight_bytes, sampling=sampling, frozen=frozen)
@@ -153,7 +153,16 @@ def _make_frozen(config: TrainConfig, name: str, role: Role) -> dspy.LM:
     address, key = server_address(config, role), role.key_variable
     # a model in this process batches as many as suits it
     limiter = None if is_local(name) else AdaptiveLimiter(config.grpo.concurrency)
-    lm = language_model(name, api_base=address, key_variable=key, temperature=0.0, limiter=limiter)
+    template = config.system.replies.settings().chat_template_kwargs
+    lm = language_model(
+        name,
+        api_base=address,
+        key_variable=key,
+        temperature=0.0,
+        limiter=limiter,
+        # a hosted API has no such argument
+        chat_template_kwargs=template if runs_here(name) or address else None,
+    )
     check_model(lm)
     return lm
 

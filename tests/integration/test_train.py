@@ -312,8 +312,15 @@ def test_a_training_ends_at_its_limit_of_calls_or_dollars(model, talks, tmp_path
 
 def test_an_api_model_that_reads_is_called_as_often_at_once_as_rollouts_are_graded():
     with ModelServer() as server:
-        config = TrainConfig(reader_model="openai/reader", api_base=server.url, concurrency=40)
-        assert load_frozen_model(config, "reader", config.reader).engine.limiter.limit == 40
+        config = TrainConfig(
+            reader_model="openai/reader",
+            api_base=server.url,
+            concurrency=40,
+            chat_template_kwargs='{"enable_thinking": false}',
+        )
+        engine = load_frozen_model(config, "reader", config.reader).engine
+    assert engine.limiter.limit == 40
+    assert engine.chat_template_kwargs == {"enable_thinking": False}
 
 
 def test_the_dry_run_shows_one_group(model, talks, tmp_path):

@@ -12,7 +12,7 @@ from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import OptimizerSettings, ReinforceSettings
 from memory_program.core.errors import ConfigError
 from memory_program.inference.engine import LocalEngine, LocalSettings
-from memory_program.inference.loading import ModelShape, read_model_shape
+from memory_program.inference.loading import NetworkShape, read_network_shape
 from memory_program.rl.memory_estimate import GIB, Sampling, check_memory, estimate_memory
 from memory_program.rl.trainer.packing import Sample, pack_samples
 from memory_program.rl.trainer.policy_step import LocalTrainer
@@ -21,7 +21,7 @@ from memory_program.rl.training_run import train
 from memory_program.sft.sft_commands import fine_tune_parts
 from tests.tiny_model import save_tiny_model
 
-QWEN_3B = ModelShape(
+QWEN_3B = NetworkShape(
     parameters=3_085_938_688, layers=36, hidden=2048, vocabulary=151_936, heads=16, kv_heads=2,
     head_width=128, linear_layers=((2048, 2048), (2048, 256), (2048, 256), (2048, 2048),
     (2048, 11_008), (2048, 11_008), (11_008, 2048)) * 36,
@@ -75,7 +75,7 @@ def test_the_estimated_activations_are_those_that_autograd_keeps(tmp_path, archi
     tokens, layers = 400, 6
     save_tiny_model(tmp_path, architecture, intermediate_size=256, num_hidden_layers=layers)
     training = settings(**changes, batch_tokens=tokens, lora_r=8)
-    shape = read_model_shape(str(tmp_path))
+    shape = read_network_shape(str(tmp_path))
     kept = kept_bytes(tmp_path, dtype, training, tokens)
     estimated = estimate_memory(shape, training, weight_bytes=2 if dtype == "bfloat16" else 4).activations
     mask = 2 * tokens * tokens * 4

@@ -353,7 +353,6 @@ def test_a_nan_gradient_stops_and_leaves_the_weights_alone(folder):
     assert learner.policy_gradient_step(SAMPLES).grad_norm > 0
 
 
-@pytest.mark.parametrize("step", [LocalTrainer.policy_gradient_step, LocalTrainer.sft_step])
 def test_entropy_and_the_kl_of_adapters_are_measured_every_few_steps(folder):
     learner = trainer(folder, tuning="lora", beta=0.0, lora_r=4, diagnostics_every=2)
     reports = [learner.policy_gradient_step(SAMPLES) for _ in range(4)]
@@ -381,6 +380,7 @@ def test_a_step_reports_its_learning_rate_and_both_ends_of_the_clip_range(folder
     assert "gpu_memory_gib" not in metrics, "there is no GPU"
 
 
+@pytest.mark.parametrize("step", [LocalTrainer.policy_gradient_step, LocalTrainer.sft_step])
 def test_a_failed_step_leaves_no_gradients(folder, monkeypatch, step):
     alone, after = (trainer(folder, batch_tokens=24, max_grad_norm=1e9, beta=0.0) for _ in range(2))
     passes, score = iter([False, True]), TokenScorer.score
