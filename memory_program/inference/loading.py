@@ -131,20 +131,19 @@ def read_network_shape(source: str) -> NetworkShape:
         options = {} if gguf is None else {"gguf_file": gguf}
         config = AutoConfig.from_pretrained(folder, local_files_only=True, **options)
         network = cast(PreTrainedModel, AutoModelForCausalLM.from_config(config))
-    text, head = config.get_text_config(), network.get_output_embeddings()
-    linear = [m for m in network.modules() if isinstance(m, torch.nn.Linear) and m is not head]
-    heads: int = text.num_attention_heads
-    width: int = getattr(text, "head_dim", None) or text.hidden_size // heads
-    return NetworkShape(
-        parameters=network.num_parameters(),
-        layers=text.num_hidden_layers,
-        hidden=text.hidden_size,
-        vocabulary=text.vocab_size,
-        heads=heads,
-        kv_heads=getattr(text, "num_key_value_heads", None) or heads,
-        head_width=width,
-        linear_layers=tuple((layer.in_features, layer.out_features) for layer in linear),
-    )
+        text, head = config.get_text_config(), network.get_output_embeddings()
+        linear = [m for m in network.modules() if isinstance(m, torch.nn.Linear) and m is not head]
+        heads: int = text.num_attention_heads
+        return NetworkShape(
+            parameters=network.num_parameters(),
+            layers=text.num_hidden_layers,
+            hidden=text.hidden_size,
+            vocabulary=text.vocab_size,
+            heads=heads,
+            kv_heads=getattr(text, "num_key_value_heads", None) or heads,
+            head_width=getattr(text, "head_dim", None) or text.hidden_size // heads,
+            linear_layers=tuple((layer.in_features, layer.out_features) for layer in linear),
+        )
 
 
 def _find_model_files(source: str) -> tuple[Path, str | None]:

@@ -123,7 +123,7 @@ def _activations(shape: NetworkShape, optimizer: OptimizerSettings, stored: int)
     is_full, is_bf16 = optimizer.tuning == "full", bool(optimizer.bf16)
     computed = _BFLOAT16 if is_bf16 else stored
     hidden, attended = shape.hidden, shape.heads * shape.head_width
-    inner = max(width_in for width_in, _ in shape.linear_layers)
+    inner = max((width_in for width_in, _ in shape.linear_layers), default=4 * hidden)
     # attention keeps query, keys and values repeated for each head, and its output; the MLP keeps the gate
     # before and after its activation, the other branch, and their product
     is_copied = computed != stored or (not is_full and stored != _FLOAT32)
