@@ -123,7 +123,8 @@ class RunState:
         # calls after the checkpoint were paid for, too
         progress.api_calls = max([progress.api_calls, *(entry.get("api_calls", 0) for entry in entries)])
         costs = [progress.api_cost_usd, *(entry.get("api_cost_usd", 0.0) for entry in entries)]
-        progress.api_cost_usd = None if None in costs else max(costs)
+        known = [cost for cost in costs if cost is not None]
+        progress.api_cost_usd = max(known) if len(known) == len(costs) else None
         kept = [entry for entry in entries if done and entry["step"] <= progress.step]
         atomic_write_text(self._log, "".join(f"{json.dumps(entry)}\n" for entry in kept))
         return progress

@@ -412,8 +412,8 @@ class _TrainingLoop:
         """Add the calls of API models to the progress."""
         progress, usage = self._progress, watch.api_usage
         progress.api_calls += usage.calls
-        known = progress.api_cost_usd is not None and usage.cost_usd is not None
-        progress.api_cost_usd = progress.api_cost_usd + usage.cost_usd if known else None
+        before, new = progress.api_cost_usd, usage.cost_usd
+        progress.api_cost_usd = None if before is None or new is None else before + new
 
     def _time_left_s(self) -> float:
         """Estimate the seconds to the last step, validations included, from the steps so far."""

@@ -217,10 +217,15 @@ def _smaller_settings(settings: OptimizerSettings | ReinforceSettings) -> list[d
     batch_tokens: int = values["batch_tokens"]
     sizes = [size for size in (batch_tokens // 2**n for n in range(1, 16)) if size >= _MIN_BATCH_TOKENS]
     options: list[list[dict[str, object]]] = [[{"batch_tokens": size} for size in sizes]]
-    smaller = {"ema_decay": 0.0, "beta": 0.0, "gradient_checkpointing": True, "tuning": "lora"}
-    options += [
-        [{name: value}] for name, value in smaller.items() if name in values and values[name] != value
-    ]
+    smaller: dict[str, object] = {
+        "ema_decay": 0.0,
+        "beta": 0.0,
+        "gradient_checkpointing": True,
+        "tuning": "lora",
+    }
+    for name, value in smaller.items():
+        if name in values and values[name] != value:
+            options.append([{name: value}])
     found: list[dict[str, object]] = []
     for count in range(1, len(options) + 1):
         for chosen in itertools.combinations(options, count):

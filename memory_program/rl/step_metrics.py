@@ -50,14 +50,14 @@ class Stopwatch:
     def phase(self, name: str) -> Generator[None]:
         """Add the time and the calls inside the block to a phase."""
         began = time.monotonic()
-        try:
-            with track_usage() as meter:
+        with track_usage() as meter:
+            try:
                 yield
-        finally:
-            self._seconds[name] += time.monotonic() - began
-            self._tokens[name] += meter.usage.input_tokens + meter.usage.output_tokens
-            paid = (call.usage for call in meter.calls if not runs_here(call.model))
-            self.api_usage = sum(paid, self.api_usage)
+            finally:
+                self._seconds[name] += time.monotonic() - began
+                self._tokens[name] += meter.usage.input_tokens + meter.usage.output_tokens
+                paid = (call.usage for call in meter.calls if not runs_here(call.model))
+                self.api_usage = sum(paid, self.api_usage)
 
     @property
     def total_s(self) -> float:
