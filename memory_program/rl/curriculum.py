@@ -78,7 +78,7 @@ class Curriculum:
         self._settings = settings
         self._seed = seed
         self._roll_in = roll_in
-        self._dealt: tuple[int, list[list[Episode]]] | None = None
+        self._dealt: tuple[int, list[Episode]] | None = None
         shortest = min(settings.stages, default=None)
         if not any(
             _sessions_with_questions(c if shortest is None else truncate_conversation(c, shortest))
@@ -100,8 +100,8 @@ class Curriculum:
         """Return the episodes of a step; the first step of a window, or of a process, rolls in."""
         number = step // self._settings.refresh_every
         if self._dealt is None or self._dealt[0] != number:
-            self._dealt = (number, self._make_step_batches(self.window(number)))
-        return self._dealt[1][step % self._settings.refresh_every]
+            self._dealt = (number, self._make_episodes(self.window(number)))
+        return self._dealt[1][self._place_of(step)]
 
     def spare_episodes(self, step: int) -> list[Episode]:
         """Return the episodes of the step's window that are not the step's own, in an order of its own.
@@ -109,10 +109,15 @@ class Curriculum:
         ``episodes`` has made the window.
         """
         assert self._dealt is not None, "the step's own episodes come first"
-        place = step % self._settings.refresh_every
-        others = [e for n, batch in enumerate(self._dealt[1]) if n != place for e in batch]
+        others = list(self._dealt[1])
+        del others[self._place_of(step)]
         random.Random(f"{self._seed}:spare:{step}").shuffle(others)
         return others
+
+    def _place_of(self, step: int) -> slice:
+        """Return the place of a step's episodes among those of its window."""
+        size, place = self._settings.examples_per_step, step % self._settings.refresh_every
+        return slice(place * size, (place + 1) * size)
 
     def window(self, number: int) -> Window:
         """Return a window, without a roll-in."""
@@ -142,8 +147,8 @@ class Curriculum:
             found += len(_sessions_with_questions(conversation))
         return chosen
 
-    def _make_step_batches(self, window: Window) -> list[list[Episode]]:
-        """Roll in, and deal the episodes of a window to its steps in a shuffled order."""
+    def _make_episodes(self, window: Window) -> list[Episode]:
+        """Roll in, and return the episodes of a window in a shuffled order, those of its first step first."""
         rng = random.Random(f"{self._seed}:window:{window.number}")
         spaces = self._roll_in(window.conversations, window.number)
         episodes = [
@@ -158,8 +163,7 @@ class Curriculum:
             )
         ]
         rng.shuffle(episodes)
-        size = self._settings.examples_per_step
-        return [episodes[step * size : (step + 1) * size] for step in range(window.steps)]
+        return episodes
 
 
 def _sessions_with_questions(conversation: Conversation) -> list[str]:
