@@ -126,7 +126,8 @@ def outcome(groups: int) -> EpisodeGroups:
     [
         ([[4, 4]], 2, [2]),  # nothing to refill
         ([[4, 1], [4]], 2, [2, 1]),
-        ([[0, 1], [0, 1], [4]], 3, [2, 2, 2]),  # the spares end after four
+        ([[0, 1], [0, 1], [4]], 3, [2, 2, 2, 1]),
+        ([[0, 0]], 9, [2, 2, 2, 2]),  # there are six others
         ([[0, 0], [0, 0]], 1, [2, 2]),
         ([[0, 0]], 0, [2]),
     ],
@@ -141,7 +142,7 @@ def test_groups_without_spread_are_refilled_up_to_a_limit(rolling_in, spreads, r
         return [outcome(groups) for groups in spreads[min(number, len(spreads) - 1)][: len(chosen)]]
 
     used = sample_with_refills(episodes, spares, rounds, sample)
-    assert [len(names) for names, _ in calls] == asked[: 1 + len(spares) // 2]
+    assert [len(names) for names, _ in calls] == asked
     assert [number for _, number in calls] == list(range(len(calls)))
     refilled = [name for names, number in calls for name in names if number]
     assert refilled == [e.episode_id for e in spares[: len(refilled)]]
