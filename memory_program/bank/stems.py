@@ -18,6 +18,9 @@ _WORD = re.compile(r"[a-z](?:\+\+|[+#](?!\w))|\w\w+|(?<!\w')[^\W_]")
 _MARKED_WORD = regex.compile(  # the vowels of the scripts of India are marks
     r"[a-z](?:\+\+|[+#](?!\w))|[\w--\p{M}]\w+|(?<!\w['’])[\w--[\p{M}_]]", regex.V1
 )
+_LETTER_NAME = re.compile(r"(?<=[a-z\d] )[AST](?![\w'’+#])")
+"""A letter that is a name: vitamin A, Model S. In lower case, these three are a stop word and endings."""
+
 _ACCENT = regex.compile(r"[\p{M}&&\p{Inherited}--[\u3099\u309a]]", regex.V1)  # those two make other Kana
 _PLAIN_LETTERS = str.maketrans(
     {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ħ": "h", "ı": "i", "ŧ": "t"}
@@ -58,9 +61,11 @@ def tokenize(text: str, left_out: Collection[str] = ()) -> list[str]:
         >>> tokenize("橘猫")
         ['橘', '猫', '橘猫']
     """
+    letters = [one for found in _LETTER_NAME.findall(text) if (one := found.lower()) not in left_out]
     if text.isascii():
-        return [_stem(w) for w in _WORD.findall(text.lower()) if w not in _STOP_WORDS and w not in left_out]
-    stems = list[str]()
+        words = _WORD.findall(text.lower())
+        return [_stem(w) for w in words if w not in _STOP_WORDS and w not in left_out] + letters
+    stems = letters
     for word in split_words(text):
         if UNSPACED_RUN.match(word):
             characters = split_characters(word)

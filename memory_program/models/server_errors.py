@@ -26,6 +26,7 @@ _QUOTA = re.compile(
     r"key limit exceeded|usage limits|per[ _-]?day|daily (limit|quota)",
     re.IGNORECASE,
 )
+_DAILY = re.compile(r"quotaId=\w*PerDay")  # Gemini asks to retry in seconds, whatever the quota
 _PASSES = re.compile(r"per[ _-]?(second|minute|hour)", re.IGNORECASE)
 _WAIT = re.compile(
     r"(?:retry|again) (?:in|after) ((?:[\d.]+ ?[a-z]+ ?)+)|retrydelay\W+([\d.]+s)", re.IGNORECASE
@@ -121,6 +122,8 @@ def _read_json(body: object) -> ServerError:
         if fields[key]:
             said = _read_json(fields[key])
             counted = [f"{key}={fields[key]}" for key in fields if key.startswith("n_")]  # llama.cpp's counts
+            quotas = re.findall(r'"quotaId": "(\w+)', json.dumps(fields.get("details")))  # Gemini's
+            counted += [f"quotaId={quota}" for quota in dict.fromkeys(quotas)]
             message = f"{said.message} ({', '.join(counted)})" if counted else said.message
             if place:
                 message = f"{parameter}: {message}"
@@ -158,6 +161,8 @@ def is_quota(status: int | None, said: ServerError, retry_after: float | None = 
     if status not in (400, 403, 429):
         return status == 402
     told = f"{said.code} {said.message}"
+    if _DAILY.search(told):
+        return True
     wait_s = max(retry_after or 0, _asked_wait_s(told))
     if wait_s or _PASSES.search(told):
         return wait_s > _LONGEST_PAUSE_S

@@ -129,6 +129,7 @@ def test_a_reply_that_is_only_cut_is_not_repetitive() -> None:
 
 # -- replies -------------------------------------------------------------------------------------
 
+GEMINI_QUOTA = {"violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}]}
 BOTH_WAYS = pytest.mark.parametrize("streams", [True, False])
 
 
@@ -243,6 +244,7 @@ def test_a_reply_that_is_empty_twice_is_taken_as_the_models() -> None:
         (200, {"choices": [{"error": {"code": 402, "message": "Insufficient credits"}}]}),
         (429, {"error": {"message": "Quota exceeded for RequestsPerDayPerModel. Please retry in 5h2m."}}),
         (429, {"error": {"message": "Rate limit on tokens per day (TPD). Please try again in 5h3m"}}),
+        (429, {"error": {"message": "Please retry in 43s.", "details": [GEMINI_QUOTA]}}),
         (403, {"error": {"message": "Key limit exceeded. Manage it at the settings", "code": 403}}),
         (400, {"error": {"message": "You have reached your specified API usage limits."}}),
         (400, {"error": {"code": "Arrearage", "message": "Access denied, check your account"}}),

@@ -89,6 +89,8 @@ def test_accents_do_not_count_and_the_vowels_of_india_do(text: str, tokens: list
     [
         ("Vitamin C, plan B, room 7", ["vitamin", "c", "plan", "b", "room", "7"]),
         ("C++, C# and c; an A+", ["c++", "c#", "c", "a+"]),
+        ("A plan: vitamin A, a Model S", ["plan", "vitamin", "model", "a", "s"]),
+        ("A jar: vitamin A für Zoë", ["a", "jar", "vitamin", "fur", "zoe"]),
         ("I'm a U.S. citizen, it's Ana's and I don't", ["u", "citizen", "ana", "don"]),
         ("I’m here, it’s Ana’s — don’t", ["here", "ana", "don"]),
     ],
