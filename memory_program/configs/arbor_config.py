@@ -30,6 +30,8 @@ _UNSUPPORTED_SETTINGS = {
     "iterations": "Arbor takes one step per group",
     "loss_per_agent": "an optimizer step of Arbor is one group, so it has one agent only",
     "diagnostics_every": "Arbor reports neither entropy nor KL",
+    "max_kl": "Arbor does not report the KL divergence",
+    "max_sampler_gap": "Arbor does not report the log-probabilities of its trainer",
     "ema_decay": "Arbor keeps the current weights and no EMA",
     "batch_tokens": "Arbor counts samples: --per-device-train-batch-size, --gradient-accumulation-steps",
 }

@@ -157,6 +157,7 @@ def test_what_arbor_would_do_wrong_is_refused_with_the_reason(changed, reason):
 def test_every_setting_is_told_or_refused_or_ours_alone():
     ours = {"max_completion_tokens", "seed", "tuning"}  # in max_seq_len; of our samples; in lora_config
     refused = {"clip_low", "clip_high", "entropy_weight", "iterations", "ema_decay", "batch_tokens"}
+    refused |= {"loss_per_agent", "diagnostics_every", "max_kl", "max_sampler_gap"}
     told = job().trainer_config()
     names = {*told, *told["lora_config"]}
     renamed = {"lora_r": "r", "max_prompt_tokens": "max_prompt_length"}
